@@ -343,7 +343,8 @@ def allocation(calls: ControllerCalls, *, repeatable: bool) -> asyncio.Task[pb.A
     request = pb.AllocateProducerIdsRequest()
     return asyncio.ensure_future(
         calls.active(
-            lambda stub, timeout: stub.AllocateProducerIds(request, timeout=timeout),
+            lambda stub: stub.AllocateProducerIds,
+            request,
             timeout_ms=60_000,
             repeatable=repeatable,
         )

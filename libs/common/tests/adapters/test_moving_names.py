@@ -136,7 +136,8 @@ async def test_each_attempt_asks_for_a_name_that_was_not_known(names: FakeNames)
     calls = ControllerCalls(ControllerRoute([Endpoint(HOST, 1)]), HastyClock())
     with pytest.raises(NetworkFailed, match="resolving"):
         await calls.active(
-            lambda stub, timeout: stub.DescribeCluster(pb.DescribeClusterRequest(), timeout=timeout),
+            lambda stub: stub.DescribeCluster,
+            pb.DescribeClusterRequest(),
             timeout_ms=9_000,
             repeatable=True,
         )

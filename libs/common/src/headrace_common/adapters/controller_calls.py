@@ -7,7 +7,7 @@ caller's to say: after a broken connection nobody knows whether a request was ca
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from headrace_common.adapters.controller_route import ControllerRoute
@@ -22,14 +22,14 @@ from headrace_proto.v1.controller_pb2_grpc import ControllerStub
 if TYPE_CHECKING:
     from headrace_proto.v1.controller_pb2_grpc import ControllerAsyncStub
 
-A = TypeVar("A")
+Q_contra = TypeVar("Q_contra", contravariant=True)
 A_co = TypeVar("A_co", covariant=True)
 
 
-class Call(Protocol[A_co]):
-    """One RPC on a stub: ``lambda stub, timeout: stub.Heartbeat(request, timeout=timeout)``."""
+class Method(Protocol[Q_contra, A_co]):
+    """One RPC of a stub: ``lambda stub: stub.Heartbeat`` names it."""
 
-    def __call__(self, stub: ControllerAsyncStub, timeout: float) -> Awaitable[A_co]:
+    def __call__(self, request: Q_contra, /, *, timeout: float) -> Awaitable[A_co]:
         """Start the call; ``timeout`` is in seconds."""
         ...
 
@@ -50,11 +50,19 @@ class ControllerCalls:
         stub: ControllerAsyncStub = ControllerStub(self._channels.to(target))
         return stub
 
-    async def active(self, call: Call[A], *, timeout_ms: float, repeatable: bool) -> A:
+    async def active(
+        self,
+        method: Callable[[ControllerAsyncStub], Method[Q_contra, A_co]],
+        request: Q_contra,
+        *,
+        timeout_ms: float,
+        repeatable: bool = True,
+    ) -> A_co:
         """
         The active controller's answer.
 
         Args:
+            method: ``lambda stub: stub.Heartbeat``.
             timeout_ms: for all tries together.
             repeatable: the request may be carried out twice; False gives up when its fate is unknown.
 
@@ -68,9 +76,8 @@ class ControllerCalls:
             left = end - self._clock.monotonic_ms()
             try:
                 with CallTo(target):
-                    return await call(
-                        self.stub(target), max(0.001, min(left, self._attempt_limit(repeatable, left)) / 1_000)
-                    )
+                    attempt_ms = min(left, self._attempt_ms_max) if repeatable else left
+                    return await method(self.stub(target))(request, timeout=max(0.001, attempt_ms / 1_000))
             except HeadraceError as failure:
                 error = failure
                 if isinstance(error, NotController) and self.route.moved(target, error.endpoint_hint):
@@ -92,9 +99,6 @@ class ControllerCalls:
         """Give the channel to ``target`` up if ``error`` says that its name was not known; see ``name_unknown``."""
         if name_unknown(error):
             await self._channels.drop(target)
-
-    def _attempt_limit(self, repeatable: bool, left: float) -> float:
-        return self._attempt_ms_max if repeatable else left
 
     def _worth_another_try(self, error: HeadraceError, target: Endpoint, repeatable: bool) -> bool:
         match error:

@@ -12,36 +12,27 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Final
 
 from headrace_common.adapters.controller_calls import ControllerCalls
 from headrace_common.adapters.controller_heartbeat import BeatAnswered, BeatRefused, HeartbeatThread, MakeHeartbeats
-from headrace_common.adapters.controller_registration import Registered, Registration, register_request
+from headrace_common.adapters.controller_registration import Registered, Registration, register_request, registered_from
 from headrace_common.adapters.controller_route import ControllerRoute
+from headrace_common.adapters.controller_stream import MetadataStream
 from headrace_common.core.errors import (
     Busy,
     DuplicateRegistration,
     HeadraceError,
     Moved,
-    NetworkFailed,
     NotRegistered,
     StaleBrokerEpoch,
     UnknownOutcome,
 )
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId
-from headrace_common.core.image import (
-    EMPTY_IMAGE,
-    ClusterImage,
-    ImageGap,
-    ImageStale,
-    NodeKey,
-    Role,
-    ShardKind,
-)
-from headrace_common.rpc.calls import CallTo
+from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, NodeKey, Role, ShardKind
 from headrace_common.rpc.channels import PLAIN, Security
 from headrace_common.rpc.convert import node_key_to_proto, partition_ref_to_proto, shard_kind_to_proto
-from headrace_common.rpc.convert_delta import delta_from_proto
 from headrace_common.rpc.node_gate import KnownNodes, NodeGate, Tokens, node_security
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import backoff_ms
@@ -51,7 +42,6 @@ from headrace_proto.v1 import controller_pb2 as pb
 CALL_MS_MAX: Final = 30_000.0
 """How long one call may take over all its tries."""
 _REGISTER_ROUND_MS: Final = 10_000.0
-_WATCH_PAUSE_MS_MAX: Final = 2_000.0
 
 _log = logging.getLogger(__name__)
 
@@ -75,10 +65,10 @@ class ControllerClient:
         """How this node shows who it is, to any other node."""
         self.gate = NodeGate()
         """For the servers of this node."""
-        self._calls = calls
+        self.calls = calls
+        """For requests that are forwarded as they are."""
         self._clock = clock
         self._tasks = tasks
-        self._image = EMPTY_IMAGE
         self._changed = asyncio.Event()
         self._registration: Registration | None = None
         self._registered: Registered | None = None
@@ -88,8 +78,7 @@ class ControllerClient:
         self._joining = False
         self._unseen_outside = 0
         """Epoch of the registration of which was said that it lacks the external address."""
-        self._watched: Endpoint | None = None
-        self._switch = asyncio.Event()
+        self._stream = MetadataStream(calls, key, clock, self._take)
         self._beats = beats(key, calls.route, clock, self._on_answer, security)
 
     @staticmethod
@@ -120,7 +109,7 @@ class ControllerClient:
         calls = ControllerCalls(route, clock, security)
         client = ControllerClient(calls, key, clock, tasks, security, beats)
         client.gate = NodeGate(tokens, lambda: client.image)
-        follower = tasks.start(client._follow(), name="follow-metadata")
+        follower = tasks.start(client._stream.follow(), name="follow-metadata")
         client._beats.start()
         try:
             yield client
@@ -135,7 +124,7 @@ class ControllerClient:
     @property
     def image(self) -> ClusterImage:
         """The newest image; empty (revision 0) until the first snapshot came."""
-        return self._image
+        return self._stream.image
 
     @property
     def registered(self) -> Registered | None:
@@ -155,11 +144,6 @@ class ControllerClient:
         """
         return self._contact_ms
 
-    @property
-    def calls(self) -> ControllerCalls:
-        """For requests that are forwarded as they are."""
-        return self._calls
-
     async def images(self) -> AsyncIterator[ClusterImage]:
         """
         The image each time it changed, newest only: a slow reader skips, never falls behind. Begins with the present
@@ -167,9 +151,9 @@ class ControllerClient:
         """
         seen = EMPTY_IMAGE
         while True:
-            while self._image is seen:
+            while self._stream.image is seen:
                 await self._changed.wait()
-            seen = self._image
+            seen = self._stream.image
             yield seen
 
     async def until_unfenced(self) -> None:
@@ -233,9 +217,7 @@ class ControllerClient:
         await self._beats.stop()
         key = node_key_to_proto(self.key)
         request = pb.UnregisterNodeRequest(role=key.role, id=key.id)
-        await self._calls.active(
-            lambda stub, timeout: stub.UnregisterNode(request, timeout=timeout), timeout_ms=timeout_ms, repeatable=True
-        )
+        await self.calls.active(lambda stub: stub.UnregisterNode, request, timeout_ms=timeout_ms)
 
     # --- calls of a registered node ---------------------------------------------------------------------------
 
@@ -249,11 +231,7 @@ class ControllerClient:
             HeadraceError: nothing is known of any of them; the same may be asked again.
         """
         request = pb.AlterPartitionsRequest(broker_id=self.key.id, broker_epoch=self._epoch(), partitions=changes)
-        return await self._calls.active(
-            lambda stub, timeout: stub.AlterPartitions(request, timeout=timeout),
-            timeout_ms=timeout_ms,
-            repeatable=True,
-        )
+        return await self.calls.active(lambda stub: stub.AlterPartitions, request, timeout_ms=timeout_ms)
 
     async def confirm_deletions(
         self,
@@ -274,11 +252,7 @@ class ControllerClient:
             topic_ids=topic_ids,
             partitions=map(partition_ref_to_proto, partitions),
         )
-        await self._calls.active(
-            lambda stub, timeout: stub.ConfirmDeletions(request, timeout=timeout),
-            timeout_ms=timeout_ms,
-            repeatable=True,
-        )
+        await self.calls.active(lambda stub: stub.ConfirmDeletions, request, timeout_ms=timeout_ms)
 
     async def allocate_producer_ids(self, *, timeout_ms: float = CALL_MS_MAX) -> range:
         """
@@ -288,11 +262,7 @@ class ControllerClient:
             HeadraceError: none were given; a block may be lost, which costs nothing.
         """
         request = pb.AllocateProducerIdsRequest(broker_id=self.key.id, broker_epoch=self._epoch())
-        answer = await self._calls.active(
-            lambda stub, timeout: stub.AllocateProducerIds(request, timeout=timeout),
-            timeout_ms=timeout_ms,
-            repeatable=True,
-        )
+        answer = await self.calls.active(lambda stub: stub.AllocateProducerIds, request, timeout_ms=timeout_ms)
         return range(answer.first_id, answer.first_id + answer.count)
 
     async def ensure_internal_topic(self, kind: ShardKind, *, timeout_ms: float = CALL_MS_MAX) -> int:
@@ -304,11 +274,7 @@ class ControllerClient:
             HeadraceError: no controller answered in time.
         """
         request = pb.EnsureInternalTopicRequest(kind=shard_kind_to_proto(kind))
-        answer = await self._calls.active(
-            lambda stub, timeout: stub.EnsureInternalTopic(request, timeout=timeout),
-            timeout_ms=timeout_ms,
-            repeatable=True,
-        )
+        answer = await self.calls.active(lambda stub: stub.EnsureInternalTopic, request, timeout_ms=timeout_ms)
         return int(answer.revision)
 
     def _epoch(self) -> int:
@@ -319,19 +285,12 @@ class ControllerClient:
     # --- inside -----------------------------------------------------------------------------------------------
 
     async def _join(self, registration: Registration) -> Registered:
-        request = register_request(registration)
         self._joining = True
         try:
-            answer = await self._register_until_answered(request)
+            answer = await self._register_until_answered(register_request(registration))
         finally:
             self._joining = False
-        self._registered = Registered(
-            answer.cluster_id,
-            answer.epoch,
-            answer.revision,
-            max(1, answer.heartbeat_interval_ms),
-            max(1, answer.session_timeout_ms),
-        )
+        self._registered = registered_from(answer)
         self._fenced = True
         self._beats.update(epoch=answer.epoch, interval_ms=float(self._registered.heartbeat_interval_ms))
         self._beat_at_once()
@@ -342,11 +301,7 @@ class ControllerClient:
         tries = 0
         while True:
             try:
-                return await self._calls.active(
-                    lambda stub, timeout: stub.RegisterNode(request, timeout=timeout),
-                    timeout_ms=_REGISTER_ROUND_MS,
-                    repeatable=True,
-                )
+                return await self.calls.active(lambda stub: stub.RegisterNode, request, timeout_ms=_REGISTER_ROUND_MS)
             except (UnknownOutcome, Busy, Moved) as error:
                 tries += 1
                 _log.warning("no controller took the registration yet: %s", error, extra={"round": tries})
@@ -362,8 +317,7 @@ class ControllerClient:
             self._contact_ms = answer.sent_ms
             self._may_shut_down = answer.may_shut_down
             self._beats.update(waiting=self._waits())
-            if self._watched not in (None, answer.controller):
-                self._switch.set()
+            self._stream.prefer(answer.controller)
             self._notify()
         elif isinstance(answer.error, NotRegistered | StaleBrokerEpoch):
             self._start_rejoining(answer.error)
@@ -372,7 +326,7 @@ class ControllerClient:
         beat = self._beats.beat
         if beat.want_shutdown:
             return not self._may_shut_down
-        caught_up = self._registered is not None and self._image.revision >= self._registered.revision
+        caught_up = self._registered is not None and self._stream.image.revision >= self._registered.revision
         return self._fenced and caught_up and not beat.want_fenced
 
     def _beat_at_once(self) -> None:
@@ -391,64 +345,15 @@ class ControllerClient:
     async def _rejoin(self) -> None:
         assert self._registration is not None
         assert self._registered is not None
-        again = Registration(
-            node=self._registration.node,
-            cluster_id=self._registered.cluster_id,
-            previous_epoch=self._registered.epoch,
-            damaged=self._registration.damaged,
-            claims=self._registration.claims,
-        )
-        await self._join(again)
-
-    async def _follow(self) -> None:
-        """
-        Keep the image: a snapshot, then deltas; whatever breaks, begin again elsewhere after a bounded pause.
-
-        It follows the controller that answers heartbeats: another one may be cut off from the metadata store, and its
-        stream then stays open and silent.
-        """
-        failures = 0
-        while True:
-            self._watched = target = self._calls.route.target()
-            self._switch.clear()
-            before = self._image.revision
-            error: Exception = NetworkFailed("the controller ended the stream")
-            try:
-                await first_of(self._watch(target), self._switch.wait())
-            except DuplicateRegistration:
-                raise
-            except (HeadraceError, ImageGap, ImageStale) as broke:
-                error = broke
-            if self._switch.is_set():
-                continue
-            self._calls.route.failed(target)
-            await self._calls.forget_unknown(target, error)
-            failures = 1 if self._image.revision > before else failures + 1
-            level = logging.WARNING if isinstance(error, ImageStale) else logging.INFO
-            _log.log(level, "metadata stream broke: %s", error, extra={"peer": str(target), "failures": failures})
-            self._watched = None
-            await self._clock.sleep_ms(backoff_ms(failures, ms_max=_WATCH_PAUSE_MS_MAX))
-
-    async def _watch(self, target: Endpoint) -> None:
-        request = pb.WatchMetadataRequest(node=node_key_to_proto(self.key))
-        with CallTo(target):
-            async for update in self._calls.stub(target).WatchMetadata(request):
-                self._take(self._image.apply(delta_from_proto(update)))
-                await self._calls.keep(self._controllers() | {target})
-
-    def _controllers(self) -> frozenset[Endpoint]:
-        """Where controllers may be: as the route knows it, and the active one as the image does."""
-        active = self._image.active_controller
-        named = () if active is None or active.grpc is None else (active.grpc,)
-        return self._calls.route.addresses.union(named)
+        known = self._registered
+        await self._join(replace(self._registration, cluster_id=known.cluster_id, previous_epoch=known.epoch))
 
     def _take(self, image: ClusterImage) -> None:
         self._stop_if_replaced(image)
         self._warn_if_unseen(image)
-        self._image = image
         active = image.active_controller
         controllers = [n.grpc for n in image.nodes.values() if n.key.role is Role.CONTROLLER]
-        self._calls.route.learned(
+        self.calls.route.learned(
             active.grpc if active is not None and active.id >= 0 else None,
             -1 if active is None else active.epoch,
             controllers,

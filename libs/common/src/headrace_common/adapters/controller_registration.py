@@ -51,3 +51,14 @@ def register_request(registration: Registration) -> pb.RegisterNodeRequest:
         max_leader_epoch=leader_epoch,
         max_producer_id=producer_id,
     )
+
+
+def registered_from(answer: pb.RegisterNodeResponse) -> Registered:
+    """What was answered to it."""
+    return Registered(
+        answer.cluster_id,
+        answer.epoch,
+        answer.revision,
+        max(1, answer.heartbeat_interval_ms),
+        max(1, answer.session_timeout_ms),
+    )
