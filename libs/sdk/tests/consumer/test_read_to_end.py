@@ -175,6 +175,7 @@ def test_read_committed_ends_before_what_is_not_decided(memory: LabCluster) -> N
         with memory.consumer("t", isolation_level="read_committed") as consumer:
             assert numbers(consumer.read_to_end()) == [0, 1, 2, 4, 5]
             producer.commit_transaction()
+            memory.wait_until_decided("t", 0)
             assert numbers(consumer.read_to_end()) == [3]
             assert consumer.read_to_end() == [], "markers are no records"
         with memory.consumer("t") as consumer:

@@ -26,7 +26,7 @@ def protocol(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def memory(labs: Labs) -> LabCluster:
-    backend = labs()
+    backend = labs(group_consumer_heartbeat_interval_ms=50)
     backend.create_topic("t", 4)
     return backend
 

@@ -263,11 +263,15 @@ class LabCluster:
 
     def committed_values(self, name: str, partition: int = 0) -> list[bytes | None]:
         """Those that a reader of committed records sees, once what has ended is written, which takes a moment."""
+        self.wait_until_decided(name, partition)
+        return self.log(name, partition).committed_values()
+
+    def wait_until_decided(self, name: str, partition: int = 0) -> None:
+        """Wait for the markers of transactions that have ended, but not for ever: one may be open."""
         for _ in range(MARKERS_LOOKS):
             if not self.log(name, partition).undecided:
                 break
             self.pass_time(0.05)
-        return self.log(name, partition).committed_values()
 
     def append(self, name: str, partition: int, batch: bytes, key: str | None = None) -> int:
         """Write one batch; the offset of its first record. ``key``: of the transaction that it belongs to."""

@@ -234,7 +234,7 @@ async def test_a_newer_owner_fences_the_older_and_its_producers(cluster: LabClus
     token = await part(cluster, 1, 0)
     async with aio.UnitOwner(None, "nightly", _transport=cluster.transport()) as newer:
         assert await newer.init() == (1, 7)
-        assert not cluster.log("one").undecided, "what was undecided is aborted"
+        cluster.wait_until_decided("one")  # what was undecided is aborted
         for attempt in (lambda: owner.commit(8, [token]), lambda: part(cluster, 2, 0)):
             with pytest.raises(FencedOwner) as raised:
                 await attempt()

@@ -513,6 +513,7 @@ async def test_a_batch_that_is_carried_out_after_its_abort_is_refused(cluster: L
         while len(cluster.faults.queued["produce"]):
             await asyncio.sleep(0.01)
         await writer.abort_transaction()
+        cluster.wait_until_decided("one")
         release.set()
         async with writer.transaction():
             await writer.send("one", b"next")
