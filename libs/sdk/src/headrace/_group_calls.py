@@ -258,5 +258,5 @@ class GroupCalls:
         if self._steps is None:
             raise no_group("committed")
         wanted, group = partitions_like(partitions), self._steps.group
-        found = self._on_group(group.committed(wanted, self._settings.default_api_timeout_ms))
+        found = self._on_group(group.coordinators.fetch(wanted, self._settings.default_api_timeout_ms))
         return {tp: found[tp] for tp in wanted}

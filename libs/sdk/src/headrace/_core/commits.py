@@ -16,10 +16,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from headrace._core.remedies import UNKNOWN_TOPIC_GRACE_MS
 from headrace.records import Committed
-from headrace_common.core.errors import ErrorCode, HeadraceError
+from headrace_common.core.errors import ErrorCode, HeadraceError, Rejected
 from headrace_common.core.ids import TopicPartition
 
 Offsets = Mapping[TopicPartition, Committed]
@@ -198,3 +199,26 @@ class CommitQueue:
 def _may_help(error: HeadraceError) -> bool:
     """Whether the same commit may succeed later."""
     return error.retriable or error.code in _OLD_EPOCH
+
+
+def checked_offsets(
+    given: Mapping[Any, Any], positions: Mapping[TopicPartition, Committed], assigned: Collection[TopicPartition]
+) -> dict[TopicPartition, Committed]:
+    """
+    What the application names, with the leader epoch where it is the consumer's own position.
+
+    Raises:
+        Rejected: it names partitions that it does not read, or no offsets.
+    """
+    offsets: dict[TopicPartition, Committed] = {}
+    for partition, value in given.items():
+        tp = TopicPartition(*partition)
+        at = value if isinstance(value, Committed) else Committed(value)
+        if not isinstance(at.offset, int) or isinstance(at.offset, bool) or not 0 <= at.offset < 1 << 63:
+            raise Rejected(f"{tp}: an offset is a whole number from 0, the next record to read, not {value!r}")
+        if tp not in assigned:
+            raise Rejected(f"{tp} is not assigned to this consumer, so it cannot commit it")
+        if at.leader_epoch < 0 and tp in positions and positions[tp].offset == at.offset:
+            at = at._replace(leader_epoch=positions[tp].leader_epoch)
+        offsets[tp] = at
+    return offsets

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from headrace import _runtime
@@ -45,11 +45,10 @@ from headrace._core.group_messages import (
 from headrace._core.membership import Membership
 from headrace._core.membership_classic import ClassicMembership
 from headrace._core.membership_consumer import ConsumerMembership
-from headrace._core.own_assignors import checked_shares, checked_user_data
 from headrace._core.phases import ACTIVE, Identity, Phase
-from headrace._runtime import Tasks, in_thread
-from headrace._transport.newest import Newest
+from headrace._runtime import Tasks
 from headrace._transport.port import Coordinator, MembershipStream, Transport
+from headrace.aio._classic_leader import ClassicLeader
 from headrace.aio._committing import Committing
 from headrace.aio._group_coordinator import GroupCoordinator
 from headrace.aio._group_wire import GroupWire
@@ -58,19 +57,14 @@ from headrace.errors import (
     HeadraceError,
     IllegalGeneration,
     Internal,
-    NetworkFailed,
     RebalanceInProgress,
-    Rejected,
     UnknownMemberId,
     WaitTimedOut,
 )
 from headrace.records import Committed
-from headrace_common.core.assignors import Racks, assign, racks_of
 from headrace_common.core.ids import TopicPartition
 from headrace_common.runtime.clock import Clock, call_later_ms, limit_ms, limit_s
 from headrace_common.runtime.entropy import new_uuid
-from headrace_proto.v1 import broker_pb2 as pb
-from headrace_proto.v1 import cluster_pb2
 
 LEAVE_MS_MAX: Final = 2_000
 """How long the end waits for the coordinator's answer to the good-bye."""
@@ -104,6 +98,7 @@ class Group:
         self._notify = notify
         self._tasks = Tasks(self._crashed)
         self._wire = GroupWire(settings)
+        self._leader = ClassicLeader(transport, settings, self._wire)
         self.coordinators = GroupCoordinator(transport, settings, clock)
         self.committing = Committing(transport, self.coordinators, settings, clock, self._tasks, self.identity)
         self.coordinator: Coordinator | None = None
@@ -115,7 +110,6 @@ class Group:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: float | None = None
         self._watching: asyncio.Task[None] | None = None
-        self._newest = Newest()
         self._left: asyncio.Event | None = None
         self.crash: HeadraceError | None = None
         """Set when a task met a bug: every step raises it."""
@@ -199,7 +193,7 @@ class Group:
     async def subscribe(self, topics: Iterable[str], pattern: str | None) -> None:
         """Become a member that reads these, or go on as one."""
         if pattern is not None and isinstance(self.core, ClassicMembership):
-            self.tell(TopicsSeen(await self._topic_sizes(None), self._clock.monotonic_ms()))
+            self.tell(TopicsSeen(await self._leader.topic_sizes(None), self._clock.monotonic_ms()))
         self.tell(Subscribed(tuple(dict.fromkeys(topics)), pattern, self._clock.monotonic_ms()))
         if self._watching is None and isinstance(self.core, ClassicMembership):
             self._watching = self._tasks.start(self._watch_topics(self.core), "consumer: watch topics")
@@ -234,12 +228,6 @@ class Group:
         with contextlib.suppress(TimeoutError):
             async with limit_ms(timeout_ms):
                 await self.committing.commit({}, None)
-
-    async def committed(
-        self, partitions: Collection[TopicPartition], timeout_ms: float
-    ) -> dict[TopicPartition, Committed | None]:
-        """What the group has committed."""
-        return await self.coordinators.fetch(partitions, timeout_ms)
 
     async def leave(self, timeout_ms: float) -> None:
         """Say good-bye, and wait a little for the answer."""
@@ -299,7 +287,7 @@ class Group:
                 self._conversation = self._tasks.start(self._converse(after_ms), "consumer: membership")
             case HangUp():
                 self._hang_up()
-            case Send(Join() as join) if any(hasattr(own, "user_data") for own in self.settings.assignors.values()):
+            case Send(Join() as join) if self._leader.tells_user_data:
                 self._tasks.start(self._join_with_data(join), "consumer: what the assignor tells its leader")
             case Send(request):
                 if self._stream is not None:
@@ -316,23 +304,12 @@ class Group:
     async def _join_with_data(self, join: Join) -> None:
         core, stream = self.core, self._stream
         try:
-            user_data = await in_thread(lambda: self._user_data(join.topics))
+            user_data = await self._leader.user_data(join.topics)
         except HeadraceError as error:
             self.tell(Broke(error, self._clock.monotonic_ms()), core)
             return
         if stream is not None and stream is self._stream and core.phase in ACTIVE:
             stream.send(self._wire.request(join, user_data))
-
-    def _user_data(self, topics: Collection[str]) -> dict[str, bytes]:
-        """On a thread of its own, by the names of assignors: it is the application's code."""
-        told: dict[str, bytes] = {}
-        for name, own in self.settings.assignors.items():
-            ask = getattr(own, "user_data", None)
-            if ask is not None:
-                with _raising(name):
-                    given = ask(topics)
-                told[name] = checked_user_data(name, given)
-        return told
 
     def _hang_up(self) -> None:
         conversation, self._conversation = self._conversation, None
@@ -388,52 +365,20 @@ class Group:
     # --- what a classic leader does ---------------------------------------------------------------------------------
 
     async def _compute(self, wanted: Compute) -> None:
-        core, topics = self.core, sorted({topic for member in wanted.members.values() for topic in member.topics})
+        core = self.core
         try:
-            counts, racks = await self._topic_layout(topics)
-            shares = await in_thread(lambda: self._assign(wanted, counts, racks))
+            shares, sizes = await self._leader.compute(wanted)
         except HeadraceError as error:
             self.tell(NotComputed(wanted.generation, error, self._clock.monotonic_ms()), core)
             return
-        known = {topic: counts.get(topic, 0) for topic in topics}
-        self.tell(Computed(wanted.generation, shares, known, self._clock.monotonic_ms()), core)
-
-    def _assign(self, wanted: Compute, counts: Mapping[str, int], racks: Racks) -> dict[str, Partitions]:
-        """On a thread of its own: a large group takes a while."""
-        own = self.settings.assignors.get(wanted.protocol)
-        if own is not None:
-            with _raising(wanted.protocol):
-                given = own.assign(wanted.members, counts)
-            return dict(checked_shares(wanted.protocol, given, wanted.members, counts))
-        shares = assign(wanted.protocol, wanted.members, counts, racks)
-        return {
-            member: frozenset(TopicPartition(topic, n) for topic, numbers in share.items() for n in numbers)
-            for member, share in shares.items()
-        }
-
-    async def _topic_sizes(self, topics: Collection[str] | None) -> dict[str, int]:
-        """Partition counts of these topics, or of all that are not internal."""
-        return (await self._topic_layout(topics))[0]
-
-    async def _topic_layout(self, topics: Collection[str] | None) -> tuple[dict[str, int], Racks]:
-        """Partition counts, and the racks of replicas; racks of brokers that are down are not known."""
-        request = pb.MetadataRequest(all_topics=topics is None, topics=topics or ())
-        answer = await self._transport.metadata(request)
-        if self._newest.is_behind(answer):
-            raise NetworkFailed("the broker that was asked knows less than another did; ask again")
-        self._newest.take(answer)
-        found = [t for t in answer.topics if not t.error and not t.internal]
-        self._wire.known_as({t.name: t.topic_id for t in found})
-        by_node = {node.id: node.rack for node in answer.nodes if node.role == cluster_pb2.BROKER and node.rack}
-        racks = {t.name: [racks_of(p.replicas, by_node) for p in t.partitions] for t in found} if by_node else {}
-        return {t.name: len(t.partitions) for t in found}, racks
+        self.tell(Computed(wanted.generation, shares, sizes, self._clock.monotonic_ms()), core)
 
     async def _watch_topics(self, core: ClassicMembership) -> None:
         """Tell of new partitions, and of topics that match the pattern."""
         while True:
             await self._clock.sleep_ms(self.settings.metadata_max_age_ms)
             try:
-                seen = await self._topic_sizes(None if core.pattern is not None else core.watched)
+                seen = await self._leader.topic_sizes(None if core.pattern is not None else core.watched)
             except HeadraceError as error:
                 _log.info("group %s: topics could not be looked at: %s", self.settings.group_id, error)
                 continue
@@ -451,12 +396,3 @@ def _membership(settings: ConsumerSettings) -> ClassicMembership | ConsumerMembe
     if settings.group_protocol == CLASSIC:
         return ClassicMembership(settings.group)
     return ConsumerMembership(settings.group, new_uuid())
-
-
-@contextlib.contextmanager
-def _raising(assignor: str) -> Iterator[None]:
-    """What the application's assignor raises is told by its name."""
-    try:
-        yield
-    except (Exception, SystemExit) as error:  # the latter would end the loop of all clients
-        raise Rejected(f"the assignor {assignor!r} raised {type(error).__name__}: {error}") from error

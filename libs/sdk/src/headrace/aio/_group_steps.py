@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from headrace._core.commits import checked_offsets
 from headrace._core.group_messages import Did, Job, Kind, Polled
 from headrace._core.phases import Phase
 from headrace.aio._group import Group
@@ -240,41 +241,22 @@ class GroupSteps:
         yield OnReading(lambda: self._reading.check(wanted))
         held = set(self._out.assignment())
         new = [tp for tp in wanted if tp not in held]
-        offsets = yield OnGroup(lambda: self.group.committed(new, self._settings.default_api_timeout_ms))
+        offsets = yield OnGroup(lambda: self.group.coordinators.fetch(new, self._settings.default_api_timeout_ms))
         self._out.release(held.difference(wanted))
         yield OnReading(lambda: self._reading.hold(offsets))
         self._committed.update({tp: at.offset for tp, at in offsets.items() if at is not None})
 
     # --- commits ------------------------------------------------------------------------------------------------------
 
-    def offsets_to_commit(self, given: Mapping[Any, Any] | None) -> dict[TopicPartition, Committed]:
-        """
-        What the application wants committed: what was handed out, or what it names.
-
-        Raises:
-            Rejected: it names partitions that it does not read, or no offsets.
-        """
+    def _offsets_of(self, given: Mapping[Any, Any] | None) -> dict[TopicPartition, Committed]:
+        """What the application wants committed: what was handed out, or what it names."""
         positions = self._out.positions()
-        if given is None:
-            return positions
-        offsets: dict[TopicPartition, Committed] = {}
-        assigned = set(self._out.assignment())
-        for partition, value in given.items():
-            tp = TopicPartition(*partition)
-            at = value if isinstance(value, Committed) else Committed(value)
-            if not isinstance(at.offset, int) or isinstance(at.offset, bool) or not 0 <= at.offset < 1 << 63:
-                raise Rejected(f"{tp}: an offset is a whole number from 0, the next record to read, not {value!r}")
-            if tp not in assigned:
-                raise Rejected(f"{tp} is not assigned to this consumer, so it cannot commit it")
-            if at.leader_epoch < 0 and tp in positions and positions[tp].offset == at.offset:
-                at = at._replace(leader_epoch=positions[tp].leader_epoch)
-            offsets[tp] = at
-        return offsets
+        return positions if given is None else checked_offsets(given, positions, set(self._out.assignment()))
 
     def commit(self, given: Mapping[Any, Any] | None, timeout_ms: float) -> Steps[None]:
         """Commit and wait."""
         self.transaction.check_none("commit")
-        offsets = self.offsets_to_commit(given)
+        offsets = self._offsets_of(given)
         if offsets:
             yield OnGroup(lambda: self.group.commit(offsets, timeout_ms))
             self.transaction.committed(offsets)
@@ -286,7 +268,7 @@ class GroupSteps:
                 f"{ASYNC_MAX} calls of commit_async are not answered, or wait for a poll; poll, then commit"
             )
         self.transaction.check_none("commit_async")
-        offsets = self.offsets_to_commit(given)
+        offsets = self._offsets_of(given)
         me = object()
         self._under_way.add(me)
 

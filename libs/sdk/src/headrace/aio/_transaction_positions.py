@@ -139,7 +139,7 @@ class TransactionPositions:
         Raises:
             HeadraceError: it could not be had within ``RECALL_MS``, or never will.
         """
-        loop, asking = self._group.loop, self._group.committed(partitions, RECALL_MS)
+        loop, asking = self._group.loop, self._group.coordinators.fetch(partitions, RECALL_MS)
         if loop.here:
             found = await asking
         else:
