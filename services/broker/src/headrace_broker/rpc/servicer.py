@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
 import grpc.aio
@@ -82,7 +82,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         try:
             async with TaskRunner() as own:
                 reader = own.start(self._read_produce(session, context), name="produce-read")
-                drainer = own.start(self._end_on_drain(session, reader), name="produce-drain")
+                drainer = own.start(self._on_drain(reader.cancel, session.end), name="produce-drain")
                 try:
                     await self._answer_produce(session, context)
                     await _raise_error_of(reader)
@@ -93,32 +93,21 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
             self._broker.end_session(session)
 
     async def _read_produce(self, session: ProduceSession, context: Context) -> HeadraceError | None:
-        read, checks = context.read, self._broker.body_checks
-        try:
-            while True:
-                await session.room()
-                request = await read()
-                if request is _EOF:
-                    return None
-                entries = [decode.produce_entry(entry) for entry in request.partitions]
-                costly = checks.costly(entries)
-                session.accept(
-                    request.correlation_id,
-                    request.acks,
-                    request.timeout_ms,
-                    entries,
-                    request.transactional_id if request.HasField("transactional_id") else None,
-                    await checks.check_beside(entries, costly) if costly else NOTHING_CHECKED,
-                )
-                del request, entries  # an idle stream keeps no batches
-        except grpc.aio.BaseError:
-            return None  # the connection is gone
-        except DecodeError:
-            return Rejected(NO_MESSAGE)
-        except Rejected as error:
-            return error
-        finally:
-            session.end()
+        checks = self._broker.body_checks
+
+        async def take(request: pb.ProduceRequest) -> None:
+            entries = [decode.produce_entry(entry) for entry in request.partitions]
+            costly = checks.costly(entries)
+            session.accept(
+                request.correlation_id,
+                request.acks,
+                request.timeout_ms,
+                entries,
+                request.transactional_id if request.HasField("transactional_id") else None,
+                await checks.check_beside(entries, costly) if costly else NOTHING_CHECKED,
+            )
+
+        return await _read_all(context, session.room, take, session.end)
 
     async def _answer_produce(self, session: ProduceSession, context: Context) -> None:
         write, answers, changed = context.write, session.answers, session.changed
@@ -129,10 +118,10 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
                 await write(encode.produce_response(answers.popleft()))
                 session.check_room()
 
-    async def _end_on_drain(self, session: ProduceSession, reader: asyncio.Task[HeadraceError | None]) -> None:
+    async def _on_drain(self, *ends: Callable[[], object]) -> None:
         await self._draining.wait()
-        reader.cancel()
-        session.end()
+        for end in ends:
+            end()
 
     # --- fetch --------------------------------------------------------------------------------------------
 
@@ -145,8 +134,8 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         """Read ahead in one task, answer in order in this one."""
         inbox, session = _Inbox(), FetchSession()
         async with TaskRunner() as own:
-            reader = own.start(self._read_fetches(inbox, context), name="fetch-read")
-            drainer = own.start(self._close_on_drain(inbox, reader), name="fetch-drain")
+            reader = own.start(_read_all(context, inbox.room, inbox.put, inbox.close), name="fetch-read")
+            drainer = own.start(self._on_drain(reader.cancel, inbox.close), name="fetch-drain")
             try:
                 while (request := await inbox.take()) is not None:
                     await self._answer_fetch(request, session, context)
@@ -173,28 +162,6 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         size = sum(len(batch) for result in results for batch in result.batches)
         return encode.fetch_response(request.correlation_id, session.news(results)), size
 
-    async def _read_fetches(self, inbox: _Inbox, context: Context) -> HeadraceError | None:
-        try:
-            while True:
-                await inbox.room()
-                request = await context.read()
-                if request is _EOF:
-                    return None
-                inbox.put(request)
-        except grpc.aio.BaseError:
-            return None  # the connection is gone
-        except DecodeError:
-            return Rejected(NO_MESSAGE)
-        except Rejected as error:
-            return error
-        finally:
-            inbox.close()
-
-    async def _close_on_drain(self, inbox: _Inbox, reader: asyncio.Task[HeadraceError | None]) -> None:
-        await self._draining.wait()
-        reader.cancel()
-        inbox.close()
-
     # --- replicate ----------------------------------------------------------------------------------------
 
     def Replicate(self, requests: Any, context: Context) -> Any:
@@ -209,7 +176,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
             async with TaskRunner() as own:
                 reader = own.start(self._read_positions(session, context), name="copy-read")
                 cold = own.start(session.read_cold(), name="copy-cold")
-                drainer = own.start(self._end_copy_on_drain(session), name="copy-drain")
+                drainer = own.start(self._on_drain(session.end), name="copy-drain")
                 try:
                     while (answer := await session.answer()) is not None:
                         await context.write(encode.copy_answer(answer))
@@ -224,26 +191,13 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
 
     async def _read_positions(self, session: ReplicateSession, context: Context) -> HeadraceError | None:
         caller = self._gate.caller(context)
-        try:
-            while True:
-                request = await context.read()
-                if request is _EOF:
-                    return None
-                ask = decode.copy_ask(request)
-                self._gate.hold(caller, NodeKey(Role.BROKER, ask.broker))
-                session.take(ask)
-        except grpc.aio.BaseError:
-            return None  # the connection is gone
-        except DecodeError:
-            return Rejected(NO_MESSAGE)
-        except HeadraceError as error:
-            return error
-        finally:
-            session.end()
 
-    async def _end_copy_on_drain(self, session: ReplicateSession) -> None:
-        await self._draining.wait()
-        session.end()
+        async def take(request: pb.ReplicateRequest) -> None:
+            ask = decode.copy_ask(request)
+            self._gate.hold(caller, NodeKey(Role.BROKER, ask.broker))
+            session.take(ask)
+
+        return await _read_all(context, None, take, session.end)
 
     # --- unary --------------------------------------------------------------------------------------------
 
@@ -373,7 +327,7 @@ class _Inbox:
         self._room.set()
         self._closed = False
 
-    def put(self, request: pb.FetchRequest) -> None:
+    async def put(self, request: pb.FetchRequest) -> None:
         """One was read."""
         self._waiting.append(request)
         self._filled.set()
@@ -398,6 +352,32 @@ class _Inbox:
         """No more will come."""
         self._closed = True
         self._filled.set()
+
+
+async def _read_all(
+    context: Context,
+    room: Callable[[], Awaitable[None]] | None,
+    take: Callable[[Any], Awaitable[None]],
+    end: Callable[[], None],
+) -> HeadraceError | None:
+    """Give each message of a stream to ``take``, read when there is ``room`` for it; what the caller did wrong."""
+    try:
+        while True:
+            if room is not None:
+                await room()
+            request = await context.read()
+            if request is _EOF:
+                return None
+            await take(request)
+            del request  # an idle stream keeps no batches
+    except grpc.aio.BaseError:
+        return None  # the connection is gone
+    except DecodeError:
+        return Rejected(NO_MESSAGE)
+    except HeadraceError as error:
+        return error
+    finally:
+        end()
 
 
 async def _raise_error_of(reader: asyncio.Task[HeadraceError | None]) -> None:
