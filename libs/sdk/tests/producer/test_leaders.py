@@ -11,6 +11,7 @@ from libs.sdk.tests.kit.cluster import Does, Fault, LabCluster, Labs
 
 from headrace.aio import Producer
 from headrace.errors import DeliveryTimedOut, ErrorCode
+from headrace_common.core.batch import read_header
 from headrace_proto.v1 import broker_pb2 as pb
 
 T = TypeVar("T")
@@ -184,14 +185,20 @@ async def test_leaders_that_move_all_the_time_lose_nothing(cluster: LabCluster) 
 
 
 async def test_a_timed_out_batch_leaves_its_sequence_and_the_next_epoch_goes_on(cluster: LabCluster) -> None:
-    settings = {"delivery_timeout_ms": 4_000, "request_timeout_ms": 300, "retry_backoff_ms": 10}
+    settings = {"delivery_timeout_ms": 1_000, "request_timeout_ms": 300, "retry_backoff_ms": 10}
     cluster.create_topic("lone", on=[[2]])
     async with producer(cluster, **settings) as client:
         await soon(await client.send("lone", b"0"))
-        cluster.stop(2)
+        cluster.on_request = lambda api, *_: Fault(Does.DROP) if api == "produce" else None
         lost = await client.send("lone", b"lost")
-        with pytest.raises(DeliveryTimedOut):
+        with pytest.raises(DeliveryTimedOut, match="may have been written"):
             await soon(lost)
-        cluster.restart(2)
+        cluster.on_request = None
         assert (await soon(await client.send("lone", b"1"))).offset == 1
     assert cluster.values("lone") == [b"0", b"1"]
+    headers = [read_header(entry.batch) for request in cluster.faults.produced for entry in request.partitions]
+    assert list(dict.fromkeys((header.producer_epoch, header.base_sequence) for header in headers)) == [
+        (0, 0),
+        (0, 1),
+        (1, 0),
+    ]
