@@ -146,21 +146,20 @@ class LoopThread:
         try:
             return self._wait(future, timeout)
         except FutureTimeoutError:
-            if future.done():  # by now, or the error is the coroutine's own
-                return future.result()
-            future.cancel()
-            raise WaitTimedOut(f"not finished within {timeout:g} s") from None
+            if not future.done():
+                future.cancel()
+                raise WaitTimedOut(f"not finished within {timeout:g} s") from None
         except BaseException:
             future.cancel()
             raise
+        return future.result()  # it is done by now, or the error was its own
 
     def _wait(self, future: ThreadFuture[T], timeout: float | None) -> T:
         while timeout is None or timeout > BLOCKED_LOOK_S:
-            try:
+            with contextlib.suppress(FutureTimeoutError):
                 return future.result(BLOCKED_LOOK_S)
-            except FutureTimeoutError:
-                if future.done():
-                    return future.result()
+            if future.done():
+                break
             warn_of_blocked(self._thread.ident)
             timeout = None if timeout is None else timeout - BLOCKED_LOOK_S
         return future.result(timeout)

@@ -134,6 +134,15 @@ def test_other_types_that_say_the_same_are_taken(memory: LabCluster) -> None:
     ]
 
 
+@pytest.mark.parametrize(("unit", "second"), [("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)])
+def test_timestamps_of_any_unit_are_milliseconds(memory: LabCluster, unit: str, second: int) -> None:
+    stamps = pa.array([7 * second, 9 * second], pa.timestamp(unit))
+    with memory.producer() as producer:
+        table = pa.table({"value": ["v", "w"], "timestamp_ms": stamps, "partition": [0, 0]})
+        producer.send_table("t", table).result(timeout=10)
+    assert [row["timestamp_ms"] for row in arrived(memory, "t")[0]] == [7_000, 9_000]
+
+
 @pytest.mark.parametrize(
     ("columns", "error", "text"),
     [
