@@ -1,4 +1,4 @@
-"""The same logs in a cluster in memory and at a real broker, for what both have to do alike."""
+"""The same logs in a cluster of the lab and at a real broker, for what both have to do alike."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import pytest
-from libs.sdk.tests.twin.backend import MemoryBackend
+from libs.sdk.tests.kit.cluster import LabCluster
 
 from headrace import LogWatch, RangeReader
 from headrace_common.core.batch import RecordColumns, build_batch
@@ -37,30 +37,29 @@ class LogWorld(Protocol):
     def reader(self, ranges: Iterable[tuple[str, int, int, int]], **settings: Any) -> RangeReader: ...
 
 
-class MemoryWorld:
+class LabWorld:
     """In this process."""
 
-    def __init__(self) -> None:
-        self.memory = MemoryBackend()
+    def __init__(self, cluster: LabCluster) -> None:
+        self.memory = cluster
         self._topics: dict[str, int] = {}
         self.show(TOPICS)
 
     def append(self, topic: str, partition: int, values: Sequence[bytes], *, timestamp_ms: int = NOW_MS) -> None:
-        log = self.memory.cluster.log(topic, partition)
-        log.append(build_batch(RecordColumns(values=list(values), timestamps_ms=timestamp_ms)), leader_epoch=0)
-        self.memory.cluster.trim(topic, partition, log.start)  # tells those who wait
+        batch = build_batch(RecordColumns(values=list(values), timestamps_ms=timestamp_ms))
+        self.memory.append(topic, partition, batch)
 
     def trim(self, topic: str, partition: int, offset: int) -> None:
-        self.memory.cluster.trim(topic, partition, offset)
+        self.memory.trim(topic, partition, offset)
 
     def show(self, topics: dict[str, int]) -> None:
         for name in self._topics.keys() - topics.keys():
-            self.memory.cluster.delete_topic(name)
+            self.memory.delete_topic(name)
         for name, partitions in topics.items():
             if name not in self._topics:
                 self.memory.create_topic(name, partitions)
             elif partitions > self._topics[name]:
-                self.memory.cluster.add_partitions(name, partitions - self._topics[name])
+                self.memory.add_partitions(name, partitions - self._topics[name])
         self._topics = dict(topics)
 
     def watch(self, **settings: Any) -> LogWatch:
@@ -92,10 +91,10 @@ class BrokerWorld:
         return RangeReader(str(self.broker.endpoint), ranges, **settings)
 
 
-@pytest.fixture(params=["memory", "broker"])
+@pytest.fixture(params=["lab", "broker"])
 def world(request: pytest.FixtureRequest) -> Iterator[LogWorld]:
-    if request.param == "memory":
-        yield MemoryWorld()
+    if request.param == "lab":
+        yield LabWorld(request.getfixturevalue("labs")())
         return
     real = BrokerWorld()
     yield real

@@ -1,4 +1,4 @@
-"""What readers see of transactions, by isolation level: records, positions, ends and lag. Cluster in memory."""
+"""What readers see of transactions, by isolation level: records, positions, ends and lag."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from libs.sdk.tests.twin.backend import MemoryBackend
+from libs.sdk.tests.kit.cluster import LabCluster, Labs
 
 import headrace
 from headrace import TopicPartition
@@ -18,8 +18,8 @@ COMMITTED = {"isolation_level": "read_committed"}
 
 
 @pytest.fixture
-def memory() -> MemoryBackend:
-    backend = MemoryBackend()
+def memory(labs: Labs) -> LabCluster:
+    backend = labs()
     backend.create_topic("t", 1)
     return backend
 
@@ -43,7 +43,7 @@ def eventually_at(position: int, consumer: headrace.Consumer) -> None:
         assert time.monotonic() < deadline, consumer.health()
 
 
-def mixed(memory: MemoryBackend) -> None:
+def mixed(memory: LabCluster) -> None:
     """plain, two transactions that overlap (7 aborts, 8 commits), plain, one that stays open, plain."""
     seven, eight, nine = (TransactionalHand(memory, number) for number in (7, 8, 9))
     plain(memory, b"a")  # 0
@@ -67,7 +67,7 @@ def mixed(memory: MemoryBackend) -> None:
     [(COMMITTED, b"abcdef", 12), ({}, [b"a", b"x1", b"x2", b"b", b"c", b"x3", b"d", b"e", b"f", b"y", b"g"], 14)],
 )
 def test_each_isolation_level_sees_its_records_in_order_and_ends_at_its_end(
-    memory: MemoryBackend, settings: dict[str, Any], seen: bytes | list[bytes], end: int, table: bool
+    memory: LabCluster, settings: dict[str, Any], seen: bytes | list[bytes], end: int, table: bool
 ) -> None:
     mixed(memory)
     expected = [bytes([value]) for value in seen] if isinstance(seen, bytes) else seen
@@ -79,7 +79,7 @@ def test_each_isolation_level_sees_its_records_in_order_and_ends_at_its_end(
         assert consumer.beginning_offsets([T0]) == {T0: 0}
 
 
-def test_what_an_open_transaction_holds_back_comes_when_it_is_decided(memory: MemoryBackend) -> None:
+def test_what_an_open_transaction_holds_back_comes_when_it_is_decided(memory: LabCluster) -> None:
     hand = TransactionalHand(memory, 7)
     hand.write(b"1")
     plain(memory, b"2")
@@ -90,7 +90,7 @@ def test_what_an_open_transaction_holds_back_comes_when_it_is_decided(memory: Me
         assert read(consumer, 2) == [b"1", b"2"]
 
 
-def test_positions_reach_the_end_of_a_log_in_which_nothing_is_for_this_reader(memory: MemoryBackend) -> None:
+def test_positions_reach_the_end_of_a_log_in_which_nothing_is_for_this_reader(memory: LabCluster) -> None:
     hand = TransactionalHand(memory, 7)
     with memory.consumer("t", **COMMITTED) as consumer:
         for end in (3, 6, 9):
@@ -102,7 +102,7 @@ def test_positions_reach_the_end_of_a_log_in_which_nothing_is_for_this_reader(me
         assert read(consumer, 1) == [b"z"]
 
 
-def test_a_position_is_behind_markers_as_soon_as_the_records_before_them_were_handed_out(memory: MemoryBackend) -> None:
+def test_a_position_is_behind_markers_as_soon_as_the_records_before_them_were_handed_out(memory: LabCluster) -> None:
     hand = TransactionalHand(memory, 7)
     hand.write(b"1", b"2")
     hand.end(commit=True)
@@ -117,7 +117,7 @@ def test_a_position_is_behind_markers_as_soon_as_the_records_before_them_were_ha
         assert consumer.position(T0) == 5
 
 
-def test_seeking_into_an_aborted_transaction_leads_behind_it(memory: MemoryBackend) -> None:
+def test_seeking_into_an_aborted_transaction_leads_behind_it(memory: LabCluster) -> None:
     mixed(memory)
     with memory.consumer("t", **COMMITTED) as consumer:
         read(consumer, 6)
@@ -126,7 +126,7 @@ def test_seeking_into_an_aborted_transaction_leads_behind_it(memory: MemoryBacke
             assert b"".join(read(consumer, len(rest))) == rest
 
 
-def test_a_position_above_the_last_stable_offset_waits_there(memory: MemoryBackend) -> None:
+def test_a_position_above_the_last_stable_offset_waits_there(memory: LabCluster) -> None:
     hand = TransactionalHand(memory, 7)
     hand.write(b"1", b"2")
     plain(memory, b"3")
@@ -138,7 +138,7 @@ def test_a_position_above_the_last_stable_offset_waits_there(memory: MemoryBacke
         assert read(consumer, 1) == [b"3"]
 
 
-def test_times_are_looked_for_below_the_last_stable_offset(memory: MemoryBackend) -> None:
+def test_times_are_looked_for_below_the_last_stable_offset(memory: LabCluster) -> None:
     plain(memory, b"1")  # at 1000 ms
     hand = TransactionalHand(memory, 7)
     hand.write(b"2", timestamp_ms=2000)
@@ -152,7 +152,8 @@ def test_times_are_looked_for_below_the_last_stable_offset(memory: MemoryBackend
             assert consumer.position(T0) == offset
 
 
-async def test_the_asyncio_consumer_reads_the_same(memory: MemoryBackend) -> None:
+@pytest.mark.real_time
+async def test_the_asyncio_consumer_reads_the_same(memory: LabCluster) -> None:
     mixed(memory)
     async with memory.aio_consumer("t", **COMMITTED) as consumer:
         values = []

@@ -1,4 +1,4 @@
-"""Which topics there are and how far their logs reach, in a cluster in memory and at a real broker."""
+"""Which topics there are and how far their logs reach, in a cluster of the lab and at a real broker."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from libs.sdk.tests.twin.backend import MemoryBackend
-from libs.sdk.tests.twin.memory_faults import Does, Fault
+from libs.sdk.tests.kit.cluster import Does, Fault, LabCluster, Labs
 
 import headrace
 from headrace import LogBounds, LogWatch, TopicPartition
@@ -24,7 +23,7 @@ from headrace.errors import (
     UnknownTopicOrPartition,
 )
 
-from .log_worlds import NOW_MS, LogWorld, MemoryWorld, numbered, world
+from .log_worlds import NOW_MS, LabWorld, LogWorld, numbered, world
 from .transactions import TransactionalHand, plain
 
 __all__ = ["world"]
@@ -123,8 +122,8 @@ def test_a_topic_that_is_deleted_is_told_and_not_left_out(world: LogWorld, wait_
         assert spans(watch.bounds([T0])) == {T0: (0, 0)}
 
 
-def test_only_what_is_decided_counts_for_readers_of_committed_records() -> None:
-    memory = MemoryBackend()
+def test_only_what_is_decided_counts_for_readers_of_committed_records(labs: Labs) -> None:
+    memory = labs()
     memory.create_topic("t")
     plain(memory, b"a")
     hand = TransactionalHand(memory, 7)
@@ -138,8 +137,8 @@ def test_only_what_is_decided_counts_for_readers_of_committed_records() -> None:
         deciding.join()
 
 
-def test_a_topic_made_anew_has_another_id() -> None:
-    world = MemoryWorld()
+def test_a_topic_made_anew_has_another_id(labs: Labs) -> None:
+    world = LabWorld(labs())
     with world.watch() as watch:
         before = watch.bounds([("one", 0)])[TopicPartition("one", 0)]
         world.append("one", 0, numbered(0, 5))
@@ -155,42 +154,39 @@ def test_a_topic_made_anew_has_another_id() -> None:
 
 
 @pytest.fixture
-def memory() -> MemoryBackend:
-    backend = MemoryBackend()
-    backend.create_topic("t", 2)
+def memory(labs: Labs) -> LabCluster:
+    backend = labs(2)
+    backend.create_topic("t", on=[[1], [2]])
     return backend
 
 
-def test_a_partition_that_nobody_leads_is_waited_for(memory: MemoryBackend) -> None:
-    memory.cluster.move_leader("t", 1, -1)
+def test_a_partition_that_nobody_leads_is_waited_for(memory: LabCluster) -> None:
+    memory.stop(2)
     with memory.log_watch() as watch:
-        electing = threading.Timer(0.3, memory.cluster.move_leader, ("t", 1, next(iter(memory.cluster.brokers))))
+        electing = threading.Timer(0.3, memory.restart, (2,))
         electing.start()
         assert spans(watch.bounds([T0, T1])) == {T0: (0, 0), T1: (0, 0)}
         electing.join()
 
 
-def test_a_partition_that_nobody_leads_for_too_long_is_a_retriable_error(memory: MemoryBackend) -> None:
-    memory.cluster.move_leader("t", 1, -1)
+def test_a_partition_that_nobody_leads_for_too_long_is_a_retriable_error(memory: LabCluster) -> None:
+    memory.stop(2)
     with memory.log_watch(default_api_timeout_ms=300) as watch:
         with pytest.raises(LeaderNotAvailable) as raised:
             watch.bounds([T0, T1], newer_than={T0: 0, T1: 0}, wait_ms=100)
         assert raised.value.retriable
 
 
-def test_failures_that_pass_are_not_told(memory: MemoryBackend) -> None:
-    cluster = memory.cluster
-    cluster.inject("metadata", Fault(Does.DROP), Fault(Does.ERROR, code=ErrorCode.METADATA_UNAVAILABLE))
-    cluster.inject("list_offsets", Fault(Does.ERROR, code=ErrorCode.NOT_LEADER_OR_FOLLOWER), Fault(Does.DROP))
+def test_failures_that_pass_are_not_told(memory: LabCluster) -> None:
+    memory.inject("metadata", Fault(Does.DROP), Fault(Does.ERROR, code=ErrorCode.METADATA_UNAVAILABLE))
+    memory.inject("list_offsets", Fault(Does.ERROR, code=ErrorCode.NOT_LEADER_OR_FOLLOWER), Fault(Does.DROP))
     with memory.log_watch() as watch:
         assert set(watch.topics()) == {"t"}
         assert spans(watch.bounds([T0, T1])) == {T0: (0, 0), T1: (0, 0)}
 
 
-def test_a_cluster_that_is_gone_is_told(memory: MemoryBackend) -> None:
-    for broker in list(memory.cluster.brokers):
-        memory.cluster.kill(broker, elect=False)
-    with memory.log_watch(default_api_timeout_ms=200) as watch:
+def test_a_cluster_that_is_gone_is_told() -> None:
+    with LogWatch("127.0.0.1:1", default_api_timeout_ms=200) as watch:
         with pytest.raises(NetworkFailed):
             watch.topics()
         with pytest.raises(HeadraceError):
@@ -201,7 +197,7 @@ def test_a_cluster_that_is_gone_is_told(memory: MemoryBackend) -> None:
 
 
 @pytest.mark.parametrize("wait_ms", [-1, 300_001, 0.5, True, "1"])
-def test_a_wait_is_a_number_within_bounds(memory: MemoryBackend, wait_ms: Any) -> None:
+def test_a_wait_is_a_number_within_bounds(memory: LabCluster, wait_ms: Any) -> None:
     with memory.log_watch() as watch, pytest.raises(Rejected, match="wait_ms takes 0 to 300000"):
         watch.bounds([T0], newer_than={}, wait_ms=wait_ms)
 
@@ -220,7 +216,7 @@ def test_settings_without_a_meaning_are_refused(settings: dict[str, Any], text: 
         LogWatch("127.0.0.1:1", **settings)
 
 
-def test_a_closed_one_refuses(memory: MemoryBackend) -> None:
+def test_a_closed_one_refuses(memory: LabCluster) -> None:
     watch = memory.log_watch()
     assert repr(watch) == "<headrace.LogWatch>"
     watch.close()
@@ -231,7 +227,7 @@ def test_a_closed_one_refuses(memory: MemoryBackend) -> None:
             call()
 
 
-def test_closing_ends_a_wait(memory: MemoryBackend) -> None:
+def test_closing_ends_a_wait(memory: LabCluster) -> None:
     watch = memory.log_watch()
     closing = threading.Timer(0.2, watch.close)
     closing.start()
@@ -240,14 +236,14 @@ def test_closing_ends_a_wait(memory: MemoryBackend) -> None:
     closing.join()
 
 
-def test_one_that_is_forgotten_says_so_and_ends(memory: MemoryBackend) -> None:
+def test_one_that_is_forgotten_says_so_and_ends(memory: LabCluster) -> None:
     watch = memory.log_watch()
     watch.topics()
     with pytest.warns(ResourceWarning, match="LogWatch> was not closed"):
         del watch
 
 
-def test_a_child_after_a_fork_is_told_to_make_its_own(memory: MemoryBackend) -> None:
+def test_a_child_after_a_fork_is_told_to_make_its_own(memory: LabCluster) -> None:
     with memory.log_watch() as watch:
         watch.topics()
         pid = os.fork()

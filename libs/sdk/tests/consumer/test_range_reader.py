@@ -1,4 +1,4 @@
-"""Ranges of offsets as tables, in a cluster in memory and at a real broker."""
+"""Ranges of offsets as tables, in a cluster of the lab and at a real broker."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from libs.sdk.tests.twin.backend import MemoryBackend
-from libs.sdk.tests.twin.memory_faults import Does, Fault
+from libs.sdk.tests.kit.cluster import Does, Fault, LabCluster, Labs
 
 import headrace
 from headrace import RangeReader, TopicPartition, _runtime
@@ -27,7 +26,7 @@ from headrace.errors import (
 )
 
 from .broker_thread import BrokerThread
-from .log_worlds import LogWorld, MemoryWorld, numbered, world
+from .log_worlds import LabWorld, LogWorld, numbered, world
 from .transactions import TransactionalHand, plain
 
 __all__ = ["world"]
@@ -122,8 +121,8 @@ def test_records_that_come_later_are_waited_for(world: LogWorld) -> None:
 # --- gaps -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_range_that_ends_with_markers_and_aborted_records_ends() -> None:
-    memory = MemoryBackend()
+def test_a_range_that_ends_with_markers_and_aborted_records_ends(labs: Labs) -> None:
+    memory = labs()
     memory.create_topic("t")
     plain(memory, b"a", b"b")
     hand = TransactionalHand(memory, 7)
@@ -226,8 +225,8 @@ def test_a_topic_that_is_deleted_in_the_middle_is_told(world: LogWorld) -> None:
             list(reader)
 
 
-def test_a_topic_made_anew_in_the_middle_is_not_taken_for_the_old_one() -> None:
-    world = MemoryWorld()
+def test_a_topic_made_anew_in_the_middle_is_not_taken_for_the_old_one(labs: Labs) -> None:
+    world = LabWorld(labs())
     fill(world, "one", partitions=1)
     with world.reader([("one", 0, 0, 1000)]) as reader:
         next(reader)
@@ -238,8 +237,8 @@ def test_a_topic_made_anew_in_the_middle_is_not_taken_for_the_old_one() -> None:
             list(reader)
 
 
-def test_a_topic_with_another_id_is_not_read() -> None:
-    world = MemoryWorld()
+def test_a_topic_with_another_id_is_not_read(labs: Labs) -> None:
+    world = LabWorld(labs())
     with world.watch() as watch:
         old = watch.topics()["one"].topic_id
         world.show({"t": 2})
@@ -258,18 +257,18 @@ def test_a_topic_with_another_id_is_not_read() -> None:
 
 
 @pytest.fixture
-def memory() -> MemoryBackend:
-    backend = MemoryBackend()
-    backend.create_topic("t", 2)
+def memory(labs: Labs) -> LabCluster:
+    backend = labs(2)
+    backend.create_topic("t", on=[[1], [2]])
     for first in range(0, 100, 10):
         for partition in (0, 1):
             plain(backend, *numbered(first, first + 10), partition=partition)
     return backend
 
 
-def test_failures_that_pass_are_not_told(memory: MemoryBackend) -> None:
-    memory.cluster.inject("metadata", Fault(Does.DROP))
-    memory.cluster.inject(
+def test_failures_that_pass_are_not_told(memory: LabCluster) -> None:
+    memory.inject("metadata", Fault(Does.DROP))
+    memory.inject(
         "fetch",
         Fault(Does.ERROR, code=ErrorCode.NOT_LEADER_OR_FOLLOWER),
         Fault(Does.DROP),
@@ -280,8 +279,8 @@ def test_failures_that_pass_are_not_told(memory: MemoryBackend) -> None:
     assert found == {T0: list(range(100)), T1: list(range(100))}
 
 
-def test_a_partition_that_nobody_leads_for_too_long_is_a_retriable_error(memory: MemoryBackend) -> None:
-    memory.cluster.move_leader("t", 1, -1)
+def test_a_partition_that_nobody_leads_for_too_long_is_a_retriable_error(memory: LabCluster) -> None:
+    memory.stop(2)
     with memory.range_reader([("t", 0, 0, 10), ("t", 1, 0, 10)], default_api_timeout_ms=300) as reader:
         with pytest.raises(HeadraceError, match="t-1 could not be read") as told:
             list(reader)
@@ -289,9 +288,8 @@ def test_a_partition_that_nobody_leads_for_too_long_is_a_retriable_error(memory:
         assert ("t", 1, 0, 10) in reader.remaining()
 
 
-def test_damaged_bytes_are_told_where_they_are(memory: MemoryBackend) -> None:
-    log = memory.cluster.log("t", 0)
-    log.batches[3] = log.batches[3][:-1] + b"\0"
+def test_damaged_bytes_are_told_where_they_are(memory: LabCluster) -> None:
+    memory.damage("t", 0, 3)
     with memory.range_reader([("t", 0, 0, 100)]) as reader:
         with pytest.raises(CorruptBatch, match="t-0@30"):
             list(reader)
@@ -345,7 +343,7 @@ def tasks_of_readers() -> int:
     return _runtime.loop_thread().call(count())
 
 
-def test_leaving_in_the_middle_ends_all_that_was_begun(memory: MemoryBackend) -> None:
+def test_leaving_in_the_middle_ends_all_that_was_begun(memory: LabCluster) -> None:
     before = tasks_of_readers(), threading.active_count()
     with memory.range_reader([("t", 0, 0, 100)], **SMALL) as reader:
         next(reader)
@@ -357,7 +355,7 @@ def test_leaving_in_the_middle_ends_all_that_was_begun(memory: MemoryBackend) ->
         next(reader)
 
 
-def test_one_that_is_forgotten_says_so_and_ends(memory: MemoryBackend) -> None:
+def test_one_that_is_forgotten_says_so_and_ends(memory: LabCluster) -> None:
     before = tasks_of_readers()
     reader = memory.range_reader([("t", 0, 0, 100)], **SMALL)
     next(reader)
@@ -367,7 +365,7 @@ def test_one_that_is_forgotten_says_so_and_ends(memory: MemoryBackend) -> None:
         pass  # each look lets the loop go on
 
 
-def test_closing_from_another_thread_ends_a_wait(memory: MemoryBackend) -> None:
+def test_closing_from_another_thread_ends_a_wait(memory: LabCluster) -> None:
     reader = memory.range_reader([("t", 0, 100, 110)])
     closing = threading.Timer(0.2, reader.close)
     closing.start()
@@ -377,7 +375,7 @@ def test_closing_from_another_thread_ends_a_wait(memory: MemoryBackend) -> None:
 
 
 @pytest.mark.parametrize("step", ["_take", "_go_on", "_heard"])
-def test_a_reader_that_is_closed_at_any_step_of_another_thread_says_so_there(memory: MemoryBackend, step: str) -> None:
+def test_a_reader_that_is_closed_at_any_step_of_another_thread_says_so_there(memory: LabCluster, step: str) -> None:
     with memory.range_reader([("t", 0, 100, 110)], poll_timeout_ms=60_000) as reader:
         taken, times = getattr(reader, step), 0
 
@@ -395,7 +393,7 @@ def test_a_reader_that_is_closed_at_any_step_of_another_thread_says_so_there(mem
             next(reader)
 
 
-def test_two_threads_at_once_are_refused(memory: MemoryBackend) -> None:
+def test_two_threads_at_once_are_refused(memory: LabCluster) -> None:
     with memory.range_reader([("t", 0, 100, 110)], poll_timeout_ms=60_000) as reader:
         entered, said = threading.Event(), list[BaseException]()
         heard = reader._heard
@@ -422,7 +420,7 @@ def test_two_threads_at_once_are_refused(memory: MemoryBackend) -> None:
         assert [type(each) for each in said] == [ClientClosed]
 
 
-def test_a_child_after_a_fork_is_told_to_make_its_own(memory: MemoryBackend) -> None:
+def test_a_child_after_a_fork_is_told_to_make_its_own(memory: LabCluster) -> None:
     with memory.range_reader([("t", 0, 0, 100)], **SMALL) as reader:
         next(reader)
         pid = os.fork()

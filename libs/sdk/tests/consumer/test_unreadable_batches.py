@@ -10,7 +10,7 @@ from contextlib import suppress
 import cramjam
 import pytest
 from grpc import insecure_channel
-from libs.sdk.tests.twin.backend import MemoryBackend
+from libs.sdk.tests.kit.cluster import Labs
 
 import headrace
 from headrace import TopicPartition, aio
@@ -161,15 +161,14 @@ def test_a_seek_elsewhere_forgets_it(broker: BrokerThread) -> None:
         assert by_poll(consumer) == [9]
 
 
-def test_a_batch_whose_crc_is_wrong_is_skipped_too() -> None:
-    memory = MemoryBackend()
-    memory.cluster.create_topic("t", 1)
+def test_a_batch_whose_crc_is_wrong_is_skipped_too(labs: Labs) -> None:
+    memory = labs()
+    memory.create_topic("t", 1)
     with memory.producer() as producer:
         for n in range(3):
             producer.send("t", b"%d" % n)
             producer.flush()
-    log = memory.cluster.log("t", 0)
-    log.batches[1] = log.batches[1][:-1] + b"\0"
+    memory.damage("t", 0, 1)
 
     async def read() -> list[int]:
         async with memory.aio_consumer("t", auto_offset_reset="earliest") as consumer:

@@ -1,60 +1,51 @@
-"""What the tests of committed reads share: a hand that writes transactions into the logs of a cluster in memory."""
+"""What the tests of committed reads share: a hand that writes transactions batch by batch, beside others."""
 
 from __future__ import annotations
 
-from libs.sdk.tests.twin.backend import MemoryBackend
+from libs.sdk.tests.kit.cluster import LabCluster
 
-from headrace import TopicPartition
+from headrace import Producer, TopicPartition
+from headrace.group_types import ConsumerGroupMetadata
+from headrace.records import Committed
 from headrace_common.core.batch import RecordColumns, build_batch
-from headrace_proto.v1 import coordinator_pb2 as group_pb
 
 
 class TransactionalHand:
-    """Writes as one transactional producer whose coordinator enrols, and drives markers, at once."""
+    """One transactional producer; each call writes one batch, and the end writes the markers."""
 
-    def __init__(self, memory: MemoryBackend, producer_id: int, topic: str = "t") -> None:
-        self.cluster = memory.cluster
+    def __init__(self, cluster: LabCluster, number: int, topic: str = "t") -> None:
+        self.cluster = cluster
         self.topic = topic
-        self.producer_id = producer_id
-        self.epoch = 0
-        self._next: dict[int, int] = {}
+        self._producer: Producer = cluster.producer(transactional_id=f"hand-{number}", linger_ms=0)
+        self._open = False
+        cluster.own(self._producer)
 
     def write(self, *values: bytes, partition: int = 0, timestamp_ms: int = 1000) -> None:
-        """One batch in the open transaction."""
-        first = self._next.get(partition, 0)
-        batch = build_batch(
-            RecordColumns(values=list(values), timestamps_ms=timestamp_ms),
-            producer_id=self.producer_id,
-            producer_epoch=self.epoch,
-            base_sequence=first,
-            transactional=True,
+        """One batch in the transaction, which begins with the first."""
+        self._begin()
+        count = len(values)
+        sent = self._producer.send_many(
+            self.topic, list(values), partition=[partition] * count, timestamps_ms=[timestamp_ms] * count
         )
-        self._next[partition] = first + len(values)
-        self.cluster.log(self.topic, partition).append(batch, leader_epoch=0)
-        self._tell(partition)
+        sent.result(10)
 
-    def hold_offset(self, group_id: str, tp: TopicPartition, offset: int) -> None:
+    def hold_offset(self, group: str | ConsumerGroupMetadata, tp: TopicPartition, at: int | Committed) -> None:
         """A position that counts when the transaction is committed."""
-        held = group_pb.CommittedOffset(topic=tp.topic, partition=tp.partition, offset=offset, leader_epoch=0)
-        self.cluster.groups.pending.add(group_id, self.producer_id, self.epoch, {tp: held})
+        self._begin()
+        self._producer.send_offsets_to_transaction({tp: at}, group)
 
     def end(self, *, commit: bool) -> None:
-        """Markers everywhere."""
-        self.epoch += 1
-        for partition in self._next:
-            self.cluster.log(self.topic, partition).end_transaction(
-                self.producer_id, self.epoch, commit=commit, leader_epoch=0, now_ms=1000
-            )
-            self._tell(partition)
-        self._next.clear()
-        self.cluster.groups.end_transaction(self.producer_id, self.epoch, commit=commit)
+        """Markers everywhere, which are there when this returns."""
+        self._open = False
+        (self._producer.commit_transaction if commit else self._producer.abort_transaction)()
+        self.cluster.committed_values(self.topic)
 
-    def _tell(self, partition: int) -> None:
-        self.cluster.trim(self.topic, partition, self.cluster.log(self.topic, partition).start)
+    def _begin(self) -> None:
+        if not self._open:
+            self._open = True
+            self._producer.begin_transaction()
 
 
-def plain(memory: MemoryBackend, *values: bytes, topic: str = "t", partition: int = 0) -> None:
+def plain(cluster: LabCluster, *values: bytes, topic: str = "t", partition: int = 0) -> None:
     """A batch outside of any transaction."""
-    batch = build_batch(RecordColumns(values=list(values), timestamps_ms=1000))
-    memory.cluster.log(topic, partition).append(batch, leader_epoch=0)
-    memory.cluster.trim(topic, partition, memory.cluster.log(topic, partition).start)
+    cluster.append(topic, partition, build_batch(RecordColumns(values=list(values), timestamps_ms=1000)))

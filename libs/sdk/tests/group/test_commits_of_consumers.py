@@ -1,4 +1,4 @@
-"""What is committed, when, and what a consumer reads from then on; sync twin, coordinator in memory."""
+"""What is committed, when, and what a consumer reads from then on; sync twin, coordinator in the lab."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import threading
 from typing import Any
 
 import pytest
-from libs.sdk.tests.twin.backend import MemoryBackend
-from libs.sdk.tests.twin.memory import Does, Fault
+from libs.sdk.tests.kit.cluster import Does, Fault, LabCluster, Labs
 
+import headrace
 from headrace import TopicPartition, errors
 from headrace.errors import ErrorCode, HeadraceError, InvalidConfig
 from headrace.records import Committed
@@ -24,32 +24,33 @@ def protocol(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def memory() -> MemoryBackend:
-    backend = MemoryBackend()
+def memory(labs: Labs) -> LabCluster:
+    backend = labs()
     backend.create_topic("t", 1)
     fill(backend, [b"%d" % n for n in range(10)], 1)
+    backend.await_group()
     return backend
 
 
-def committed(memory: MemoryBackend) -> int | None:
-    found = memory.cluster.groups.offsets.get("g", {}).get(ONE)
+def committed(memory: LabCluster) -> int | None:
+    found = memory.committed("g").get(ONE)
     return None if found is None else found.offset
 
 
-def reader(memory: MemoryBackend, protocol: str, **settings: Any) -> Member:
+def reader(memory: LabCluster, protocol: str, **settings: Any) -> Member:
     member = Member(memory, protocol, **settings)
     until(lambda: len(member.values) == 10, member)
     return member
 
 
-def test_automatic_commits_come_with_polls_after_the_interval(memory: MemoryBackend, protocol: str) -> None:
+def test_automatic_commits_come_with_polls_after_the_interval(memory: LabCluster, protocol: str) -> None:
     member = reader(memory, protocol, auto_commit_interval_ms=50)
     until(lambda: committed(memory) == 10, member)
     member.close()
 
 
 def test_what_was_handed_out_and_not_followed_by_a_poll_is_not_committed_by_itself(
-    memory: MemoryBackend, protocol: str
+    memory: LabCluster, protocol: str
 ) -> None:
     member = reader(memory, protocol, auto_commit_interval_ms=0, max_poll_records=10)
     assert committed(memory) in (None, 0), "nobody has said yet that they are handled"
@@ -58,7 +59,7 @@ def test_what_was_handed_out_and_not_followed_by_a_poll_is_not_committed_by_itse
     member.close()
 
 
-def test_closing_commits_and_an_exception_only_what_was_handled(memory: MemoryBackend, protocol: str) -> None:
+def test_closing_commits_and_an_exception_only_what_was_handled(memory: LabCluster, protocol: str) -> None:
     settings = {"group_id": "g", **PROTOCOLS[protocol]}
 
     def fails_at(value: bytes) -> None:
@@ -78,37 +79,37 @@ def test_closing_commits_and_an_exception_only_what_was_handled(memory: MemoryBa
     assert committed(memory) == 8, "what the loop has got"
 
 
-def test_without_automatic_commits_nothing_is_committed(memory: MemoryBackend, protocol: str) -> None:
+def test_without_automatic_commits_nothing_is_committed(memory: LabCluster, protocol: str) -> None:
     member = reader(memory, protocol, enable_auto_commit=False, auto_commit_interval_ms=0)
     member.poll()
     member.close()
     assert committed(memory) is None
 
 
-def test_commit_is_repeated_until_it_is_done(memory: MemoryBackend, protocol: str) -> None:
+def test_commit_is_repeated_until_it_is_done(memory: LabCluster, protocol: str) -> None:
     member = reader(memory, protocol, enable_auto_commit=False)
-    memory.cluster.inject("commit_offsets", *[Fault(Does.DROP)] * 3)
+    memory.inject("commit_offsets", *[Fault(Does.DROP)] * 3)
     member.consumer.commit()
     assert committed(memory) == 10
     member.close()
 
 
-def test_commit_gives_up_in_time_and_says_why(memory: MemoryBackend, protocol: str) -> None:
+def test_commit_gives_up_in_time_and_says_why(memory: LabCluster, protocol: str) -> None:
     member = reader(memory, protocol, enable_auto_commit=False)
-    memory.cluster.on_request = lambda api, broker, request: Fault(Does.DROP) if api == "commit_offsets" else None
-    with pytest.raises(errors.NetworkFailed, match="injected"):
+    memory.on_request = lambda api, broker, request: Fault(Does.DROP) if api == "commit_offsets" else None
+    with pytest.raises(errors.HeadraceError, match="connection failed"):
         member.consumer.commit(timeout_ms=50)
     member.close()
 
 
-def test_asynchronous_commits_are_not_repeated_and_tell_how_it_went(memory: MemoryBackend, protocol: str) -> None:
+def test_asynchronous_commits_are_not_repeated_and_tell_how_it_went(memory: LabCluster, protocol: str) -> None:
     member = reader(memory, protocol, enable_auto_commit=False)
     told: list[tuple[int, HeadraceError | None, str]] = []
 
     def tell(offsets: dict[TopicPartition, Committed], error: HeadraceError | None) -> None:
         told.append((offsets[ONE].offset, error, threading.current_thread().name))
 
-    memory.cluster.inject("commit_offsets", Fault(Does.ERROR, code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
+    memory.inject("commit_offsets", Fault(Does.ERROR, code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
     member.consumer.commit_async(tell)
     until(lambda: len(told) == 1, member)
     assert isinstance(told[0][1], HeadraceError)
@@ -123,7 +124,7 @@ def test_asynchronous_commits_are_not_repeated_and_tell_how_it_went(memory: Memo
 
 
 def test_asynchronous_commits_that_nobody_answers_are_bounded(
-    memory: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+    memory: LabCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.aio._group_steps.ASYNC_MAX", 3)
     member = reader(memory, "server-side", enable_auto_commit=False)
@@ -138,7 +139,7 @@ def test_asynchronous_commits_that_nobody_answers_are_bounded(
     assert committed(memory) == 4
 
 
-def test_closing_waits_for_asynchronous_commits(memory: MemoryBackend, protocol: str) -> None:
+def test_closing_waits_for_asynchronous_commits(memory: LabCluster, protocol: str) -> None:
     member = reader(memory, protocol, enable_auto_commit=False)
     told: list[HeadraceError | None] = []
     member.consumer.commit_async(lambda offsets, error: told.append(error), {ONE: 3})
@@ -147,7 +148,7 @@ def test_closing_waits_for_asynchronous_commits(memory: MemoryBackend, protocol:
     assert committed(memory) == 3
 
 
-def test_offsets_of_ones_own_with_metadata(memory: MemoryBackend, protocol: str) -> None:
+def test_offsets_of_ones_own_with_metadata(memory: LabCluster, protocol: str) -> None:
     member = reader(memory, protocol, enable_auto_commit=False)
     member.consumer.commit({ONE: Committed(4, metadata="halfway")})
     assert member.consumer.committed([ONE]) == {ONE: Committed(4, -1, "halfway")}
@@ -157,7 +158,7 @@ def test_offsets_of_ones_own_with_metadata(memory: MemoryBackend, protocol: str)
 
 
 @pytest.mark.parametrize("offsets", [{ONE: -1}, {ONE: "7"}, {ONE: True}, {("u", 0): 1}, {("t", 9): 1}])
-def test_offsets_that_make_no_sense_are_refused(memory: MemoryBackend, offsets: Any) -> None:
+def test_offsets_that_make_no_sense_are_refused(memory: LabCluster, offsets: Any) -> None:
     member = reader(memory, "server-side", enable_auto_commit=False)
     with pytest.raises(errors.Rejected):
         member.consumer.commit(offsets)
@@ -166,7 +167,7 @@ def test_offsets_that_make_no_sense_are_refused(memory: MemoryBackend, offsets: 
     member.close()
 
 
-def test_in_on_revoke_one_can_still_commit(memory: MemoryBackend, protocol: str) -> None:
+def test_in_on_revoke_one_can_still_commit(memory: LabCluster, protocol: str) -> None:
     member = Member(memory, protocol, enable_auto_commit=False)
     member.consumer.subscribe(["t"], on_revoke=lambda partitions: member.consumer.commit())
     until(lambda: len(member.values) == 10, member)
@@ -174,7 +175,7 @@ def test_in_on_revoke_one_can_still_commit(memory: MemoryBackend, protocol: str)
     assert committed(memory) == 10
 
 
-def test_in_on_assign_one_can_seek(memory: MemoryBackend, protocol: str) -> None:
+def test_in_on_assign_one_can_seek(memory: LabCluster, protocol: str) -> None:
     member = Member(memory, protocol)
     member.consumer.subscribe(["t"], on_assign=lambda partitions: member.consumer.seek(partitions[0], 8))
     until(lambda: b"9" in member.values, member)
@@ -183,7 +184,7 @@ def test_in_on_assign_one_can_seek(memory: MemoryBackend, protocol: str) -> None
 
 
 @pytest.mark.parametrize(("reset", "first"), [("earliest", b"0"), ("latest", b"new"), ("by_duration:P3650D", b"0")])
-def test_without_a_committed_offset_the_reset_decides(memory: MemoryBackend, reset: str, first: bytes) -> None:
+def test_without_a_committed_offset_the_reset_decides(memory: LabCluster, reset: str, first: bytes) -> None:
     member = Member(memory, "server-side", auto_offset_reset=reset)
     until(lambda: bool(member.held), member)
     member.consumer.position(ONE)
@@ -193,7 +194,7 @@ def test_without_a_committed_offset_the_reset_decides(memory: MemoryBackend, res
     member.close()
 
 
-def test_without_a_committed_offset_none_is_raised(memory: MemoryBackend, protocol: str) -> None:
+def test_without_a_committed_offset_none_is_raised(memory: LabCluster, protocol: str) -> None:
     member = Member(memory, protocol, auto_offset_reset="none")
     with pytest.raises(errors.NoPosition):
         until(lambda: False, member)
@@ -202,12 +203,12 @@ def test_without_a_committed_offset_none_is_raised(memory: MemoryBackend, protoc
     member.close()
 
 
-def test_a_committed_offset_that_is_gone_is_reset(memory: MemoryBackend, protocol: str) -> None:
+def test_a_committed_offset_that_is_gone_is_reset(memory: LabCluster, protocol: str) -> None:
     member = reader(memory, protocol)
     member.consumer.commit({ONE: 2})
     member.consumer.seek(ONE, 2)
     member.close()
-    memory.cluster.trim("t", 0, 6)
+    memory.trim("t", 0, 6)
     again = Member(memory, protocol)
     until(lambda: bool(again.values), again)
     assert again.values[0] == b"6"
@@ -215,12 +216,12 @@ def test_a_committed_offset_that_is_gone_is_reset(memory: MemoryBackend, protoco
     again.close()
 
 
-def test_committed_offsets_that_cannot_be_had_are_raised_not_waited_for(memory: MemoryBackend, protocol: str) -> None:
-    memory.cluster.on_request = lambda api, broker, request: Fault(Does.DROP) if api == "fetch_offsets" else None
-    member = Member(memory, protocol, default_api_timeout_ms=100)
-    with pytest.raises(errors.WaitTimedOut, match="committed offsets of group 'g', within 100 ms"):
+def test_committed_offsets_that_cannot_be_had_are_raised_not_waited_for(memory: LabCluster, protocol: str) -> None:
+    memory.on_request = lambda api, broker, request: Fault(Does.DROP) if api == "fetch_offsets" else None
+    member = Member(memory, protocol, default_api_timeout_ms=1_000)
+    with pytest.raises(errors.WaitTimedOut, match="committed offsets of group 'g', within 1000 ms"):
         until(lambda: False, member)
-    memory.cluster.on_request = None
+    memory.on_request = None
     until(lambda: len(member.values) == 10, member)
     member.close()
 
@@ -260,12 +261,12 @@ def test_committed_offsets_that_cannot_be_had_are_raised_not_waited_for(memory: 
 )
 def test_settings_that_cannot_be_are_all_named(settings: dict[str, Any], texts: list[str]) -> None:
     with pytest.raises(InvalidConfig) as raised:
-        MemoryBackend().consumer("t", **settings)
+        headrace.Consumer("t", **settings)
     for text in texts:
         assert text in str(raised.value)
 
 
-def test_a_group_needs_topics_that_exist_and_one_way_to_name_them(memory: MemoryBackend) -> None:
+def test_a_group_needs_topics_that_exist_and_one_way_to_name_them(memory: LabCluster) -> None:
     with memory.consumer(group_id="g") as consumer:
         with pytest.raises(errors.UnknownTopicOrPartition):
             consumer.subscribe(["nobody"])

@@ -1,11 +1,10 @@
 """
 Members that come, go, fail and are put out while they copy a topic in transactions: each record is copied once.
-Cluster in memory; real producers and consumers on threads.
+Real producers and consumers on threads.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import random
 import threading
@@ -13,7 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from libs.sdk.tests.twin.backend import MemoryBackend
+from libs.sdk.tests.kit.cluster import LabCluster, Labs
 
 from headrace import TopicPartition
 from headrace.errors import HeadraceError, Then
@@ -33,7 +32,7 @@ def protocol(request: pytest.FixtureRequest) -> str:
 class Copier:
     """Lives several times: joins, copies some transactions, and ends in one way or another."""
 
-    def __init__(self, memory: MemoryBackend, protocol: str, number: int, over: threading.Event) -> None:
+    def __init__(self, memory: LabCluster, protocol: str, number: int, over: threading.Event) -> None:
         self._memory = memory
         self._settings = {"group_id": "g", "retry_backoff_ms": 10, **PROTOCOLS[protocol]}
         self._chance = random.Random(number)
@@ -74,17 +73,16 @@ class Copier:
             case 0:
                 raise ZeroDivisionError
             case 1:
-                with contextlib.suppress(KeyError):
-                    self._memory.cluster.groups.evict("g", member_id)
+                self._memory.evict("g", member_id)
 
 
-def test_each_record_is_copied_once(protocol: str) -> None:
-    memory = MemoryBackend()
+def test_each_record_is_copied_once(labs: Labs, protocol: str) -> None:
+    memory = labs(group_consumer_heartbeat_interval_ms=20)
     memory.create_topic("t", PARTITIONS)
     memory.create_topic("out", PARTITIONS)
-    memory.cluster.groups.heartbeat_interval_ms = 20
     values = [b"%d" % n for n in range(RECORDS)]
     fill(memory, values, PARTITIONS)
+    memory.await_group()
     over = threading.Event()
     copiers = [Copier(memory, protocol, number, over) for number in range(3)]
     deadline = time.monotonic() + 2 * PATIENCE_S
@@ -92,7 +90,7 @@ def test_each_record_is_copied_once(protocol: str) -> None:
     with ThreadPoolExecutor(len(copiers)) as threads:
         lives = [threads.submit(copier.run) for copier in copiers]
         while not over.is_set():
-            committed = memory.cluster.groups.offsets.get("g", {})
+            committed = memory.committed("g")
             done = all(tp in committed and committed[tp].offset == RECORDS // PARTITIONS for tp in tps)
             if done or time.monotonic() > deadline or any(life.done() for life in lives):
                 over.set()
@@ -101,5 +99,5 @@ def test_each_record_is_copied_once(protocol: str) -> None:
         life.result()
     assert sum(copier.aborted for copier in copiers), "something went wrong, or this shows nothing"
     for number in range(PARTITIONS):
-        copied = memory.cluster.committed_values("out", number)
+        copied = memory.committed_values("out", number)
         assert copied == values[number::PARTITIONS], "in order, once"

@@ -1,6 +1,6 @@
 """
 The positions of a consumer that a transaction commits: what ``producer.transaction(consumer)`` asks of it, in the order
-in which it asks. Cluster in memory, both twins.
+in which it asks; both twins.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from libs.sdk.tests.twin.backend import MemoryBackend
-from libs.sdk.tests.twin.memory import Does, Fault
+from libs.sdk.tests.kit.cluster import Does, Fault, LabCluster, Labs
 
 import headrace
 from headrace import TopicPartition, errors
@@ -33,19 +32,19 @@ def protocol(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def memory() -> MemoryBackend:
-    backend = MemoryBackend()
+def memory(labs: Labs) -> LabCluster:
+    backend = labs()
     backend.create_topic("t", 2)
-    backend.cluster.groups.heartbeat_interval_ms = 20
     fill(backend, [b"%d" % n for n in range(20)], 2)
+    backend.await_group()
     return backend
 
 
-def member(memory: MemoryBackend, protocol: str = "server-side", **settings: Any) -> Member:
+def member(memory: LabCluster, protocol: str = "server-side", **settings: Any) -> Member:
     return Member(memory, protocol, **{**TRANSACTIONAL, **settings})
 
 
-def alone(memory: MemoryBackend, **settings: Any) -> headrace.Consumer:
+def alone(memory: LabCluster, **settings: Any) -> headrace.Consumer:
     """Reads partition 0 without being a member."""
     consumer = memory.consumer(group_id="g", **{**TRANSACTIONAL, "retry_backoff_ms": 10, **settings})
     consumer.assign([ONE])
@@ -62,12 +61,12 @@ def offsets(consumer: headrace.Consumer, number: int) -> list[int]:
 _PRODUCERS = count(100)
 
 
-def commit(memory: MemoryBackend, consumer: headrace.Consumer) -> dict[TopicPartition, Committed]:
+def commit(memory: LabCluster, consumer: headrace.Consumer) -> dict[TopicPartition, Committed]:
     """As a transaction that ends well."""
     positions = consumer._positions_to_commit()
     hand = TransactionalHand(memory, next(_PRODUCERS))
     for tp, at in positions.items():
-        hand.hold_offset("g", tp, at.offset)
+        hand.hold_offset(consumer.group_metadata(), tp, at)
     hand.end(commit=True)
     consumer._transaction_committed(positions)
     return positions
@@ -76,15 +75,13 @@ def commit(memory: MemoryBackend, consumer: headrace.Consumer) -> dict[TopicPart
 # --- who commits ------------------------------------------------------------------------------------------------------
 
 
-def test_group_metadata_says_who_commits(memory: MemoryBackend, protocol: str) -> None:
+def test_group_metadata_says_who_commits(memory: LabCluster, protocol: str) -> None:
     with member(memory, protocol, group_instance_id="left").consumer as consumer:
         offsets(consumer, 20)
         known = consumer.group_metadata()
-        group = memory.cluster.groups.groups["g"]
         assert known == ConsumerGroupMetadata("g", known.member_id, known.generation, "left")
-        assert known.member_id in group.members
-        assert group.refuses_commit(known.member_id, known.generation) is None
-        memory.cluster.groups.evict("g", known.member_id)
+        assert known.member_id in memory.members("g")
+        memory.evict("g", known.member_id)
         with pytest.raises(errors.UnknownMemberId):
             asked_until_it_knows(consumer)
 
@@ -95,14 +92,14 @@ def asked_until_it_knows(consumer: headrace.Consumer) -> None:
         threading.Event().wait(0.005)
 
 
-def test_group_metadata_of_one_that_is_no_member(memory: MemoryBackend) -> None:
+def test_group_metadata_of_one_that_is_no_member(memory: LabCluster) -> None:
     with alone(memory) as consumer:
         assert consumer.group_metadata() == ConsumerGroupMetadata("g")
     with memory.consumer("t") as loner, pytest.raises(errors.NoGroup, match="group_metadata needs a group"):
         loner.group_metadata()
 
 
-def test_who_commits_by_itself_is_told_so(memory: MemoryBackend) -> None:
+def test_who_commits_by_itself_is_told_so(memory: LabCluster) -> None:
     told = pytest.raises(errors.InvalidConfig, match="enable_auto_commit=False")
     with memory.consumer("t", group_id="g") as consumer, told:
         consumer._begin_transaction()
@@ -110,7 +107,7 @@ def test_who_commits_by_itself_is_told_so(memory: MemoryBackend) -> None:
         loner._begin_transaction()
 
 
-def test_nobody_else_commits_or_chooses_partitions_meanwhile(memory: MemoryBackend) -> None:
+def test_nobody_else_commits_or_chooses_partitions_meanwhile(memory: LabCluster) -> None:
     with alone(memory) as consumer:
         consumer._begin_transaction()
         for call in (
@@ -128,7 +125,7 @@ def test_nobody_else_commits_or_chooses_partitions_meanwhile(memory: MemoryBacke
 # --- what is committed ------------------------------------------------------------------------------------------------
 
 
-def test_what_was_handed_out_since_the_last_commit_is_committed(memory: MemoryBackend) -> None:
+def test_what_was_handed_out_since_the_last_commit_is_committed(memory: LabCluster) -> None:
     with alone(memory) as consumer:
         offsets(consumer, 1)
         consumer._begin_transaction()
@@ -144,7 +141,7 @@ def test_what_was_handed_out_since_the_last_commit_is_committed(memory: MemoryBa
         assert consumer.committed([ONE])[ONE] == Committed(6, 0)
 
 
-def test_markers_behind_the_last_record_are_committed_too(memory: MemoryBackend) -> None:
+def test_markers_behind_the_last_record_are_committed_too(memory: LabCluster) -> None:
     memory.create_topic("out", 1)
     hand = TransactionalHand(memory, 3, "out")
     hand.write(b"1")
@@ -157,7 +154,7 @@ def test_markers_behind_the_last_record_are_committed_too(memory: MemoryBackend)
         assert commit(memory, consumer) == {out: Committed(2, 0)}
 
 
-def test_a_position_that_was_sought_past_records_is_committed(memory: MemoryBackend) -> None:
+def test_a_position_that_was_sought_past_records_is_committed(memory: LabCluster) -> None:
     with alone(memory) as consumer:
         consumer._begin_transaction()
         assert offsets(consumer, 2) == [0, 1]
@@ -168,7 +165,7 @@ def test_a_position_that_was_sought_past_records_is_committed(memory: MemoryBack
 # --- going back -------------------------------------------------------------------------------------------------------
 
 
-def test_a_failed_transaction_is_read_again_from_what_is_committed(memory: MemoryBackend, protocol: str) -> None:
+def test_a_failed_transaction_is_read_again_from_what_is_committed(memory: LabCluster, protocol: str) -> None:
     with member(memory, protocol).consumer as consumer:
         assert len(offsets(consumer, 20)) == 20
         consumer.commit({ONE: 4, TWO: 10})
@@ -184,7 +181,7 @@ def test_a_failed_transaction_is_read_again_from_what_is_committed(memory: Memor
 
 
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
-def test_where_nothing_is_committed_it_goes_back_to_where_reading_began(memory: MemoryBackend, reset: str) -> None:
+def test_where_nothing_is_committed_it_goes_back_to_where_reading_began(memory: LabCluster, reset: str) -> None:
     with alone(memory, auto_offset_reset=reset) as consumer:
         began = consumer.position(ONE)
         fill(memory, [b"a", b"b"], 1)
@@ -196,7 +193,7 @@ def test_where_nothing_is_committed_it_goes_back_to_where_reading_began(memory: 
 
 
 def test_what_was_sought_before_the_transaction_counts_and_what_was_sought_in_it_fails_with_it(
-    memory: MemoryBackend,
+    memory: LabCluster,
 ) -> None:
     with alone(memory) as consumer:
         consumer.commit({ONE: 8})
@@ -213,7 +210,7 @@ def test_what_was_sought_before_the_transaction_counts_and_what_was_sought_in_it
         assert offsets(consumer, 1) == [2]
 
 
-def test_a_loop_goes_on_with_what_is_read_again(memory: MemoryBackend) -> None:
+def test_a_loop_goes_on_with_what_is_read_again(memory: LabCluster) -> None:
     seen: list[int] = []
     with alone(memory) as consumer:
         failed = False
@@ -230,19 +227,19 @@ def test_a_loop_goes_on_with_what_is_read_again(memory: MemoryBackend) -> None:
     assert seen == [0, 1, 2, 3, 1, 2, 3, 4, 5]
 
 
-def test_going_back_with_nothing_handed_out_asks_nobody_and_keeps_what_is_fetched(memory: MemoryBackend) -> None:
+def test_going_back_with_nothing_handed_out_asks_nobody_and_keeps_what_is_fetched(memory: LabCluster) -> None:
     with alone(memory) as consumer:
         offsets(consumer, 4)
         consumer.commit()
         asked: list[str] = []
-        memory.cluster.on_request = lambda api, broker, request: asked.append(api)
+        memory.on_request = lambda api, broker, request: asked.append(api)
         consumer._begin_transaction()
         consumer._rewind()
         assert [r.offset for r in consumer.poll(timeout_ms=0, max_records=2)] == [4, 5]
         assert "fetch_offsets" not in asked
 
 
-def test_what_a_transaction_is_about_to_decide_is_waited_for(memory: MemoryBackend) -> None:
+def test_what_a_transaction_is_about_to_decide_is_waited_for(memory: LabCluster) -> None:
     """Its outcome is not known here: the position is what the coordinator says once it is decided."""
     hand = TransactionalHand(memory, 7)
     with alone(memory) as consumer:
@@ -259,7 +256,7 @@ def test_what_a_transaction_is_about_to_decide_is_waited_for(memory: MemoryBacke
 
 
 def test_who_gets_a_partition_waits_for_the_transaction_that_holds_its_position(
-    memory: MemoryBackend, protocol: str
+    memory: LabCluster, protocol: str
 ) -> None:
     hand = TransactionalHand(memory, 7)
     hand.hold_offset("g", ONE, 5)
@@ -273,32 +270,32 @@ def test_who_gets_a_partition_waits_for_the_transaction_that_holds_its_position(
     who.close()
 
 
-def test_a_transaction_that_hangs_is_told_in_time(memory: MemoryBackend) -> None:
+def test_a_transaction_that_hangs_is_told_in_time(memory: LabCluster) -> None:
     TransactionalHand(memory, 7).hold_offset("g", ONE, 5)
-    with memory.consumer(group_id="g", default_api_timeout_ms=50, retry_backoff_ms=10, **TRANSACTIONAL) as consumer:
-        with pytest.raises(errors.WaitTimedOut, match="within 50 ms"):
+    with memory.consumer(group_id="g", default_api_timeout_ms=1_000, retry_backoff_ms=10, **TRANSACTIONAL) as consumer:
+        with pytest.raises(errors.WaitTimedOut, match="within 1000 ms"):
             consumer.committed([ONE])
-        with pytest.raises(errors.WaitTimedOut, match="a transaction"):
+        with pytest.raises(errors.WaitTimedOut, match="in an open transaction of 'hand-7'"):
             consumer.assign([ONE])
 
 
-def test_a_coordinator_that_is_away_keeps_positions_back_and_is_told_in_time(memory: MemoryBackend) -> None:
-    with alone(memory, default_api_timeout_ms=100) as consumer:
+def test_a_coordinator_that_is_away_keeps_positions_back_and_is_told_in_time(memory: LabCluster) -> None:
+    with alone(memory, default_api_timeout_ms=1_000) as consumer:
         offsets(consumer, 3)
-        memory.cluster.groups.down = True
+        memory.refuse()
         consumer._begin_transaction()
         consumer._rewind()
         with pytest.raises(errors.HeadraceError, match=r"t-0 could not be read for .* committed offsets"):
             offsets(consumer, 1)
-        memory.cluster.groups.down = False
+        memory.accept()
         assert offsets(consumer, 2) == [0, 1]
 
 
-def test_an_error_that_stays_is_raised_by_the_next_poll(memory: MemoryBackend) -> None:
+def test_an_error_that_stays_is_raised_by_the_next_poll(memory: LabCluster) -> None:
     with alone(memory) as consumer:
         offsets(consumer, 3)
         refused = errors.ErrorCode.INVALID_GROUP_ID
-        memory.cluster.inject("fetch_offsets", Fault(Does.ERROR, code=refused))
+        memory.inject("fetch_offsets", Fault(Does.ERROR, code=refused))
         consumer._begin_transaction()
         consumer._rewind()
         with pytest.raises(errors.HeadraceError) as told:
@@ -311,7 +308,7 @@ def test_an_error_that_stays_is_raised_by_the_next_poll(memory: MemoryBackend) -
 
 
 @contextmanager
-def newcomer(memory: MemoryBackend, protocol: str) -> Iterator[Member]:
+def newcomer(memory: LabCluster, protocol: str) -> Iterator[Member]:
     """Another member, and a thread that polls for it."""
     other, over = member(memory, protocol), threading.Event()
 
@@ -329,7 +326,7 @@ def newcomer(memory: MemoryBackend, protocol: str) -> Iterator[Member]:
         other.close()
 
 
-def test_partitions_are_given_up_only_after_the_transaction(memory: MemoryBackend, protocol: str) -> None:
+def test_partitions_are_given_up_only_after_the_transaction(memory: LabCluster, protocol: str) -> None:
     first = member(memory, protocol)
     until(lambda: len(first.values) == 20, first)
     first.consumer._begin_transaction()
@@ -346,7 +343,7 @@ def test_partitions_are_given_up_only_after_the_transaction(memory: MemoryBacken
         first.close()
 
 
-def test_what_is_new_is_taken_in_the_middle_of_a_transaction(memory: MemoryBackend, protocol: str) -> None:
+def test_what_is_new_is_taken_in_the_middle_of_a_transaction(memory: LabCluster, protocol: str) -> None:
     first = member(memory, protocol)
     with newcomer(memory, protocol) as second:
         until(lambda: len(first.held) == len(second.held) == 1, first)
@@ -362,11 +359,11 @@ def test_what_is_new_is_taken_in_the_middle_of_a_transaction(memory: MemoryBacke
     first.close()
 
 
-def test_a_member_that_was_put_out_cannot_commit_and_reads_again(memory: MemoryBackend, protocol: str) -> None:
+def test_a_member_that_was_put_out_cannot_commit_and_reads_again(memory: LabCluster, protocol: str) -> None:
     who = member(memory, protocol)
     until(lambda: len(who.values) == 20, who)
     who.consumer._begin_transaction()
-    memory.cluster.groups.evict("g", who.consumer.group_metadata().member_id)
+    memory.evict("g", who.consumer.group_metadata().member_id)
     with pytest.raises(errors.IllegalGeneration, match=r"lost t-0, t-1 in the middle"):
         until(lambda: False, who)
     assert ("!", [0, 1]) in who.story
@@ -381,7 +378,7 @@ def test_a_member_that_was_put_out_cannot_commit_and_reads_again(memory: MemoryB
     who.close()
 
 
-def test_closing_in_the_middle_hangs_nowhere(memory: MemoryBackend, protocol: str) -> None:
+def test_closing_in_the_middle_hangs_nowhere(memory: LabCluster, protocol: str) -> None:
     who = member(memory, protocol)
     until(lambda: len(who.values) == 20, who)
     who.consumer._begin_transaction()
@@ -389,13 +386,14 @@ def test_closing_in_the_middle_hangs_nowhere(memory: MemoryBackend, protocol: st
     with pytest.raises(errors.ClientClosed):
         who.consumer._positions_to_commit()
     who.consumer._rewind()
-    assert memory.cluster.groups.offsets.get("g", {}) == {}
+    assert memory.committed("g") == {}
 
 
 # --- the other twin ---------------------------------------------------------------------------------------------------
 
 
-async def test_the_asyncio_consumer_goes_back_too(memory: MemoryBackend) -> None:
+@pytest.mark.real_time
+async def test_the_asyncio_consumer_goes_back_too(memory: LabCluster) -> None:
     async with memory.aio_consumer("t", group_id="g", retry_backoff_ms=10, **TRANSACTIONAL) as consumer:
         records: list[headrace.Record] = []
         while len(records) < 20:

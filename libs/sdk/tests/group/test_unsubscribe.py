@@ -7,7 +7,7 @@ import threading
 from typing import Any, NoReturn
 
 import pytest
-from libs.sdk.tests.twin.backend import MemoryBackend
+from libs.sdk.tests.kit.cluster import LabCluster, Labs
 
 from headrace import TopicPartition
 from headrace.errors import InvalidTxnState, Rejected
@@ -21,18 +21,14 @@ def protocol(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def memory() -> MemoryBackend:
-    backend = MemoryBackend()
+def memory(labs: Labs) -> LabCluster:
+    backend = labs()
     backend.create_topic("t", 6)
     backend.create_topic("u", 2)
-    backend.cluster.groups.rejoin_grace_ms = 60_000
-    backend.cluster.groups.heartbeat_interval_ms = 50
     return backend
 
 
-def test_others_have_the_partitions_at_once_and_go_on_behind_what_was_read(
-    memory: MemoryBackend, protocol: str
-) -> None:
+def test_others_have_the_partitions_at_once_and_go_on_behind_what_was_read(memory: LabCluster, protocol: str) -> None:
     fill(memory, [b"%d" % n for n in range(12)], 6)
     first, second = Member(memory, protocol), Member(memory, protocol)
     until(lambda: len(first.values) + len(second.values) == 12 and bool(first.held and second.held), first, second)
@@ -47,7 +43,7 @@ def test_others_have_the_partitions_at_once_and_go_on_behind_what_was_read(
     second.close()
 
 
-def test_it_may_subscribe_again(memory: MemoryBackend, protocol: str) -> None:
+def test_it_may_subscribe_again(memory: LabCluster, protocol: str) -> None:
     fill(memory, [b"%d" % n for n in range(12)], 6)
     fill(memory, [b"u0", b"u1"], 2, "u")
     member = Member(memory, protocol)
@@ -64,7 +60,7 @@ def test_it_may_subscribe_again(memory: MemoryBackend, protocol: str) -> None:
     member.close()
 
 
-def test_it_may_be_given_partitions_and_commit_for_the_group(memory: MemoryBackend, protocol: str) -> None:
+def test_it_may_be_given_partitions_and_commit_for_the_group(memory: LabCluster, protocol: str) -> None:
     fill(memory, [b"%d" % n for n in range(12)], 6)
     member = Member(memory, protocol)
     until(lambda: len(member.values) == 12, member)
@@ -82,7 +78,7 @@ def test_it_may_be_given_partitions_and_commit_for_the_group(memory: MemoryBacke
     member.close()
 
 
-def test_without_a_group_and_before_anything_was_read(memory: MemoryBackend, protocol: str) -> None:
+def test_without_a_group_and_before_anything_was_read(memory: LabCluster, protocol: str) -> None:
     with memory.consumer("t") as consumer:
         consumer.unsubscribe()
         with pytest.raises(Rejected, match="reads nothing"):
@@ -97,7 +93,7 @@ def test_without_a_group_and_before_anything_was_read(memory: MemoryBackend, pro
         assert consumer.subscription() == set()
 
 
-async def test_the_asyncio_twin_does_the_same(memory: MemoryBackend, protocol: str) -> None:
+async def test_the_asyncio_twin_does_the_same(memory: LabCluster, protocol: str) -> None:
     async with memory.aio_consumer("t", group_id="g", **PROTOCOLS[protocol]) as consumer:
         while not consumer.assignment():
             await consumer.poll(timeout_ms=5)
@@ -109,7 +105,7 @@ async def test_the_asyncio_twin_does_the_same(memory: MemoryBackend, protocol: s
         assert {tp.topic for tp in consumer.assignment()} == {"u"}
 
 
-def test_not_in_the_middle_of_a_transaction_or_a_rebalance(memory: MemoryBackend, protocol: str) -> None:
+def test_not_in_the_middle_of_a_transaction_or_a_rebalance(memory: LabCluster, protocol: str) -> None:
     settings = {"group_id": "g", "enable_auto_commit": False, **PROTOCOLS[protocol]}
     with memory.producer(transactional_id="x") as producer, memory.consumer("t", **settings) as consumer:
         with producer.transaction(consumer), pytest.raises(InvalidTxnState, match="unsubscribe has to wait"):
@@ -121,7 +117,7 @@ def test_not_in_the_middle_of_a_transaction_or_a_rebalance(memory: MemoryBackend
 
 
 def test_its_time_bounds_it_also_while_nobody_answers_a_commit(
-    memory: MemoryBackend, protocol: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    memory: LabCluster, protocol: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(memory, [b"%d" % n for n in range(12)], 6)
     member = Member(memory, protocol, enable_auto_commit=True, auto_commit_interval_ms=3_600_000)

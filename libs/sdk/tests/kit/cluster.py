@@ -364,6 +364,18 @@ class LabCluster:
 
     # --- groups ---------------------------------------------------------------------------------------------------
 
+    def await_group(self, group: str = "g") -> None:
+        """Return when the coordinator of this group has its shard; until then it refuses what it is asked."""
+
+        async def wait() -> None:
+            while True:
+                with contextlib.suppress(HeadraceError):
+                    await self._offsets(group, stable=False)
+                    return
+                await asyncio.sleep(0.01)
+
+        self.do(wait())
+
     def committed(self, group: str = "g") -> dict[TopicPartition, Committed]:
         """The offsets that a group has committed."""
         return {
@@ -418,8 +430,9 @@ class LabCluster:
 
         async def evict() -> None:
             found = await self._found(lambda: self._transport.find_coordinator(group))
+            leave = group_pb.LeaveGroup(member_id=member_id, permanently=True)
             stream = self._transport.membership(found)
-            stream.send(group_pb.MembershipRequest(group_id=group, leave=group_pb.LeaveGroup(member_id=member_id)))
+            stream.send(group_pb.MembershipRequest(group_id=group, leave=leave))
             await stream.receive()
             await stream.close()
 
