@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from typing_extensions import override
 
+from headrace_admin.ports import Controllers
 from headrace_admin.rpc import groups_out as out
 from headrace_admin.rpc import transactions_out
 from headrace_admin.rpc.engines import Engines
@@ -27,6 +29,15 @@ from headrace_proto.v1.admin_pb2_grpc import AdminServicer as GeneratedServicer
 Context = Any
 
 
+def _forward(to: Callable[[Controllers], Callable[[Any], Awaitable[Any]]]) -> Any:
+    """A method that answers what the active controller answers."""
+
+    async def answer(servicer: AdminServicer, request: Any, context: Context) -> Any:
+        return await to(servicer._controllers)(request)
+
+    return answer
+
+
 class AdminServicer(GeneratedServicer):
     """
     One engine call per RPC; errors pass to the interceptor.
@@ -45,42 +56,24 @@ class AdminServicer(GeneratedServicer):
         self._open = engines.open_transactions
         self._controllers = engines.administration.controllers
 
+    CreateTopics = _forward(lambda controllers: controllers.create_topics)
+    DeleteTopics = _forward(lambda controllers: controllers.delete_topics)
+    ListTopics = _forward(lambda controllers: controllers.list_topics)
+    DescribeTopics = _forward(lambda controllers: controllers.describe_topics)
+    CreatePartitions = _forward(lambda controllers: controllers.create_partitions)
+    DescribeConfigs = _forward(lambda controllers: controllers.describe_configs)
+    IncrementalAlterConfigs = _forward(lambda controllers: controllers.alter_configs)
+    ElectLeaders = _forward(lambda controllers: controllers.elect_leaders)
+    AlterReassignments = _forward(lambda controllers: controllers.alter_reassignments)
+    ListReassignments = _forward(lambda controllers: controllers.list_reassignments)
+    DrainBroker = _forward(lambda controllers: controllers.drain_broker)
+    DescribeRestore = _forward(lambda controllers: controllers.describe_restore)
+    AdoptTopic = _forward(lambda controllers: controllers.adopt_topic)
+
     @override
     async def DescribeCluster(self, request: pb.DescribeClusterRequest, context: Context) -> pb.DescribeClusterResponse:
         answer = await self._controllers.describe_cluster(request)
         return seen_from_outside(answer) if self._outside else answer
-
-    @override
-    async def CreateTopics(self, request: pb.CreateTopicsRequest, context: Context) -> pb.CreateTopicsResponse:
-        return await self._controllers.create_topics(request)
-
-    @override
-    async def DeleteTopics(self, request: pb.DeleteTopicsRequest, context: Context) -> pb.DeleteTopicsResponse:
-        return await self._controllers.delete_topics(request)
-
-    @override
-    async def ListTopics(self, request: pb.ListTopicsRequest, context: Context) -> pb.ListTopicsResponse:
-        return await self._controllers.list_topics(request)
-
-    @override
-    async def DescribeTopics(self, request: pb.DescribeTopicsRequest, context: Context) -> pb.DescribeTopicsResponse:
-        return await self._controllers.describe_topics(request)
-
-    @override
-    async def CreatePartitions(
-        self, request: pb.CreatePartitionsRequest, context: Context
-    ) -> pb.CreatePartitionsResponse:
-        return await self._controllers.create_partitions(request)
-
-    @override
-    async def DescribeConfigs(self, request: pb.DescribeConfigsRequest, context: Context) -> pb.DescribeConfigsResponse:
-        return await self._controllers.describe_configs(request)
-
-    @override
-    async def IncrementalAlterConfigs(
-        self, request: pb.IncrementalAlterConfigsRequest, context: Context
-    ) -> pb.IncrementalAlterConfigsResponse:
-        return await self._controllers.alter_configs(request)
 
     @override
     async def DeleteRecords(
@@ -102,38 +95,10 @@ class AdminServicer(GeneratedServicer):
         return await self._controllers.unregister_node(request)
 
     @override
-    async def ElectLeaders(self, request: pb.ElectLeadersRequest, context: Context) -> pb.ElectLeadersResponse:
-        return await self._controllers.elect_leaders(request)
-
-    @override
-    async def AlterReassignments(
-        self, request: pb.AlterReassignmentsRequest, context: Context
-    ) -> pb.AlterReassignmentsResponse:
-        return await self._controllers.alter_reassignments(request)
-
-    @override
-    async def ListReassignments(
-        self, request: pb.ListReassignmentsRequest, context: Context
-    ) -> pb.ListReassignmentsResponse:
-        return await self._controllers.list_reassignments(request)
-
-    @override
-    async def DrainBroker(self, request: pb.DrainBrokerRequest, context: Context) -> pb.DrainBrokerResponse:
-        return await self._controllers.drain_broker(request)
-
-    @override
-    async def DescribeRestore(self, request: pb.DescribeRestoreRequest, context: Context) -> pb.DescribeRestoreResponse:
-        return await self._controllers.describe_restore(request)
-
-    @override
     async def DescribeFeatures(
         self, request: admin_pb2.DescribeFeaturesRequest, context: Context
     ) -> admin_pb2.DescribeFeaturesResponse:
         return features_message(await self._engine.feature_levels())
-
-    @override
-    async def AdoptTopic(self, request: pb.AdoptTopicRequest, context: Context) -> pb.AdoptTopicResponse:
-        return await self._controllers.adopt_topic(request)
 
     @override
     async def DescribeStatus(
