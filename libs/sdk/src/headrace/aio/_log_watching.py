@@ -15,10 +15,10 @@ from headrace._core.starts import END_TIMESTAMP, START_TIMESTAMP
 from headrace._runtime import Tasks
 from headrace._transport.port import Transport
 from headrace.aio._client import ClusterClient
-from headrace.aio._offsets import PER_REQUEST_MAX, OffsetAndTimestamp, OffsetQueries
+from headrace.aio._offsets import OffsetAndTimestamp, OffsetQueries
 from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import ClusterUnreachable, HeadraceError, WaitTimedOut
-from headrace_common.core.ids import NO_NODE, NodeId, TopicPartition
+from headrace_common.core.ids import NodeId, TopicPartition
 from headrace_common.runtime.clock import Clock
 
 
@@ -116,13 +116,12 @@ class LogWatching:
 
     async def _until_newer(self, seen: Mapping[TopicPartition, int], wait_ms: int) -> None:
         """Wait until one log ends above what was ``seen``, or a leader has something else to say than that it waits."""
-        by_broker = await self._by_leader(seen)
-        if by_broker is None:
-            return
+        requests, unled = await self._offsets.by_leader(seen, self._deadline_ms())
+        if unled:
+            return  # that is for those who ask for the offsets
         polls = [
             self._tasks.start(self._poll(broker, part, seen, wait_ms), f"log watch: wait at broker {broker}")
-            for broker, tps in by_broker.items()
-            for part in (tps[first : first + PER_REQUEST_MAX] for first in range(0, len(tps), PER_REQUEST_MAX))
+            for broker, part in requests
         ]
         waiting = set(polls)
         try:
@@ -133,17 +132,6 @@ class LogWatching:
         finally:
             for poll in waiting:
                 poll.cancel()
-
-    async def _by_leader(self, seen: Collection[TopicPartition]) -> dict[NodeId, list[TopicPartition]] | None:
-        """None: somebody is not led now, or not known; that is for those who ask for the offsets."""
-        by_broker: dict[NodeId, list[TopicPartition]] = {}
-        for tp in seen:
-            await self._cluster.topic(tp.topic, self._settings.default_api_timeout_ms)
-            leader = self._cluster.leader(tp)
-            if leader is None or leader.broker == NO_NODE:
-                return None
-            by_broker.setdefault(leader.broker, []).append(tp)
-        return by_broker
 
     async def _poll(
         self, broker: NodeId, partitions: Collection[TopicPartition], seen: Mapping[TopicPartition, int], wait_ms: int

@@ -8,7 +8,7 @@ Used by the consumer for ``beginning_offsets`` and the like; starts that the cor
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from headrace._core.remedies import HOPELESS, Asker, remedy_for
@@ -71,7 +71,28 @@ class OffsetQueries:
         self, wanted: Mapping[TopicPartition, int], found: dict[TopicPartition, OffsetAndTimestamp], deadline: float
     ) -> dict[TopicPartition, HeadraceError]:
         """Ask each leader once; what was found is added to ``found``, the rest is returned with its errors."""
-        errors: dict[TopicPartition, HeadraceError] = {}
+        requests, unled = await self.by_leader(wanted, deadline)
+        errors: dict[TopicPartition, HeadraceError] = {
+            tp: LeaderNotAvailable(f"{tp} has no leader now") for tp in unled
+        }
+        said = await asyncio.gather(*(self.ask_broker(b, {tp: wanted[tp] for tp in tps}) for b, tps in requests))
+        for answers in said:
+            for tp, answer in answers.items():
+                if isinstance(answer, HeadraceError):
+                    errors[tp] = answer
+                else:
+                    found[tp] = answer
+        return errors
+
+    async def by_leader(
+        self, wanted: Collection[TopicPartition], deadline: float
+    ) -> tuple[list[tuple[NodeId, list[TopicPartition]]], list[TopicPartition]]:
+        """
+        Whom to ask for which, in parts that fit one request; and those that nobody leads now.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such partition.
+        """
         by_broker: dict[NodeId, list[TopicPartition]] = {}
         for tp in wanted:
             await self._cluster.topic(tp.topic, max(1.0, deadline - self._clock.monotonic_ms()))
@@ -81,23 +102,13 @@ class OffsetQueries:
                 leader = self._cluster.leader(tp)
             if leader is None:
                 raise UnknownTopicOrPartition(f"topic {tp.topic!r} has no partition {tp.partition}")
-            if leader.broker == NO_NODE:
-                errors[tp] = LeaderNotAvailable(f"{tp} has no leader now")
-            else:
-                by_broker.setdefault(leader.broker, []).append(tp)
-        chunks = [
+            by_broker.setdefault(leader.broker, []).append(tp)
+        unled = by_broker.pop(NO_NODE, [])
+        return [
             (broker, tps[first : first + PER_REQUEST_MAX])
             for broker, tps in by_broker.items()
             for first in range(0, len(tps), PER_REQUEST_MAX)
-        ]
-        said = await asyncio.gather(*(self.ask_broker(b, {tp: wanted[tp] for tp in tps}) for b, tps in chunks))
-        for answers in said:
-            for tp, answer in answers.items():
-                if isinstance(answer, HeadraceError):
-                    errors[tp] = answer
-                else:
-                    found[tp] = answer
-        return errors
+        ], unled
 
     async def ask_broker(
         self,

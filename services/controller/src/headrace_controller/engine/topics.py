@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,7 +26,7 @@ from headrace_common.core.errors import (
     unknown_topic,
 )
 from headrace_common.core.ids import NodeId, PartitionId, TopicId
-from headrace_common.core.image import Partition, Topic, TopicDeletion
+from headrace_common.core.image import Partition, ReplicaRemoval, Topic, TopicDeletion
 from headrace_common.runtime.clock import Deadline
 from headrace_common.runtime.entropy import new_topic_id
 from headrace_common.runtime.logs import logger
@@ -314,31 +314,23 @@ class Topics:
         return Decision(operations, (Unchanged(key, mirror.mod_revision(key)),))
 
     def _confirmation(self, broker: NodeId, topic_ids: Sequence[TopicId]) -> Decision | None:
-        mirror = self._follower.mirror
-        operations: list[Operation] = []
-        compares = []
-        for topic_id in topic_ids:
-            order = mirror.image.deletions.get(topic_id)
-            if order is None or broker not in order.pending:
-                continue
-            key = records.deletion_key(topic_id)
-            rest = tuple(b for b in order.pending if b != broker)
-            operations.append(Put(key, records.encode(replace(order, pending=rest))) if rest else Delete(key))
-            compares.append(Unchanged(key, mirror.mod_revision(key)))
-        if not operations:
-            return None
-        operations.append(Put(records.REMOVAL_KEY, records.encode_number(broker)))
-        return Decision(tuple(operations), tuple(compares))
+        deletions = self._follower.mirror.image.deletions
+        return self._confirmed(broker, {records.deletion_key(id): deletions.get(id) for id in topic_ids})
 
     def _removal_confirmation(self, broker: NodeId, partitions: Sequence[PartitionId]) -> Decision | None:
+        removals = self._follower.mirror.image.removals
+        return self._confirmed(broker, {records.removal_key(id): removals.get(id) for id in partitions})
+
+    def _confirmed(
+        self, broker: NodeId, orders: Mapping[str, TopicDeletion | ReplicaRemoval | None]
+    ) -> Decision | None:
+        """``broker`` has carried out these orders, by their keys; the last one that does ends an order."""
         mirror = self._follower.mirror
         operations: list[Operation] = []
         compares = []
-        for id in partitions:
-            order = mirror.image.removals.get(id)
+        for key, order in orders.items():
             if order is None or broker not in order.pending:
                 continue
-            key = records.removal_key(id)
             rest = tuple(b for b in order.pending if b != broker)
             operations.append(Put(key, records.encode(replace(order, pending=rest))) if rest else Delete(key))
             compares.append(Unchanged(key, mirror.mod_revision(key)))
