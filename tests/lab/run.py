@@ -23,6 +23,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from multiprocessing import TimeoutError as MultiprocessingTimeout
 from multiprocessing import get_context
 from multiprocessing.pool import AsyncResult, Pool
 from statistics import median
@@ -46,6 +47,8 @@ START_STEP: Final = 100_000
 """Starting seeds of a mutant are so far apart."""
 GARBAGE: Final = 50_000
 """So many new objects before garbage is looked for: a world makes many, and lives for half a second."""
+SEED_S_MAX: Final = 120.0
+"""So long a seed may take, of the machine's time; most take one."""
 FAILED_MAX: Final = 5
 """So many failures are told in full."""
 
@@ -98,13 +101,20 @@ def play(kind: str, mutant: str | None, seed: int) -> Outcome:
 
 def play_all(pool: Pool, kind: str, seeds: Sequence[int], mutant: str | None = None) -> Iterator[Outcome]:
     """Seeds in order; no more than a few are begun before their outcome is wanted."""
-    begun: deque[AsyncResult[Outcome]] = deque()
+    begun: deque[tuple[int, AsyncResult[Outcome]]] = deque()
     for seed in seeds:
-        begun.append(pool.apply_async(play, (kind, mutant, seed)))
+        begun.append((seed, pool.apply_async(play, (kind, mutant, seed))))
         if len(begun) >= 2 * PROCESSES:
-            yield begun.popleft().get()
+            yield _take(kind, *begun.popleft())
     while begun:
-        yield begun.popleft().get()
+        yield _take(kind, *begun.popleft())
+
+
+def _take(kind: str, seed: int, result: AsyncResult[Outcome]) -> Outcome:
+    try:
+        return result.get(SEED_S_MAX)
+    except MultiprocessingTimeout:  # a pool says nothing of a process of its own that died
+        return Outcome([f"{kind}, seed {seed} has not ended after {SEED_S_MAX:.0f} s"], [], 0, 0.0)
 
 
 def find(pool: Pool, kind: str, mutant: str, start: int, seeds_max: int) -> tuple[int, str] | None:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from headrace_lab.adopting import adopted
 from headrace_lab.loop import LabLoop, Node, Stuck
 
 T = TypeVar("T")
@@ -143,3 +144,20 @@ def test_threads_are_turns(loop: LabLoop) -> None:
     answer, at = run(loop, scenario())
     assert answer == 7
     assert 0 < at < 1
+
+
+async def test_a_node_that_does_not_end_is_not_waited_for() -> None:
+    async def stay() -> None:
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                continue
+
+    with adopted(1) as loop:
+        task = loop.create_task(stay(), context=Node("client").context.copy())
+        await asyncio.sleep(1)
+        loop.kill_all()
+        await loop.bury()
+    assert not task.done()
+    assert task not in asyncio.all_tasks(), "asyncio.run would wait for it"

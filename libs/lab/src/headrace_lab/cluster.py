@@ -218,6 +218,7 @@ class Cluster:
         """Kill all nodes: nothing outlives the lab."""
         for name, process in list(self._processes.items()):
             self._kill(name, process)
+        self.lab.loop.kill_all()
         await self.lab.loop.bury()
         self._files.cleanup()
 

@@ -164,6 +164,8 @@ class LabLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._count = 0
         self._dead: list[Node] = []
+        self._nodes: dict[Node, None] = {}
+        """All that have had a task."""
         self._before: deque[asyncio.Handle] = self._ready  # type: ignore[attr-defined]  # it is asyncio's own
         """What an adopted loop had to do when the history began."""
 
@@ -239,19 +241,34 @@ class LabLoop(asyncio.BaseEventLoop):
         """End what the test has begun in the history and not ended: nothing could wake it later."""
         await _cancel_all([self.test])
 
+    def kill_all(self) -> None:
+        """All nodes but the test's, and that which asks."""
+        spared = (self.test, NODE.get(self.test))
+        for node in self._nodes:
+            if node.alive and node not in spared:
+                self.kill(node)
+
     def _keep(
         self, loop: asyncio.AbstractEventLoop, coroutine: Any, *, context: Context | None = None
     ) -> asyncio.Task[Any]:
         """A task, known to its node while it runs."""
         del loop
         task = LabTask(coroutine, loop=self, context=context)
-        tasks = (NODE.get(self.test) if context is None else context.get(NODE) or self.test).tasks
-        tasks[task] = None
-        task.add_done_callback(tasks.pop)
+        node = NODE.get(self.test) if context is None else context.get(NODE) or self.test
+        self._nodes[node] = None
+        node.tasks[task] = None
+        task.add_done_callback(node.tasks.pop)
         return task
 
     def leave(self) -> list[asyncio.Handle]:
-        """What the test still has to do at once when the history ends; the timers of its tasks are dropped."""
+        """
+        What the test still has to do at once when the history ends; the timers of its tasks are dropped. A task that did
+        not end when it was cancelled never will: ``asyncio.run`` is not to wait for it.
+        """
+        for node in self._nodes:
+            for task in node.tasks:
+                asyncio.tasks._unregister_task(task)
+                task._log_destroy_pending = False  # type: ignore[attr-defined]  # nobody is to be told
         left = list(self.test.ready)
         self.test.ready.clear()
         return left
