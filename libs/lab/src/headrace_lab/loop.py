@@ -262,8 +262,8 @@ class LabLoop(asyncio.BaseEventLoop):
 
     def leave(self) -> list[asyncio.Handle]:
         """
-        What the test still has to do at once when the history ends; the timers of its tasks are dropped. A task that did
-        not end when it was cancelled never will: ``asyncio.run`` is not to wait for it.
+        What the test still has to do at once when the history ends; the timers of its tasks are dropped. A task that
+        did not end when it was cancelled never will: ``asyncio.run`` is not to wait for it.
         """
         for node in self._nodes:
             for task in node.tasks:
