@@ -105,7 +105,7 @@ def test_a_disk_that_lost_something_makes_no_leader(how: str) -> None:
         world.cluster.kill(broker)
         getattr(world.cluster.disk(broker), how)()
         world.cluster.restart(broker)
-        await world.until(lambda: broker not in now(world).isr, WAIT_S, "out of sync")
+        await world.until(lambda: now(world).leader not in (broker, NO_NODE), WAIT_S, "another leader")
         await more(world)
         process = world.ghost.process_of(broker)
         assert process is not None

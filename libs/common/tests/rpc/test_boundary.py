@@ -194,6 +194,13 @@ async def test_a_message_of_sixteen_mebibytes_passes(target: Any) -> None:
     assert await call(channel, "unary_unary", large) == [large.encode()]
 
 
+def test_a_stream_that_ended_before_its_status_came_is_a_broken_connection() -> None:
+    status = grpc.aio.AioRpcError(
+        grpc.StatusCode.INTERNAL, grpc.aio.Metadata(), grpc.aio.Metadata(), "Internal error from Core"
+    )
+    assert type(error_from_rpc(status)) is NetworkFailed
+
+
 async def test_nobody_listens() -> None:
     async with open_channel("127.0.0.1:1") as channel:
         with pytest.raises(grpc.aio.AioRpcError) as raised:

@@ -9,7 +9,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from headrace_common.core.errors import ClusterAuthorizationFailed, HeadraceError, MetadataUnavailable
+from headrace_common.core.errors import ClusterAuthorizationFailed, HeadraceError, MetadataUnavailable, NetworkFailed
 from headrace_common.core.features import NODE_TOKEN
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, Node, NodeKey, Role
@@ -72,6 +72,14 @@ class Server:
     tokens: Fixed = field(default_factory=Fixed)
 
     async def call(self, operation: str, security: Security) -> HeadraceError | None:
+        """What it says; gRPC loses that where a write meets the refusal, so a stream that broke is opened again."""
+        for _ in range(10):
+            error = await self._call(operation, security)
+            if not isinstance(error, NetworkFailed):
+                break
+        return error
+
+    async def _call(self, operation: str, security: Security) -> HeadraceError | None:
         async with open_channel(self.address, security, own_connection=True) as channel:
             stub: Any = broker_pb2_grpc.BrokerStub(channel)
             try:

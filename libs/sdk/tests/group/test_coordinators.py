@@ -106,6 +106,22 @@ def test_waiting_has_an_end() -> None:
         ask(link_to(ONE), *[ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 10_000, within_ms=20)
 
 
+def test_what_was_said_before_is_told_when_the_deadline_cuts_the_last_attempt() -> None:
+    words = [ErrorCode.UNSTABLE_OFFSET_COMMIT, *[ErrorCode.REQUEST_TIMED_OUT] * 10]
+
+    async def attempt(coordinator: Coordinator, timeout_ms: float) -> str:
+        code = words.pop(0)
+        if code is ErrorCode.REQUEST_TIMED_OUT:
+            await asyncio.sleep(timeout_ms / 1_000)
+        raise error_for(code, "t-0 has a position in an open transaction" if len(words) == 10 else "cut")
+
+    async def run() -> None:
+        await link_to(ONE, TWO).ask("it", attempt, SystemClock().monotonic_ms() + 100)
+
+    with pytest.raises(WaitTimedOut, match="the last failure was: t-0 has a position in an open transaction"):
+        asyncio.run(run())
+
+
 def test_a_silent_coordinator_that_was_replaced_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_coordinators, "SILENCE_S", 0.001)
     link = link_to(ONE, TWO, TWO)

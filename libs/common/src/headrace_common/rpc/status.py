@@ -55,7 +55,8 @@ _STATUS_OF_CODE: Final = {
     ErrorCode.NETWORK_EXCEPTION: grpc.StatusCode.UNAVAILABLE,
 }
 
-_CONNECTION_BROKE: Final = ("RST_STREAM", "Stream removed", "GOAWAY", "Socket closed")
+_CONNECTION_BROKE: Final = ("RST_STREAM", "Stream removed", "GOAWAY", "Socket closed", "Internal error from Core")
+"""What gRPC says of it; the last where a write meets a stream that the server has just ended, whose status is lost."""
 
 
 def status_code_of(error: HeadraceError) -> grpc.StatusCode:

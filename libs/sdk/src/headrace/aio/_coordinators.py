@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from headrace._core.remedies import Asker, Remedy, remedy_for
 from headrace._transport.port import Coordinator
-from headrace.errors import ClusterUnreachable, HeadraceError, NetworkFailed, WaitTimedOut
+from headrace.errors import ClusterUnreachable, HeadraceError, NetworkFailed, RequestTimedOut, WaitTimedOut
 from headrace.settings import ClientSettings
 from headrace_common.runtime.clock import Clock, limit_ms
 from headrace_common.runtime.entropy import backoff_ms
@@ -79,9 +79,8 @@ class CoordinatorLink:
             WaitTimedOut: nobody answered in time, or only with what passes; the outcome may be unknown.
             HeadraceError: what does not pass.
         """
-        repetitions = 0
+        repetitions, before = 0, None
         while True:
-            error = None
             try:
                 answer = await self._once(attempt, deadline_ms)
             except HeadraceError as failed:
@@ -93,7 +92,10 @@ class CoordinatorLink:
             repetitions += 1
             pause_ms = self._pause_ms(repetitions)
             if self._clock.monotonic_ms() + pause_ms >= deadline_ms:
+                if isinstance(error, RequestTimedOut) and before is not None:
+                    error = before  # the deadline cut the last attempt, which says less than the one before
                 raise WaitTimedOut(f"{what} was not answered in time; the last failure was: {error}") from error
+            before = error
             await self._clock.sleep_ms(pause_ms)
 
     async def _once(self, attempt: Ask[A], deadline_ms: float) -> A:
