@@ -28,8 +28,7 @@ def kill_everything(cluster: LocalCluster) -> None:
     """At one moment, as far as a machine has one; return when none is left."""
     state = cluster.state
     assert state.supervisor is not None
-    state.supervisor.signal(signal.SIGKILL)
-    living = [one.identity for one in state.processes if one.identity is not None]
+    living = [state.supervisor, *(one.identity for one in state.processes if one.identity is not None)]
     for identity in living:
         identity.signal(signal.SIGKILL)
     for identity in living:
