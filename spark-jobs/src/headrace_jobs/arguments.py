@@ -90,7 +90,6 @@ def add_source(parser: argparse.ArgumentParser, *, isolation: str = "read_commit
 
 
 def add_sink(parser: argparse.ArgumentParser, *, topic_required: bool) -> None:
-    """Where records go."""
     group = parser.add_argument_group("sink")
     group.add_argument("--output-topic", required=topic_required, metavar="NAME", help="topic to write")
     group.add_argument(
@@ -106,7 +105,6 @@ def add_sink(parser: argparse.ArgumentParser, *, topic_required: bool) -> None:
 
 
 def add_stream(parser: argparse.ArgumentParser, *, batch: bool = False) -> None:
-    """How a streaming query runs."""
     group = parser.add_argument_group("query")
     group.add_argument("--checkpoint", required=not batch, metavar="PATH", help="where the query keeps its positions")
     words = f"{AVAILABLE_NOW}: read what is there, then end"

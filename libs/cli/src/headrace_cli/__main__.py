@@ -14,7 +14,6 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run one command."""
     if sys.stdout is None:  # closed, as by `>&-`
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it lives as long as the process
     if "--debug" not in sys.argv:

@@ -34,7 +34,6 @@ def topics(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def groups(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Ids of consumer groups."""
 
     def names(cluster: ClusterAddress) -> Iterable[str]:
         from headrace import AdminClient
@@ -46,7 +45,6 @@ def groups(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def brokers(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Ids of brokers that live."""
 
     def names(cluster: ClusterAddress) -> Iterable[str]:
         from headrace_proto.v1 import cluster_pb2

@@ -48,7 +48,6 @@ def lag(admin: AdminClient, group_id: str, topics: Sequence[str], *, ages: bool)
 
 
 def committed(admin: AdminClient, group_id: str, topics: Sequence[str]) -> list[tuple[str, int, int]]:
-    """What a group has committed."""
     rows = lag(admin, group_id, topics, ages=False)["partitions"]
     return [(r["topic"], r["partition"], r["committed_offset"]) for r in rows if r["committed_offset"] is not None]
 

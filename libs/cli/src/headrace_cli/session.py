@@ -63,7 +63,6 @@ class Session:
             self.show(done)
 
     def admin(self, **settings: Unpack[AdminSettingsDict]) -> AdminClient:
-        """An admin client; close it."""
         from headrace import AdminClient
 
         check_reachable(self.cluster)
@@ -71,7 +70,6 @@ class Session:
         return AdminClient(self.cluster, **settings)
 
     def producer(self, **settings: Unpack[ProducerSettingsDict]) -> Producer:
-        """A producer; close it."""
         from headrace import Producer
 
         check_reachable(self.cluster)

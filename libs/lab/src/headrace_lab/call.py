@@ -64,7 +64,6 @@ class Pipe:
         self._unread += size
 
     def put(self, raw: bytes) -> None:
-        """It has arrived."""
         if not self._ended:
             self._items.append(raw)
             _wake(self._reader)
@@ -166,14 +165,12 @@ class Call:
         await self.requests.room()
 
     def send(self, raw: bytes) -> None:
-        """To the server."""
         if self.connection is None:
             return
         self.requests.sent(len(raw))
         self.connection.to_server(self._take_request, raw)
 
     def send_end(self) -> None:
-        """The client sends no more."""
         if self.connection is not None:
             self.connection.to_server(self.requests_over)
 
@@ -196,7 +193,6 @@ class Call:
         self.requests.end()
 
     def respond(self, raw: bytes) -> None:
-        """To the client."""
         assert self.connection is not None, "somebody asked"
         self.responses.sent(len(raw))
         self.connection.to_client(self._take_response, raw)

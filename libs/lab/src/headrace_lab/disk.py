@@ -54,7 +54,6 @@ class LabDisk:
 
     @asynccontextmanager
     async def open(self, config: BrokerConfig, clock: Clock, stop: asyncio.Event) -> AsyncIterator[Storage]:
-        """For one process."""
         del config, clock, stop
         logs = self.logs
         storage = Storage(self, Disk(logs, self._notes), self)

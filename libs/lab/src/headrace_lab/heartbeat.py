@@ -50,7 +50,6 @@ class HeartbeatTask:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="heartbeats")
 
     async def stop(self) -> None:
-        """Say nothing more."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])

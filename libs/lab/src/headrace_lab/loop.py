@@ -174,7 +174,6 @@ class LabLoop(asyncio.BaseEventLoop):
         return self._now
 
     def create_future(self) -> asyncio.Future[Any]:
-        """See ``LabFuture``."""
         return LabFuture(loop=self)
 
     def call_soon(
@@ -194,7 +193,6 @@ class LabLoop(asyncio.BaseEventLoop):
     def call_at(
         self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """In virtual time."""
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         self._count += 1
         heapq.heappush(self._timers, (when, self._count, timer))
@@ -203,7 +201,6 @@ class LabLoop(asyncio.BaseEventLoop):
     def call_later(
         self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """In virtual time."""
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def pause(self, node: Node) -> None:
@@ -330,7 +327,6 @@ class LabLoop(asyncio.BaseEventLoop):
         """Nobody sleeps."""
 
     async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> list[Any]:
-        """Names are addresses."""
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port))]
 
     async def create_connection(  # type: ignore[override]  # what of it is used

@@ -29,5 +29,4 @@ class LabMachine:
         return BEGAN_NS + int((self._loop.time() + self.ahead_s) * 1e9)
 
     def monotonic(self) -> float:
-        """Virtual time."""
         return self._loop.time()

@@ -73,7 +73,6 @@ class Nodes:
         await controller.run(replace(config, node_id=number, server=server), stop, store)
 
     async def run_broker(self, number: int, disk: LabDisk, stop: asyncio.Event) -> None:
-        """A broker on ``disk``."""
         config = self.configs.broker
         server = self._at(config.server, f"broker-{number}")
         rack = self.configs.racks.get(number, config.rack)

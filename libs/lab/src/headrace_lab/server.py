@@ -52,7 +52,6 @@ class LabContext:
         call.respond(self._serialize(message))
 
     async def requests(self) -> AsyncIterator[Any]:
-        """All that come."""
         while (message := await self.read()) is not EOF:
             yield message
 

@@ -374,7 +374,6 @@ class Intake:
 
 
 def closed_error(kind: str) -> ClientClosed:
-    """Why a closed client refuses."""
     return ClientClosed(f"the {kind} is closed; make a new one")
 
 

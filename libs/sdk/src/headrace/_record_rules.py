@@ -162,11 +162,9 @@ class RecordRules:
         return self._per_record
 
     def many_values(self, values: list[Any]) -> list[Any]:
-        """Serialize values."""
         return _many(values, self._value_bytes, self._settings.value_serializer is not None)
 
     def many_keys(self, keys: list[Any]) -> list[Any]:
-        """Serialize keys."""
         return _many(keys, self._key_bytes, self._settings.key_serializer is not None)
 
     def place_many(self, view: View, keys: list[bytes | None]) -> list[int]:

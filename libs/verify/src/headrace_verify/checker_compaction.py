@@ -113,7 +113,6 @@ class _Readers:
         """By replica."""
 
     def walk(self, events: Sequence[Event]) -> None:
-        """All events."""
         number: dict[tuple[int, Log], int] = defaultdict(int)
         exact = {e.log for e in events if isinstance(e, Began) and e.kind is Kind.REPLICA}
         for event in events:

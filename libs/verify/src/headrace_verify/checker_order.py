@@ -42,7 +42,6 @@ class Graph:
         self._to: array[int] = array("q")
 
     def node(self, owner: int = -1) -> int:
-        """One more."""
         self.owner.append(owner)
         return len(self.owner) - 1
 

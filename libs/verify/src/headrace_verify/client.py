@@ -71,7 +71,6 @@ class History:
         return cls(lambda entry: file.write(to_line(entry) + b"\n"), process)
 
     def note(self, kind: Type, f: F, value: tuple[Micro, ...] | tuple[Key, ...] = ()) -> None:
-        """One entry, now."""
         self._write(Operation(self._index, self._process, kind, f, value, time.monotonic_ns()))
         self._index += 1
 

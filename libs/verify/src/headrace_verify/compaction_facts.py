@@ -54,7 +54,6 @@ class Facts:
         """The same when what was unknown is known: what is not there then was never there, but for deletions."""
 
     def learn(self, events: Sequence[Event], verdict: Verdict) -> None:
-        """From all events."""
         for event in events:
             if isinstance(event, Write):
                 self.writes[event.number] = event

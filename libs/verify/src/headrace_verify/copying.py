@@ -27,7 +27,6 @@ def all_is_handled(consumer: Consumer, source: str) -> bool:
 
 
 def copy_records(producer: Producer, consumer: Consumer, target: str) -> int:
-    """One by one."""
     records = consumer.poll(timeout_ms=300, max_records=RECORDS)
     width = producer.partitions_for(target)
     for record in records:

@@ -77,7 +77,6 @@ class Load:
         self._workers = [Worker(self, slot, kind, random.Random(f"{seed}-{slot}")) for slot, kind in enumerate(KINDS)]
 
     def start(self) -> None:
-        """All at once."""
         for worker in self._workers:
             worker.start()
 

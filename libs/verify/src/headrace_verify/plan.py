@@ -63,7 +63,6 @@ class Plan:
         return f"{self.prefix}-{self.id}-"
 
     def names(self, number: int) -> Names:
-        """Of a round."""
         return Names(f"{self.stem}{number}")
 
     def as_row(self) -> dict[str, Any]:

@@ -63,7 +63,6 @@ class Report:
             self.examples[name] += [f"round {self.rounds}: {text}" for text in texts[:room]]
 
     def add(self, found: Findings, load_began_ns: int) -> None:
-        """One round."""
         for name, texts in found.anomalies.items():
             self.find(name, texts)
         for mine, more in (
@@ -85,7 +84,6 @@ class Report:
         self.seconds += found.seconds
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
         full = sum(served == self.plan.keys for served, _ in self.seconds)
         none = sum(served == 0 for served, _ in self.seconds)
         return {
@@ -127,7 +125,6 @@ class Report:
         }
 
     def as_markdown(self) -> str:
-        """For people."""
         told = self.as_json()
         records, available = told["records"], told["availability"]
         lines = [

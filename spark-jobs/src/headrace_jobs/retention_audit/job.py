@@ -39,7 +39,6 @@ class Audit:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The job's options."""
     found = job_parser("retention_audit", "What topics hold: counts, gaps, duplicates, skew, sizes and ages.")
     add_source(found, isolation="read_uncommitted", stream=False)
     group = found.add_argument_group("audit")

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The job's options."""
     found = job_parser("topic_copy", "Topic to topic: filter and project, exactly once.")
     add_source(found)
     add_sink(found, topic_required=False)

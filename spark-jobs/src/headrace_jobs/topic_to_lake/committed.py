@@ -37,7 +37,6 @@ class LogFile:
 
     @property
     def name(self) -> str:
-        """In the directory."""
         return f"{self.batch}.compact" if self.compact else str(self.batch)
 
 

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The job's options."""
     found = job_parser("topic_to_lake", "Topic to partitioned Parquet, each record exactly once.")
     add_source(found)
     add_stream(found)

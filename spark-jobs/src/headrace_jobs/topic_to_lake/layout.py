@@ -31,7 +31,6 @@ class Layout:
     partition_by: tuple[str, ...]
 
     def text(self) -> str:
-        """For the file."""
         found = {
             "format": FORMAT,
             "values": self.values,

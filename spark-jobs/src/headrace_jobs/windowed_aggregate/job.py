@@ -43,7 +43,6 @@ _LENGTHS: Final = ("window", "slide", "watermark", "ahead_max")
 
 
 def parser() -> argparse.ArgumentParser:
-    """The job's options."""
     found = job_parser("windowed_aggregate", "Topic to topic: aggregates over windows of event time, exactly once.")
     add_source(found)
     add_sink(found, topic_required=True)

@@ -39,7 +39,6 @@ class Aggregate:
 
     @property
     def name(self) -> str:
-        """In the result."""
         return self.kind if self.field is None else f"{self.kind}_{self.field}"
 
 

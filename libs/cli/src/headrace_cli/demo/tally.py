@@ -65,7 +65,6 @@ class Tally:
             carrier.arrival_delay_sum += delay
 
     def seen(self) -> Counter[str]:
-        """Departures per carrier."""
         return Counter({code: carrier.departures for code, carrier in self.carriers.items()})
 
     def verdict(self, source: Mapping[str, int], in_topic: int) -> list[str]:

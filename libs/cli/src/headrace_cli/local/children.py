@@ -70,7 +70,6 @@ class Child:
         return self.state.note or "ended"
 
     def start_again_at(self, due: float, note: str) -> None:
-        """Wait until then."""
         self._due = due
         self.state.health, self.state.note = Health.WAITING, note
 

@@ -245,12 +245,10 @@ class LocalCluster:
 
     @property
     def bootstrap_servers(self) -> list[str]:
-        """The brokers' addresses."""
         return self.state.bootstrap_servers
 
     @property
     def admin_url(self) -> str:
-        """The REST service's base URL."""
         url = self.state.admin_url
         if url is None:
             raise NotRunning(f"the cluster on {self.directory.path} has not started yet")

@@ -108,7 +108,6 @@ class ClusterState:
 
     @property
     def bootstrap_servers(self) -> list[str]:
-        """The brokers' addresses."""
         return [process.grpc for process in self.processes if process.role == "broker"]
 
     @property
@@ -117,7 +116,6 @@ class ClusterState:
         return next((f"http://{process.http}" for process in self.processes if process.http), None)
 
     def to_json(self) -> dict[str, Any]:
-        """As written."""
         return {
             "format": FORMAT,
             "supervisor": asdict(self.supervisor),
@@ -173,7 +171,6 @@ class DataDir:
 
     @property
     def logs(self) -> Path:
-        """One log per process."""
         return self.path / "logs"
 
     @property
@@ -290,7 +287,6 @@ class DataDir:
         return None
 
     def write(self, state: ClusterState) -> None:
-        """Replace both files."""
         _replace(self.state_file, state.to_json())
         _replace(self.cluster_file, public(state))
 

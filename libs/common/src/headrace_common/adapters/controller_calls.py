@@ -46,7 +46,6 @@ class ControllerCalls:
         self._channels: Channels[Endpoint] = Channels(security)
 
     def stub(self, target: Endpoint) -> ControllerAsyncStub:
-        """The stub of one controller."""
         stub: ControllerAsyncStub = ControllerStub(self._channels.to(target))
         return stub
 

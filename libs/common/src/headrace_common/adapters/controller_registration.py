@@ -41,7 +41,6 @@ class Registered:
 
 
 def register_request(registration: Registration) -> pb.RegisterNodeRequest:
-    """The request that says it."""
     leader_epoch, producer_id = registration.claims()
     return pb.RegisterNodeRequest(
         node=node_to_proto(registration.node),

@@ -242,7 +242,6 @@ class ClusterImage:
         return self.feature_level >= feature.level
 
     def topic(self, name: str) -> Topic | None:
-        """The topic of this name."""
         topic_id = self.topic_ids.get(name)
         return None if topic_id is None else self.topics[topic_id]
 

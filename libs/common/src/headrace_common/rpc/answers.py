@@ -70,7 +70,6 @@ def configs(entries: Iterable[pb.ConfigEntry]) -> Json:
 
 
 def topics(answer: pb.ListTopicsResponse) -> Json:
-    """One page of topics."""
     last = answer.topics[-1].name if answer.more and answer.topics else None
     return json_of(answer) | {"next": last}
 
@@ -182,7 +181,6 @@ def groups(answer: admin_pb2.ListClusterGroupsResponse) -> Json:
 
 
 def group(described: coordinator_pb2.GroupDescription) -> Json:
-    """A group with its members."""
     return json_of(described)
 
 
@@ -207,7 +205,6 @@ def deleted_offsets(group_id: str, answer: coordinator_pb2.DeleteOffsetsResponse
 
 
 def group_path(group_id: str) -> str:
-    """Where REST has a group."""
     return f"/v1/groups/{quote(group_id, safe='')}"
 
 

@@ -63,7 +63,6 @@ def role_from_proto(role: int) -> Role:
 
 
 def endpoint_to_proto(endpoint: Endpoint) -> pb.Endpoint:
-    """Host and port."""
     return pb.Endpoint(host=endpoint.host, port=endpoint.port)
 
 
@@ -80,7 +79,6 @@ def endpoint_from_proto(endpoint: pb.Endpoint) -> Endpoint:
 
 
 def node_key_to_proto(key: NodeKey) -> pb.NodeKey:
-    """Role and id."""
     return pb.NodeKey(role=_TO_PROTO_ROLE[key.role], id=key.id)
 
 
@@ -95,7 +93,6 @@ def node_key_from_proto(key: pb.NodeKey) -> NodeKey:
 
 
 def node_to_proto(node: Node) -> pb.Node:
-    """The whole node."""
     return pb.Node(
         role=_TO_PROTO_ROLE[node.key.role],
         id=node.key.id,
@@ -170,7 +167,6 @@ def topic_from_proto(topic: pb.Topic) -> Topic:
 
 
 def partition_to_proto(partition: Partition) -> pb.Partition:
-    """The whole partition."""
     return pb.Partition(
         topic_id=partition.id.topic_id,
         partition=partition.id.partition,
@@ -240,7 +236,6 @@ def removal_from_proto(removal: pb.ReplicaRemoval) -> ReplicaRemoval:
 
 
 def partition_ref_to_proto(partition: PartitionId) -> pb.PartitionRef:
-    """Which partition."""
     return pb.PartitionRef(topic_id=partition.topic_id, partition=partition.partition)
 
 
@@ -293,7 +288,6 @@ def topic_id_from_proto(topic_id: bytes) -> TopicId:
 
 
 def shard_kind_to_proto(kind: ShardKind) -> pb.ShardKind.ValueType:
-    """Which internal topic."""
     return _TO_PROTO_SHARD_KIND[kind]
 
 

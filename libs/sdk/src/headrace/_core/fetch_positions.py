@@ -171,7 +171,6 @@ class FetchPositions:
         self.state.settle(partition)
 
     def resume(self, tp: TopicPartition) -> None:
-        """Undo ``pause``."""
         partition = self.partitions[tp]
         if not partition.paused:
             return

@@ -35,7 +35,6 @@ class FetchRooms:
 
     @property
     def paused_bytes(self) -> int:
-        """Buffered of all paused partitions."""
         return self._paused.buffered_bytes
 
     def count(self, partition: PartitionFetch, size: int) -> None:

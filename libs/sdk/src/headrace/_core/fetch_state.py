@@ -62,7 +62,6 @@ class FetchState:
             self.doubts[partition.tp] = partition.leader_epoch
 
     def went_well(self, partition: PartitionFetch) -> None:
-        """It was answered."""
         partition.went_well()
         self.troubled.pop(partition, None)
 
@@ -85,6 +84,5 @@ class FetchState:
             self.ready.remove(partition)
 
     def settle(self, partition: PartitionFetch) -> None:
-        """After any change."""
         self.care = self.care or partition.may_look_up
         self.rooms.settle(partition)

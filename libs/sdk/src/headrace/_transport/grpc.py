@@ -340,7 +340,6 @@ class GrpcTransport(GrpcTransactionCalls):
             return await self._broker(broker).ListOffsets(request, timeout=timeout)
 
     async def init_producer_id(self, request: pb.InitProducerIdRequest) -> pb.InitProducerIdResponse:
-        """From any broker."""
         timeout = min(self._call_timeout, METADATA_ATTEMPT_MS / 1_000)
         return await self._first(lambda stub: stub.InitProducerId(request, timeout=timeout))
 

@@ -48,7 +48,6 @@ class GrpcMembershipStream:
         self._writer = tasks.start(self._write(), f"write {where}")
 
     def send(self, request: pb.MembershipRequest) -> None:
-        """Queue ``request``."""
         self._queue.append(request)
         self._wake.set()
 

@@ -38,7 +38,6 @@ class GrpcTransactionCalls(CoordinatorCalls):
     async def end_txn(
         self, coordinator: Coordinator, request: pb.EndTxnRequest, timeout_ms: float
     ) -> pb.EndTxnResponse:
-        """Commit or abort."""
         with CallTo(coordinator):
             return await self._of(coordinator).EndTxn(request, timeout=timeout_ms / 1_000)
 

@@ -346,7 +346,6 @@ class GroupSteps:
         return "rebalancing" if core.rebalancing else reading
 
     def health(self) -> GroupHealth:
-        """The facts."""
         group, core = self.group, self.group.core
         heard_ms = self._clock.monotonic_ms() - core.heard_ms
         error = core.failure or (core.trouble.error if core.trouble is not None else None)

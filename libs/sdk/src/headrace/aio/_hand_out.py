@@ -333,7 +333,6 @@ class HandOut:
             return list(self.core.partitions)
 
     def seek(self, targets: Mapping[TopicPartition, int | Start]) -> None:
-        """Go on elsewhere."""
         with self.lock:
             self._check_assigned(targets)
             self.close_run()

@@ -190,7 +190,6 @@ class Reading:
         self._act()
 
     async def partitions_of(self, topic: str) -> list[TopicPartition]:
-        """All partitions of a topic."""
         view = await self._cluster.topic(topic, self.settings.default_api_timeout_ms)
         return [TopicPartition(topic, number) for number in range(view.partitions)]
 

@@ -101,12 +101,10 @@ class Pace:
         self._since_ms = 0.0
 
     def begin(self) -> int:
-        """So many now."""
         self._since_ms = self._clock.monotonic_ms()
         return self._count
 
     def end(self) -> None:
-        """They were handled."""
         took_ms = self._clock.monotonic_ms() - self._since_ms
         if took_ms < SLICE_MS_MIN:
             self._count = min(self._most, self._count * 2)

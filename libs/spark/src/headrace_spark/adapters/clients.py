@@ -26,9 +26,7 @@ WARNED_MAX: Final = 1_000
 class Client(Protocol):
     """Anything with connections."""
 
-    def close(self) -> None:
-        """Close them."""
-        ...
+    def close(self) -> None: ...
 
 
 C = TypeVar("C", bound=Client)

@@ -59,7 +59,6 @@ class SdkWriter:
             self._failure = batch.error
 
     def write(self, topic: str, table: pa.Table) -> None:
-        """Accept rows."""
         self._check()
         self._producer.send_table(topic, table)
 
@@ -117,7 +116,6 @@ class SdkSink:
         return new_incarnation()
 
     def claim(self, owner: str, claim: int) -> Owned:
-        """Claim an owner of units."""
         failpoint("spark.claim.before")
         key = ("owner", self._bootstrap, owner, settings_key(self._deciding))
         client = shared(key, lambda: UnitOwner(self._bootstrap, owner, **self._deciding))
@@ -135,7 +133,6 @@ class SdkSink:
         return SdkWriter(self._bootstrap, settings)
 
     def commit(self, unit: CommitUnit) -> bool:
-        """Commit a unit."""
         failpoint("spark.unit.before")
         with self._owner(unit.owner, unit.epoch) as client:
             now = client.commit(unit.sequence, unit.tokens)

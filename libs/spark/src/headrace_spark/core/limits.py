@@ -27,7 +27,6 @@ class Assign:
     partitions: tuple[TopicPartition, ...]
 
     def choose(self, topics: Mapping[str, int]) -> tuple[TopicPartition, ...]:
-        """As ``Subscribe.choose``."""
         return tuple(tp for tp in self.partitions if tp.partition < topics.get(tp.topic, 0))
 
     def missing(self, topics: Mapping[str, int]) -> tuple[str, ...]:
@@ -65,7 +64,6 @@ class SubscribePattern:
     pattern: str
 
     def choose(self, topics: Mapping[str, int]) -> tuple[TopicPartition, ...]:
-        """As ``Subscribe.choose``."""
         return _all_partitions((topic for topic in sorted(topics) if self._matches(topic)), topics)
 
     def missing(self, topics: Mapping[str, int]) -> tuple[str, ...]:
@@ -153,7 +151,6 @@ def start_of(values: Mapping[str, Any], *, streams: bool) -> tuple[Start, Unused
 
 
 def end_of(values: Mapping[str, Any]) -> tuple[End, Unused]:
-    """Where to end."""
     return _limit(values, ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"), Latest())
 
 

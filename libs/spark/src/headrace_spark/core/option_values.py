@@ -40,7 +40,6 @@ _TIME = re.compile(r"([0-9]{1,18})\s*([a-z]*)")
 
 
 def text(value: str) -> str:
-    """Anything but nothing."""
     value = value.strip()
     if not value:
         raise ValueError("takes a text, not an empty one")
@@ -107,7 +106,6 @@ def addresses(value: str) -> tuple[str, ...]:
 
 
 def topic_name(value: str) -> str:
-    """The name of one topic."""
     try:
         return check_topic_name(value.strip())
     except InvalidTopic as error:

@@ -39,7 +39,6 @@ class GrpcBrokers:
         return await self._ask(broker, lambda stub: stub.DeleteRecords(request, timeout=self._timeout))
 
     async def describe_logs(self, broker: NodeId, request: pb.DescribeLogsRequest) -> pb.DescribeLogsResponse:
-        """The logs of one broker."""
         return await self._ask(broker, lambda stub: stub.DescribeLogs(request, timeout=self._timeout))
 
     async def list_offsets(self, broker: NodeId, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
@@ -80,7 +79,6 @@ class GrpcBrokers:
         return await self._ask(broker, lambda stub: stub.WriteTxnMarkers(request, timeout=self._timeout))
 
     async def close(self) -> None:
-        """Close all channels."""
         await self._channels.close()
 
     @property

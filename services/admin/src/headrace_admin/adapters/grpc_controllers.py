@@ -26,7 +26,6 @@ class GrpcCluster:
 
     @property
     def image(self) -> ClusterImage:
-        """The newest."""
         return self._client.image
 
     async def newer(self, revision: int, timeout_ms: float) -> ClusterImage:
@@ -59,7 +58,6 @@ class GrpcControllers:
         self._timeout_ms = timeout_ms
 
     async def describe_cluster(self, request: pb.DescribeClusterRequest) -> pb.DescribeClusterResponse:
-        """Read."""
         return await self._ask(lambda stub: stub.DescribeCluster, request)
 
     async def create_topics(self, request: pb.CreateTopicsRequest) -> pb.CreateTopicsResponse:
@@ -77,11 +75,9 @@ class GrpcControllers:
         return await self._ask(lambda stub: stub.DeleteTopics, request, repeatable=False)
 
     async def list_topics(self, request: pb.ListTopicsRequest) -> pb.ListTopicsResponse:
-        """Read."""
         return await self._ask(lambda stub: stub.ListTopics, request)
 
     async def describe_topics(self, request: pb.DescribeTopicsRequest) -> pb.DescribeTopicsResponse:
-        """Read."""
         return await self._ask(lambda stub: stub.DescribeTopics, request)
 
     async def create_partitions(self, request: pb.CreatePartitionsRequest) -> pb.CreatePartitionsResponse:
@@ -89,7 +85,6 @@ class GrpcControllers:
         return await self._ask(lambda stub: stub.CreatePartitions, request, repeatable=request.validate_only)
 
     async def describe_configs(self, request: pb.DescribeConfigsRequest) -> pb.DescribeConfigsResponse:
-        """Read."""
         return await self._ask(lambda stub: stub.DescribeConfigs, request)
 
     async def alter_configs(self, request: pb.IncrementalAlterConfigsRequest) -> pb.IncrementalAlterConfigsResponse:
@@ -114,7 +109,6 @@ class GrpcControllers:
         )
 
     async def list_reassignments(self, request: pb.ListReassignmentsRequest) -> pb.ListReassignmentsResponse:
-        """Read."""
         return await self._ask(lambda stub: stub.ListReassignments, request)
 
     async def drain_broker(self, request: pb.DrainBrokerRequest) -> pb.DrainBrokerResponse:

@@ -41,17 +41,14 @@ class GrpcCoordinators:
         self._channels: Channels[Endpoint] = Channels(security)
 
     async def list_groups(self, place: CoordinatorPlace, request: pb.ListGroupsRequest) -> pb.ListGroupsResponse:
-        """The groups of its shards."""
         return await self._call(place, lambda stub: stub.ListGroups(request, timeout=self._timeout))
 
     async def describe_groups(
         self, place: CoordinatorPlace, request: pb.DescribeGroupsRequest
     ) -> pb.DescribeGroupsResponse:
-        """Read."""
         return await self._call(place, lambda stub: stub.DescribeGroups(request, timeout=self._timeout))
 
     async def fetch_offsets(self, place: CoordinatorPlace, request: pb.FetchOffsetsRequest) -> pb.FetchOffsetsResponse:
-        """Read."""
         return await self._call(place, lambda stub: stub.FetchOffsets(request, timeout=self._timeout))
 
     async def commit_offsets(
@@ -81,7 +78,6 @@ class GrpcCoordinators:
     async def describe_transactions(
         self, place: CoordinatorPlace, request: txn.DescribeTransactionsRequest
     ) -> txn.DescribeTransactionsResponse:
-        """Read."""
         return await self._transactions(place, lambda stub: stub.DescribeTransactions(request, timeout=self._timeout))
 
     async def decide_prepared(
@@ -97,7 +93,6 @@ class GrpcCoordinators:
         return await self._transactions(place, lambda stub: stub.AbortTransaction(request, timeout=self._timeout))
 
     async def close(self) -> None:
-        """Close all channels."""
         await self._channels.close()
 
     @property

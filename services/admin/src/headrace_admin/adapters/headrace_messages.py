@@ -70,7 +70,6 @@ class HeadraceMessages:
             return Offset((await consumer.end_offsets([where]))[where])
 
     async def close(self) -> None:
-        """Flush and close the producer."""
         if self._producer is not None:
             await self._producer.close()
 

@@ -59,9 +59,7 @@ class Tokens(Protocol):
         """The cheapest step of the topic from ``old`` to ``new`` with its cost, if one is allowed."""
         ...
 
-    def take(self, step: Step) -> None:
-        """Do it."""
-        ...
+    def take(self, step: Step) -> None: ...
 
 
 class Replicas:
@@ -87,7 +85,6 @@ class Replicas:
         return None if found is None else (found[0], Step(found[1], old, new))
 
     def take(self, step: Step) -> None:
-        """Move it."""
         self._placement.move(step.name, step.old, step.new)
 
 
@@ -116,7 +113,6 @@ class Leaders:
         return 1 if set(before) != set(now) or now[0] != before[0] else 2
 
     def take(self, step: Step) -> None:
-        """Prefer it."""
         self._placement.prefer(step.name, step.new)
 
 

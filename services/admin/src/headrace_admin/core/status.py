@@ -129,7 +129,6 @@ class Status:
 
     @property
     def leading(self) -> frozenset[NodeId]:
-        """Brokers that lead something."""
         return frozenset(b.node.key.id for b in self.brokers if b.leaders)
 
     @property

@@ -298,7 +298,6 @@ def moment(ms: int) -> int | None:
 
 
 def state_of(state: int) -> TxnState:
-    """A state of the wire."""
     if state not in pb.TxnState.values():
         return TxnState.UNKNOWN
     name = pb.TxnState.Name(pb.TxnState.ValueType(state)).removeprefix("TXN_")

@@ -42,7 +42,6 @@ class WaitingWatch:
             await self.look()
 
     async def look(self) -> None:
-        """Once."""
         try:
             async with limit_ms(_LOOK_MS_MAX):
                 self.latest = await self._open.waiting()
@@ -73,7 +72,6 @@ class WaitingWatch:
         }
 
     def hanging(self) -> int:
-        """Partitions in which something hangs."""
         return sum(t.standing is Standing.HANGING for t in self.latest.holding)
 
     def held_back(self) -> int:

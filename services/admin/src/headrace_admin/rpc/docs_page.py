@@ -14,7 +14,6 @@ _FILE: Final = "docs.html"
 
 
 def docs_routes() -> APIRouter:
-    """``/docs``."""
     page = files("headrace_admin.rpc").joinpath(_FILE).read_text("utf-8")
     headers = {
         "content-security-policy": (

@@ -153,7 +153,6 @@ def _moved(moved: Moved) -> pb.PlannedReset:
 
 
 def group_result(group_id: str, error: HeadraceError | None) -> coordinator_pb2.GroupResult:
-    """What became of one group."""
     code, message = _detail(error)
     return coordinator_pb2.GroupResult(group_id=group_id, error=code, message=message)
 

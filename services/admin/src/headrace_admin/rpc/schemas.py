@@ -85,11 +85,9 @@ class Answer:
     more: dict[str, Schema] = field(default_factory=dict)
 
     def __get_pydantic_json_schema__(self, _: Any, __: Any) -> Schema:
-        """As pydantic asks."""
         return {REFERENCE: ref_to(self)}
 
     def schema(self) -> Schema:
-        """Its object."""
         base = {} if self.message is None else schema_of(self.message.DESCRIPTOR)
         members = {n: s for n, s in base.get("properties", {}).items() if self.only is None or n in self.only}
         return _object(members | self.more, self.doc or base.get("description", ""))
@@ -99,17 +97,14 @@ class Answer:
 
 
 def text(description: str = "") -> Schema:
-    """A string."""
     return described({"type": "string"}, description)
 
 
 def number(description: str = "") -> Schema:
-    """An integer."""
     return described({"type": "integer", "format": "int64"}, description)
 
 
 def flag(description: str = "") -> Schema:
-    """True or false."""
     return described({"type": "boolean"}, description)
 
 
@@ -119,7 +114,6 @@ def list_of(what: Schema | type[Message], description: str = "") -> Schema:
 
 
 def or_null(schema: Schema) -> Schema:
-    """The same, or null."""
     inner = {name: value for name, value in schema.items() if name != "description"}
     either = inner.get("anyOf", [inner])
     null = {"type": "null"}

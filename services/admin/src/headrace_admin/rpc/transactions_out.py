@@ -56,7 +56,6 @@ def detail_message(detail: Detail) -> pb.DescribedTransaction:
 
 
 def prepared_message(listing: PreparedListing, prepared_max_ms: int) -> pb.ListPreparedTransactionsResponse:
-    """Prepared transactions with their tokens."""
     return pb.ListPreparedTransactionsResponse(
         transactions=map(detail_message, listing.transactions),
         unanswered=unanswered_shards(listing.unanswered),

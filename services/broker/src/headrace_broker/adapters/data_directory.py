@@ -96,12 +96,10 @@ class DataDirectory:
 
     @property
     def database(self) -> Path:
-        """Where RocksDB lives."""
         return self.path / "db"
 
     @property
     def evidence(self) -> Path:
-        """The evidence file."""
         return self.path / "evidence"
 
     @property

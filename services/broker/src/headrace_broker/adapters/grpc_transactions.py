@@ -34,7 +34,6 @@ class GrpcTransactions:
         await self._channels.keep(known)
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._channels.close()
 
 

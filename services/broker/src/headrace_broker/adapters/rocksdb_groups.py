@@ -119,7 +119,6 @@ class _Rows:
         return best if best >= 0 else None
 
     def state(self) -> StateRow | None:
-        """The log's state."""
         for write in reversed(self._before):
             if isinstance(write, PutState):
                 return write.row

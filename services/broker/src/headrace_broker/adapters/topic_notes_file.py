@@ -135,7 +135,6 @@ class TopicNotesFile:
 
 
 def encode(notes: Iterable[TopicNote]) -> bytes:
-    """A whole file."""
     return b"".join([_line({"format": FORMAT}), *map(_encode_noted, notes)])
 
 

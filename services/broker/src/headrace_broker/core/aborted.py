@@ -30,7 +30,6 @@ class AbortedIndex:
         return len(self._last)
 
     def append(self, row: AbortedRow) -> None:
-        """The newest."""
         assert not self._last or self._last[-1] < row.last, "markers come in the order of the log"
         self._producer.append(row.producer_id)
         self._first.append(row.first)
@@ -48,7 +47,6 @@ class AbortedIndex:
         return found
 
     def rows(self) -> list[AbortedRow]:
-        """All of them."""
         return [self._row(at) for at in range(len(self._last))]
 
     def truncate(self, end: Offset) -> None:

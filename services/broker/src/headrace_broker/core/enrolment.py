@@ -27,7 +27,6 @@ class Parked:
 
     @property
     def size(self) -> int:
-        """Bytes of batches."""
         return sum(len(one.batch) for one in self.arrivals)
 
 

@@ -27,14 +27,12 @@ class Distribution:
         self.counts = [0] * (len(self.bounds) + 1)
 
     def record(self, value: float) -> None:
-        """Count one value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
         self.largest = max(self.largest, value)
 
     @property
     def count(self) -> int:
-        """Values in all."""
         return sum(self.counts)
 
 

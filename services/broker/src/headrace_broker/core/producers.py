@@ -91,7 +91,6 @@ class Producers:
         return None
 
     def oldest_open(self) -> tuple[int, Producer] | None:
-        """Whose that is."""
         for producer_id in self.open:
             return producer_id, self._known[producer_id]
         return None

@@ -38,7 +38,6 @@ class Scrubbing:
         return max(0.0, since + wait - now_ms)
 
     def begin(self, logs: Collection[PartitionId], now_ms: float, seed: int) -> None:
-        """Begin a pass over ``logs``."""
         assert not self.left, "one pass ends before the next begins"
         salt = (seed & (1 << 64) - 1).to_bytes(8, "big")
         self.left = sorted(logs, key=lambda id: murmur2(salt + bytes(id.topic_id) + id.partition.to_bytes(4, "big")))

@@ -62,9 +62,7 @@ class Entry(Protocol):
         ...
 
     @property
-    def batch(self) -> bytes:
-        """As it came."""
-        ...
+    def batch(self) -> bytes: ...
 
 
 class BodyChecks:

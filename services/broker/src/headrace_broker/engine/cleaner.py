@@ -135,7 +135,6 @@ class Cleaner:
         self._draining = True
 
     async def run(self) -> None:
-        """For ever."""
         try:
             while True:
                 busy = self._settings.flag("log.cleaner.enable") and not self._draining and await self.look()
@@ -309,11 +308,9 @@ class Cleaner:
     # --- how fast -----------------------------------------------------------------------------------------
 
     async def work(self, call: Callable[[], T]) -> T:
-        """See ``Pace``."""
         return await run_in_thread(call, pool=self._thread)
 
     async def spend(self, size: int) -> None:
-        """See ``Pace``."""
         wait_ms = self._throttle.spend(size, self._clock.monotonic_ms())
         while wait_ms >= 1 and self.may_go_on():
             await self._clock.sleep_ms(min(wait_ms, SLEEP_MS))
@@ -380,7 +377,6 @@ class Cleaner:
 
     @property
     def stuck_logs(self) -> int:
-        """Logs that cannot be compacted."""
         return len(self._bad)
 
     @property

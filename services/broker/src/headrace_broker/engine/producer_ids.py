@@ -41,7 +41,6 @@ class ProducerIds:
 
     @property
     def left(self) -> int:
-        """Ids in hand."""
         return sum(map(len, self._blocks))
 
     async def init(self, producer_id: int | None, epoch: int | None) -> tuple[int, int]:

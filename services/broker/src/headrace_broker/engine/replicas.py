@@ -100,7 +100,6 @@ class Replica:
 
     @property
     def id(self) -> PartitionId:
-        """Which partition."""
         return self.core.id
 
     def waiting(self, *, stable: bool) -> dict[HighWatermarkWaiter, None]:
@@ -150,7 +149,6 @@ class Replicas:
         return len(self._by_id)
 
     def all(self) -> tuple[Replica, ...]:
-        """Every log here."""
         return tuple(self._by_id.values())
 
     def of_topic(self, topic_id: TopicId) -> tuple[Replica, ...]:

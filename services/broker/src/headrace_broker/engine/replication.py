@@ -172,7 +172,6 @@ class Replication:
 
     @property
     def copied_partitions(self) -> int:
-        """Partitions that are followed."""
         return sum(len(fetcher) for fetcher in self._fetchers.values())
 
     @property
@@ -190,6 +189,5 @@ class NoLeaders:
     """For brokers that stand alone: nobody can be reached."""
 
     async def open(self, broker: NodeId, endpoint: object) -> LeaderStream:
-        """See ``Leaders``."""
         error: HeadraceError = NetworkFailed(f"broker {broker} at {endpoint} cannot be reached: this broker is alone")
         raise error

@@ -70,14 +70,12 @@ class Scrubber:
         self._draining = True
 
     def describe(self) -> Scrub:
-        """As of now."""
         plan = self._plan
         done = plan.logs - len(plan.left)
         ended, lost = self._ended_ms, self._measures.scrub_lost_logs
         return Scrub(self._running, plan.logs, done, self._bytes, lost, ended)
 
     async def run(self) -> None:
-        """For ever."""
         while True:
             interval_ms = self._settings.number("log.scrub.interval.ms")
             if not self._may_go_on() or self._plan.wait_ms(self._clock.monotonic_ms(), interval_ms) > 0:

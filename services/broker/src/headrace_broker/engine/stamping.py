@@ -18,7 +18,6 @@ class StampingClock:
         return self._stamps.now(self._clock.now_ms(), self._clock.monotonic_ms())
 
     def monotonic_ms(self) -> float:
-        """The machine's."""
         return self._clock.monotonic_ms()
 
     async def sleep_ms(self, ms: float) -> None:

@@ -72,7 +72,6 @@ def offset_ask(entry: pb.ListOffsetsPartition) -> OffsetAsk:
 
 
 def fetch_ask(request: pb.FetchRequest) -> FetchAsk:
-    """One fetch request."""
     entries = [fetch_entry(entry) for entry in request.partitions]
     return FetchAsk(
         entries,
@@ -86,6 +85,5 @@ def fetch_ask(request: pb.FetchRequest) -> FetchAsk:
 
 
 def marker_ask(marker: transaction_pb2.TxnMarker) -> MarkerAsk:
-    """One marker for some partitions."""
     partitions = [partition(one) for one in marker.partitions]
     return MarkerAsk(marker.producer_id, marker.producer_epoch, marker.commit, partitions)

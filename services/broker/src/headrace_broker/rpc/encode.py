@@ -125,7 +125,6 @@ def copy_answer(answer: CopyAnswer) -> pb.ReplicateResponse:
 
 
 def copy_refused(error: HeadraceError) -> pb.ReplicateResponse:
-    """The stream ends."""
     return pb.ReplicateResponse(error=code(error), message=text(error))
 
 
@@ -243,7 +242,6 @@ def _topic(image: ClusterImage, topic: Topic, max_message_bytes: dict[bytes, int
 
 
 def marker_result(errors: Sequence[HeadraceError | None]) -> transaction_pb2.TxnMarkerResult:
-    """One marker of WriteTxnMarkers."""
     message = transaction_pb2.TxnMarkerResult()
     add = message.partitions.add
     for error in errors:
@@ -255,7 +253,6 @@ def marker_result(errors: Sequence[HeadraceError | None]) -> transaction_pb2.Txn
 
 
 def partition_producers(found: KnownProducers) -> pb.PartitionProducers:
-    """One partition of DescribeProducers."""
     message = pb.PartitionProducers(
         topic_id=found.partition.topic_id,
         partition=found.partition.partition,

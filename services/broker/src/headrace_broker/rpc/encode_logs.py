@@ -75,7 +75,6 @@ def scrub(found: Scrub) -> pb.Scrub:
 
 
 def inventory_page(page: Page) -> pb.InventoryResponse:
-    """One answer of Inventory."""
     return pb.InventoryResponse(
         topics=[
             pb.HeldTopic(topic=topic_to_proto(note.topic), incarnation=note.incarnation, revision=note.revision)

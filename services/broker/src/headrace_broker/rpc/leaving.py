@@ -30,7 +30,6 @@ class LeavingServicer:
         self._leave = leave
 
     async def handle(self, request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-        """The RPC."""
         return leaving.LEFT if await self._leave() else leaving.LATE
 
 

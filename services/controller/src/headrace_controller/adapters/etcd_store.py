@@ -117,13 +117,11 @@ class EtcdStore:
             start = answer.kvs[-1].key + b"\0"
 
     async def get(self, key: str) -> KeyValue | None:
-        """See the port."""
         request = rpc.RangeRequest(key=self._key(key))
         answer = await self._read(rpc.KVStub(self._channel()).Range(request, timeout=self._timeout_s))
         return self._key_value(answer.kvs[0]) if answer.kvs else None
 
     async def commit(self, transaction: Transaction) -> Outcome:
-        """See the port."""
         operations, compares = len(transaction.operations), len(transaction.compares)
         if max(operations, compares) > OPERATIONS_MAX or transaction.size > TRANSACTION_BYTES_MAX:
             raise TransactionTooLarge(
@@ -146,7 +144,6 @@ class EtcdStore:
 
     @asynccontextmanager
     async def watch(self, from_revision: int) -> AsyncIterator[AsyncIterator[Changes]]:
-        """See the port."""
         create = rpc.WatchCreateRequest(
             key=self._prefix, range_end=_after(self._prefix), start_revision=from_revision, fragment=True
         )
@@ -168,7 +165,6 @@ class EtcdStore:
             call.cancel()
 
     async def grant_lease(self, ttl_s: int) -> int:
-        """See the port."""
         request = rpc.LeaseGrantRequest(TTL=ttl_s)
         answer = await self._read(rpc.LeaseStub(self._channel()).LeaseGrant(request, timeout=self._timeout_s))
         lease: int = answer.ID
@@ -192,7 +188,6 @@ class EtcdStore:
             raise LeaseLost(f"lease {lease:x} has expired")
 
     async def revoke_lease(self, lease: int) -> None:
-        """See the port."""
         request = rpc.LeaseRevokeRequest(ID=lease)
         try:
             await rpc.LeaseStub(self._channel()).LeaseRevoke(request, timeout=self._timeout_s)

@@ -36,7 +36,6 @@ class GrpcPeer:
             await peer._channels.close()
 
     async def register(self, target: Endpoint, node: Node, cluster_id: str) -> int:
-        """See the port."""
         request = controller_pb2.RegisterNodeRequest(
             node=node_to_proto(node), cluster_id=cluster_id, previous_epoch=node.epoch or None, max_producer_id=-1
         )
@@ -47,7 +46,6 @@ class GrpcPeer:
         return answer.epoch
 
     async def heartbeat(self, target: Endpoint, heartbeat: Heartbeat) -> None:
-        """See the port."""
         request = controller_pb2.HeartbeatRequest(
             role=role_to_proto(heartbeat.key.role),
             id=heartbeat.key.id,

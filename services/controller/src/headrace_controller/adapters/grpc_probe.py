@@ -47,7 +47,6 @@ class GrpcProbe:
         self._cluster_id = cluster_id
 
     async def probe(self, node: Node) -> ProbeResult:
-        """See the port."""
         reached = await _connects(node.inside)
         if reached is not ProbeResult.ANSWERS:
             return reached
@@ -65,7 +64,6 @@ class GrpcProbe:
         return ProbeResult.OTHER if ours and found.id == node.key.id else ProbeResult.SILENT
 
     async def listens(self, endpoint: Endpoint) -> ProbeResult:
-        """See the port."""
         return await _connects(endpoint)
 
 

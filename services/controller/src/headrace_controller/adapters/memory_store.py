@@ -85,17 +85,14 @@ class MemoryStore:
             self._moved.notify_all()
 
     async def list_all(self) -> Listing:
-        """See the port."""
         await self._reach()
         return Listing(self.revision, tuple(self._items[k] for k in sorted(self._items)))
 
     async def get(self, key: str) -> KeyValue | None:
-        """See the port."""
         await self._reach()
         return self._items.get(key)
 
     async def commit(self, transaction: Transaction) -> Outcome:
-        """See the port."""
         most = max(len(transaction.operations), len(transaction.compares))
         if most > OPERATIONS_MAX or transaction.size > TRANSACTION_BYTES_MAX:
             raise TransactionTooLarge(f"{most} operations, {transaction.size} bytes")
@@ -115,7 +112,6 @@ class MemoryStore:
 
     @asynccontextmanager
     async def watch(self, from_revision: int) -> AsyncIterator[AsyncIterator[Changes]]:
-        """See the port."""
         await self._reach()
         if from_revision <= self._compacted:
             raise HistoryCompacted(f"no changes before revision {self._compacted} any more")
@@ -124,14 +120,12 @@ class MemoryStore:
         yield self._changes(from_revision, self._breaks)
 
     async def grant_lease(self, ttl_s: int) -> int:
-        """See the port."""
         await self._reach()
         self._last_lease += 1
         self._leases[self._last_lease] = _Lease(ttl_s * 1_000, self._clock.monotonic_ms() + ttl_s * 1_000)
         return self._last_lease
 
     async def keep_lease(self, lease: int) -> None:
-        """See the port."""
         await self._reach()
         await self.expire_leases()
         held = self._leases.get(lease)
@@ -140,7 +134,6 @@ class MemoryStore:
         held.ends_ms = self._clock.monotonic_ms() + held.ttl_ms
 
     async def revoke_lease(self, lease: int) -> None:
-        """See the port."""
         await self._reach()
         await self._end(lease)
 

@@ -55,7 +55,6 @@ def file_name(cluster: str, utc: str, revision: int) -> str:
 
 
 def encode(backup: Backup) -> bytes:
-    """The file's content."""
     facts = {
         "cluster": backup.cluster,
         "revision": backup.revision,

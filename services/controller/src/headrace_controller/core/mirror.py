@@ -101,7 +101,6 @@ class Mirror:
         return 0 if found is None else found.mod_revision
 
     def number(self, key: str, default: int) -> int:
-        """A counter."""
         found = self.raw.get(key)
         return default if found is None else records.decode_number(found.value)
 

@@ -78,12 +78,10 @@ Record = Cluster | ActiveController | Node | Topic | Partition | TopicDeletion |
 
 
 def node_key(key: NodeKey) -> str:
-    """Where a node is kept."""
     return f"{NODES_PREFIX}{key.role.value}/{key.id}"
 
 
 def topic_key(name: str) -> str:
-    """Where a topic is kept."""
     return TOPICS_PREFIX + name
 
 
@@ -93,7 +91,6 @@ def partitions_prefix(topic_id: TopicId) -> str:
 
 
 def partition_key(partition: PartitionId) -> str:
-    """Where a partition is kept."""
     return f"{PARTITIONS_PREFIX}{partition.topic_id.hex()}/{partition.partition}"
 
 
@@ -155,7 +152,6 @@ def encode_number(number: int) -> bytes:
 
 
 def decode_number(value: bytes) -> int:
-    """A counter."""
     return int(value)
 
 
@@ -214,7 +210,6 @@ def partition_id_of(rest: str) -> PartitionId:
 
 
 def node_key_of(rest: str) -> NodeKey:
-    """The node of ``<role>/<id>``."""
     role, _, number = rest.partition("/")
     return NodeKey(Role(role), NodeId(int(number)))
 

@@ -55,7 +55,6 @@ class Restore:
 
 
 def encode_restore(restore: Restore) -> bytes:
-    """The value of ``restore``."""
     fields = {
         "v": _VERSION,
         "backup_revision": restore.backup_revision,

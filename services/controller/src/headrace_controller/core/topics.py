@@ -68,7 +68,6 @@ class Plan:
     """Made by the system."""
 
     def topic(self, topic_id: TopicId) -> Topic:
-        """The record of the topic."""
         return Topic(self.name, topic_id, len(self.assignments), dict(self.configs), self.internal)
 
 

@@ -142,15 +142,12 @@ class ControllerEngine:
         self._active()
 
     async def register(self, joining: Joining) -> Joined:
-        """See ``Nodes.register``."""
         return await self._active().nodes.register(joining)
 
     async def heartbeat(self, heartbeat: Heartbeat) -> Vitals:
-        """See ``Nodes.heartbeat``."""
         return await self._active().nodes.heartbeat(heartbeat)
 
     async def unregister(self, key: NodeKey) -> None:
-        """See ``Nodes.unregister``."""
         term = self._active_and_whole() if key.role is Role.BROKER else self._active()
         await term.nodes.unregister(key, term.topics.confirm)
 
@@ -168,21 +165,17 @@ class ControllerEngine:
                     term.deaths.stream_broke(node)
 
     async def create_topic(self, wanted: Wanted, *, validate_only: bool, timeout_ms: int) -> Described:
-        """See ``Topics.create``."""
         return await self._active_and_whole().topics.create(wanted, validate_only=validate_only, timeout_ms=timeout_ms)
 
     async def delete_topic(self, name: str) -> Topic:
-        """See ``Topics.delete``."""
         return await self._active_and_whole().topics.delete(name)
 
     async def create_partitions(
         self, name: str, count: int, assignments: Assignments, *, validate_only: bool
     ) -> Described:
-        """See ``Topics.grow``."""
         return await self._active_and_whole().topics.grow(name, count, assignments, validate_only=validate_only)
 
     async def ensure_internal_topic(self, kind: ShardKind) -> int:
-        """See ``Shards.ensure``."""
         return await self._active_and_whole().shards.ensure(kind)
 
     async def confirm_deletions(
@@ -204,15 +197,12 @@ class ControllerEngine:
     async def elect(
         self, kind: Election, ids: Sequence[PartitionId]
     ) -> list[tuple[PartitionId, Partition | HeadraceError]]:
-        """See ``Elections.elect``."""
         return await self._active_and_whole().elections.elect(kind, ids)
 
     async def alter_reassignments(self, targets: Targets, *, validate_only: bool) -> list[Partition | HeadraceError]:
-        """See ``Reassignments.alter``."""
         return await self._active_and_whole().reassignments.alter(targets, validate_only=validate_only)
 
     async def drain(self, broker: NodeId, *, drained: bool) -> int:
-        """See ``Nodes.drain``."""
         return await self._active().nodes.drain(broker, drained=drained)
 
     async def describe_restore(self, *, strays: bool) -> RestoreStatus:
@@ -225,12 +215,10 @@ class ControllerEngine:
     async def adopt_topic(
         self, topic_id: TopicId, name: str | None, partition_count: int, *, validate_only: bool
     ) -> Described:
-        """See ``Strays.adopt``."""
         term = self._active_and_whole()
         return await term.strays.adopt(topic_id, name, partition_count, validate_only=validate_only)
 
     def list_reassignments(self, ids: Sequence[PartitionId]) -> list[Partition]:
-        """See ``under_way``."""
         return under_way(self.image, ids)
 
     async def allocate_producer_ids(self, broker: NodeId, epoch: int) -> range:
@@ -242,7 +230,6 @@ class ControllerEngine:
     async def alter_configs(
         self, resource: Resource, changes: Sequence[Alteration], *, validate_only: bool
     ) -> list[Entry]:
-        """See ``Settings.alter``."""
         return await self._active().settings.alter(resource, changes, validate_only=validate_only)
 
     def describe_configs(self, resource: Resource) -> list[Entry]:
@@ -271,7 +258,6 @@ class ControllerEngine:
         return None if topic is None else Described(topic, image.partitions_of(topic))
 
     def describe_cluster(self) -> Status:
-        """The cluster at a glance."""
         image = self.image
         return Status(image, self._health(image), ownership(image), self.follower.reachable)
 

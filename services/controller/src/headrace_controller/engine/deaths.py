@@ -38,7 +38,6 @@ class Streams:
         self._open: Counter[NodeKey] = Counter()
 
     def opened(self, key: NodeKey) -> None:
-        """One more."""
         self._open[key] += 1
 
     def closed(self, key: NodeKey) -> bool:

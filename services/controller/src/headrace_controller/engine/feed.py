@@ -36,7 +36,6 @@ class Feed:
 
     @property
     def watchers(self) -> int:
-        """Open watches."""
         return len(self._watchers)
 
     def publish(self, image: ClusterImage, step: ImageDelta) -> None:

@@ -72,7 +72,6 @@ class Settling:
         self._wake.set()
 
     def topics_changed(self, topics: Iterable[TopicId]) -> None:
-        """Look at these topics."""
         self._topics.update(topics)
         self.settled.clear()
         self._wake.set()

@@ -76,7 +76,6 @@ class EtcdMemberConfig:
 
     @property
     def facts_file(self) -> Path:
-        """Where the member's facts are."""
         return self.data_dir.parent / "headrace-member.json"
 
     def _rules(self) -> list[tuple[bool, str]]:

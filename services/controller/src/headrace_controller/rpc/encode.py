@@ -54,7 +54,6 @@ def wanted_topic(topic: pb.NewTopic) -> Wanted:
 
 
 def assignments(entries: Iterable[pb.ReplicaAssignment]) -> Assignments:
-    """Placement by hand."""
     return tuple(tuple(map(NodeId, entry.replicas)) for entry in entries)
 
 

@@ -172,7 +172,6 @@ class BrokerConnections:
         return answer.producer_id, answer.producer_epoch
 
     def stub(self, at: Endpoint) -> BrokerAsyncStub:
-        """The stub of one broker."""
         stub = self._stubs.get(at)
         if stub is None:
             stub = self._stubs[at] = BrokerStub(self.channel(at))

@@ -143,7 +143,6 @@ class _Watch:
             self._timer = call_later_ms(LOOK_S * 1_000, self._look)
 
     def end(self) -> None:
-        """Look no more."""
         self._timer.cancel()
 
 

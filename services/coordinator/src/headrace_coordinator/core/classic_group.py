@@ -136,7 +136,6 @@ class ClassicGroup:
         return any(topic in subscription.topics for m in self.members for _, subscription in m.protocols)
 
     def describe(self) -> GroupDescription:
-        """For people."""
         members = tuple(m.describe(assigned=self.state is _STABLE) for m in self.members)
         return GroupDescription(
             self.group_id, GroupProtocol.CLASSIC, self.state, self.generation, -1, self.protocol, members

@@ -123,7 +123,6 @@ class ClassicMembers:
         return identified(self._by_id.get(member_id), self.holder(instance_id), member_id, instance_id)
 
     def add(self, member: ClassicMember) -> None:
-        """A newcomer."""
         assert member.member_id not in self._by_id, "member ids are unique"
         self._by_id[member.member_id] = member
         if member.instance_id is not None:
@@ -131,7 +130,6 @@ class ClassicMembers:
         self._known_by.update({name for name, _ in member.protocols})
 
     def remove(self, member: ClassicMember) -> None:
-        """It is out."""
         del self._by_id[member.member_id]
         if member.instance_id is not None:
             del self._by_instance[member.instance_id]

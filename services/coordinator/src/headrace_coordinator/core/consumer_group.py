@@ -115,7 +115,6 @@ class ConsumerGroup:
         return GroupState.STABLE if there else GroupState.RECONCILING
 
     def describe(self) -> GroupDescription:
-        """For people."""
         members = tuple(
             MemberDescription(
                 member_id=m.member_id,

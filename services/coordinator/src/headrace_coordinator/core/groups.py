@@ -80,7 +80,6 @@ class Group:
         return None
 
     def listing(self, group_id: str) -> GroupListing:
-        """Its line in a list."""
         if self.membership is None:
             return GroupListing(group_id, None, GroupState.EMPTY, 0)
         classic = isinstance(self.membership, ClassicGroup)
@@ -88,7 +87,6 @@ class Group:
         return GroupListing(group_id, protocol, self.membership.state, len(self.membership.members))
 
     def description(self, group_id: str) -> GroupDescription:
-        """For people."""
         if self.membership is None:
             return GroupDescription(group_id, None, GroupState.EMPTY, -1, -1, "", ())
         return self.membership.describe()

@@ -122,7 +122,6 @@ class Ownership:
     """What has become free since somebody looked."""
 
     def is_free(self, partition: PartitionId) -> bool:
-        """Nobody holds it."""
         return partition not in self._owner
 
     def take(self, partitions: Iterable[PartitionId], member_id: str) -> None:

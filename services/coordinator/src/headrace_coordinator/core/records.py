@@ -177,12 +177,10 @@ GroupRecord = ClassicRecord | ConsumerRecord
 
 
 def group_key(group_id: str) -> bytes:
-    """Key of the group's record."""
     return _GROUP_KEY.pack(group_id)
 
 
 def offset_key(group_id: str, partition: PartitionId) -> bytes:
-    """Key of one committed offset."""
     return _OFFSET_KEY.pack(group_id, *partition)
 
 
@@ -218,7 +216,6 @@ def read_key(key: bytes) -> OffsetKey | PendingKey | str | None:
 
 
 def offset_value(committed: CommittedOffset) -> bytes:
-    """Value of one committed offset."""
     topic, metadata = committed.topic.encode(), committed.metadata.encode()
     head = _OFFSET.pack(
         FORMAT, committed.offset, committed.leader_epoch, committed.committed_at_ms, len(topic), len(metadata)
@@ -308,7 +305,6 @@ _CONSUMER: Final = fields(ConsumerRecord, I32, I32, I64, _TOPICS, many(_CONSUMER
 
 
 def group_value(record: GroupRecord) -> bytes:
-    """Value of a group's record."""
     if isinstance(record, ClassicRecord):
         return bytes((FORMAT, GroupProtocol.CLASSIC.value)) + _CLASSIC.pack(record)
     return bytes((FORMAT, GroupProtocol.CONSUMER.value)) + _CONSUMER.pack(record)

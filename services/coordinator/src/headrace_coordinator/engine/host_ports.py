@@ -33,7 +33,6 @@ class HostPorts:
     """For groups."""
 
     def moment(self) -> Moment:
-        """Now."""
         return Moment(self.clock.monotonic_ms(), self.clock.now_ms())
 
 

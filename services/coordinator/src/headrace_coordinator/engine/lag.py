@@ -68,7 +68,6 @@ class LagWatch:
             await self.look()
 
     async def look(self) -> None:
-        """Look once."""
         hosts = self._coordinator.hosts
         listings = [(host, group) for host in hosts for group in host.listing()]
         wanted: list[tuple[str, str, PartitionId, Offset]] = []

@@ -57,12 +57,10 @@ class Outbox(Generic[V]):
 
     @property
     def held(self) -> int:
-        """Effects that wait."""
         return len(self._behind_gathering) + len(self._behind_under_way)
 
     @property
     def rows(self) -> int:
-        """Records that gather."""
         return len(self._rows) + len(self._groups)
 
     def take(self, effects: Iterable[Persist | PersistGroup | V], *, proof: bool) -> None:

@@ -80,7 +80,6 @@ class ShardHost(Host[Shard, Event, Visible]):
     # --- called by the coordinator ----------------------------------------------------------------------------
 
     def topics_changed(self, topics: Topics) -> None:
-        """The image has other topics."""
         self._topics = topics
         if self.phase is Phase.SERVING:
             self._take_in(self._topics_event)

@@ -37,7 +37,6 @@ class MemberStream:
         self._room.set()
 
     def taken(self) -> None:
-        """A request was taken in."""
         self._requests += 1
         if self._requests >= REQUESTS_MAX:
             self._room.clear()

@@ -60,7 +60,6 @@ class TransactionWatch:
             self.look()
 
     def look(self) -> None:
-        """Look once."""
         now_ms = self._clock.now_ms()
         tallies = [tally for host in self._transactions.hosts if (tally := host.tally()) is not None]
 

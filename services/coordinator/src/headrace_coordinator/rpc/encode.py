@@ -152,7 +152,6 @@ def group_protocol(protocol: GroupProtocol | None) -> pb.GroupProtocol.ValueType
 
 
 def encode_listing(one: GroupListing) -> pb.GroupListing:
-    """One line of a list."""
     return pb.GroupListing(
         group_id=one.group_id,
         protocol=group_protocol(one.protocol),

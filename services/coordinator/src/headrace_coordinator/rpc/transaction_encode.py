@@ -56,7 +56,6 @@ def state(value: TxnState) -> pb.TxnState.ValueType:
 
 
 def encode_listing(one: TransactionListing) -> pb.TransactionListing:
-    """One line of a list."""
     return pb.TransactionListing(
         transactional_id=one.transactional_id,
         producer_id=one.producer.producer_id,

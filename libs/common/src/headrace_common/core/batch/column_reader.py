@@ -164,7 +164,6 @@ class BytesColumn:
             raise CorruptBatch("a column's offsets do not cover its bytes")
 
     def to_list(self) -> list[bytes | None]:
-        """The byte strings."""
         if self.count >= SMALL:
             if not has_arrow():
                 return self._sliced()

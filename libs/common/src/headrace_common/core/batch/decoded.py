@@ -58,7 +58,6 @@ class DecodedBatch(ABC):
 
     @property
     def record_count(self) -> int:
-        """How many records there are."""
         return self.header.record_count
 
     @property

@@ -111,7 +111,6 @@ class BatchHeader(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """The offset after this batch."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property

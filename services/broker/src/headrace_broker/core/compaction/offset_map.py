@@ -220,7 +220,6 @@ def _together(parts: list[tuple[pa.Array[Any], Offsets]]) -> Iterator[tuple[pa.A
 
 
 def offsets_of(batch: DecodedBatch) -> Offsets:
-    """Of each record."""
     import numpy as np
 
     header = batch.header

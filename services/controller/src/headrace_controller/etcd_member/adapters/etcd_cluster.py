@@ -46,7 +46,6 @@ class EtcdCluster:
                 await channel.close()
 
     async def claim(self, name: str) -> str:
-        """See the port."""
 
         async def ask(channel: grpc.aio.Channel) -> str:
             lease = await rpc.LeaseStub(channel).LeaseGrant(rpc.LeaseGrantRequest(TTL=_TURN_S), timeout=_TIMEOUT_S)
@@ -62,7 +61,6 @@ class EtcdCluster:
         return await self._ask(ask)
 
     async def release(self, name: str) -> None:
-        """See the port."""
 
         async def ask(channel: grpc.aio.Channel) -> None:
             await _transact(
@@ -72,7 +70,6 @@ class EtcdCluster:
         await self._ask(ask)
 
     async def members(self) -> tuple[Member, ...]:
-        """See the port."""
 
         async def ask(channel: grpc.aio.Channel) -> tuple[Member, ...]:
             request = rpc.MemberListRequest(linearizable=True)
@@ -81,7 +78,6 @@ class EtcdCluster:
         return await self._ask(ask)
 
     async def add(self, peer_url: str) -> tuple[Member, ...]:
-        """See the port."""
 
         async def ask(channel: grpc.aio.Channel) -> tuple[Member, ...]:
             request = rpc.MemberAddRequest(peerURLs=[peer_url])
@@ -90,7 +86,6 @@ class EtcdCluster:
         return await self._ask(ask)
 
     async def remove(self, member: Member) -> None:
-        """See the port."""
 
         async def ask(channel: grpc.aio.Channel) -> None:
             await rpc.ClusterStub(channel).MemberRemove(rpc.MemberRemoveRequest(ID=member.id), timeout=_TIMEOUT_S)

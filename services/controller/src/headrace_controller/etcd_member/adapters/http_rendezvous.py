@@ -75,7 +75,6 @@ class HttpLookout:
         self._timeout_s = timeout_ms / 1_000
 
     async def look(self, peer: Peer) -> Sight:
-        """See the port."""
         try:
             async with limit_s(self._timeout_s):
                 status, _, body = await _get(peer.url, PATH)

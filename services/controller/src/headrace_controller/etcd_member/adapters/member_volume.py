@@ -21,14 +21,12 @@ class MemberVolume:
         return log.is_dir() and any(entry.suffix == ".wal" for entry in log.iterdir())
 
     def load(self) -> Facts | None:
-        """See the port."""
         try:
             return decode(self._facts_file.read_bytes())
         except FileNotFoundError:
             return None
 
     def store(self, facts: Facts) -> None:
-        """See the port."""
         write_whole(self._facts_file, encode(facts))
 
 

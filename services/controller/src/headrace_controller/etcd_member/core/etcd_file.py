@@ -82,5 +82,4 @@ def settings(
 
 
 def render(content: Mapping[str, Any]) -> str:
-    """As a file."""
     return "".join(f"{name}: {json.dumps(value)}\n" for name, value in content.items())

@@ -51,7 +51,6 @@ class Facts:
         return replace(self.promising(roster), phase=Phase.NEW)
 
     def at(self, phase: Phase) -> Facts:
-        """Come so far."""
         return replace(self, phase=phase)
 
 

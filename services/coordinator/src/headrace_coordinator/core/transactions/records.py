@@ -82,12 +82,10 @@ _NEVER: Final = Decided(Producer(NO_PRODUCER, -1), False, EndCause.CLIENT, NO_NO
 
 
 def transaction_key(transactional_id: str) -> bytes:
-    """Key of an id's record."""
     return _KEYS[Kind.TRANSACTION].pack(transactional_id)
 
 
 def owner_key(owner: str) -> bytes:
-    """Key of an owner's record."""
     return _KEYS[Kind.OWNER].pack(owner)
 
 

@@ -133,7 +133,6 @@ class Transaction:
         return tuple(PartitionId(TopicId(topic), number) for topic, number in PARTITION.iter_unpack(self.packed))
 
     def listing(self) -> TransactionListing:
-        """One line of a list."""
         return TransactionListing(
             self.transactional_id, self.producer, self.state, self.started_at_ms, self.prepared_at_ms
         )
