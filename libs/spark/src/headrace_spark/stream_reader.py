@@ -156,11 +156,9 @@ class StreamQuery:
         self._snapshot: Snapshot | None = None
 
     def initial(self) -> Positions:
-        """See ``InitialAsked``."""
         return self._positions(InitialAsked(os.urandom(8).hex()))
 
     def available_now(self) -> None:
-        """See ``AvailableNowAsked``."""
         self._ask(AvailableNowAsked())
 
     def latest(self, start: Positions, offsets_max: int | None, *, everything: bool) -> Positions:
@@ -176,7 +174,6 @@ class StreamQuery:
         return self._planner.latest
 
     def tasks(self, start: Positions, end: Positions) -> list[InputPartition]:
-        """See ``PlanAsked``."""
         planned = self._ask(PlanAsked(start, end))
         assert isinstance(planned, Planned), "a plan is what was asked for"
         if not planned.ranges:

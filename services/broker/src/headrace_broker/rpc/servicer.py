@@ -328,7 +328,6 @@ class _Inbox:
         self._closed = False
 
     async def put(self, request: pb.FetchRequest) -> None:
-        """One was read."""
         self._waiting.append(request)
         self._filled.set()
         if len(self._waiting) >= FETCHES_READ_AHEAD:

@@ -59,7 +59,6 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         self._encoded: OrderedDict[int, tuple[ImageDelta, cluster_pb2.MetadataUpdate]] = OrderedDict()
 
     async def RegisterNode(self, request: pb.RegisterNodeRequest, context: Context) -> pb.RegisterNodeResponse:
-        """See controller.proto."""
         node = node_from_proto(request.node)
         self._gate.hold(self._gate.caller(context), node.key)
         joining = Joining(
@@ -80,7 +79,6 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         )
 
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Context) -> pb.HeartbeatResponse:
-        """See controller.proto."""
         key = _node_key(request.role, request.id)
         self._gate.hold(self._gate.caller(context), key)
         heartbeat = Heartbeat(
@@ -96,7 +94,6 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         return pb.HeartbeatResponse(fenced=vitals.fenced, may_shut_down=vitals.may_shut_down)
 
     async def UnregisterNode(self, request: pb.UnregisterNodeRequest, context: Context) -> pb.UnregisterNodeResponse:
-        """See controller.proto."""
         key = _node_key(request.role, request.id)
         self._gate.hold(self._gate.caller(context), key, Role.ADMIN)
         await self._engine.unregister(key)
@@ -105,13 +102,11 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
     async def WatchMetadata(
         self, request: pb.WatchMetadataRequest, context: Context
     ) -> AsyncIterator[cluster_pb2.MetadataUpdate]:
-        """See controller.proto."""
         node = node_key_from_proto(request.node) if request.HasField("node") else None
         async for step in self._engine.watch(node):
             yield self._once(step)
 
     async def DescribeCluster(self, request: pb.DescribeClusterRequest, context: Context) -> pb.DescribeClusterResponse:
-        """See controller.proto."""
         status = self._engine.describe_cluster()
         image, health = status.image, status.health
         active = image.active_controller
@@ -136,7 +131,6 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         )
 
     async def CreateTopics(self, request: pb.CreateTopicsRequest, context: Context) -> pb.CreateTopicsResponse:
-        """See controller.proto."""
         _check_count(len(request.topics), _TOPICS_MAX)
         if not 1 <= request.timeout_ms <= _TIMEOUT_MS_MAX:
             raise Rejected(f"timeout_ms takes 1 to {_TIMEOUT_MS_MAX}, not {request.timeout_ms}")
@@ -154,7 +148,6 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         return pb.CreateTopicsResponse(topics=[encode.topic_result(t.name, r) for t, r in named])
 
     async def DeleteTopics(self, request: pb.DeleteTopicsRequest, context: Context) -> pb.DeleteTopicsResponse:
-        """See controller.proto."""
         _check_count(len(request.names), _TOPICS_MAX)
         check_once(request.names)
         self._engine.require_active()
@@ -166,12 +159,10 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         return pb.DeleteTopicsResponse(topics=topics)
 
     async def ListTopics(self, request: pb.ListTopicsRequest, context: Context) -> pb.ListTopicsResponse:
-        """See controller.proto."""
         page = self._engine.list_topics(request.after, request.limit, include_internal=request.include_internal)
         return pb.ListTopicsResponse(topics=map(topic_to_proto, page.topics), more=page.more, total=page.total)
 
     async def DescribeTopics(self, request: pb.DescribeTopicsRequest, context: Context) -> pb.DescribeTopicsResponse:
-        """See controller.proto."""
         _check_count(len(request.names), _NAMES_MAX)
         results = [encode.topic_result(n, self._engine.describe_topic(n) or unknown_topic(n)) for n in request.names]
         return pb.DescribeTopicsResponse(topics=results)
@@ -179,7 +170,6 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
     async def CreatePartitions(
         self, request: pb.CreatePartitionsRequest, context: Context
     ) -> pb.CreatePartitionsResponse:
-        """See controller.proto."""
         self._engine.require_active()
         placed = encode.assignments(request.assignments)
         growth = self._engine.create_partitions(
@@ -189,7 +179,6 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         return pb.CreatePartitionsResponse(result=encode.topic_result(request.name, result))
 
     async def DescribeConfigs(self, request: pb.DescribeConfigsRequest, context: Context) -> pb.DescribeConfigsResponse:
-        """See controller.proto."""
         _check_count(len(request.resources), _TOPICS_MAX)
         results = []
         for resource in request.resources:
@@ -204,7 +193,6 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
     async def IncrementalAlterConfigs(
         self, request: pb.IncrementalAlterConfigsRequest, context: Context
     ) -> pb.IncrementalAlterConfigsResponse:
-        """See controller.proto."""
         _check_count(len(request.resources), _TOPICS_MAX)
         check_once([f"{r.resource.type}/{r.resource.name}" for r in request.resources])
         self._engine.require_active()
@@ -221,7 +209,6 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
     async def AllocateProducerIds(
         self, request: pb.AllocateProducerIdsRequest, context: Context
     ) -> pb.AllocateProducerIdsResponse:
-        """See controller.proto."""
         broker = self._broker(context, request.broker_id)
         block = await self._engine.allocate_producer_ids(broker, request.broker_epoch)
         return pb.AllocateProducerIdsResponse(first_id=block.start, count=len(block))
@@ -229,7 +216,6 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
     async def ConfirmDeletions(
         self, request: pb.ConfirmDeletionsRequest, context: Context
     ) -> pb.ConfirmDeletionsResponse:
-        """See controller.proto."""
         topic_ids = [topic_id_from_proto(i) for i in request.topic_ids]
         partitions = [partition_id_from_proto(p) for p in request.partitions]
         broker = self._broker(context, request.broker_id)
@@ -237,7 +223,6 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         return pb.ConfirmDeletionsResponse()
 
     async def AlterPartitions(self, request: pb.AlterPartitionsRequest, context: Context) -> pb.AlterPartitionsResponse:
-        """See controller.proto."""
         broker = self._broker(context, request.broker_id)
         _check_count(len(request.partitions), _ISR_CHANGES_MAX)
         proposals = [encode.proposal(p) for p in request.partitions]
@@ -247,7 +232,6 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         return pb.AlterPartitionsResponse(partitions=[encode.isr_result(p.id, r) for p, r in named])
 
     async def ElectLeaders(self, request: pb.ElectLeadersRequest, context: Context) -> pb.ElectLeadersResponse:
-        """See controller.proto."""
         kind = encode.election(request.type)
         ids = _partitions(request.partitions)
         outcomes = await self._engine.elect(kind, ids)
@@ -256,7 +240,6 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
     async def AlterReassignments(
         self, request: pb.AlterReassignmentsRequest, context: Context
     ) -> pb.AlterReassignmentsResponse:
-        """See controller.proto."""
         _check_count(len(request.reassignments), _NAMES_MAX)
         ids = _partitions(request.reassignments)
         asked = zip(ids, request.reassignments, strict=True)
@@ -268,28 +251,23 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
     async def ListReassignments(
         self, request: pb.ListReassignmentsRequest, context: Context
     ) -> pb.ListReassignmentsResponse:
-        """See controller.proto."""
         found = self._engine.list_reassignments(_partitions(request.partitions))
         return pb.ListReassignmentsResponse(partitions=map(partition_to_proto, found))
 
     async def DrainBroker(self, request: pb.DrainBrokerRequest, context: Context) -> pb.DrainBrokerResponse:
-        """See controller.proto."""
         left = await self._engine.drain(NodeId(request.broker_id), drained=request.drained)
         return pb.DrainBrokerResponse(still_leading=left)
 
     async def EnsureInternalTopic(
         self, request: pb.EnsureInternalTopicRequest, context: Context
     ) -> pb.EnsureInternalTopicResponse:
-        """See controller.proto."""
         revision = await self._engine.ensure_internal_topic(shard_kind_from_proto(request.kind))
         return pb.EnsureInternalTopicResponse(revision=revision)
 
     async def DescribeRestore(self, request: pb.DescribeRestoreRequest, context: Context) -> pb.DescribeRestoreResponse:
-        """See controller.proto."""
         return encode.restore_status(await self._engine.describe_restore(strays=request.strays))
 
     async def AdoptTopic(self, request: pb.AdoptTopicRequest, context: Context) -> pb.AdoptTopicResponse:
-        """See controller.proto."""
         self._engine.require_active()
         topic_id = topic_id_from_proto(request.topic_id)
         name = request.name if request.HasField("name") else None
