@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
-from libs.sdk.tests.twin.backend import MemoryBackend
+from libs.sdk.tests.kit.cluster import LabCluster, Labs
 
 import headrace
 from headrace import Record, TopicPartition, aio
@@ -15,18 +16,14 @@ from headrace_common.core.batch import (
     Codec,
     RecordColumns,
     build_batch,
-    build_gap_batch,
     build_row_batch,
-    emptied,
     read_header,
-    stamp,
-    without,
 )
-from headrace_common.core.batch.decode import decode_batch
 
 from .broker_thread import BrokerThread
 
 T0 = TopicPartition("c", 0)
+T = TopicPartition("t", 0)
 NOW_MS = 1_700_000_000_000
 PATIENCE_S = 20
 Written = tuple[bytes, bytes | None]
@@ -183,58 +180,48 @@ def test_times_are_found_behind_what_is_gone(broker: BrokerThread) -> None:
             assert (None if found is None else found.offset) == next((o for o in left if o >= offset), None)
 
 
-# --- groups, in memory ----------------------------------------------------------------------------------------------
+# --- groups ---------------------------------------------------------------------------------------------------------
+
+KEPT = (3, 11, 12)
+END = 30
 
 
-def rewritten(memory: MemoryBackend, keep: Callable[[int], bool], *, gaps: bool) -> None:
-    """Compaction of ``t-0``: records that are not kept go, runs of empty batches become gaps, or stay as headers."""
-    log = memory.cluster.log("t", 0)
-    batches: list[bytes] = []
-    for batch in log.batches:
-        header = read_header(batch)
-        mask = [keep(offset) for offset in decode_batch(batch).offsets()]
-        if any(mask):
-            batches.append(stamp(without(batch, mask), header.base_offset, header.leader_epoch))
-        elif not gaps:
-            batches.append(stamp(emptied(batch), header.base_offset, header.leader_epoch))
-        else:
-            base = header.base_offset
-            if batches and not (last := read_header(batches[-1])).record_count:
-                base = last.base_offset
-                batches.pop()
-            batches.append(
-                build_gap_batch(base, header.next_offset, header.leader_epoch, base_timestamp=0, max_timestamp=0)
-            )
-    log.batches = batches
-    log._ends = [read_header(batch).next_offset for batch in batches]
+async def sparse_log(cluster: LabCluster, segment_ms: int) -> None:
+    """``KEPT`` is left of ``t-0``, and behind it nothing up to ``END``."""
+    cleaned = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0, "delete_retention_ms": 0}
+    cluster.create_topic("t", segment_ms=segment_ms, **cleaned)
+    async with cluster.aio_producer(linger_ms=0) as producer:
+        for number in range(END):
+            key, value = (b"%d" % number if number in KEPT else b"k"), None if number == END - 1 else b"v"
+            await (await producer.send("t", value, key=key))
+    cluster.pass_time(60)
 
 
-@pytest.mark.parametrize("gaps", [True, False], ids=["gaps", "headers"])
+@pytest.mark.parametrize(("segment_ms", "least", "most"), [(10_000, 3, 10), (1, 20, 27)], ids=["gaps", "headers"])
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
-def test_a_group_commits_behind_what_compaction_left_nothing_of(gaps: bool, isolation: str) -> None:
-    memory = MemoryBackend()
-    memory.create_topic("t")
-    with memory.producer(linger_ms=0) as producer:
-        for number in range(30):
-            producer.send("t", b"%d" % number, key=b"k").result(10)
-    rewritten(memory, lambda offset: offset in (3, 11, 12), gaps=gaps)
-    tp = TopicPartition("t", 0)
+async def test_a_group_commits_behind_what_compaction_left_nothing_of(
+    labs: Labs, segment_ms: int, least: int, most: int, isolation: str
+) -> None:
+    cluster = labs()
+    await sparse_log(cluster, segment_ms)
+    left = [read_header(batch).record_count for batch in cluster.log("t").batches]
+    assert left.count(1) == len(KEPT)
+    assert least <= left.count(0) <= most, "long segments have gaps, those of one batch its header"
 
-    def read(start: int | None) -> tuple[list[int], int]:
-        with memory.consumer("t", group_id="g", isolation_level=isolation) as consumer:
+    async def read(start: int | None) -> tuple[list[int], int]:
+        async with cluster.aio_consumer("t", group_id="g", isolation_level=isolation) as consumer:
             if start is not None:
-                consumer.poll(timeout_ms=2_000, max_records=1)
-                consumer.seek(tp, start)
+                await consumer.poll(timeout_ms=10_000, max_records=1)
+                consumer.seek(T, start)
             found: list[int] = []
-            deadline = time.monotonic() + PATIENCE_S
-            while not consumer.assignment() or consumer.position(tp) < 30:
-                found += [record.offset for record in consumer.poll(timeout_ms=50)]
-                assert time.monotonic() < deadline
-            consumer.commit()
-            assert consumer.lag() == {tp: 0}
-            return found, consumer.committed([tp])[tp].offset
+            async with asyncio.timeout(PATIENCE_S):
+                while not consumer.assignment() or await consumer.position(T) < END:
+                    found += [record.offset for record in await consumer.poll(timeout_ms=50)]
+            await consumer.commit()
+            assert await consumer.lag() == {T: 0}
+            return found, (await consumer.committed([T]))[T].offset
 
-    assert read(None) == ([3, 11, 12], 30)
-    assert read(None) == ([], 30), "the next member has nothing to read again"
-    assert read(5) == ([11, 12], 30)
-    assert read(20) == ([], 30)
+    assert await read(None) == ([*KEPT], END)
+    assert await read(None) == ([], END), "the next member has nothing to read again"
+    assert await read(5) == ([11, 12], END)
+    assert await read(20) == ([], END)
