@@ -337,6 +337,13 @@ def test_who_leaves_is_out_at_once_and_the_rest_rebalances(w: World) -> None:
     assert w.joined(1).generation == 2
 
 
+def test_who_is_put_out_over_another_stream_while_it_waits_is_answered(w: World) -> None:
+    w.join(1)
+    [waiting] = [member.member_id for member in w.description().members]
+    assert w.leave(99, waiting) is E.NONE
+    assert code(w.last(1)) is E.UNKNOWN_MEMBER_ID, "who joins sends no heartbeats that would tell it"
+
+
 def test_when_the_last_one_leaves_the_group_is_empty_in_a_new_generation(w: World) -> None:
     (a,) = w.stable(1)
     w.leave(1, a)

@@ -192,7 +192,7 @@ def _leave(group: ClassicGroup, event: Left) -> None:
         member.awaits = Awaits.NOTHING
         group.renew_session(member, event.at)
     else:
-        by_itself = bool(event.member_id)
+        by_itself = own == event.stream
         group.drop(member, None if by_itself else UnknownMemberId("the member was removed from the group"))
     group.send(event.stream, LeaveAnswer(None))
     if own == event.stream:
