@@ -11,6 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from random import Random
 from typing import Any, Final
 from unittest.mock import patch
@@ -34,6 +35,7 @@ from headrace_coordinator.core.records import ClassicRecord, GroupRecord
 from headrace_coordinator.core.values import GroupState, MemberState
 from headrace_lab.cluster import Cluster
 from headrace_lab.loop import NODE
+from headrace_proto.v1.coordinator_pb2 import CommitOffsetsRequest
 
 CALM_S_MAX: Final = 120.0
 SETTLE_S: Final = 8.0
@@ -296,7 +298,7 @@ class World:
 @contextmanager
 def bad_connections(world: World) -> Iterator[None]:
     """Copies of appends arrive again later, answers to them are lost, and commits hang, as the world has it."""
-    produced, committed = BrokerConnections.produce, GrpcTransport.commit_offsets
+    produced, called = BrokerConnections.produce, GrpcTransport.group_call
 
     async def produce(connections: BrokerConnections, at: Any, entry: Any, timeout_ms: int) -> Any:
         copies = 0.0 if world.quiet else world.profile.copies
@@ -315,7 +317,11 @@ def bad_connections(world: World) -> Iterator[None]:
         except Exception:  # noqa: BLE001 - nobody waits for it
             world.counts["late copies refused"] += 1
 
-    async def commit_offsets(transport: Any, coordinator: Any, request: Any, timeout_ms: float) -> Any:
+    def group_call(transport: Any, method: Any, request: Any) -> Any:
+        call = called(transport, method, request)
+        return call if not isinstance(request, CommitOffsetsRequest) else partial(commit, call)
+
+    async def commit(call: Any, coordinator: Any, timeout_ms: float) -> Any:
         name, loop = NODE.get().name, asyncio.get_running_loop()
         member = next((m for m in world.members if m.name == name), None)
         wait_s = 0.0 if member is None else member.held_until - loop.time()
@@ -325,11 +331,11 @@ def bad_connections(world: World) -> Iterator[None]:
             await asyncio.sleep(min(wait_s, timeout_ms / 1_000))
             if wait_s >= timeout_ms / 1_000:
                 raise RequestTimedOut("the request hung")
-        return await committed(transport, coordinator, request, timeout_ms)
+        return await call(coordinator, timeout_ms)
 
     with (
         patch.object(BrokerConnections, "produce", produce),
-        patch.object(GrpcTransport, "commit_offsets", commit_offsets),
+        patch.object(GrpcTransport, "group_call", group_call),
     ):
         yield
 

@@ -113,10 +113,15 @@ async def test_what_is_committed_is_fetched(world: World) -> None:
     stream = transport.membership(coordinator)
     stream.send(beat("one", 0))
     epoch = (await state(stream)).member_epoch
-    [result] = (await transport.commit_offsets(coordinator, commit("one", epoch, 7), 5_000)).results
+    [result] = (
+        await transport.group_call(lambda stub: stub.CommitOffsets, commit("one", epoch, 7))(coordinator, 5_000)
+    ).results
     assert (result.topic, result.partition, result.error) == ("t", 0, 0)
     request = pb.FetchOffsetsRequest(group_id="g", partitions=[pb.TopicPartitions(topic="t", partitions=[0, 1])])
-    found = {o.partition: o for o in (await transport.fetch_offsets(coordinator, request, 5_000)).offsets}
+    found = {
+        o.partition: o
+        for o in (await transport.group_call(lambda stub: stub.FetchOffsets, request)(coordinator, 5_000)).offsets
+    }
     assert (found[0].offset, found[0].leader_epoch, found[0].metadata) == (7, 3, "why")
     assert found[1].offset == -1
     await stream.close()
@@ -131,7 +136,9 @@ async def test_who_may_not_commit(world: World, member: str, generation: int, co
     stream = transport.membership(coordinator)
     stream.send(beat("one", 0))
     await state(stream)
-    [result] = (await transport.commit_offsets(coordinator, commit(member, generation, 7), 5_000)).results
+    [result] = (
+        await transport.group_call(lambda stub: stub.CommitOffsets, commit(member, generation, 7))(coordinator, 5_000)
+    ).results
     assert result.error
     assert code is None or result.error == code
     await stream.close()
@@ -139,7 +146,9 @@ async def test_who_may_not_commit(world: World, member: str, generation: int, co
 
 async def test_an_empty_group_is_committed_by_whoever_asks(world: World) -> None:
     transport, coordinator = world
-    [result] = (await transport.commit_offsets(coordinator, commit("", -1, 5), 5_000)).results
+    [result] = (
+        await transport.group_call(lambda stub: stub.CommitOffsets, commit("", -1, 5))(coordinator, 5_000)
+    ).results
     assert not result.error
 
 
@@ -173,7 +182,9 @@ async def test_a_sibling_is_a_connection_of_its_own(world: World) -> None:
     sibling = transport.sibling()
     await transport.close()
     request = pb.FetchOffsetsRequest(group_id="g", partitions=[pb.TopicPartitions(topic="t", partitions=[0])])
-    assert (await sibling.fetch_offsets(coordinator, request, 5_000)).offsets[0].offset == -1
+    assert (await sibling.group_call(lambda stub: stub.FetchOffsets, request)(coordinator, 5_000)).offsets[
+        0
+    ].offset == -1
     await sibling.close()
 
 
@@ -186,5 +197,7 @@ async def test_nobody_there_is_told_by_the_stream() -> None:
     with pytest.raises(NetworkFailed, match="no broker answered"):
         await transport.find_coordinator("g")
     with pytest.raises(NetworkFailed):
-        await transport.commit_offsets(Coordinator(NodeId(1), "127.0.0.1:1"), commit("", -1, 1), 1_000)
+        await transport.group_call(lambda stub: stub.CommitOffsets, commit("", -1, 1))(
+            Coordinator(NodeId(1), "127.0.0.1:1"), 1_000
+        )
     await transport.close()

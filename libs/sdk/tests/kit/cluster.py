@@ -161,7 +161,9 @@ class LabCluster:
         """Return when the coordinator of this id has its shard; until then it refuses what it is asked."""
 
         async def wait() -> None:
-            await self._found(lambda: self._transport.find_transaction_coordinator(transactional_id))  # makes shards
+            await self._found(
+                lambda: self._transport.find_coordinator(transactional_id, pb.TRANSACTION)
+            )  # makes shards
             while True:
                 [found] = (await self._admin.describe_transactions([transactional_id])).values()
                 if not (isinstance(found, HeadraceError) and found.retriable):
@@ -395,7 +397,7 @@ class LabCluster:
         request = group_pb.FetchOffsetsRequest(group_id=group, require_stable=stable)
         for name, count in topics.items():
             request.partitions.add(topic=name, partitions=range(count))
-        return await self._transport.fetch_offsets(coordinator, request, 10_000)
+        return await self._transport.group_call(lambda stub: stub.FetchOffsets, request)(coordinator, 10_000)
 
     async def _found(self, find: Callable[[], Coroutine[Any, Any, Coordinator]]) -> Coordinator:
         while True:

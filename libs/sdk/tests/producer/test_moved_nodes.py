@@ -92,15 +92,29 @@ async def member(transport: GrpcTransport, at: Coordinator) -> None:
 
 COORDINATOR_CALLS: dict[str, Callable[[GrpcTransport, Coordinator], Awaitable[Any]]] = {
     "Membership": member,
-    "CommitOffsets": lambda t, at: t.commit_offsets(at, group_pb.CommitOffsetsRequest(), 60_000),
-    "FetchOffsets": lambda t, at: t.fetch_offsets(at, group_pb.FetchOffsetsRequest(), 60_000),
-    "InitTransactionalId": lambda t, at: t.init_transactional_id(at, txn_pb.InitTransactionalIdRequest(), 60_000),
-    "EndTxn": lambda t, at: t.end_txn(at, txn_pb.EndTxnRequest(), 60_000),
-    "PrepareTxn": lambda t, at: t.prepare_txn(at, txn_pb.PrepareTxnRequest(), 60_000),
-    "DecidePrepared": lambda t, at: t.decide_prepared(at, txn_pb.DecidePreparedRequest(), 60_000),
-    "InitOwner": lambda t, at: t.init_owner(at, txn_pb.InitOwnerRequest(), 60_000),
-    "CommitUnit": lambda t, at: t.commit_unit(at, txn_pb.CommitUnitRequest(), 60_000),
-    "TxnOffsetCommit": lambda t, at: t.commit_offsets_in_txn(at, group_pb.TxnOffsetCommitRequest(), 60_000),
+    "CommitOffsets": lambda t, at: t.group_call(lambda stub: stub.CommitOffsets, group_pb.CommitOffsetsRequest())(
+        at, 60_000
+    ),
+    "FetchOffsets": lambda t, at: t.group_call(lambda stub: stub.FetchOffsets, group_pb.FetchOffsetsRequest())(
+        at, 60_000
+    ),
+    "InitTransactionalId": lambda t, at: t.transaction_call(
+        lambda stub: stub.InitTransactionalId, txn_pb.InitTransactionalIdRequest()
+    )(at, 60_000),
+    "EndTxn": lambda t, at: t.transaction_call(lambda stub: stub.EndTxn, txn_pb.EndTxnRequest())(at, 60_000),
+    "PrepareTxn": lambda t, at: t.transaction_call(lambda stub: stub.PrepareTxn, txn_pb.PrepareTxnRequest())(
+        at, 60_000
+    ),
+    "DecidePrepared": lambda t, at: t.transaction_call(
+        lambda stub: stub.DecidePrepared, txn_pb.DecidePreparedRequest()
+    )(at, 60_000),
+    "InitOwner": lambda t, at: t.transaction_call(lambda stub: stub.InitOwner, txn_pb.InitOwnerRequest())(at, 60_000),
+    "CommitUnit": lambda t, at: t.transaction_call(lambda stub: stub.CommitUnit, txn_pb.CommitUnitRequest())(
+        at, 60_000
+    ),
+    "TxnOffsetCommit": lambda t, at: t.group_call(lambda stub: stub.TxnOffsetCommit, group_pb.TxnOffsetCommitRequest())(
+        at, 60_000
+    ),
 }
 
 

@@ -1,16 +1,16 @@
-"""What ``port.TransactionCalls`` promises, kept by processes over gRPC."""
+"""What ``port.Transport`` promises, kept by processes over gRPC."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from itertools import count
 from typing import TypeVar
 
 import pytest
 
 from headrace._transport.grpc import GrpcTransport
-from headrace._transport.port import Coordinator, Transport
+from headrace._transport.port import CoordinatorCall, Transport
 from headrace.errors import (
     ErrorCode,
     FencedOwner,
@@ -52,11 +52,11 @@ class World:
             self.topic_id, self.leader = described.topic_id, NodeId(described.partitions[0].leader)
         return self
 
-    async def ask(self, call: Callable[[Coordinator], Awaitable[T]], key: str = "") -> T:
+    async def ask(self, call: CoordinatorCall[T], key: str = "") -> T:
         """The answer, or an error that does not pass."""
         while True:
             try:
-                return await call(await self.transport.find_transaction_coordinator(key or self.key))
+                return await call(await self.transport.find_coordinator(key or self.key, broker_pb2.TRANSACTION), MS)
             except HeadraceError as error:
                 if not error.retriable:
                     raise
@@ -66,7 +66,7 @@ class World:
         request = pb.InitTransactionalIdRequest(
             transactional_id=key or self.key, transaction_timeout_ms=60_000, owner_epoch=owner_epoch
         )
-        return await self.ask(lambda who: self.transport.init_transactional_id(who, request, MS), key)
+        return await self.ask(self.transport.transaction_call(lambda stub: stub.InitTransactionalId, request), key)
 
     async def write(
         self, me: pb.InitTransactionalIdResponse | pb.EndTxnResponse, value: bytes, sequence: int = 0, key: str = ""
@@ -94,7 +94,7 @@ class World:
         request = pb.EndTxnRequest(
             transactional_id=self.key, producer_id=me.producer_id, producer_epoch=me.producer_epoch, commit=commit
         )
-        return await self.ask(lambda who: self.transport.end_txn(who, request, MS))
+        return await self.ask(self.transport.transaction_call(lambda stub: stub.EndTxn, request))
 
     async def prepare(
         self, me: pb.InitTransactionalIdResponse, key: str = "", owner_epoch: int | None = None
@@ -105,19 +105,21 @@ class World:
             producer_epoch=me.producer_epoch,
             owner_epoch=owner_epoch,
         )
-        return (await self.ask(lambda who: self.transport.prepare_txn(who, request, MS), key)).token
+        return (await self.ask(self.transport.transaction_call(lambda stub: stub.PrepareTxn, request), key)).token
 
     async def decide(self, token: pb.PreparedToken, *, commit: bool) -> pb.DecidePreparedResponse:
         request = pb.DecidePreparedRequest(token=token, commit=commit)
-        return await self.ask(lambda who: self.transport.decide_prepared(who, request, MS))
+        return await self.ask(self.transport.transaction_call(lambda stub: stub.DecidePrepared, request))
 
     async def become(self, owner: str, claim: int | None = None) -> pb.InitOwnerResponse:
         request = pb.InitOwnerRequest(owner=owner, claim=claim)
-        return await self.ask(lambda who: self.transport.init_owner(who, request, MS), owner)
+        return await self.ask(self.transport.transaction_call(lambda stub: stub.InitOwner, request), owner)
 
     async def unit(self, owner: str, epoch: int, sequence: int, *tokens: pb.PreparedToken) -> bool:
         request = pb.CommitUnitRequest(owner=owner, owner_epoch=epoch, sequence=sequence, tokens=tokens)
-        return (await self.ask(lambda who: self.transport.commit_unit(who, request, MS), owner)).repeated_sequence
+        return (
+            await self.ask(self.transport.transaction_call(lambda stub: stub.CommitUnit, request), owner)
+        ).repeated_sequence
 
     async def committed(self, count_: int) -> list[bytes | None]:
         """So many committed values, once they are there."""
@@ -210,9 +212,9 @@ async def test_timeouts_and_ids_that_cannot_be(world: World) -> None:
     for timeout_ms in (0, 10**9):
         request = pb.InitTransactionalIdRequest(transactional_id=world.key, transaction_timeout_ms=timeout_ms)
         with pytest.raises(InvalidTransactionTimeout):
-            await world.ask(lambda who, asked=request: world.transport.init_transactional_id(who, asked, MS))
+            await world.ask(world.transport.transaction_call(lambda stub: stub.InitTransactionalId, request))
     with pytest.raises(Rejected):
-        await world.transport.find_transaction_coordinator("x" * 250)
+        await world.transport.find_coordinator("x" * 250, broker_pb2.TRANSACTION)
     with pytest.raises(Rejected):
         await world.init("owner/needs-an-epoch")
 
@@ -385,7 +387,7 @@ async def hold(world: World, group: str, request: group_pb.TxnOffsetCommitReques
     while True:
         try:
             coordinator = await world.transport.find_coordinator(group)
-            answer = await world.transport.commit_offsets_in_txn(coordinator, request, MS)
+            answer = await world.transport.group_call(lambda stub: stub.TxnOffsetCommit, request)(coordinator, MS)
             codes = [ErrorCode(result.error) for result in answer.results]
         except HeadraceError as error:
             codes = [error.code]
@@ -399,5 +401,5 @@ async def fetched(world: World, group: str) -> group_pb.CommittedOffset:
     request = group_pb.FetchOffsetsRequest(group_id=group, require_stable=True)
     request.partitions.add(topic=world.topic, partitions=[0])
     coordinator = await world.transport.find_coordinator(group)
-    [offset] = (await world.transport.fetch_offsets(coordinator, request, MS)).offsets
+    [offset] = (await world.transport.group_call(lambda stub: stub.FetchOffsets, request)(coordinator, MS)).offsets
     return offset

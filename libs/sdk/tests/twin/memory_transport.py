@@ -66,8 +66,11 @@ class MemoryTransport(MemoryTransactionCalls):
         await self._call("init_producer_id", request)
         return self._cluster.init_producer_id(request)
 
-    async def find_coordinator(self, group_id: str) -> Coordinator:
+    async def find_coordinator(self, key: str, kind: Any = pb.GROUP) -> Coordinator:
         """The one there is."""
+        if kind == pb.TRANSACTION:
+            return await self.find_transaction_coordinator(key)
+        group_id = key
         await self._call("find_coordinator", group_id)
         return self._cluster.groups.find(group_id)
 
@@ -88,6 +91,16 @@ class MemoryTransport(MemoryTransactionCalls):
         """At once."""
         await self._call("fetch_offsets", request)
         return self._cluster.groups.fetch(request)
+
+    def group_call(self, method: Any, request: Any) -> Any:
+        """By the name of the RPC."""
+
+        async def call(coordinator: Coordinator, timeout_ms: float) -> Any:
+            return await method(_Rpcs(self))(coordinator, request, timeout_ms)
+
+        return call
+
+    transaction_call = group_call
 
     def sibling(self) -> MemoryTransport:
         """Another connection."""
@@ -125,3 +138,14 @@ class MemoryTransport(MemoryTransactionCalls):
             await produce.close()
         for fetch in self._fetch.values():
             await fetch.close()
+
+
+class _Rpcs:
+    """Names of RPCs, for the calls of a transport."""
+
+    def __init__(self, transport: MemoryTransport) -> None:
+        self.CommitOffsets, self.FetchOffsets = transport.commit_offsets, transport.fetch_offsets
+        self.TxnOffsetCommit, self.EndTxn = transport.commit_offsets_in_txn, transport.end_txn
+        self.InitTransactionalId, self.PrepareTxn = transport.init_transactional_id, transport.prepare_txn
+        self.DecidePrepared, self.InitOwner = transport.decide_prepared, transport.init_owner
+        self.CommitUnit = transport.commit_unit

@@ -7,13 +7,13 @@ caller's to say: after a broken connection nobody knows whether a request was ca
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
 
 from headrace_common.adapters.controller_route import ControllerRoute
 from headrace_common.core.errors import Busy, HeadraceError, NotController, RequestTimedOut, UnknownOutcome
 from headrace_common.core.ids import Endpoint
-from headrace_common.rpc.calls import CallTo, name_unknown, never_sent
+from headrace_common.rpc.calls import A_co, CallTo, Method, Q_contra, name_unknown, never_sent
 from headrace_common.rpc.channels import PLAIN, Channels, Security
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import backoff_ms
@@ -21,17 +21,6 @@ from headrace_proto.v1.controller_pb2_grpc import ControllerStub
 
 if TYPE_CHECKING:
     from headrace_proto.v1.controller_pb2_grpc import ControllerAsyncStub
-
-Q_contra = TypeVar("Q_contra", contravariant=True)
-A_co = TypeVar("A_co", covariant=True)
-
-
-class Method(Protocol[Q_contra, A_co]):
-    """One RPC of a stub: ``lambda stub: stub.Heartbeat`` names it."""
-
-    def __call__(self, request: Q_contra, /, *, timeout: float) -> Awaitable[A_co]:
-        """Start the call; ``timeout`` is in seconds."""
-        ...
 
 
 class ControllerCalls:

@@ -10,8 +10,9 @@ has moved, so to them all of this is the network. Used by every adapter and by t
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from types import TracebackType
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -19,11 +20,22 @@ from headrace_common.core.errors import HeadraceError, NetworkFailed, UnknownOut
 from headrace_common.rpc.library import library
 from headrace_common.rpc.status import error_from_rpc
 
+Q_contra = TypeVar("Q_contra", contravariant=True)
+A_co = TypeVar("A_co", covariant=True)
+
 _NOT_SENT: Final = "the request was not sent"
 _UNKNOWN_NAME: Final = ("errors resolving", "dns resolution failed", "lookup failed", "lookup error")
 _REFUSED: Final = "connection refused"
 _NEVER_SENT: Final = (_NOT_SENT, "failed to connect", *_UNKNOWN_NAME)
 """What we and gRPC say when there was nobody to send a request to: nobody listens, or the name is not known now."""
+
+
+class Method(Protocol[Q_contra, A_co]):
+    """One RPC of a stub: ``lambda stub: stub.Heartbeat`` names it."""
+
+    def __call__(self, request: Q_contra, /, *, timeout: float) -> Awaitable[A_co]:
+        """Start the call; ``timeout`` is in seconds."""
+        ...
 
 
 class CallTo:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 from headrace._core import phases
 from headrace._descriptors import need_descriptors, needing_descriptors
 from headrace._runtime import Tasks, connected
+from headrace._transport.grpc_coordinators import CoordinatorCalls
 from headrace._transport.grpc_streams import Stream, StreamCall
-from headrace._transport.grpc_transactions import GrpcTransactionCalls
 from headrace._transport.whereabouts import Whereabouts
 from headrace.errors import ClientClosed, ClusterUnreachable
 from headrace.finding import ClusterAddress
@@ -110,7 +110,7 @@ def _begin(transport: GrpcTransport) -> None:
     connected(transport)
 
 
-class GrpcTransport(GrpcTransactionCalls):
+class GrpcTransport(CoordinatorCalls):
     """
     See ``port.Transport``. Made on any thread; used on one event loop.
 

@@ -1,24 +1,25 @@
 """
 What producers, consumers and the admin client need from a cluster.
 
-``grpc.py`` speaks to real brokers, ``memory.py`` is a cluster in this process; both pass the same contract suite.
-Messages are the generated ones of ``headrace_proto.v1``: they are built once per batch, never per record. All
-methods run on one event loop. Failures of a whole call are raised as ``HeadraceError``; failures of one partition
-are in the answer.
+``grpc.py`` speaks to real brokers. Messages are the generated ones of ``headrace_proto.v1``: they are built once per
+batch, never per record. All methods run on one event loop. Failures of a whole call are raised as ``HeadraceError``;
+failures of one partition are in the answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from headrace_common.core.ids import NodeId
+from headrace_common.rpc.calls import A_co, Method, Q_contra
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import coordinator_pb2 as group_pb
-from headrace_proto.v1 import transaction_pb2 as txn_pb
 
 if TYPE_CHECKING:
-    from headrace_proto.v1.admin_pb2_grpc import AdminAsyncStub  # exists for type checkers only
+    from headrace_proto.v1.admin_pb2_grpc import AdminAsyncStub  # exist for type checkers only
+    from headrace_proto.v1.coordinator_pb2_grpc import CoordinatorAsyncStub
+    from headrace_proto.v1.transaction_pb2_grpc import TransactionCoordinatorAsyncStub
 
 
 class ProduceStream(Protocol):
@@ -75,6 +76,10 @@ class Coordinator(NamedTuple):
         return f"coordinator {self.node} at {self.address}"
 
 
+CoordinatorCall: TypeAlias = Callable[[Coordinator, float], Awaitable[A_co]]
+"""Makes one call: to whom, and how long it may take in ms."""
+
+
 class MembershipStream(Protocol):
     """One ``Membership`` stream to one coordinator, from its opening to its end; a broken one is never used again."""
 
@@ -96,68 +101,7 @@ class MembershipStream(Protocol):
         ...
 
 
-class TransactionCalls(Protocol):
-    """
-    What is asked of coordinators of transactions. What is answered is durable; the outcome of a call that ended with
-    ``NetworkFailed`` or ``RequestTimedOut`` is unknown, and each may be made again. Errors are those of the service's
-    definition (``transaction.proto``), raised.
-    """
-
-    async def find_transaction_coordinator(self, key: str) -> Coordinator:
-        """
-        Who has a transactional id, or an owner of units, as any broker knows it.
-
-        Raises:
-            CoordinatorNotAvailable: nobody has it now.
-            NetworkFailed: no broker answered.
-            HeadraceError: what the broker says of the key.
-        """
-        ...
-
-    async def init_transactional_id(
-        self, coordinator: Coordinator, request: txn_pb.InitTransactionalIdRequest, timeout_ms: float
-    ) -> txn_pb.InitTransactionalIdResponse:
-        """Fence earlier producers of the id; waits for the end of what they left open."""
-        ...
-
-    async def end_txn(
-        self, coordinator: Coordinator, request: txn_pb.EndTxnRequest, timeout_ms: float
-    ) -> txn_pb.EndTxnResponse:
-        """Commit or abort."""
-        ...
-
-    async def prepare_txn(
-        self, coordinator: Coordinator, request: txn_pb.PrepareTxnRequest, timeout_ms: float
-    ) -> txn_pb.PrepareTxnResponse:
-        """Make it durable, undecided."""
-        ...
-
-    async def decide_prepared(
-        self, coordinator: Coordinator, request: txn_pb.DecidePreparedRequest, timeout_ms: float
-    ) -> txn_pb.DecidePreparedResponse:
-        """Commit or abort what is prepared."""
-        ...
-
-    async def init_owner(
-        self, coordinator: Coordinator, request: txn_pb.InitOwnerRequest, timeout_ms: float
-    ) -> txn_pb.InitOwnerResponse:
-        """Fence earlier owners."""
-        ...
-
-    async def commit_unit(
-        self, coordinator: Coordinator, request: txn_pb.CommitUnitRequest, timeout_ms: float
-    ) -> txn_pb.CommitUnitResponse:
-        """Commit many prepared transactions as one."""
-        ...
-
-    async def commit_offsets_in_txn(
-        self, coordinator: Coordinator, request: group_pb.TxnOffsetCommitRequest, timeout_ms: float
-    ) -> group_pb.CommitOffsetsResponse:
-        """Of the group's coordinator: take positions that count once the transaction is committed."""
-        ...
-
-
-class Transport(TransactionCalls, Protocol):
+class Transport(Protocol):
     """Connections to all brokers of one cluster, shared by everything of one client."""
 
     async def metadata(self, request: pb.MetadataRequest, *, elsewhere: bool = False) -> pb.MetadataResponse:
@@ -187,14 +131,14 @@ class Transport(TransactionCalls, Protocol):
         """From any broker. Raises: ``HeadraceError`` when none could answer."""
         ...
 
-    async def find_coordinator(self, group_id: str) -> Coordinator:
+    async def find_coordinator(self, key: str, kind: pb.CoordinatorType.ValueType = pb.GROUP) -> Coordinator:
         """
-        Who has the group, as any broker knows it.
+        Who has a group, or with ``TRANSACTION`` a transactional id or an owner of units, as any broker knows it.
 
         Raises:
             CoordinatorNotAvailable: nobody has it now.
             NetworkFailed: no broker answered.
-            HeadraceError: what the broker says of the group id.
+            HeadraceError: what the broker says of the key.
         """
         ...
 
@@ -202,16 +146,21 @@ class Transport(TransactionCalls, Protocol):
         """A new stream of one member; opened at once, what goes wrong is told by ``receive``."""
         ...
 
-    async def commit_offsets(
-        self, coordinator: Coordinator, request: group_pb.CommitOffsetsRequest, timeout_ms: float
-    ) -> group_pb.CommitOffsetsResponse:
-        """Raises: ``HeadraceError`` when the call as a whole failed."""
+    def group_call(
+        self, method: Callable[[CoordinatorAsyncStub], Method[Q_contra, A_co]], request: Q_contra
+    ) -> CoordinatorCall[A_co]:
+        """
+        A call to whoever coordinates a group: ``group_call(lambda stub: stub.FetchOffsets, request)``.
+
+        What is answered is durable; it may be made again. Raises, when it is made: what the service's definition says;
+        ``NetworkFailed``, ``RequestTimedOut``: the outcome is unknown.
+        """
         ...
 
-    async def fetch_offsets(
-        self, coordinator: Coordinator, request: group_pb.FetchOffsetsRequest, timeout_ms: float
-    ) -> group_pb.FetchOffsetsResponse:
-        """Raises: ``HeadraceError`` when the call as a whole failed."""
+    def transaction_call(
+        self, method: Callable[[TransactionCoordinatorAsyncStub], Method[Q_contra, A_co]], request: Q_contra
+    ) -> CoordinatorCall[A_co]:
+        """The same to whoever coordinates a transactional id, or an owner of units."""
         ...
 
     def sibling(self) -> Transport:

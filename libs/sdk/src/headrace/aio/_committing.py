@@ -110,7 +110,7 @@ class Committing:
         )
         coordinator = await self._coordinator.find()
         attempt_ms = min(ATTEMPT_MS, settings.request_timeout_ms)
-        response = await self._transport.commit_offsets(coordinator, request, attempt_ms)
+        response = await self._transport.group_call(lambda stub: stub.CommitOffsets, request)(coordinator, attempt_ms)
         return {
             TopicPartition(r.topic, r.partition): error_for(r.error, f"{r.topic}-{r.partition}: {r.message}")
             if r.error

@@ -11,15 +11,13 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from headrace._core.remedies import Asker, Remedy, remedy_for
-from headrace._transport.port import Coordinator
+from headrace._transport.port import Coordinator, CoordinatorCall
 from headrace.errors import ClusterUnreachable, HeadraceError, NetworkFailed, RequestTimedOut, WaitTimedOut
 from headrace.settings import ClientSettings
 from headrace_common.runtime.clock import Clock, limit_ms
 from headrace_common.runtime.entropy import backoff_ms
 
 A = TypeVar("A")
-Ask = Callable[[Coordinator, float], Awaitable[A]]
-"""One attempt: whom, and how long it may take in ms."""
 
 ATTEMPT_MS: Final = 6_000
 """How long one attempt may take: longer than a coordinator waits for its log, shorter than a session."""
@@ -67,7 +65,7 @@ class CoordinatorLink:
             self.known = None
         return remedy
 
-    async def ask(self, what: str, attempt: Ask[A], deadline_ms: float) -> A:
+    async def ask(self, what: str, attempt: CoordinatorCall[A], deadline_ms: float) -> A:
         """
         What the coordinator answers.
 
@@ -98,7 +96,7 @@ class CoordinatorLink:
             before = error
             await self._clock.sleep_ms(pause_ms)
 
-    async def _once(self, attempt: Ask[A], deadline_ms: float) -> A:
+    async def _once(self, attempt: CoordinatorCall[A], deadline_ms: float) -> A:
         if self.known is None:
             self.known = await self._found(max(1.0, deadline_ms - self._clock.monotonic_ms()))
         left_ms = max(1.0, deadline_ms - self._clock.monotonic_ms())

@@ -36,9 +36,10 @@ class GroupCoordinator(CoordinatorLink):
         if not partitions:
             return {}
         request = pb.FetchOffsetsRequest(group_id=self.group_id, partitions=listed(partitions, {}), require_stable=True)
+        call = self._transport.group_call(lambda stub: stub.FetchOffsets, request)
 
         async def attempt(coordinator: Coordinator, attempt_ms: float) -> dict[TopicPartition, Committed | None]:
-            return _found(partitions, await self._transport.fetch_offsets(coordinator, request, attempt_ms))
+            return _found(partitions, await call(coordinator, attempt_ms))
 
         what = f"the question for committed offsets of group {self.group_id!r}, within {timeout_ms:g} ms,"
         return await self.ask(what, attempt, self._clock.monotonic_ms() + timeout_ms)

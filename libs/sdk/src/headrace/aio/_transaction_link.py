@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from headrace._core.transaction import Call, TransactionCore
-from headrace.aio._coordinators import A, Ask, CoordinatorLink
+from headrace._transport.port import CoordinatorCall
+from headrace.aio._coordinators import A, CoordinatorLink
 from headrace.errors import ClusterUnreachable, ErrorCode, HeadraceError, WaitTimedOut
 
 
@@ -32,7 +33,7 @@ class Asking:
     async def ask(
         self,
         call: Call,
-        attempt: Ask[A],
+        attempt: CoordinatorCall[A],
         deadline_ms: float,
         link: CoordinatorLink | None = None,
         passes: Collection[ErrorCode] = (),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headrace._core.batch import Identity
 from headrace._core.transaction import Call, TransactionCore
-from headrace._transport.port import Coordinator, Transport
+from headrace._transport.port import Coordinator, CoordinatorCall, Transport
 from headrace.aio._coordinators import CoordinatorLink
 from headrace.aio._group_wire import commits_of
 from headrace.aio._transaction_link import Asking, Passing
@@ -99,14 +99,11 @@ class TransactionOffsets:
         who = self._who(member)
         while True:
             request = _offsets_request(self._core.transactional_id, identity, offsets, who)
-
-            async def attempt(
-                coordinator: Coordinator, timeout_ms: float, request: group_pb.TxnOffsetCommitRequest = request
-            ) -> None:
-                _check_results(await self._transport.commit_offsets_in_txn(coordinator, request, timeout_ms))
-
+            call = self._transport.group_call(lambda stub: stub.TxnOffsetCommit, request)
             try:
-                await self._asking.ask(Call.OFFSETS, attempt, deadline_ms, self._group_link(who.group_id), passes=STALE)
+                await self._asking.ask(
+                    Call.OFFSETS, _checked(call), deadline_ms, self._group_link(who.group_id), passes=STALE
+                )
             except Passing as stale:
                 now = self._who(member)
                 if now == who:
@@ -144,6 +141,13 @@ def _offsets_request(
         producer_epoch=identity.epoch,
         offsets=commits_of(offsets),
     )
+
+
+def _checked(call: CoordinatorCall[group_pb.CommitOffsetsResponse]) -> CoordinatorCall[None]:
+    async def attempt(coordinator: Coordinator, timeout_ms: float) -> None:
+        _check_results(await call(coordinator, timeout_ms))
+
+    return attempt
 
 
 def _check_results(answer: group_pb.CommitOffsetsResponse) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from headrace._core.batch import Identity
 from headrace._core.transaction import Call, State, TransactionCore
 from headrace._tokens import PreparedTransaction
-from headrace._transport.port import Coordinator, Transport
+from headrace._transport.port import Transport
 from headrace.aio._coordinators import CoordinatorLink
 from headrace.aio._transaction_link import Asking
 from headrace.aio._transaction_offsets import Also, TransactionOffsets
@@ -23,6 +23,7 @@ from headrace.errors import AlreadyDecided, HeadraceError, TransactionAbortable
 from headrace.settings import ProducerSettings
 from headrace_common.runtime.clock import Clock, limit_s
 from headrace_common.runtime.failpoints import failpoint
+from headrace_proto.v1 import broker_pb2
 from headrace_proto.v1 import transaction_pb2 as pb
 
 _log = logging.getLogger("headrace")
@@ -63,7 +64,7 @@ class Transactions:
         self._settings = settings
         self._clock = clock
         self._records = records
-        link = CoordinatorLink(lambda: transport.find_transaction_coordinator(self._id), settings, clock)
+        link = CoordinatorLink(lambda: transport.find_coordinator(self._id, broker_pb2.TRANSACTION), settings, clock)
         self._asking = Asking(self.core, link)
         self.offsets = TransactionOffsets(self.core, self._asking, transport, settings, clock)
         self._introducing = asyncio.Lock()
@@ -96,9 +97,7 @@ class Transactions:
         )
         deadline_ms = self._clock.monotonic_ms() + settings.max_block_ms
 
-        async def attempt(coordinator: Coordinator, timeout_ms: float) -> pb.InitTransactionalIdResponse:
-            return await self._transport.init_transactional_id(coordinator, request, timeout_ms)
-
+        attempt = self._transport.transaction_call(lambda stub: stub.InitTransactionalId, request)
         answer = await self._asking.ask(Call.INIT, attempt, deadline_ms)
         token = PreparedTransaction.of(answer.prepared) if answer.HasField("prepared") else None
         self.core.initialized(Identity(answer.producer_id, answer.producer_epoch), token)
@@ -241,9 +240,7 @@ class Transactions:
             commit=call is Call.COMMIT,
         )
 
-        async def attempt(coordinator: Coordinator, timeout_ms: float) -> pb.EndTxnResponse:
-            return await self._transport.end_txn(coordinator, request, timeout_ms)
-
+        attempt = self._transport.transaction_call(lambda stub: stub.EndTxn, request)
         answer = await self._asking.ask(call, attempt, deadline_ms)
         self.core.ended(Identity(answer.producer_id, answer.producer_epoch))
 
@@ -257,9 +254,7 @@ class Transactions:
             owner_epoch=self._settings.owner_epoch,
         )
 
-        async def attempt(coordinator: Coordinator, timeout_ms: float) -> pb.PrepareTxnResponse:
-            return await self._transport.prepare_txn(coordinator, request, timeout_ms)
-
+        attempt = self._transport.transaction_call(lambda stub: stub.PrepareTxn, request)
         answer = await self._asking.ask(Call.PREPARE, attempt, deadline_ms)
         self.core.was_prepared(PreparedTransaction.of(answer.token))
 
@@ -274,9 +269,7 @@ class Transactions:
         mine = core.decides(token)
         request = pb.DecidePreparedRequest(token=token.message(), commit=commit)
 
-        async def attempt(coordinator: Coordinator, timeout_ms: float) -> pb.DecidePreparedResponse:
-            return await self._transport.decide_prepared(coordinator, request, timeout_ms)
-
+        attempt = self._transport.transaction_call(lambda stub: stub.DecidePrepared, request)
         deadline_ms = self._clock.monotonic_ms() + self._settings.delivery_timeout_ms
         answer = await self._asking.ask(Call.DECIDE, attempt, deadline_ms)
         if mine:

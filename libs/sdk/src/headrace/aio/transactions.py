@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack
 
 from headrace._descriptors import needing_descriptors
 from headrace._tokens import OwnerEpoch, PreparedTransaction
-from headrace.aio._coordinators import Ask, CoordinatorLink
+from headrace._transport.port import CoordinatorCall, Transport
+from headrace.aio._coordinators import CoordinatorLink
 from headrace.aio._transactions import check_verdict
 from headrace.errors import ClientClosed, InvalidTxnState, Rejected, Then, WaitTimedOut
 from headrace.finding import bootstrap_addresses
 from headrace.settings import DecidingSettings, read_settings, waits_as_told
 from headrace_common.runtime.clock import SystemClock
+from headrace_proto.v1 import broker_pb2
 from headrace_proto.v1 import transaction_pb2 as pb
 
 if TYPE_CHECKING:
-    from headrace._transport.port import Coordinator, Transport
     from headrace.setting_types import DecidingSettingsDict
 
 A = TypeVar("A")
@@ -62,7 +63,7 @@ class _Deciding:
         self._closed = False
         self._pid = os.getpid()
 
-    async def _ask(self, what: str, key: str, attempt: Ask[A]) -> A:
+    async def _ask(self, what: str, key: str, attempt: CoordinatorCall[A]) -> A:
         if self._closed:
             raise ClientClosed(f"the {self._kind} is closed; make a new one")
         if self._pid != os.getpid():
@@ -78,7 +79,9 @@ class _Deciding:
         link = self._links.pop(key, None)
         if link is None:
             transport = self._transport
-            link = CoordinatorLink(lambda: transport.find_transaction_coordinator(key), self._settings, self._clock)
+            link = CoordinatorLink(
+                lambda: transport.find_coordinator(key, broker_pb2.TRANSACTION), self._settings, self._clock
+            )
         self._links[key] = link
         if len(self._links) > LINKS_MAX:
             del self._links[next(iter(self._links))]
@@ -133,9 +136,7 @@ class PreparedTransactions(_Deciding):
         token = PreparedTransaction.parse(given)
         request = pb.DecidePreparedRequest(token=token.message(), commit=commit)
 
-        async def attempt(coordinator: Coordinator, timeout_ms: float) -> pb.DecidePreparedResponse:
-            return await self._transport.decide_prepared(coordinator, request, timeout_ms)
-
+        attempt = self._transport.transaction_call(lambda stub: stub.DecidePrepared, request)
         what = f"deciding a prepared transaction of {token.transactional_id!r}"
         check_verdict(await self._ask(what, token.transactional_id, attempt), commit=commit)
 
@@ -193,9 +194,7 @@ class UnitOwner(_Deciding):
             raise Rejected(f"an owner is claimed with a number of 0 to {NUMBER_MAX}, not {claim!r}")
         request = pb.InitOwnerRequest(owner=self.owner, claim=claim)
 
-        async def attempt(coordinator: Coordinator, timeout_ms: float) -> pb.InitOwnerResponse:
-            return await self._transport.init_owner(coordinator, request, timeout_ms)
-
+        attempt = self._transport.transaction_call(lambda stub: stub.InitOwner, request)
         answer = await self._ask(f"becoming owner {self.owner!r}", self.owner, attempt)
         self.epoch = answer.owner_epoch
         return OwnerEpoch(answer.owner_epoch, answer.last_sequence)
@@ -227,9 +226,7 @@ class UnitOwner(_Deciding):
             raise Rejected(f"a unit has at most {TOKENS_MAX} prepared transactions, not {len(listed)}")
         request = pb.CommitUnitRequest(owner=self.owner, owner_epoch=self.epoch, sequence=sequence, tokens=listed)
 
-        async def attempt(coordinator: Coordinator, timeout_ms: float) -> pb.CommitUnitResponse:
-            return await self._transport.commit_unit(coordinator, request, timeout_ms)
-
+        attempt = self._transport.transaction_call(lambda stub: stub.CommitUnit, request)
         answer = await self._ask(f"unit {sequence} of owner {self.owner!r}", self.owner, attempt)
         return not answer.repeated_sequence
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from headrace_common.adapters.controller_calls import A_co, Method, Q_contra
 from headrace_common.adapters.controller_client import ControllerClient
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.image import ClusterImage
+from headrace_common.rpc.calls import A_co, Method, Q_contra
 from headrace_common.runtime.clock import limit_ms
 from headrace_proto.v1 import controller_pb2 as pb
 

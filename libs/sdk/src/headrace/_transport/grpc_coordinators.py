@@ -11,20 +11,23 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from grpc import aio
 
 from headrace._runtime import Tasks
-from headrace._transport.port import Coordinator
+from headrace._transport.port import Coordinator, CoordinatorCall
 from headrace._transport.whereabouts import Whereabouts
 from headrace.errors import HeadraceError, NetworkFailed, error_for
 from headrace_common.core.ids import Endpoint, NodeId
-from headrace_common.rpc.calls import CallTo
+from headrace_common.rpc.calls import A_co, CallTo, Method, Q_contra
 from headrace_proto.v1 import broker_pb2
 from headrace_proto.v1 import coordinator_pb2 as pb
 from headrace_proto.v1.coordinator_pb2_grpc import CoordinatorStub
+from headrace_proto.v1.transaction_pb2_grpc import TransactionCoordinatorStub
 
 if TYPE_CHECKING:
     from headrace_proto.v1.broker_pb2_grpc import BrokerAsyncStub  # exist for type checkers only
     from headrace_proto.v1.coordinator_pb2_grpc import CoordinatorAsyncStub
+    from headrace_proto.v1.transaction_pb2_grpc import TransactionCoordinatorAsyncStub
 
 R = TypeVar("R")
+S = TypeVar("S")
 
 FIND_ATTEMPT_MS: Final = 5_000
 """How long one broker may take for FindCoordinator: the first that asks has the internal topic made."""
@@ -99,6 +102,8 @@ class CoordinatorCalls(ABC):
     _call_timeout: float
     _tasks: Tasks
     _nodes: Whereabouts
+    _stub_of: tuple[aio.Channel, TransactionCoordinatorAsyncStub] | None = None
+    """The one used last: making a stub costs more than a call's share of it."""
 
     @abstractmethod
     async def _first(self, ask: Callable[[BrokerAsyncStub], Awaitable[R]], *, elsewhere: bool = False) -> R:
@@ -112,11 +117,9 @@ class CoordinatorCalls(ABC):
     async def _leave_others(self) -> None:
         """Close the connections to where no node is, as far as is known."""
 
-    async def find_coordinator(self, group_id: str) -> Coordinator:
-        """Who has the group, as any broker knows it."""
-        return await self._find(broker_pb2.GROUP, group_id)
-
-    async def _find(self, kind: broker_pb2.CoordinatorType.ValueType, key: str) -> Coordinator:
+    async def find_coordinator(
+        self, key: str, kind: broker_pb2.CoordinatorType.ValueType = broker_pb2.GROUP
+    ) -> Coordinator:
         timeout = min(self._call_timeout, FIND_ATTEMPT_MS / 1_000)
         request = broker_pb2.FindCoordinatorRequest(type=kind, keys=[key])
         answer = await self._first(lambda stub: stub.FindCoordinator(request, timeout=timeout), elsewhere=True)
@@ -133,19 +136,32 @@ class CoordinatorCalls(ABC):
         with CallTo(coordinator):
             return GrpcMembershipStream(self._coordinator(coordinator).Membership(), str(coordinator), self._tasks)
 
-    async def commit_offsets(
-        self, coordinator: Coordinator, request: pb.CommitOffsetsRequest, timeout_ms: float
-    ) -> pb.CommitOffsetsResponse:
-        """Raises: ``HeadraceError`` when the call as a whole failed."""
-        with CallTo(coordinator):
-            return await self._coordinator(coordinator).CommitOffsets(request, timeout=timeout_ms / 1_000)
+    def group_call(
+        self, method: Callable[[CoordinatorAsyncStub], Method[Q_contra, A_co]], request: Q_contra
+    ) -> CoordinatorCall[A_co]:
+        return lambda coordinator, timeout_ms: self._ask(coordinator, method, self._coordinator, request, timeout_ms)
 
-    async def fetch_offsets(
-        self, coordinator: Coordinator, request: pb.FetchOffsetsRequest, timeout_ms: float
-    ) -> pb.FetchOffsetsResponse:
-        """Raises: ``HeadraceError`` when the call as a whole failed."""
+    def transaction_call(
+        self, method: Callable[[TransactionCoordinatorAsyncStub], Method[Q_contra, A_co]], request: Q_contra
+    ) -> CoordinatorCall[A_co]:
+        return lambda coordinator, timeout_ms: self._ask(coordinator, method, self._transactions, request, timeout_ms)
+
+    async def _ask(
+        self,
+        coordinator: Coordinator,
+        method: Callable[[S], Method[Q_contra, A_co]],
+        stub_of: Callable[[Coordinator], S],
+        request: Q_contra,
+        timeout_ms: float,
+    ) -> A_co:
         with CallTo(coordinator):
-            return await self._coordinator(coordinator).FetchOffsets(request, timeout=timeout_ms / 1_000)
+            return await method(stub_of(coordinator))(request, timeout=timeout_ms / 1_000)
 
     def _coordinator(self, coordinator: Coordinator) -> CoordinatorAsyncStub:
         return CoordinatorStub(self._channel(coordinator.address))
+
+    def _transactions(self, coordinator: Coordinator) -> TransactionCoordinatorAsyncStub:
+        channel = self._channel(coordinator.address)
+        if self._stub_of is None or self._stub_of[0] is not channel:
+            self._stub_of = channel, TransactionCoordinatorStub(channel)
+        return self._stub_of[1]
