@@ -1,6 +1,7 @@
 """
 Topic and broker settings under Kafka's names: type, default and bounds. Adding a setting here is all it takes for REST,
-CLI and ``DescribeConfigs`` to know it. ``configs`` checks changes against these tables.
+CLI and ``DescribeConfigs`` to know it; code that goes by it reads ``configs.TopicConfig``. ``configs`` checks changes
+against these tables.
 """
 
 from __future__ import annotations

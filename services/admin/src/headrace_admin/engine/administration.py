@@ -1,5 +1,5 @@
 """
-Every administrative operation, once, for gRPC and REST alike.
+Topics, settings, nodes and logs, for gRPC and REST alike; other subjects have an engine each (``rpc/engines.py``).
 
 Metadata operations go to the active controller as they are. What concerns logs goes to brokers: trimming to the
 leader of each partition, as the image has it, and again where leadership moved meanwhile; descriptions to every

@@ -19,7 +19,7 @@ TopicPath = Annotated[str, Path(min_length=1, max_length=249)]
 
 
 def topic_routes(engine: Administration) -> APIRouter:
-    """All routes of this module but those of messages."""
+    """All routes of this module."""
     routes = APIRouter(prefix="/v1/topics", tags=["topics"])
     _describing(routes, engine)
     _changing(routes, engine)

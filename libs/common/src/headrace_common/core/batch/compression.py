@@ -1,7 +1,7 @@
 """
-The five codecs, with every inflation bounded before it starts.
+The four codecs, with every inflation bounded before it starts.
 
-The batch writers and readers of both formats call this. Magic 3 says the inflated length, so inflation writes into a
+Both formats are inflated here, and columns are compressed here; rows are compressed in ``rows``. Magic 3 says the inflated length, so inflation writes into a
 buffer of exactly that size. Kafka's rows do not, so theirs grows in steps up to the caller's limit. The frames of rows
 are those of Kafka's clients: gzip members, snappy in xerial blocks, lz4 and zstd frames.
 """
