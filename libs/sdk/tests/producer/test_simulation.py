@@ -1,5 +1,6 @@
 """
-The producing core against logs that check sequences as a broker does, under faults that Hypothesis chooses.
+The producing core against logs whose sequences a broker's own core checks, under faults that Hypothesis chooses. What
+becomes of it where partitions are replicated ``tests/lab/whole`` plays with real brokers.
 
 Requests of one connection reach the broker in order; when it breaks, some of those under way were carried out and the
 others never will be. Whatever happens: a record is written at most once, per partition in the order of the calls, an
@@ -16,7 +17,6 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from libs.sdk.tests.twin.memory_log import MemoryLog
 
 from headrace._core.batch import Batch, Identity
 from headrace._core.chunk import Chunk
@@ -25,12 +25,36 @@ from headrace._core.lane import Lane, LaneRules
 from headrace._core.producing import Answer, ProducerCore
 from headrace.delivery import Delivery, moved, tell
 from headrace.errors import ErrorCode, HeadraceError, NetworkFailed
-from headrace_common.core.batch import Codec, decode_batch
+from headrace_broker.core.producers import Producers
+from headrace_common.core.batch import Codec, decode_batch, read_header
+from headrace_common.core.ids import Offset
 
 PARTITIONS = 3
 BROKERS = (1, 2)
 TIMEOUT_MS = 3_000
 BUSY = (ErrorCode.OVERLOADED, ErrorCode.DISK_FULL, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+class Log:
+    """The batches of one partition, and the broker's core that says which may follow."""
+
+    def __init__(self) -> None:
+        self.producers = Producers()
+        self.batches: list[bytes] = []
+        self.end = Offset(0)
+
+    def append(self, batch: bytes) -> Offset:
+        """The offset of its first record; what was sent before has that of then."""
+        header = read_header(batch)
+        said = (header.producer_id, header.producer_epoch, header.base_sequence, header.record_count)
+        base = self.end
+        if header.producer_id >= 0:
+            if (stored := self.producers.check(*said)) is not None:
+                return stored.base_offset
+            self.producers.note_appended(*said, base, header.max_timestamp, now_ms=0)
+        self.batches.append(batch)
+        self.end = Offset(base + header.record_count)
+        return base
 
 
 class ProducerMachine(RuleBasedStateMachine):
@@ -42,7 +66,7 @@ class ProducerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.logs = [MemoryLog() for _ in range(PARTITIONS)]
+        self.logs = [Log() for _ in range(PARTITIONS)]
         self.leaders = [BROKERS[n % 2] for n in range(PARTITIONS)]
         self.wire: dict[int, deque[tuple[Batch, ...]]] = {broker: deque() for broker in BROKERS}
         self.answers: deque[tuple[tuple[Batch, ...], list[Answer]]] = deque()
@@ -150,7 +174,7 @@ class ProducerMachine(RuleBasedStateMachine):
         if self.leaders[batch.partition] != broker:
             return Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, "", -1, -1)
         try:
-            return Answer(0, "", self.logs[batch.partition].append(batch.encoded or b"", 0), -1)
+            return Answer(0, "", self.logs[batch.partition].append(batch.encoded or b""), -1)
         except HeadraceError as error:
             return Answer(error.code, str(error), -1, -1)
 
@@ -169,6 +193,13 @@ class ProducerMachine(RuleBasedStateMachine):
         if self.answers:
             batches, _ = self.answers.popleft()
             self.carry_out(self.core.lost(batches, NetworkFailed("silent"), self.now))
+
+    @rule()
+    def append_without_commit(self) -> None:
+        """The batches are in the leader's log, and too few replicas have them."""
+        few = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        for _, answers in self.answers:
+            answers[:] = [answer if answer.error else Answer(few, "", -1, -1) for answer in answers]
 
     @rule(broker=st.sampled_from(BROKERS), code=st.sampled_from(BUSY))
     def refuse(self, broker: int, code: ErrorCode) -> None:
