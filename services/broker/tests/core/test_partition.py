@@ -174,6 +174,17 @@ def test_log_append_time_stamps_batch_row_and_answer() -> None:
     assert only(partition.handle(GroupWritten(Offset(2))), Answer) == [Answer("a", Offset(0), NOW_MS + 7)]
 
 
+def test_a_duplicate_on_a_topic_with_log_append_time_is_answered_with_its_old_time() -> None:
+    partition = fresh(replace(CONFIG, log_append_time=True))
+    batch = batch_of(2, producer_id=1, epoch=0, sequence=0)
+    partition.handle(arrived(batch, "first", now_ms=NOW_MS + 7))
+    assert partition.handle(arrived(batch, "again", now_ms=NOW_MS + 9)) == []
+    answers = only(partition.handle(GroupWritten(Offset(2))), Answer)
+    assert answers == [Answer("first", Offset(0), NOW_MS + 7), Answer("again", Offset(0), NOW_MS + 7)]
+    later = partition.handle(arrived(batch, "later", now_ms=NOW_MS + 11))
+    assert later == [Answer("later", Offset(0), NOW_MS + 7)]
+
+
 def test_a_full_segment_is_sealed_with_a_producer_snapshot_before_the_batch() -> None:
     first = batch_of(3, producer_id=4, epoch=0, sequence=0)
     partition = fresh(replace(CONFIG, segment_bytes=len(first) + 1))

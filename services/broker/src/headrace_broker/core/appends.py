@@ -74,9 +74,11 @@ class Appends:
             except HeadraceError as error:
                 return [Refuse(event.ref, error)]
             if sent_before is not None:
-                base = sent_before.base_offset
-                end = Offset(base + header.last_offset_delta + 1)
-                return self._answer_again(leading, event.ref, event.acks, base, end)
+                stamped_ms = sent_before.max_timestamp if log.config.log_append_time else -1
+                end = Offset(sent_before.base_offset + header.last_offset_delta + 1)
+                return self._answer_again(
+                    leading, event.acks, Waiting(end, event.ref, sent_before.base_offset, stamped_ms)
+                )
             begins = transactional and not log.producers.is_open(header.producer_id, header.producer_epoch)
         if event.acks == ALL and not leading.enough:
             return [
@@ -109,15 +111,15 @@ class Appends:
         if acks != 0:
             put(self._waiting_written if acks == 1 else self._waiting_committed, waiting)
 
-    def _answer_again(self, leading: Leadership, ref: object, acks: int, base: Offset, end: Offset) -> list[Effect]:
-        """What was sent is in the log, from ``base`` to ``end``."""
+    def _answer_again(self, leading: Leadership, acks: int, sent: Waiting) -> list[Effect]:
+        """What was sent is in the log."""
         if acks == 0:
             return []
-        if end <= (self.log.written_end if acks == 1 else self.log.high_watermark):
-            return [Answer(ref, base, -1)]
+        if sent.end <= (self.log.written_end if acks == 1 else self.log.high_watermark):
+            return [Answer(sent.ref, sent.base_offset, sent.log_append_time_ms)]
         if acks == ALL and not leading.enough:
-            return [Refuse(ref, NotEnoughReplicasAfterAppend(_describe_appended(leading)))]
-        self._wait(acks, Waiting(end, ref, base, -1))
+            return [Refuse(sent.ref, NotEnoughReplicasAfterAppend(_describe_appended(leading)))]
+        self._wait(acks, sent)
         return []
 
     # --- transactions -------------------------------------------------------------------------------------
@@ -167,7 +169,7 @@ class Appends:
         except HeadraceError as error:
             return [Refuse(event.ref, error)]
         if not new:  # the marker is in the log, somewhere below the end
-            return self._answer_again(leading, event.ref, ALL, self.log.log_end, self.log.log_end)
+            return self._answer_again(leading, ALL, Waiting(self.log.log_end, event.ref, self.log.log_end, -1))
         effects: list[Effect] = []
         parked = self.parking.of(producer_id)
         if parked is not None and parked.epoch < epoch:
