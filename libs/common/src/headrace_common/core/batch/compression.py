@@ -3,8 +3,8 @@ The four codecs, with every inflation bounded before it starts.
 
 Both formats are inflated here, and columns are compressed here; rows are compressed in ``rows``. Magic 3 says the
 inflated length, so inflation writes into a buffer of exactly that size. Kafka's rows do not, so theirs grows in steps
-up to the caller's limit. The frames of rows are those of Kafka's clients: gzip members, snappy in xerial blocks, lz4 and
-zstd frames.
+up to the caller's limit. The frames of rows are those of Kafka's clients: gzip members, snappy in xerial blocks, lz4
+and zstd frames.
 """
 
 from __future__ import annotations
