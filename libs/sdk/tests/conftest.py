@@ -5,18 +5,17 @@ is touched with the token held.
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from libs.sdk.tests.kit.cluster import LabCluster, Labs
+from libs.sdk.tests.kit.labs import labs, pytest_asyncio_loop_factories
 
 from headrace import _intake
 from headrace._core.chunk import NOWHERE
-from headrace_lab.loop import LabLoop
+
+__all__ = ["labs", "pytest_asyncio_loop_factories"]
 
 BROKEN: list[str] = []
 """Where the rule was broken since the test began; the engine may not live to tell."""
@@ -71,23 +70,3 @@ def watched_intakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     BROKEN.clear()
     yield
     assert not BROKEN
-
-
-def pytest_asyncio_loop_factories(
-    config: pytest.Config, item: pytest.Item
-) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Tests on a cluster of the lab run on its loop."""
-    del config
-    in_lab = "labs" in getattr(item, "fixturenames", ()) and item.get_closest_marker("real_time") is None
-    return {"lab": lambda: LabLoop(7)} if in_lab else {"asyncio": asyncio.new_event_loop}
-
-
-@pytest.fixture
-def labs(request: pytest.FixtureRequest) -> Iterator[Labs]:
-    """Makes clusters: in virtual time where the test is a coroutine, else on a thread."""
-    loop = None
-    if asyncio.iscoroutinefunction(request.function):
-        loop = request.getfixturevalue("_function_scoped_runner").get_loop()
-    loop = loop if isinstance(loop, LabLoop) else None
-    with ExitStack() as made:
-        yield lambda *args, **settings: made.enter_context(closing(LabCluster(*args, loop=loop, **settings)))

@@ -1,81 +1,32 @@
-"""A whole REST application over a cluster in memory."""
+"""An admin service over a cluster of the lab, and REST in front of it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
 
-import httpx
 import pytest
-from fastapi import FastAPI
-from libs.common.tests.kit.clock import FakeClock
-from services.admin.tests.document import Document
-from services.admin.tests.twin.memory_cluster import MemoryCluster
-from services.admin.tests.twin.memory_coordinators import MemoryCoordinators
-from services.admin.tests.twin.memory_messages import MemoryMessages
-from services.admin.tests.twin.memory_transactions import MemoryTransactions
+from libs.sdk.tests.kit.cluster import LabCluster, Labs
+from libs.sdk.tests.kit.labs import labs, pytest_asyncio_loop_factories
+from services.admin.tests.kit.rest import Rest, served
+from services.admin.tests.kit.world import World, opened
+from services.admin.tests.twin.rest import rest_in_memory
 
-from headrace_admin.config import Limits, TransactionLimits
-from headrace_admin.engine.administration import Administration
-from headrace_admin.engine.messages import Messages
-from headrace_admin.rpc.engines import Engines, Ports
-from headrace_admin.rpc.foreign_pages import Hosts
-from headrace_admin.rpc.rest import rest_app
-
-JSON = {"content-type": "application/json"}
-"""What every change needs, with a body or without."""
-LIMITS = Limits(body_bytes_max=64_000, records_max=100)
-
-
-@dataclass
-class Rest:
-    """The application, what is behind it, and a client in front of it."""
-
-    cluster: MemoryCluster
-    log: MemoryMessages
-    coordinators: MemoryCoordinators
-    transactions: MemoryTransactions
-    app: FastAPI
-    client: httpx.AsyncClient
-    ready: list[bool] = field(default_factory=lambda: [True])
-
-
-def make_app(
-    cluster: MemoryCluster,
-    log: MemoryMessages,
-    coordinators: MemoryCoordinators,
-    transactions: MemoryTransactions,
-    ready: list[bool],
-) -> FastAPI:
-    messages = Messages(log, cluster, LIMITS)
-    engine = Administration(cluster, cluster, cluster)
-    engines = Engines.over(engine, messages, Ports(coordinators, transactions, FakeClock()), TransactionLimits())
-    return rest_app(engines, LIMITS, ready=lambda: ready[0], hosts=Hosts.of(["headrace.example"]))
-
-
-def check_against(app: FastAPI) -> Callable[[httpx.Response], Awaitable[None]]:
-    """For clients: each answer of success is as the application's document says."""
-    document = Document(app.openapi())
-
-    async def check(response: httpx.Response) -> None:
-        path = response.request.url.path
-        if response.is_success and path.startswith(("/v1", "/health")) and await response.aread():
-            document.check_answer(response.request.method, path, response.status_code, response.json())
-
-    return check
+__all__ = ["labs", "pytest_asyncio_loop_factories", "rest_in_memory"]
 
 
 @pytest.fixture
-async def rest() -> AsyncIterator[Rest]:
-    cluster, log, ready = MemoryCluster(), MemoryMessages(), [True]
-    coordinators = MemoryCoordinators(cluster)
-    transactions = MemoryTransactions(cluster)
-    app = make_app(cluster, log, coordinators, transactions, ready)
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(
-        transport=transport,
-        base_url="http://127.0.0.1:9480",
-        headers=JSON,
-        event_hooks={"response": [check_against(app)]},
-    ) as client:
-        yield Rest(cluster, log, coordinators, transactions, app, client, ready)
+def lab(labs: Labs) -> LabCluster:
+    """Two brokers, two coordinators."""
+    return labs(2, coordinators=2)
+
+
+@pytest.fixture
+async def world(lab: LabCluster) -> AsyncIterator[World]:
+    async with opened(lab) as made:
+        yield made
+
+
+@pytest.fixture
+async def rest(world: World) -> AsyncIterator[Rest]:
+    async with served(world) as made:
+        yield made

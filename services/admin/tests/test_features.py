@@ -13,6 +13,11 @@ from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import Node, NodeKey, Role
 
 
+@pytest.fixture
+def rest(rest_in_memory: Any) -> Any:
+    return rest_in_memory
+
+
 def node(role: Role, number: int, level: int, *, fenced: bool = False) -> Node:
     return Node(
         NodeKey(role, NodeId(number)),

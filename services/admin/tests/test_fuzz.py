@@ -15,11 +15,11 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from services.admin.tests.conftest import check_against
 from services.admin.tests.twin.memory_cluster import MemoryCluster
 from services.admin.tests.twin.memory_coordinators import MemoryCoordinators
 from services.admin.tests.twin.memory_messages import MemoryMessages
 from services.admin.tests.twin.memory_transactions import MemoryTransactions
+from services.admin.tests.twin.rest import check_against
 
 from headrace_admin.config import Limits, TransactionLimits
 from headrace_admin.engine.administration import Administration

@@ -15,6 +15,11 @@ from headrace_common.core.ids import NodeId, PartitionId
 from headrace_common.core.image import NodeKey, Role
 
 
+@pytest.fixture
+def rest(rest_in_memory: Any) -> Any:
+    return rest_in_memory
+
+
 def assert_problem(answer: Any, status: int, code: str, says: str = "") -> dict[str, Any]:
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"

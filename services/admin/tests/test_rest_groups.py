@@ -12,6 +12,11 @@ from headrace_common.core.ids import PartitionId
 
 
 @pytest.fixture
+def rest(rest_in_memory: Any) -> Any:
+    return rest_in_memory
+
+
+@pytest.fixture
 async def groups(rest: Any) -> Any:
     """Topic t with 500 and 900 records; group g behind in both, group live with a member."""
     await rest.client.post("/v1/topics", json={"name": "t", "partitions": 2})

@@ -5,10 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from headrace_common.core.errors import MetadataUnavailable
 from headrace_common.core.ids import NodeId, PartitionId
 from headrace_common.core.image import NodeKey, Role
 from headrace_proto.v1 import controller_pb2 as pb
+
+
+@pytest.fixture
+def rest(rest_in_memory: Any) -> Any:
+    return rest_in_memory
+
 
 THROTTLE = "follower.replication.throttled.rate"
 

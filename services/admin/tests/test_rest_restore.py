@@ -9,6 +9,12 @@ import pytest
 from headrace_proto.v1 import cluster_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 
+
+@pytest.fixture
+def rest(rest_in_memory: Any) -> Any:
+    return rest_in_memory
+
+
 ID = bytes(range(16))
 
 

@@ -11,6 +11,12 @@ from headrace.transactions import PreparedTransaction
 from headrace_common.core.ids import PartitionId
 from headrace_common.core.image import ShardKind
 
+
+@pytest.fixture
+def rest(rest_in_memory: Any) -> Any:
+    return rest_in_memory
+
+
 NOW_MS = 1_700_000_000_000
 MINUTE_MS = 60_000
 

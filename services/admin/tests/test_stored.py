@@ -19,6 +19,12 @@ from headrace_common.core.image import EMPTY_IMAGE, ImageDelta, Node, NodeKey, P
 from headrace_proto.v1 import broker_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 
+
+@pytest.fixture
+def rest(rest_in_memory: Any) -> Any:
+    return rest_in_memory
+
+
 GIB = 1 << 30
 ID = TopicId(b"t" * 16)
 STUCK = StuckLog("t", 3, NodeId(2), "batch 17 cannot be read: its bytes are no zstd.")

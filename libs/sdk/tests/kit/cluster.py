@@ -329,6 +329,14 @@ class LabCluster:
             return (await self._admin.describe_cluster()).brokers
         return ()
 
+    def kill_coordinator(self, number: int = 1) -> None:
+        """Its process stops in its midst; its shards go to another once its session has ended."""
+        self.do(_called(lambda: self.nodes.kill(coordinator=number)))
+
+    def restart_coordinator(self, number: int = 1) -> None:
+        """It starts again."""
+        self.do(_called(lambda: self.nodes.restart(coordinator=number)))
+
     def pause_coordinator(self) -> None:
         """The first one says nothing any more; its shards go to another once its session has ended."""
         self.do(_called(lambda: self.nodes.pause(coordinator=1)))
