@@ -96,6 +96,23 @@ async def test_a_stalled_group_is_written_again_with_the_same_offsets() -> None:
         assert values == [[b"a"], [b"b"]]
 
 
+async def test_a_sync_that_begins_while_a_write_stalls_is_not_for_what_stalls() -> None:
+    async with running_engine(settings=GROUP) as engine:
+        engine.store.sync_gate.clear()
+        for value in (b"a", b"b"):  # the first is being synced, the second waits for the next sync
+            engine.send(batch_of([value]))
+            await engine.settle()
+        engine.store.stalls = 3
+        engine.send(batch_of([b"c"]))
+        await engine.settle()
+        engine.store.sync_gate.set()
+        await engine.settle()
+        for _ in range(3):
+            await engine.clock.advance(STALL_WAIT_MS)
+        answers = [await engine.answer() for _ in range(3)]
+        assert [result.base_offset for _, [result] in answers] == [0, 1, 2]
+
+
 async def test_a_store_that_stalls_for_too_long_has_failed() -> None:
     limits = QueueLimits(stall_ms_max=1_000)
     async with running_engine(settings=EngineSettings(flush=Flush.OS, limits=limits), fails=True) as engine:

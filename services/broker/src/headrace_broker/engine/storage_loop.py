@@ -77,6 +77,8 @@ class StorageLoop:
         self._work = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
+        self._being_written: list[Group] = []
+        """One at most: a store that stalls has not taken it yet, so that no sync is for it."""
         self._unsynced: list[Group] = []
         self._synced: list[Group] = []
         self._to_sync = asyncio.Event()
@@ -324,9 +326,9 @@ class StorageLoop:
             group.give_back_shares()
             self._check_room()
             return
-        self._unsynced.append(group)  # so that a failure finds it
+        self._being_written.append(group)  # so that a failure finds it
         await self._write(group.writes)
-        self._unsynced.pop()
+        self._being_written.clear()
         cut = [write.log for write in group.writes if type(write) is DropSuffix]
         if cut:  # always before what the same group appends
             self._tail.drop(cut)
@@ -420,7 +422,7 @@ class StorageLoop:
         """Nobody is left waiting: what was not confirmed has an unknown fate, what is queued was not written."""
         self.failure = error
         _log.critical("the store failed; the broker acknowledges nothing more and stops", extra={"reason": str(error)})
-        groups = [*self._in_hand, *self._unsynced, *self._synced]
+        groups = [*self._in_hand, *self._unsynced, *self._synced, *self._being_written]
         waiting = {replica for group in groups for replica in group.ends} | set(self.effects.parked)
         for item in self._queue:
             if isinstance(item, Arrival):
