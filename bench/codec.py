@@ -28,7 +28,7 @@ from headrace_common.core.batch import (
     check_crc,
     decode_batch,
     read_header,
-    recompressed,
+    recompress_batch,
     stamp,
 )
 from headrace_common.core.batch.header import ROW_HEADER_SIZE
@@ -207,7 +207,7 @@ def body_cases() -> list[Case]:
     ]
     plain, packed = batches["1 MB"], batches["1 MB, lz4"]
     return checks + [
-        Case(f"recompress 1 MB, {way}", partial(recompressed, one, read_header(one), codec), None, 1, None)
+        Case(f"recompress 1 MB, {way}", partial(recompress_batch, one, read_header(one), codec), None, 1, None)
         for way, one, codec in (
             ("none to lz4", plain, Codec.LZ4),
             ("none to zstd", plain, Codec.ZSTD),

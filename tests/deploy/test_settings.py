@@ -65,7 +65,7 @@ def test_each_pod_starts_with_its_settings_and_says_who_it_is(values: str, tmp_p
             server = config.server
             ids.setdefault(pod.component, []).append(config.node_id)
             assert server.advertise_host == settings.pod_ip(ordinal)
-            assert str(server.advertised(server.listen.port)).startswith(f"[{settings.pod_ip(ordinal)}]:")
+            assert str(server.choose_endpoint(server.listen.port)).startswith(f"[{settings.pod_ip(ordinal)}]:")
             assert server.health_listen is not None
             assert server.metrics_listen is not None
             for endpoint in (server.listen, server.health_listen, server.metrics_listen):

@@ -6,7 +6,7 @@ import gc
 import subprocess
 import sys
 
-from headrace_common.runtime.memory import long_lived
+from headrace_common.runtime.memory import exclude_from_gc
 
 PROBE = """
 import resource
@@ -34,8 +34,8 @@ def test_the_collector_never_looks_at_what_is_made_to_live_long() -> None:
     """Also where two such times overlap."""
     gc.unfreeze()
     try:
-        with long_lived():
-            with long_lived():
+        with exclude_from_gc():
+            with exclude_from_gc():
                 one = [[n] for n in range(1_000)]
             assert not gc.isenabled()
             two = [[n] for n in range(1_000)]

@@ -14,7 +14,7 @@ from headrace_admin.engine.groups import AGES_AT_ONCE_MAX
 from headrace_admin.engine.resets import Ago
 from headrace_admin.ports import CoordinatorPlace
 from headrace_common.core.batch import build_gap_batch, read_header
-from headrace_common.core.batch.header import rewritten
+from headrace_common.core.batch.header import replace_header
 from headrace_common.core.errors import (
     CoordinatorLoading,
     CoordinatorNotAvailable,
@@ -252,7 +252,7 @@ class TestLag:
             for got in answer.partitions:
                 if got.partition == 0:
                     good = bytes(got.batches[0])
-                    bad = rewritten(good[:64] + b"k" * (len(good) - 64), read_header(good))
+                    bad = replace_header(good[:64] + b"k" * (len(good) - 64), read_header(good))
                     del got.batches[:]
                     got.batches.append(bad)
             return answer

@@ -168,7 +168,7 @@ def move_more_than_needed() -> Patches:
         del partitions
         return {member: set() for member in members}
 
-    return [patch.object(sticky, "_kept", kept)]
+    return [patch.object(sticky, "_keep_owned", kept)]
 
 
 def commit_what_was_given_up() -> Patches:

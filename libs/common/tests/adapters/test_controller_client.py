@@ -67,7 +67,7 @@ async def test_registers_is_unfenced_and_follows(controller: FakeController) -> 
     async with opened(at(controller)) as client:
         registered = await client.register(Registration(NODE))
         assert (registered.cluster_id, registered.epoch) == ("test-cluster", 1)
-        await client.until_unfenced()
+        await client.wait_until_unfenced()
         controller.put_topic("t", 3)
         image = await image_where(client, lambda i: "t" in i.topic_ids)
         assert image == controller.image
@@ -80,7 +80,7 @@ async def test_stays_fenced_until_storage_is_ready(controller: FakeController) -
         assert (await controller.until_beat(2)).want_fenced
         assert client.fenced
         client.want_unfenced()
-        await client.until_unfenced()
+        await client.wait_until_unfenced()
 
 
 async def test_a_standby_points_to_the_active_controller(controller: FakeController) -> None:
@@ -162,10 +162,10 @@ async def test_a_busy_controller_is_asked_again(controller: FakeController) -> N
 async def test_a_forgotten_node_registers_again_as_the_same_process(controller: FakeController) -> None:
     async with opened(at(controller)) as client:
         await client.register(Registration(NODE))
-        await client.until_unfenced()
+        await client.wait_until_unfenced()
         controller.change(removed_nodes=(KEY,))
         await image_where(client, lambda i: KEY in i.nodes and i.nodes[KEY].epoch == 2)
-        await client.until_unfenced()
+        await client.wait_until_unfenced()
         assert client.registered is not None
         assert client.registered.epoch == 2
     assert controller.registrations[1].previous_epoch == 1
@@ -177,7 +177,7 @@ async def test_each_registration_claims_what_is_known_then(controller: FakeContr
     known = (3, 1005)
     async with opened(at(controller)) as client:
         await client.register(Registration(NODE, claims=lambda: known))
-        await client.until_unfenced()
+        await client.wait_until_unfenced()
         known = (4, 2999)
         controller.change(removed_nodes=(KEY,))
         await image_where(client, lambda i: KEY in i.nodes and i.nodes[KEY].epoch == 2)
@@ -188,7 +188,7 @@ async def test_each_registration_claims_what_is_known_then(controller: FakeContr
 async def test_a_stale_epoch_without_another_process_registers_again(controller: FakeController) -> None:
     async with opened(at(controller)) as client:
         await client.register(Registration(NODE))
-        await client.until_unfenced()
+        await client.wait_until_unfenced()
         own = controller.image.nodes[KEY]
         controller.change(nodes=(replace(own, epoch=own.epoch + 1, incarnation=own.incarnation),))
         await image_where(client, lambda i: KEY in i.nodes and i.nodes[KEY].epoch > own.epoch)
@@ -202,7 +202,7 @@ async def test_another_process_with_this_id_stops_this_one(controller: FakeContr
         ControllerClient.open([at(controller)], role=Role.BROKER, id=1, clock=SystemClock(), tasks=tasks) as client,
     ):
         await client.register(Registration(NODE))
-        await client.until_unfenced()
+        await client.wait_until_unfenced()
         other = replace(controller.image.nodes[KEY], epoch=99, incarnation=b"o" * 16)
         controller.change(nodes=(other,))
         await tasks.failed.wait()
@@ -272,7 +272,7 @@ async def test_heartbeats_go_on_while_the_event_loop_is_busy() -> None:
     try:
         async with opened(await ready) as client:
             await client.register(Registration(NODE))
-            await client.until_unfenced()
+            await client.wait_until_unfenced()
             before = len(fake[0].beats)
             time.sleep(1.0)  # the loop is blocked on purpose
             assert len(fake[0].beats) >= before + 3
@@ -285,7 +285,7 @@ async def test_leaving_waits_until_nothing_depends_on_the_node(controller: FakeC
     controller.may_shut_down = False
     async with opened(at(controller)) as client:
         await client.register(Registration(NODE))
-        await client.until_unfenced()
+        await client.wait_until_unfenced()
         leaving = asyncio.ensure_future(client.leave(20_000))
         while not (await controller.until_beat()).want_shutdown:
             pass
@@ -456,7 +456,7 @@ async def test_contact_is_when_the_answered_heartbeat_was_sent(controller: FakeC
         assert client.contact_ms is None
         before = SystemClock().monotonic_ms()
         await client.register(Registration(NODE))
-        await client.until_unfenced()
+        await client.wait_until_unfenced()
         first = client.contact_ms
         assert first is not None
         assert before <= first <= SystemClock().monotonic_ms()

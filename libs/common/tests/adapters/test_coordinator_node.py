@@ -31,7 +31,7 @@ async def test_it_registers_gets_shards_and_leaves() -> None:
         opened = ControllerClient.open([fake.endpoint], role=Role.COORDINATOR, id=5, clock=SystemClock(), tasks=tasks)
         async with opened as client, asyncio.timeout(20):
             registered = await client.register(Registration(NODE))
-            await client.until_unfenced()
+            await client.wait_until_unfenced()
             assert fake.registrations[0].node.role == cluster_pb2.COORDINATOR
             assert client.image.nodes[client.key].epoch == registered.epoch
             revision = await client.ensure_internal_topic(ShardKind.GROUPS)

@@ -88,7 +88,7 @@ async def test_a_node_joins_controllers_whose_names_come_late(names: FakeNames) 
             assert not joining.done()
             names.addresses[HOST] = "127.0.0.1"
             await joining
-            await client.until_unfenced()
+            await client.wait_until_unfenced()
             del names.addresses[HOST]  # what is connected stays so
             await fake.until_beat(2)
     assert tasks.failure is None
@@ -104,7 +104,7 @@ async def test_a_controller_that_moved_is_found_again(names: FakeNames) -> None:
             opened = ControllerClient.open([at], role=Role.BROKER, id=0, clock=SystemClock(), tasks=tasks)
             client = await opened.__aenter__()
             await client.register(Registration(NODE))
-            await client.until_unfenced()
+            await client.wait_until_unfenced()
         del names.addresses[HOST]
         async with fake.serve(at.port, host="127.0.0.2", advertise_host=HOST):
             names.addresses[HOST] = "127.0.0.2"

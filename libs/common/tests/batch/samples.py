@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from headrace_common.core.batch import Codec, RecordColumns, build_batch, build_row_batch
-from headrace_common.core.batch.header import FIELDS, BatchHeader, sealed
+from headrace_common.core.batch.header import FIELDS, BatchHeader, seal_batch
 
 BUILDERS = [build_batch, build_row_batch]
 CODECS = list(Codec)
@@ -71,7 +71,7 @@ def header_of(count: int, **changes: int) -> BatchHeader:
 def seal(header: BatchHeader, rest: bytes) -> bytes:
     """A batch with these bytes after the 61 of the header: right length and CRC, whatever else is wrong."""
     size = FIELDS.size + len(rest)
-    return sealed([FIELDS.pack(*header._replace(batch_length=size - 12)), rest], size)
+    return seal_batch([FIELDS.pack(*header._replace(batch_length=size - 12)), rest], size)
 
 
 def reseal(batch: bytes) -> bytes:

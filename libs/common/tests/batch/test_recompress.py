@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace_common.core.batch import Codec, RecordColumns, check_crc, decode_batch, read_header, recompressed
+from headrace_common.core.batch import Codec, RecordColumns, check_crc, decode_batch, read_header, recompress_batch
 from headrace_common.core.errors import CorruptBatch
 
 from .samples import BUILDERS, CODECS, column_batch, header_of, records, seal
@@ -33,7 +33,7 @@ def test_nothing_but_the_codec_changes(
     build: Callable[..., bytes], given: Any, before: Codec, after: Codec, transactional: bool
 ) -> None:
     batch = build(given.columns, codec=before, base_offset=9, transactional=transactional, **PRODUCER)
-    again = recompressed(batch, read_header(batch), after)
+    again = recompress_batch(batch, read_header(batch), after)
     check_crc(again, read_header(again))
     assert contents(again) == contents(batch)
     assert read_header(again).codec in (after, Codec.NONE)
@@ -46,31 +46,31 @@ def test_what_gains_is_compressed_and_what_has_the_codec_stays_as_it_is(
     build: Callable[..., bytes], before: Codec, after: Codec
 ) -> None:
     batch = build(RecordColumns([b"the same again and again"] * 300), codec=before)
-    again = recompressed(batch, read_header(batch), after)
+    again = recompress_batch(batch, read_header(batch), after)
     assert read_header(again).codec is after
     assert (again is batch) is (before is after)
 
 
 def test_what_gains_nothing_stays_uncompressed() -> None:
     batch = column_batch(1, [(3, 2, b"x")])
-    assert recompressed(batch, read_header(batch), Codec.ZSTD) == batch
+    assert recompress_batch(batch, read_header(batch), Codec.ZSTD) == batch
 
 
 def test_columns_of_a_newer_version_are_carried_along() -> None:
     newer = column_batch(2, [(77, 0x55, b"whatever it is " * 40), (3, 2, b"ab")])
-    packed = recompressed(newer, read_header(newer), Codec.LZ4)
+    packed = recompress_batch(newer, read_header(newer), Codec.LZ4)
     assert read_header(packed).codec is Codec.LZ4
-    assert recompressed(packed, read_header(packed), Codec.NONE) == newer
+    assert recompress_batch(packed, read_header(packed), Codec.NONE) == newer
 
 
 @pytest.mark.parametrize("build", BUILDERS)
 def test_a_bomb_is_refused(build: Callable[..., bytes]) -> None:
     bomb = build(RecordColumns([bytes(3 << 20)]), codec=Codec.ZSTD)
     with pytest.raises(CorruptBatch):
-        recompressed(bomb, read_header(bomb), Codec.NONE, inflated_max=1 << 20)
+        recompress_batch(bomb, read_header(bomb), Codec.NONE, inflated_max=1 << 20)
 
 
 def test_a_frame_that_is_none_is_refused() -> None:
     batch = seal(header_of(1, attributes=Codec.ZSTD), b"\0\0\0" + b"\x08\0\0\0" + bytes(20))
     with pytest.raises(CorruptBatch):
-        recompressed(batch, read_header(batch), Codec.LZ4)
+        recompress_batch(batch, read_header(batch), Codec.LZ4)

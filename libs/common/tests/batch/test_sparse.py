@@ -15,10 +15,10 @@ from headrace_common.core.batch import (
     build_gap_batch,
     check_crc,
     decode_batch,
-    emptied,
+    filter_records,
     read_header,
     stamp_log_append_time,
-    without,
+    strip_records,
 )
 from headrace_common.core.batch.arrow_schema import batch_schema
 from headrace_common.core.errors import CorruptBatch, UnsupportedVersion
@@ -48,7 +48,7 @@ def rows_of(batch: DecodedBatch) -> list[tuple[Any, ...]]:
 
 
 def check(before: bytes, keep: list[bool]) -> bytes:
-    after = without(before, keep)
+    after = filter_records(before, keep)
     old, new = decode_batch(before), decode_batch(after)
     assert rows_of(new) == list(compress(rows_of(old), keep))
     assert [getattr(new.header, name) for name in STAYS] == [getattr(old.header, name) for name in STAYS]
@@ -83,21 +83,21 @@ def test_only_the_dropped_records_are_gone(
 @pytest.mark.parametrize("codec", CODECS)
 def test_the_codec_stays_where_it_gains(build: Any, codec: Codec) -> None:
     batch = build(RecordColumns([b"value" * 30] * 100, keys=[b"%d" % at for at in range(100)]), codec=codec)
-    assert read_header(without(batch, [at % 2 == 0 for at in range(100)])).codec is codec
+    assert read_header(filter_records(batch, [at % 2 == 0 for at in range(100)])).codec is codec
 
 
 @pytest.mark.parametrize("build", BUILDERS)
 def test_all_kept_is_the_same_bytes(build: Any) -> None:
     batch = build(RecordColumns([b"a", b"b"]))
-    assert without(batch, [True, True]) is batch
+    assert filter_records(batch, [True, True]) is batch
 
 
 @pytest.mark.parametrize("build", BUILDERS)
 @pytest.mark.parametrize("codec", CODECS)
 def test_nothing_left_is_a_header_alone(build: Any, codec: Codec) -> None:
     batch = build(RecordColumns([b"value"] * 40), codec=codec, **PRODUCER)
-    empty = without(batch, np.zeros(40, np.bool_))
-    assert empty == emptied(batch) == emptied(empty)
+    empty = filter_records(batch, np.zeros(40, np.bool_))
+    assert empty == strip_records(batch) == strip_records(empty)
     header = read_header(empty)
     check_crc(empty, header)
     assert (header.size, header.record_count, header.codec) == (64 if header.magic == 3 else 61, 0, Codec.NONE)
@@ -125,7 +125,7 @@ def test_a_gap_covers_its_offsets_and_says_nothing_else() -> None:
 
 @pytest.mark.parametrize("attributes", [Codec.ZSTD, 0x20])
 def test_a_header_alone_has_no_codec_and_no_control_record(attributes: int) -> None:
-    batch = bytearray(emptied(BUILDERS[0](RecordColumns([b"a"]))))
+    batch = bytearray(strip_records(BUILDERS[0](RecordColumns([b"a"]))))
     batch[22] |= attributes
     with pytest.raises(CorruptBatch):
         read_header(reseal(bytes(batch)))
@@ -143,4 +143,4 @@ def test_columns_of_a_newer_version_are_not_dropped_silently() -> None:
     batch = column_batch(2, [(3, 2, b"ab"), (60, 0, b"")])
     assert decode_batch(batch).values() == [b"a", b"b"]
     with pytest.raises(UnsupportedVersion, match="60"):
-        without(batch, [True, False])
+        filter_records(batch, [True, False])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace_common.core.bounds import check, complaint, setting, takes
+from headrace_common.core.bounds import check, find_problem, setting, takes
 from headrace_common.core.errors import InvalidConfig
 
 
@@ -58,7 +58,7 @@ def test_what_a_setting_takes(name: str, told: str) -> None:
     ],
 )
 def test_what_is_wrong_with_a_value(name: str, value: Any, said: str | None) -> None:
-    assert complaint(FIELDS[name], value) == said
+    assert find_problem(FIELDS[name], value) == said
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:

@@ -7,13 +7,13 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace_common.core.features import FEATURES, HIGHEST, OWNER_TIMES, attainable, brought_by, too_old
+from headrace_common.core.features import FEATURES, HIGHEST, OWNER_TIMES, attainable, list_features, too_old
 from headrace_common.core.image import EMPTY_IMAGE
 
 
 def test_every_level_up_to_the_highest_brings_something() -> None:
-    assert all(brought_by(level) for level in range(1, HIGHEST + 1))
-    assert [f for level in range(HIGHEST + 1) for f in brought_by(level)] == list(FEATURES), "in order, each once"
+    assert all(list_features(level) for level in range(1, HIGHEST + 1))
+    assert [f for level in range(HIGHEST + 1) for f in list_features(level)] == list(FEATURES), "in order, each once"
 
 
 def test_names_are_one_word_each_and_sentences_say_what_happens() -> None:

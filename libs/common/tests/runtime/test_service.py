@@ -176,9 +176,9 @@ async def test_draining_tells_streams_to_end() -> None:
 
 
 def test_addresses_to_register() -> None:
-    assert str(ServerConfig().advertised(5)) == "127.0.0.1:5"
-    assert str(ServerConfig(advertise_host="b-1").advertised(5)) == "b-1:5"
-    anywhere = ServerConfig(listen=Endpoint("0.0.0.0", 0)).advertised(5)
+    assert str(ServerConfig().choose_endpoint(5)) == "127.0.0.1:5"
+    assert str(ServerConfig(advertise_host="b-1").choose_endpoint(5)) == "b-1:5"
+    anywhere = ServerConfig(listen=Endpoint("0.0.0.0", 0)).choose_endpoint(5)
     assert anywhere.host not in {"0.0.0.0", ""}
     named = ServerConfig(advertise_host="b-1")
     assert str(named.reachable(Endpoint("0.0.0.0", 9100))) == "b-1:9100"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, get_args
 
 from headrace._setting_names import said_of
 from headrace.setting_types import Acks, CompressionType, Partitioner, SerializerName
-from headrace_common.core.bounds import complaint, setting
+from headrace_common.core.bounds import find_problem, setting
 from headrace_common.core.errors import InvalidConfig
 
 if TYPE_CHECKING:
@@ -224,4 +224,4 @@ def _unknown(name: str, known: Sequence[str]) -> str:
 def _problem(name: str, value: Any, known: Any) -> str | None:
     if known.default is not MISSING and isinstance(known.default, bool) and not isinstance(value, bool):
         return f"{name} takes True or False, not {value!r}"
-    return complaint(known, value)
+    return find_problem(known, value)

@@ -11,7 +11,7 @@ from headrace._core.fetch_positions import FetchPositions
 from headrace._core.record_runs import Deserializers, run_of
 from headrace._core.starts import Ago, AtTime, Beginning, End, Start, parse_reset, timestamp_to_ask
 from headrace.errors import LogTruncated, PositionOutOfRange
-from headrace_common.core.batch import build_gap_batch, decode_batch, emptied, without
+from headrace_common.core.batch import build_gap_batch, decode_batch, filter_records, strip_records
 from headrace_common.core.errors import (
     CorruptBatch,
     DataLost,
@@ -555,11 +555,11 @@ def test_positions_move_past_batches_that_compaction_emptied() -> None:
     plan = core.fetch(A)
     gap = build_gap_batch(3, 100, 0, base_timestamp=0, max_timestamp=0)
     batches = [
-        emptied(batch(0, 3)),
+        strip_records(batch(0, 3)),
         gap,
         batch(100, 2),
-        emptied(batch(102, 2, transaction_of=7)),
-        emptied(batch(104, 1)),
+        strip_records(batch(102, 2, transaction_of=7)),
+        strip_records(batch(104, 1)),
     ]
     core.answers.take(plan, [Answer(plan.entries[K0], 0, "", 105, 0, batches)], 0.0)
     assert hand_out(core) == (T0, [100, 101])
@@ -570,7 +570,7 @@ def test_positions_move_past_batches_that_compaction_emptied() -> None:
 def test_a_batch_that_compaction_made_sparse_is_handed_out_as_it_is() -> None:
     core = reading(at=1)
     plan = core.fetch(A)
-    sparse = without(batch(0, 5), [True, False, True, True, False])
+    sparse = filter_records(batch(0, 5), [True, False, True, True, False])
     core.answers.take(plan, [Answer(plan.entries[K0], 0, "", 5, 0, [sparse])], 0.0)
     partition = core.next_batch()
     assert partition is not None

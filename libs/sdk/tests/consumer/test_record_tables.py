@@ -16,10 +16,10 @@ from headrace_common.core.batch import (
     build_batch,
     build_row_batch,
     decode_batch,
-    emptied,
+    filter_records,
     read_header,
     stamp_log_append_time,
-    without,
+    strip_records,
 )
 from headrace_common.core.ids import TopicPartition
 
@@ -44,9 +44,9 @@ def batches(draw: st.DrawFn) -> tuple[TopicPartition, list[bytes]]:
         base += count + draw(st.integers(0, 3))
         match draw(st.sampled_from(["", "", "sparse", "empty", "broker's time"])):
             case "sparse" if count > 2:
-                one = without(one, [n % 3 == 0 for n in range(count)])
+                one = filter_records(one, [n % 3 == 0 for n in range(count)])
             case "empty":
-                one = emptied(one)
+                one = strip_records(one)
             case "broker's time":
                 one = stamp_log_append_time(one, read_header(one).base_offset, 0, 99)
         made.append(one)

@@ -16,7 +16,7 @@ import headrace
 from headrace import TopicPartition, aio
 from headrace.errors import CorruptBatch, Rejected
 from headrace_common.core.batch import Codec, RecordColumns, build_batch, read_header
-from headrace_common.core.batch.header import rewritten
+from headrace_common.core.batch.header import replace_header
 from headrace_proto.v1 import broker_pb2
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
 
@@ -33,7 +33,7 @@ def poison(count: int) -> bytes:
     rubbish = struct.pack("<BBHI", 3, 0x82, 0, 999) + b"far less than 999 bytes" * 4
     body = struct.pack("<I", len(rubbish)) + bytes(cramjam.zstd.compress(rubbish))
     header = read_header(batch)._replace(batch_length=64 + len(body) - 12, attributes=Codec.ZSTD)
-    return rewritten(batch[:64] + body, header)
+    return replace_header(batch[:64] + body, header)
 
 
 @pytest.fixture

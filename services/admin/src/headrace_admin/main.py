@@ -116,7 +116,7 @@ async def run(
                 interceptors=[tracing, RpcMetrics(metrics.meter), client.gate],
             )
         )
-        http_endpoint = server.advertised(http.endpoint.port, listen_host=config.http_listen.host)
+        http_endpoint = server.choose_endpoint(http.endpoint.port, listen_host=config.http_listen.host)
         node = _node(config, grpc.endpoint, http_endpoint, metrics_at)
         ready = Ready(f"admin-{config.node_id}", grpc.endpoint, http_endpoint, metrics_at, health.endpoint)
         tasks.start(_join(client, node, grpc, state, ready, config), name="join")

@@ -276,7 +276,7 @@ class _Member:
         self._broker.who = replace(self._broker.who, cluster_id=registered.cluster_id)
         self._broker.start()
         self._client.want_unfenced()
-        await self._client.until_unfenced()
+        await self._client.wait_until_unfenced()
         self._broker.producer_ids.prefetch()
         await self._server.serving(SERVICE)
         announce_ready(self._ready, config.server.ready_file)

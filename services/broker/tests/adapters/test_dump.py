@@ -26,7 +26,7 @@ from headrace_broker.core.rows import (
     StateRow,
 )
 from headrace_common.core.batch import RecordColumns, build_batch, build_marker_batch, read_header, stamp
-from headrace_common.core.batch.header import rewritten
+from headrace_common.core.batch.header import replace_header
 from headrace_common.core.errors import Conflict, NotFound
 from headrace_common.core.ids import Offset, PartitionId, TopicId
 
@@ -152,4 +152,4 @@ def kept_marker(base: int, *, kept_until_ms: int) -> bytes:
     batch = stamp(build_marker_batch(7, 2, commit=True, timestamp_ms=5), Offset(base), 1)
     header = read_header(batch)
     fields = header._replace(attributes=header.attributes | HORIZON_BIT, base_timestamp=kept_until_ms)
-    return rewritten(batch, fields)
+    return replace_header(batch, fields)

@@ -23,7 +23,7 @@ from headrace_common.core.batch import (
     read_header,
     stamp_producer,
 )
-from headrace_common.core.batch.header import rewritten
+from headrace_common.core.batch.header import replace_header
 from headrace_common.core.errors import CorruptBatch, ErrorCode, InvalidRecord
 from headrace_common.core.ids import PartitionId
 
@@ -102,7 +102,7 @@ async def test_in_transactions_too() -> None:
 async def test_a_body_that_no_cleaner_could_read_is_corrupt(codec: Codec) -> None:
     good = batch([b"key-%d" % n for n in range(200)], codec=codec)
     header = read_header(good)
-    damaged = rewritten(good[:68] + bytes(255 - byte for byte in good[68:72]) + good[72:], header)
+    damaged = replace_header(good[:68] + bytes(255 - byte for byte in good[68:72]) + good[72:], header)
     async with running_engine(TOPICS, configs=CONFIGS) as engine:
         assert await verdict(engine, "c", damaged) is ErrorCode.CORRUPT_MESSAGE
         flipped = good[:-1] + bytes([good[-1] ^ 8])
@@ -119,7 +119,7 @@ async def test_a_sound_header_around_rubbish_is_refused_and_what_follows_is_take
     sent = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
     good = batch([b"key-%d" % n for n in range(200)], build, codec, **sent)
     body = 64 if build is build_batch else 61
-    poison = rewritten(good[:body] + bytes(107 + n % 144 for n in range(len(good) - body)), read_header(good))
+    poison = replace_header(good[:body] + bytes(107 + n % 144 for n in range(len(good) - body)), read_header(good))
     async with running_engine(TOPICS, configs=CONFIGS) as engine:
         for _ in range(2):  # the second one is checked where it is accepted, if that is quick
             assert await verdict(engine, topic, poison) is ErrorCode.CORRUPT_MESSAGE
@@ -128,7 +128,7 @@ async def test_a_sound_header_around_rubbish_is_refused_and_what_follows_is_take
 
 async def test_the_text_says_what_is_wrong() -> None:
     good = batch([b"key-%d" % n for n in range(20)])
-    poison = rewritten(good[:72] + b"\xff" * 8 + good[80:], read_header(good))
+    poison = replace_header(good[:72] + b"\xff" * 8 + good[80:], read_header(good))
     async with running_engine(TOPICS) as engine:
         engine.session.accept(1, -1, 30_000, [entry("t", poison)])
         _, [result] = await engine.answer()

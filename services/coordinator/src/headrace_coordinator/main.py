@@ -205,7 +205,7 @@ async def _join(
 
 async def _ready_once_unfenced(client: ControllerClient, health: HealthPort) -> None:
     """Ready means: the controller gives it shards. It stays so while the controllers are away."""
-    await client.until_unfenced()
+    await client.wait_until_unfenced()
     await health.reached()
 
 

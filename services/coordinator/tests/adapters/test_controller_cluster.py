@@ -46,7 +46,7 @@ async def test_there_is_no_tenure_before_the_image_in_which_the_node_takes_part(
 ) -> None:
     cluster = ControllerCluster(client)
     await client.register(Registration(NODE))
-    await client.until_unfenced()
+    await client.wait_until_unfenced()
     images = cluster.images()
     async for image in images:
         if KEY in image.nodes and not image.nodes[KEY].fenced:
@@ -76,7 +76,7 @@ async def test_tenure_is_a_session_from_the_last_beat_that_was_answered(
     assert cluster.tenure_until_ms == -math.inf
     before = SystemClock().monotonic_ms()
     await client.register(Registration(NODE))
-    await client.until_unfenced()
+    await client.wait_until_unfenced()
     async for image in cluster.images():
         if KEY in image.nodes and not image.nodes[KEY].fenced:
             break

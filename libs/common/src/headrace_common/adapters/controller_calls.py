@@ -79,7 +79,7 @@ class ControllerCalls:
             tries += 1
             pause = backoff_ms(tries)
             if self._clock.monotonic_ms() + pause >= end:
-                raise _given_up(error, timeout_ms) from error
+                raise _explain_failure(error, timeout_ms) from error
             await self._clock.sleep_ms(pause)
             hints = 0
 
@@ -113,7 +113,7 @@ class ControllerCalls:
         await self._channels.close()
 
 
-def _given_up(error: HeadraceError, timeout_ms: float) -> HeadraceError:
+def _explain_failure(error: HeadraceError, timeout_ms: float) -> HeadraceError:
     if isinstance(error, NotController):
         return RequestTimedOut(
             f"no controller was active for {timeout_ms:.0f} ms; nothing was changed. Check that a majority of etcd "

@@ -17,7 +17,12 @@ from typing import Final
 
 from headrace_common.adapters.controller_calls import ControllerCalls
 from headrace_common.adapters.controller_heartbeat import BeatAnswered, BeatRefused, HeartbeatThread, MakeHeartbeats
-from headrace_common.adapters.controller_registration import Registered, Registration, register_request, registered_from
+from headrace_common.adapters.controller_registration import (
+    Registered,
+    Registration,
+    decode_registration,
+    register_request,
+)
 from headrace_common.adapters.controller_route import ControllerRoute
 from headrace_common.adapters.controller_stream import MetadataStream
 from headrace_common.core.errors import (
@@ -156,7 +161,7 @@ class ControllerClient:
             seen = self._stream.image
             yield seen
 
-    async def until_unfenced(self) -> None:
+    async def wait_until_unfenced(self) -> None:
         """Return once the controller lets this node take part."""
         await self._until(lambda: self._registered is not None and not self._fenced)
 
@@ -290,7 +295,7 @@ class ControllerClient:
             answer = await self._register_until_answered(register_request(registration))
         finally:
             self._joining = False
-        self._registered = registered_from(answer)
+        self._registered = decode_registration(answer)
         self._fenced = True
         self._beats.update(epoch=answer.epoch, interval_ms=float(self._registered.heartbeat_interval_ms))
         self._beat_at_once()

@@ -52,7 +52,7 @@ def register_request(registration: Registration) -> pb.RegisterNodeRequest:
     )
 
 
-def registered_from(answer: pb.RegisterNodeResponse) -> Registered:
+def decode_registration(answer: pb.RegisterNodeResponse) -> Registered:
     """What was answered to it."""
     return Registered(
         answer.cluster_id,

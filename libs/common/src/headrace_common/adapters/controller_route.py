@@ -31,23 +31,23 @@ class ControllerRoute:
     def size(self) -> int:
         """How many controllers are known."""
         with self._lock:
-            return len(self._known())
+            return len(self._list_endpoints())
 
     @property
     def addresses(self) -> frozenset[Endpoint]:
         """All that may be asked: those of the bootstrap list, of the newest image, and who was said to be active."""
         with self._lock:
-            return frozenset(self._known()) | ({self._active} if self._active is not None else frozenset())
+            return frozenset(self._list_endpoints()) | ({self._active} if self._active is not None else frozenset())
 
     def target(self) -> Endpoint:
         """Whom to ask now."""
         with self._lock:
-            known = self._known()
+            known = self._list_endpoints()
             return self._active or known[self._turn % len(known)]
 
     def moved(self, asked: Endpoint, hint: str | None) -> bool:
         """``asked`` is not active and says who is; True when that is worth asking at once."""
-        named = _parsed(hint)
+        named = _parse_hint(hint)
         with self._lock:
             if named is not None and named != asked:
                 self._active = named
@@ -68,18 +68,18 @@ class ControllerRoute:
                 self._epoch = epoch
                 self._active = active
 
-    def _known(self) -> tuple[Endpoint, ...]:
+    def _list_endpoints(self) -> tuple[Endpoint, ...]:
         return self._bootstrap + self._others
 
     def _forget(self, asked: Endpoint) -> None:
         if self._active is not None and asked != self._active:
             return  # somebody else has learned better meanwhile
         self._active = None
-        known = self._known()
+        known = self._list_endpoints()
         self._turn = (known.index(asked) + 1) % len(known) if asked in known else self._turn
 
 
-def _parsed(hint: str | None) -> Endpoint | None:
+def _parse_hint(hint: str | None) -> Endpoint | None:
     if not hint:
         return None
     try:

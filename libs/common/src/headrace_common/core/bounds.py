@@ -43,7 +43,7 @@ def takes(declared: Field[Any]) -> str:
     return f"{high} or less" if low is None else f"{low} to {high}"
 
 
-def complaint(declared: Field[Any], value: Any) -> str | None:
+def find_problem(declared: Field[Any], value: Any) -> str | None:
     """What is wrong with this value of a setting; None: nothing is."""
     low, high, choices = (declared.metadata.get(name) for name in ("low", "high", "choices"))
     if value is None and declared.default is None:
@@ -66,7 +66,7 @@ def check(settings: Any, *rules: tuple[bool, str]) -> None:
     Raises:
         InvalidConfig: all that is wrong, in one text.
     """
-    found = (complaint(declared, getattr(settings, declared.name)) for declared in fields(settings))
+    found = (find_problem(declared, getattr(settings, declared.name)) for declared in fields(settings))
     wrong = [*(text for text in found if text is not None), *(text for holds, text in rules if not holds)]
     if wrong:
         raise InvalidConfig("; ".join(wrong))

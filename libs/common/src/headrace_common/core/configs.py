@@ -38,7 +38,7 @@ def check_topic_configs(configs: Mapping[str, str]) -> dict[str, str]:
     Raises:
         InvalidConfig: all that is wrong, in one text.
     """
-    return _checked(TOPIC_SETTINGS, configs, _not_of_topics)
+    return _check(TOPIC_SETTINGS, configs, _not_of_topics)
 
 
 def check_broker_configs(configs: Mapping[str, str], *, one_broker: bool = False) -> dict[str, str]:
@@ -55,7 +55,7 @@ def check_broker_configs(configs: Mapping[str, str], *, one_broker: bool = False
         raise InvalidConfig(
             f"{', '.join(shared)}: the same for all brokers; set it for the cluster, not for one broker"
         )
-    return _checked(BROKER_SETTINGS, configs, _not_of_brokers)
+    return _check(BROKER_SETTINGS, configs, _not_of_brokers)
 
 
 def check_lags(own: Mapping[str, str], cluster: Mapping[str, str]) -> None:
@@ -72,7 +72,7 @@ def check_lags(own: Mapping[str, str], cluster: Mapping[str, str]) -> None:
         raise InvalidConfig(f"{whose_low}={low} is above {whose_high}={high}; lower the first or raise the second")
 
 
-def _checked(table: Mapping[str, Setting], configs: Mapping[str, str], unknown: Callable[[str], str]) -> dict[str, str]:
+def _check(table: Mapping[str, Setting], configs: Mapping[str, str], unknown: Callable[[str], str]) -> dict[str, str]:
     good: dict[str, str] = {}
     wrong: list[str] = []
     for name, value in configs.items():

@@ -46,7 +46,7 @@ HIGHEST: Final = max(feature.level for feature in FEATURES)
 """The highest level that this version knows. 0: before there were levels."""
 
 
-def brought_by(level: int) -> tuple[Feature, ...]:
+def list_features(level: int) -> tuple[Feature, ...]:
     """What comes with a level, beyond the levels below it."""
     return tuple(feature for feature in FEATURES if feature.level == level)
 

@@ -287,15 +287,15 @@ class ClusterImage:
         if known and delta.revision < self.revision:
             raise ImageStale(f"revision {delta.revision} is older than {self.revision}, which is held")
         if delta.previous_revision is None:
-            return EMPTY_IMAGE._changed(delta)
+            return EMPTY_IMAGE._apply_delta(delta)
         if delta.previous_revision != self.revision:
             raise ImageGap(f"the delta starts at revision {delta.previous_revision}, the image is at {self.revision}")
-        return self._changed(delta)
+        return self._apply_delta(delta)
 
-    def _changed(self, delta: ImageDelta) -> ClusterImage:
-        nodes = _merged(self.nodes, {n.key: n for n in delta.nodes}, delta.removed_nodes)
-        topics = _merged(self.topics, {t.topic_id: t for t in delta.topics}, delta.removed_topics)
-        partitions = _merged(self.partitions, {p.id: p for p in delta.partitions}, ())
+    def _apply_delta(self, delta: ImageDelta) -> ClusterImage:
+        nodes = _merge(self.nodes, {n.key: n for n in delta.nodes}, delta.removed_nodes)
+        topics = _merge(self.topics, {t.topic_id: t for t in delta.topics}, delta.removed_topics)
+        partitions = _merge(self.partitions, {p.id: p for p in delta.partitions}, ())
         if delta.removed_topics:
             gone = frozenset(delta.removed_topics)
             partitions = {i: p for i, p in partitions.items() if i.topic_id not in gone}
@@ -310,9 +310,9 @@ class ClusterImage:
             topics=topics,
             topic_ids=self.topic_ids if same_topics else {t.name: t.topic_id for t in topics.values()},
             partitions=partitions,
-            deletions=_merged(self.deletions, {d.topic_id: d for d in delta.deletions}, delta.finished_deletions),
-            removals=_merged(self.removals, {r.id: r for r in delta.removals}, delta.finished_removals),
-            shards=_merged(self.shards, {s.key: s for s in delta.shards}, ()),
+            deletions=_merge(self.deletions, {d.topic_id: d for d in delta.deletions}, delta.finished_deletions),
+            removals=_merge(self.removals, {r.id: r for r in delta.removals}, delta.finished_removals),
+            shards=_merge(self.shards, {s.key: s for s in delta.shards}, ()),
             cluster_configs=self.cluster_configs if delta.cluster_configs is None else dict(delta.cluster_configs),
             broker_configs=own,
             active_controller=delta.active_controller or self.active_controller,
@@ -320,7 +320,7 @@ class ClusterImage:
         )
 
 
-def _merged(old: Mapping[K, V], new: Mapping[K, V], gone: tuple[K, ...]) -> Mapping[K, V]:
+def _merge(old: Mapping[K, V], new: Mapping[K, V], gone: tuple[K, ...]) -> Mapping[K, V]:
     if not new and not gone:
         return old
     merged = {**old, **new}

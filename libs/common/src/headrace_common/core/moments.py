@@ -38,17 +38,17 @@ def parse_moment_ms(text: str) -> int:
     """
     written = text.strip()
     if written.isascii() and written.isdigit():
-        return _checked(int(written) if len(written) <= 15 else TIMESTAMP_MS_MAX + 1, text)
+        return _check_moment(int(written) if len(written) <= 15 else TIMESTAMP_MS_MAX + 1, text)
     try:
         moment = datetime.fromisoformat(written)
     except ValueError:
         raise Rejected(f"{text!r} is no moment; write {MOMENT_FORM}") from None
     if moment.tzinfo is None:
         raise Rejected(f"{text!r} has no zone, so it is not clear when that is; add Z for UTC, or one such as +01:00")
-    return _checked((moment - _EPOCH) // timedelta(milliseconds=1), text)
+    return _check_moment((moment - _EPOCH) // timedelta(milliseconds=1), text)
 
 
-def _checked(moment_ms: int, text: str) -> int:
+def _check_moment(moment_ms: int, text: str) -> int:
     if not 0 <= moment_ms <= TIMESTAMP_MS_MAX:
         raise Rejected(f"{text!r} is not between 1970 and 9999; write {MOMENT_FORM}")
     return moment_ms

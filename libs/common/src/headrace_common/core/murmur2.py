@@ -43,26 +43,26 @@ def partitions_for(keys: Sequence[bytes | None] | pa.Array[Any], partitions: int
         found = [-1 if key is None else partition_for(key, partitions) for key in keys]
         return np.array(found, np.int32)
     if isinstance(keys, list | tuple) and not has_arrow():
-        return _listed_partitions(keys, partitions)
+        return _partitions_for_list(keys, partitions)
     array = _as_binary(keys)
     _, offsets, data = array.buffers()
     ends = np.frombuffer(memoryview(offsets), "<i4", len(array) + 1, array.offset * 4)
     first, last = (int(ends[0]), int(ends[-1])) if len(array) else (0, 0)
     blob = memoryview(data)[first:last] if last > first else memoryview(b"")
-    chosen = _chosen(_hashes(blob, ends.astype(np.int64) - first), partitions)
+    chosen = _choose_partitions(_hashes(blob, ends.astype(np.int64) - first), partitions)
     if array.null_count:
         chosen[~array.is_valid().to_numpy(zero_copy_only=False)] = -1
     return chosen
 
 
-def _listed_partitions(keys: Sequence[bytes | None], partitions: int) -> np.ndarray[Any, Any]:
+def _partitions_for_list(keys: Sequence[bytes | None], partitions: int) -> np.ndarray[Any, Any]:
     """As ``partitions_for``, of many keys where there is no pyarrow."""
     import numpy as np
 
     present = [key for key in keys if key is not None]
     ends = np.zeros(len(present) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, present), np.int64, len(present)), out=ends[1:])
-    found = _chosen(_hashes(memoryview(b"".join(present)), ends), partitions)
+    found = _choose_partitions(_hashes(memoryview(b"".join(present)), ends), partitions)
     if len(present) == len(keys):
         return found
     chosen = np.full(len(keys), -1, np.int32)
@@ -70,7 +70,7 @@ def _listed_partitions(keys: Sequence[bytes | None], partitions: int) -> np.ndar
     return chosen
 
 
-def _chosen(hashes: np.ndarray[Any, Any], partitions: int) -> np.ndarray[Any, Any]:
+def _choose_partitions(hashes: np.ndarray[Any, Any], partitions: int) -> np.ndarray[Any, Any]:
     import numpy as np
 
     return ((hashes & np.uint32(_POSITIVE)) % np.uint32(partitions)).astype(np.int32)

@@ -77,7 +77,7 @@ class Setting:
         low = self.low if self.low is not None else -LONG_MAX
         high = self.high if self.high is not None else (INT_MAX if self.type is Type.INT else LONG_MAX)
         if not low <= number <= high:
-            raise InvalidConfig(f"{self.name} takes {_shown(low)} to {_shown(high)}, not {text[:60]}")
+            raise InvalidConfig(f"{self.name} takes {_format_bound(low)} to {_format_bound(high)}, not {text[:60]}")
 
     def _check_choice(self, text: str) -> None:
         if self.choices and text not in self.choices:
@@ -91,5 +91,5 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-def _shown(bound: float) -> str:
+def _format_bound(bound: float) -> str:
     return str(int(bound)) if bound == int(bound) and abs(bound) <= _EXACT_MAX else f"{bound:g}"

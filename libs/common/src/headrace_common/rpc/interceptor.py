@@ -40,7 +40,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         if handler is None:
             return None
         method = handler_call_details.method
-        guarded: Any = with_behavior(handler, lambda inner, streams: _guarded(inner, streams, method))
+        guarded: Any = with_behavior(handler, lambda inner, streams: _guard(inner, streams, method))
         if guarded.request_deserializer is None:
             return guarded  # type: ignore[no-any-return]  # gRPC's handler is a named tuple
         read = counting(method, guarded.request_deserializer)
@@ -86,7 +86,7 @@ def _tolerant(deserialize: Deserialize) -> Deserialize:
     return read
 
 
-def _guarded(inner: Handler, streams: bool, method: str) -> Handler:
+def _guard(inner: Handler, streams: bool, method: str) -> Handler:
     async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
             if isinstance(request, _Unread):

@@ -102,7 +102,7 @@ def opening() -> Iterator[Any]:
     if not _copy.modules:
         yield own
         return
-    with _copy.lock, _imported(_copy.modules):
+    with _copy.lock, _swap_modules(_copy.modules):
         yield own
 
 
@@ -149,7 +149,7 @@ def _load_from(path: str) -> dict[str, ModuleType]:
     finder = _Finder(path)
     sys.meta_path.insert(0, finder)
     try:
-        with _imported(modules):
+        with _swap_modules(modules):
             for name in ("grpc", "grpc.aio", "grpc._channel"):
                 importlib.import_module(name)
     finally:
@@ -158,22 +158,22 @@ def _load_from(path: str) -> dict[str, ModuleType]:
 
 
 @contextmanager
-def _imported(modules: dict[str, ModuleType]) -> Iterator[None]:
+def _swap_modules(modules: dict[str, ModuleType]) -> Iterator[None]:
     """Meanwhile ``import grpc`` gives these, and they grow; those that others have imported stay what they are."""
-    others = _loaded()
+    others = _list_loaded()
     for name in others:
         del sys.modules[name]
     sys.modules.update(modules)
     try:
         yield
     finally:
-        modules.update(_loaded())
+        modules.update(_list_loaded())
         for name in modules:
             del sys.modules[name]
         sys.modules.update(others)
 
 
-def _loaded() -> dict[str, ModuleType]:
+def _list_loaded() -> dict[str, ModuleType]:
     return {name: module for name, module in sys.modules.items() if name == "grpc" or name.startswith("grpc.")}
 
 

@@ -128,7 +128,7 @@ class Admission(grpc.aio.ServerInterceptor):
             "response_serializer": handler.response_serializer,
         }
         if not handler.request_streaming:
-            codec["request_deserializer"] = _sized(handler.request_deserializer)
+            codec["request_deserializer"] = _add_size(handler.request_deserializer)
         begin = self._streaming(inner) if handler.request_streaming else self._unary(inner)
         if handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(begin, **codec)
@@ -136,14 +136,14 @@ class Admission(grpc.aio.ServerInterceptor):
 
     def _streaming(self, inner: Handler) -> Handler:
         async def begin(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            async with self._counted(context):
+            async with self._count_call(context):
                 return await inner(requests, context)
 
         return begin
 
     def _unary(self, inner: Handler) -> Handler:
         async def begin(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            async with self._counted(context) as address:
+            async with self._count_call(context) as address:
                 try:
                     await self._places.take(address)
                 except TimeoutError:
@@ -162,7 +162,7 @@ class Admission(grpc.aio.ServerInterceptor):
         return begin
 
     @asynccontextmanager
-    async def _counted(self, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[str]:
+    async def _count_call(self, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[str]:
         """The call counts among those of its address until the block ends; one too many is refused."""
         address = address_of(context.peer()) if self._calls_max else ""
         if self._calls_max and self._calls[address] >= self._calls_max:
@@ -190,14 +190,14 @@ async def _read(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> t
     try:
         async with limit_s(READ_S_MAX):
             async for sized in requests:
-                return sized  # type: ignore[no-any-return]  # _sized made it
+                return sized  # type: ignore[no-any-return]  # _add_size made it
         error: HeadraceError = Rejected("the call ended without a request; send one")
     except TimeoutError:
         error = RequestTimedOut(f"the request did not arrive within {READ_S_MAX:g} s; send it again")
     return await abort_with(context, error)
 
 
-def _sized(deserialize: Any) -> Any:
+def _add_size(deserialize: Any) -> Any:
     def read(raw: bytes) -> tuple[int, Any]:
         return len(raw), raw if deserialize is None else deserialize(raw)
 

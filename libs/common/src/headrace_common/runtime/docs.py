@@ -18,11 +18,11 @@ def field_docs(cls: type) -> dict[str, str]:
             continue
         body = tree.body[0]
         if isinstance(body, ast.ClassDef):
-            found.update(_documented(body.body))
+            found.update(_find_docs(body.body))
     return found
 
 
-def _documented(body: list[ast.stmt]) -> dict[str, str]:
+def _find_docs(body: list[ast.stmt]) -> dict[str, str]:
     found: dict[str, str] = {}
     for statement, following in pairwise(body):
         if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):

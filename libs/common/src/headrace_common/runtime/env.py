@@ -21,7 +21,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
-from headrace_common.core.bounds import LIMIT, complaint, takes
+from headrace_common.core.bounds import LIMIT, find_problem, takes
 from headrace_common.core.errors import HeadraceError, InvalidConfig
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.docs import field_docs
@@ -195,14 +195,14 @@ def _build(cls: type, path: tuple[str, ...], options: list[Option], given: _Give
             continue
         text, source = given.get(option.name, (None, ""))
         if text is not None:
-            values[field.name] = _parsed(option.type, text, source, wrong)
+            values[field.name] = _parse(option.type, text, source, wrong)
         elif option.default is dataclasses.MISSING:
             wrong.append(f"{option.flag} is missing")
         else:
             values[field.name] = option.default
     if len(wrong) > before:  # its rules cannot be asked, its bounds can
         found = (
-            complaint(field, values[field.name])
+            find_problem(field, values[field.name])
             for field in dataclasses.fields(cls)
             if values.get(field.name) is not None
         )
@@ -215,7 +215,7 @@ def _build(cls: type, path: tuple[str, ...], options: list[Option], given: _Give
         return None
 
 
-def _parsed(kind: Any, text: str, source: str, wrong: list[str]) -> object:
+def _parse(kind: Any, text: str, source: str, wrong: list[str]) -> object:
     try:
         return parse_value(kind, text)
     except ValueError as error:
@@ -286,7 +286,7 @@ _PARSERS: Final[Mapping[Any, Callable[[str], object]]] = {
 
 
 def _as_row(option: Option) -> dict[str, str | None]:
-    default = _shown(option.default).removeprefix(", default ")
+    default = _format_default(option.default).removeprefix(", default ")
     doc = " ".join(_doc_lines(option)).strip()
     return {"name": option.name, "type": type_name(option.type), "default": default or None, "documentation": doc}
 
@@ -301,7 +301,9 @@ def _help(cls: type, service: str, options: list[Option]) -> str:
     summary = (cls.__doc__ or "").strip()
     lines = [summary, "", "Settings, as options or environment variables; options win.", ""]
     for option in options:
-        lines.append(f"  {option.flag}  ({option.variable(service)}, {type_name(option.type)}{_shown(option.default)})")
+        lines.append(
+            f"  {option.flag}  ({option.variable(service)}, {type_name(option.type)}{_format_default(option.default)})"
+        )
         lines += [f"      {line}" for line in _doc_lines(option)]
     return "\n".join(lines)
 
@@ -322,7 +324,7 @@ def type_name(kind: Any) -> str:
     return str(getattr(kind, "__name__", kind)).lower()
 
 
-def _shown(default: object) -> str:
+def _format_default(default: object) -> str:
     if default is dataclasses.MISSING:
         return ", must be given"
     if default is None or default == ():

@@ -23,10 +23,10 @@ _directory: Final = Path(os.environ[DIRECTORY_VARIABLE]) if os.environ.get(DIREC
 def failpoint(name: str) -> None:
     """The process has come to ``name``."""
     if _directory is not None:
-        _reached(_directory, name)
+        _fire(_directory, name)
 
 
-def _reached(directory: Path, name: str) -> None:
+def _fire(directory: Path, name: str) -> None:
     armed, mine = directory / name, directory / f"{name}.{os.getpid()}"
     try:
         action = _SIGNALS[armed.read_text().strip()]

@@ -64,7 +64,7 @@ class HealthPort:
             await reporter.set(name, status_of(False))
         await server.start()
         try:
-            yield HealthPort(reporter, config.advertised(port, listen_host=config.health_listen.host))
+            yield HealthPort(reporter, config.choose_endpoint(port, listen_host=config.health_listen.host))
         finally:
             await server.stop(None)
 

@@ -32,11 +32,11 @@ class _Making:
     """There is one collector per process, and so one count."""
 
     blocks = 0
-    """Of ``long_lived`` that are open."""
+    """Of ``exclude_from_gc`` that are open."""
 
 
 @contextmanager
-def long_lived() -> Iterator[None]:
+def exclude_from_gc() -> Iterator[None]:
     """
     What is made inside will live long: the cyclic collector does not run meanwhile and never looks at it afterwards.
 

@@ -39,9 +39,9 @@ class RpcMetrics(grpc.aio.ServerInterceptor):
         if handler is None:
             return None
         method = handler_call_details.method.lstrip("/")
-        return with_behavior(handler, lambda inner, streams: self._measured(inner, streams, method))
+        return with_behavior(handler, lambda inner, streams: self._measure(inner, streams, method))
 
-    def _measured(self, inner: Handler, streams: bool, method: str) -> Handler:
+    def _measure(self, inner: Handler, streams: bool, method: str) -> Handler:
         async def measured(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             started = time.perf_counter()
             outcome = "UNKNOWN_SERVER_ERROR"

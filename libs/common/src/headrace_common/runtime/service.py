@@ -105,14 +105,14 @@ class ServerConfig:
             self.connection_idle_ms_max,
         )
 
-    def advertised(self, port: int, *, listen_host: str | None = None) -> Endpoint:
+    def choose_endpoint(self, port: int, *, listen_host: str | None = None) -> Endpoint:
         """The address to register for a listener on ``port``."""
         host = self.advertise_host or listen_host or self.listen.host
         return Endpoint(socket.gethostname() if host in _WILDCARDS else host, port)
 
     def reachable(self, listening: Endpoint | None) -> Endpoint | None:
         """Where others reach what listens there; None for None."""
-        return None if listening is None else self.advertised(listening.port, listen_host=listening.host)
+        return None if listening is None else self.choose_endpoint(listening.port, listen_host=listening.host)
 
 
 class GrpcService:
@@ -126,7 +126,7 @@ class GrpcService:
         self._config = config
         self.port = port
         """The real port."""
-        self.endpoint = config.advertised(port)
+        self.endpoint = config.choose_endpoint(port)
         """The address to register with the controller."""
         self.draining = asyncio.Event()
         """Set when the drain begins; a handler of a long stream ends its stream then, after what is under way."""

@@ -73,9 +73,9 @@ class TracingInterceptor(grpc.aio.ServerInterceptor):
             return None
         method = handler_call_details.method
         parent = _parent_in(handler_call_details)
-        return with_behavior(handler, lambda inner, streams: self._traced(inner, streams, method, parent))
+        return with_behavior(handler, lambda inner, streams: self._trace(inner, streams, method, parent))
 
-    def _traced(self, inner: Handler, streams: bool, method: str, parent: TraceParent | None) -> Handler:
+    def _trace(self, inner: Handler, streams: bool, method: str, parent: TraceParent | None) -> Handler:
         from opentelemetry.trace import SpanKind
 
         async def traced(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:

@@ -27,7 +27,7 @@ from headrace_common.core.batch import (
     is_quick,
     load_decoder,
     read_header,
-    recompressed,
+    recompress_batch,
 )
 from headrace_common.core.batch.header import ATTRIBUTES_LOW_AT, CODEC_MASK, MAGIC_AT, MAGIC_COLUMNS
 from headrace_common.core.errors import HeadraceError
@@ -143,7 +143,7 @@ def _check_batch(batch: bytes, keys_for: str | None, target: Codec | None) -> Ch
         if header.record_count and not header.control:
             _check(header, batch, keys_for)
             if target is not None:
-                batch = recompressed(batch, header, target)
+                batch = recompress_batch(batch, header, target)
     except HeadraceError as error:
         return Checked(error, batch)
     return Checked(None, batch)

@@ -20,7 +20,7 @@ from headrace_common.core.batch import (
     build_batch,
     build_row_batch,
     decode_batch,
-    without,
+    filter_records,
 )
 
 from .world import SEED
@@ -119,7 +119,7 @@ def _first_half_is_one(hashes: Any) -> Any:
 def test_sparse_batches_are_taken_by_their_offsets() -> None:
     batch = build_batch(RecordColumns([b"v"] * 4, [b"a", b"b", b"a", b"c"]), base_offset=10)
     map = OffsetMap(1 << 20, SEED)
-    map.add(decode_batch(without(batch, [False, True, True, False])))
+    map.add(decode_batch(filter_records(batch, [False, True, True, False])))
     map.complete()
     assert map.newest_within(0, 99).tolist() == [11, 12]
     assert (map.count_within(11, 12), len(map)) == (1, 2)

@@ -36,7 +36,7 @@ from headrace_common.core.image import ShardKey
 from headrace_common.runtime.clock import limit_ms
 from headrace_common.runtime.entropy import backoff_ms
 from headrace_common.runtime.logs import logger
-from headrace_common.runtime.memory import long_lived
+from headrace_common.runtime.memory import exclude_from_gc
 from headrace_common.runtime.tasks import first_of
 from headrace_common.runtime.threads import run_in_thread
 from headrace_coordinator.core.effects import Row
@@ -297,7 +297,7 @@ class Host(ABC, Generic[C, E, V]):
             latest.update(zip(part.keys, part.values, strict=True))
             await self._ports.clock.sleep_ms(0)
         # Beside the event loop, like the decoding before it: nobody else has the state machine yet.
-        with long_lived():
+        with exclude_from_gc():
             core = await run_in_thread(self._replayed, latest)
         return core, records
 

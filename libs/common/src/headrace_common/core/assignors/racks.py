@@ -81,7 +81,7 @@ class _Exchange:
 
     def _far(self, place: _Place) -> list[_Kind]:
         """Kinds that the place holds without having their rack, in a fixed order."""
-        return [kind for kind in _ordered(self._held[place]) if place[1] not in kind[1]]
+        return [kind for kind in _sort_kinds(self._held[place]) if place[1] not in kind[1]]
 
     def _cycle(self, start: _Place, kind: _Kind) -> list[_Step]:
         """The shortest one that takes one of ``kind`` from ``start`` into a rack of its; empty: none."""
@@ -92,7 +92,7 @@ class _Exchange:
             queue.append(taker)
         while queue:
             place = queue.popleft()
-            kinds = _ordered(self._held[place])
+            kinds = _sort_kinds(self._held[place])
             for other in kinds:
                 # to the start: nearer there, or no farther than it was here
                 if start[0] in other[0] and (start[1] in other[1] or place[1] not in other[1]):
@@ -136,7 +136,7 @@ def _at(racks: Sequence[frozenset[str]], partition: int) -> frozenset[str]:
     return racks[partition] if partition < len(racks) else frozenset()
 
 
-def _ordered(kinds: Collection[_Kind]) -> list[_Kind]:
+def _sort_kinds(kinds: Collection[_Kind]) -> list[_Kind]:
     return sorted(kinds, key=lambda kind: (sorted(kind[0]), sorted(kind[1])))
 
 

@@ -31,14 +31,14 @@ def sticky(
     members: Mapping[str, MemberSubscription], partitions: Mapping[str, int], racks: Racks
 ) -> dict[str, Assignment]:
     """Balanced, then near, with as much as possible left where it is."""
-    return by_topic(nearer(_balanced(members, partitions), members, racks))
+    return by_topic(nearer(_balance(members, partitions), members, racks))
 
 
 def cooperative_sticky(
     members: Mapping[str, MemberSubscription], partitions: Mapping[str, int], racks: Racks
 ) -> dict[str, Assignment]:
     """As ``sticky``, without what somebody else than the new owner still holds: that one gives it up first."""
-    held = nearer(_balanced(members, partitions), members, racks)
+    held = nearer(_balance(members, partitions), members, racks)
     claims = _claims(members)
     owners = _owners(members, claims)
     return by_topic(
@@ -46,11 +46,11 @@ def cooperative_sticky(
     )
 
 
-def _balanced(members: Mapping[str, MemberSubscription], partitions: Mapping[str, int]) -> _Held:
+def _balance(members: Mapping[str, MemberSubscription], partitions: Mapping[str, int]) -> _Held:
     readers = subscribers(members, partitions)
     if not readers:
         return {member: set() for member in members}
-    held = _kept(members, partitions)
+    held = _keep_owned(members, partitions)
     order = in_order(members)
     if all(len(of_topic) == len(order) for of_topic in readers.values()):
         return _level(order, held, readers, partitions)
@@ -81,7 +81,7 @@ def _owners(members: Mapping[str, MemberSubscription], claims: Mapping[_Pair, li
     return owners
 
 
-def _kept(members: Mapping[str, MemberSubscription], partitions: Mapping[str, int]) -> _Held:
+def _keep_owned(members: Mapping[str, MemberSubscription], partitions: Mapping[str, int]) -> _Held:
     """What each member holds and may go on holding, before balance is looked at."""
     held: _Held = {member: set() for member in members}
     wanted = {member: frozenset(subscription.topics) for member, subscription in members.items()}
@@ -92,7 +92,7 @@ def _kept(members: Mapping[str, MemberSubscription], partitions: Mapping[str, in
     return held
 
 
-def _unowned(held: _Held, readers: Mapping[str, list[str]], partitions: Mapping[str, int]) -> list[_Pair]:
+def _list_unowned(held: _Held, readers: Mapping[str, list[str]], partitions: Mapping[str, int]) -> list[_Pair]:
     owned: set[_Pair] = set().union(*held.values())
     return [(t, p) for t in readers for p in range(partitions[t]) if (t, p) not in owned]
 
@@ -108,7 +108,7 @@ def _level(order: list[str], held: _Held, readers: Mapping[str, list[str]], part
             first = sorted(held[member], key=lambda pair: (pair[1], pair[0]))
             held[member] = set(first[: quota[member]])
     open_places = deque((member, quota[member] - len(held[member])) for member in order)
-    for pair in _unowned(held, readers, partitions):
+    for pair in _list_unowned(held, readers, partitions):
         while open_places[0][1] == 0:
             open_places.popleft()
         member, places = open_places.popleft()
@@ -120,7 +120,7 @@ def _level(order: list[str], held: _Held, readers: Mapping[str, list[str]], part
 def _deal_out(held: _Held, order: list[str], readers: Mapping[str, list[str]], partitions: Mapping[str, int]) -> None:
     """Each partition without an owner to the least loaded of its readers; topics with few readers first."""
     load = {member: len(held[member]) for member in order}
-    free = _unowned(held, readers, partitions)
+    free = _list_unowned(held, readers, partitions)
     free.sort(key=lambda pair: len(readers[pair[0]]))
     for pair in free:
         member = min(readers[pair[0]], key=load.__getitem__)

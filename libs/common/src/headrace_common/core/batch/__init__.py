@@ -36,9 +36,9 @@ from headrace_common.core.batch.header import (
     stamp_producer,
 )
 from headrace_common.core.batch.key_check import check_keys, is_quick
-from headrace_common.core.batch.recompress import recompressed
+from headrace_common.core.batch.recompress import recompress_batch
 from headrace_common.core.batch.rows import build_row_batch
-from headrace_common.core.batch.sparse import build_gap_batch, emptied, without
+from headrace_common.core.batch.sparse import build_gap_batch, filter_records, strip_records
 
 __all__ = [
     "FENCE_BATCH_BYTES_MAX",
@@ -64,16 +64,16 @@ __all__ = [
     "check_crc",
     "check_keys",
     "decode_batch",
-    "emptied",
+    "filter_records",
     "is_quick",
     "load_decoder",
     "read_control",
     "read_fence",
     "read_header",
     "read_marker",
-    "recompressed",
+    "recompress_batch",
     "stamp",
     "stamp_log_append_time",
     "stamp_producer",
-    "without",
+    "strip_records",
 ]

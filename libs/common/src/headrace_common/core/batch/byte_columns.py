@@ -58,13 +58,13 @@ def bytes_column(column_id: int, given: BytesColumn, count: int, *, absent_if_nu
         except TypeError:  # there is a None
             pass
     if not has_arrow():
-        return _listed_column(column_id, given, count, absent_if_null)
+        return _column_of_list(column_id, given, count, absent_if_null)
     import pyarrow as pa
 
     return arrow_column(column_id, pa.array(given, pa.binary()), count, absent_if_null)
 
 
-def _listed_column(column_id: int, given: Sequence[bytes | None], count: int, absent_if_null: bool) -> Column | None:
+def _column_of_list(column_id: int, given: Sequence[bytes | None], count: int, absent_if_null: bool) -> Column | None:
     """A column with lengths of their own, and perhaps nulls, where there is no pyarrow."""
     import numpy as np
 
@@ -75,7 +75,7 @@ def _listed_column(column_id: int, given: Sequence[bytes | None], count: int, ab
         return None
     column = _large_column(column_id, [b"" if value is None else value for value in given], count)
     there = np.fromiter((value is not None for value in given), np.bool_, count)
-    validity = _padded(bytes_of(np.packbits(there, bitorder="little")))
+    validity = _pad(bytes_of(np.packbits(there, bitorder="little")))
     return Column(column_id, HAS_VALIDITY, [*validity, *column.pieces], column.length + sum(map(len, validity)))
 
 
@@ -122,7 +122,7 @@ def _small_column(column_id: int, given: Sequence[bytes | None], count: int, abs
     if width and not rest and lengths.count(width) == count:
         return Column(column_id, FIXED_WIDTH, [*pieces, blob], 8 * len(pieces) + len(blob))
     ends = struct.pack(f"<{count + 1}i", *accumulate(lengths, initial=0))
-    pieces += [*_padded(ends), blob]
+    pieces += [*_pad(ends), blob]
     return Column(column_id, flags, pieces, sum(map(len, pieces)))
 
 
@@ -141,12 +141,12 @@ def arrow_column(column_id: int, given: Any, count: int, absent_if_null: bool) -
     pieces: list[Piece] = []
     if array.null_count:
         valid = array.is_valid().to_numpy(zero_copy_only=False)
-        flags, pieces = HAS_VALIDITY, _padded(bytes_of(np.packbits(valid, bitorder="little")))
+        flags, pieces = HAS_VALIDITY, _pad(bytes_of(np.packbits(valid, bitorder="little")))
     width = int(ends[1]) - first
     if width and width * count == last - first and bool((np.diff(ends) == width).all()):
         flags |= FIXED_WIDTH
     else:
-        pieces += _padded(bytes_of(ends - np.int32(first) if first else ends))
+        pieces += _pad(bytes_of(ends - np.int32(first) if first else ends))
     pieces.append(blob)
     return Column(column_id, flags, pieces, sum(map(len, pieces)))
 
@@ -177,5 +177,5 @@ def bytes_of(array: Any) -> memoryview:
     return memoryview(array).cast("B")
 
 
-def _padded(piece: Piece) -> list[Piece]:
+def _pad(piece: Piece) -> list[Piece]:
     return [piece, PADDING[len(piece) & 7]] if len(piece) & 7 else [piece]

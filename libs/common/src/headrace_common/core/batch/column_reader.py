@@ -19,7 +19,7 @@ from headrace_common.core.batch.columns import (
     HAS_VALIDITY,
     LAST_COLUMN,
     SMALL,
-    aligned,
+    align,
 )
 from headrace_common.core.errors import CorruptBatch, UnsupportedVersion
 
@@ -58,7 +58,7 @@ def read_directory(body: Body, start: int) -> dict[int, Slot]:
     found: dict[int, Slot] = {}
     end = at
     for column_id, flags, length in entries:
-        at = start + aligned(end - start)
+        at = start + align(end - start)
         end = at + length
         if end > size or column_id in found:
             raise CorruptBatch(f"column {column_id} of {length} bytes goes past the end, or comes twice")
@@ -139,7 +139,7 @@ class BytesColumn:
         self.validity_at = -1
         if slot.flags & HAS_VALIDITY:
             self.validity_at = at
-            at += aligned((count + 7) // 8)
+            at += align((count + 7) // 8)
         self.ends: IntColumn | None = None
         self.width = 0
         if slot.flags & FIXED_WIDTH:
@@ -148,7 +148,7 @@ class BytesColumn:
                 raise CorruptBatch(f"{slot.end - at} bytes are not {count} byte strings of one length")
         else:
             bounds = Slot(0, at, at + 4 * (count + 1))
-            at += aligned(4 * (count + 1))
+            at += align(4 * (count + 1))
             if at > slot.end:
                 raise CorruptBatch(f"a column of {slot.end - slot.at} bytes cannot hold {count} byte strings")
             self.ends = IntColumn(body, bounds, count + 1, "i")
@@ -166,7 +166,7 @@ class BytesColumn:
     def to_list(self) -> list[bytes | None]:
         if self.count >= SMALL:
             if not has_arrow():
-                return self._sliced()
+                return self._slice_values()
             listed: list[bytes | None] = self.to_arrow().to_pylist()
             return listed
         bounds = self._bounds()
@@ -177,7 +177,7 @@ class BytesColumn:
             for index in range(self.count)
         ]
 
-    def _sliced(self) -> list[bytes | None]:
+    def _slice_values(self) -> list[bytes | None]:
         """The byte strings of a large column, in Python."""
         import numpy as np
 

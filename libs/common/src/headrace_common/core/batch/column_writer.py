@@ -39,7 +39,7 @@ from headrace_common.core.batch.header import (
     TRANSACTIONAL_BIT,
     BatchHeader,
     Codec,
-    sealed,
+    seal_batch,
 )
 from headrace_common.core.errors import InvalidRecord, RecordTooLarge
 
@@ -139,7 +139,7 @@ def assemble(header: BatchHeader, columns: list[Column], codec: Codec) -> bytes:
     pieces, size = _body(columns)
     if size > INT32_MAX - HEADER_SIZE:
         raise RecordTooLarge(f"{size} bytes are more than one batch can have; send fewer records at a time")
-    return seal_columns(header, b"".join(pieces), codec) if codec else _sealed_columns(header, pieces, size)
+    return seal_columns(header, b"".join(pieces), codec) if codec else _seal_body(header, pieces, size)
 
 
 def seal_columns(header: BatchHeader, body: bytes | memoryview, codec: Codec) -> bytes:
@@ -150,13 +150,13 @@ def seal_columns(header: BatchHeader, body: bytes | memoryview, codec: Codec) ->
         if len(packed) + _INFLATED_LENGTH.size < len(body):
             header = header._replace(attributes=header.attributes | codec)
             pieces = [_INFLATED_LENGTH.pack(len(body)), packed]
-            return _sealed_columns(header, pieces, len(packed) + _INFLATED_LENGTH.size)
-    return _sealed_columns(header, [body], len(body))
+            return _seal_body(header, pieces, len(packed) + _INFLATED_LENGTH.size)
+    return _seal_body(header, [body], len(body))
 
 
-def _sealed_columns(header: BatchHeader, pieces: list[Piece], size: int) -> bytes:
+def _seal_body(header: BatchHeader, pieces: list[Piece], size: int) -> bytes:
     size += HEADER_SIZE
-    return sealed([FIELDS.pack(header[0], size - LENGTH_PREFIX, *header[2:]), _RESERVED, *pieces], size)
+    return seal_batch([FIELDS.pack(header[0], size - LENGTH_PREFIX, *header[2:]), _RESERVED, *pieces], size)
 
 
 def _body(columns: list[Column]) -> tuple[list[Piece], int]:

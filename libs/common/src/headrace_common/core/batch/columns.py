@@ -87,6 +87,6 @@ class RecordColumns:
         return count
 
 
-def aligned(size: int) -> int:
+def align(size: int) -> int:
     """``size`` rounded up to 8 bytes."""
     return (size + 7) & ~7

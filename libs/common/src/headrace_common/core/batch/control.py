@@ -19,7 +19,7 @@ from headrace_common.core.batch.header import (
     BatchHeader,
     Codec,
     read_header,
-    rewritten,
+    replace_header,
 )
 from headrace_common.core.errors import CorruptBatch, UnsupportedVersion
 
@@ -153,7 +153,7 @@ def build_marker_batch(producer_id: int, producer_epoch: int, *, commit: bool, t
         producer_id=producer_id,
         producer_epoch=producer_epoch,
     )
-    return rewritten(template, fields)
+    return replace_header(template, fields)
 
 
 def read_marker(batch: bytes, header: BatchHeader) -> Marker | None:

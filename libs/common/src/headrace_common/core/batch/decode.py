@@ -8,7 +8,7 @@ from headrace_common.core.batch.decoded import (
     ColumnBatch,
     DecodedBatch,
     EmptyBatch,
-    inflated_body,
+    inflate_body,
 )
 from headrace_common.core.batch.header import MAGIC_ROWS, check_crc, read_header
 from headrace_common.core.errors import CorruptBatch, UnsupportedCompression, UnsupportedVersion
@@ -35,7 +35,7 @@ def decode_batch(
             from headrace_common.core.batch.rows import RowBatch
 
             return RowBatch(batch, header, inflated_max)
-        return ColumnBatch(*inflated_body(batch, header, inflated_max), header)
+        return ColumnBatch(*inflate_body(batch, header, inflated_max), header)
     except (CorruptBatch, UnsupportedVersion, UnsupportedCompression) as failed:
         if not where:
             raise

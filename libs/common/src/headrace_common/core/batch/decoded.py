@@ -99,8 +99,8 @@ class DecodedBatch(ABC):
         """The headers of each record, in the order they were given."""
 
     @abstractmethod
-    def without(self, keep: Mask) -> bytes:
-        """As ``sparse.without``, of the batch that this was decoded from; some records stay and some go."""
+    def filter_records(self, keep: Mask) -> bytes:
+        """As ``sparse.filter_records``, of the batch that this was decoded from; some records stay and some go."""
 
     @abstractmethod
     def arrow_column(self, name: str) -> pa.Array[Any]:
@@ -176,7 +176,7 @@ class ColumnBatch(DecodedBatch):
             return [[] for _ in range(self.header.record_count)]
         return self._headers.to_list()
 
-    def without(self, keep: Mask) -> bytes:
+    def filter_records(self, keep: Mask) -> bytes:
         from headrace_common.core.batch.column_writer import build_sparse
 
         if self._newer:
@@ -265,7 +265,7 @@ class EmptyBatch(DecodedBatch):
     def headers(self) -> list[Headers]:
         return []
 
-    def without(self, keep: Mask) -> bytes:
+    def filter_records(self, keep: Mask) -> bytes:
         raise AssertionError("there is no record that could go")
 
     def arrow_column(self, name: str) -> pa.Array[Any]:
@@ -339,7 +339,7 @@ class _HeaderColumns:
         return pa.Array.from_buffers(kind, self._lists.count - 1, [None, lists], children=[pairs])
 
 
-def inflated_body(batch: Body, header: BatchHeader, inflated_max: int) -> tuple[Body, int]:
+def inflate_body(batch: Body, header: BatchHeader, inflated_max: int) -> tuple[Body, int]:
     """The bytes that hold the body, and where in them it begins."""
     codec = header.codec
     if codec is Codec.NONE:

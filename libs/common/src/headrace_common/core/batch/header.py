@@ -217,7 +217,7 @@ def stamp(batch: bytes, base_offset: int, leader_epoch: int) -> bytes:
 def stamp_log_append_time(batch: bytes, base_offset: int, leader_epoch: int, now_ms: int) -> bytes:
     """The batch as the leader of a topic with LogAppendTime stores it: every record has ``now_ms``; a new CRC."""
     header = BatchHeader._make(FIELDS.unpack_from(batch))
-    return rewritten(
+    return replace_header(
         batch,
         header._replace(
             base_offset=base_offset,
@@ -232,17 +232,17 @@ def stamp_log_append_time(batch: bytes, base_offset: int, leader_epoch: int, now
 def stamp_producer(batch: bytes, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
     """The batch with another producer identity, for a client that drains it or whose epoch was bumped; a new CRC."""
     header = BatchHeader._make(FIELDS.unpack_from(batch))
-    return rewritten(
+    return replace_header(
         batch, header._replace(producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence)
     )
 
 
-def rewritten(batch: bytes, header: BatchHeader) -> bytes:
+def replace_header(batch: bytes, header: BatchHeader) -> bytes:
     """``batch`` with ``header`` in place of its own; the CRC is computed here."""
-    return sealed([FIELDS.pack(*header), memoryview(batch)[ROW_HEADER_SIZE:]], len(batch))
+    return seal_batch([FIELDS.pack(*header), memoryview(batch)[ROW_HEADER_SIZE:]], len(batch))
 
 
-def sealed(pieces: list[bytes | memoryview], size: int) -> bytes:
+def seal_batch(pieces: list[bytes | memoryview], size: int) -> bytes:
     """
     The batch of ``pieces``, ``size`` bytes in all, with its CRC.
 

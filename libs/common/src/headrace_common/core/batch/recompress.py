@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from headrace_common.core.batch.column_writer import seal_columns
 from headrace_common.core.batch.compression import inflate_rows
-from headrace_common.core.batch.decoded import INFLATED_MAX_DEFAULT, inflated_body
+from headrace_common.core.batch.decoded import INFLATED_MAX_DEFAULT, inflate_body
 from headrace_common.core.batch.header import MAGIC_ROWS, ROW_HEADER_SIZE, BatchHeader, Codec
 
 
-def recompressed(batch: bytes, header: BatchHeader, codec: Codec, *, inflated_max: int = INFLATED_MAX_DEFAULT) -> bytes:
+def recompress_batch(
+    batch: bytes, header: BatchHeader, codec: Codec, *, inflated_max: int = INFLATED_MAX_DEFAULT
+) -> bytes:
     """
     ``batch``, whose ``header`` has records, in ``codec``; uncompressed where that would not make it smaller.
 
@@ -29,5 +31,5 @@ def recompressed(batch: bytes, header: BatchHeader, codec: Codec, *, inflated_ma
         if header.codec:
             rows = inflate_rows(header.codec, memoryview(rows), inflated_max)
         return seal_rows(header, rows, codec)
-    body, start = inflated_body(batch, header, inflated_max)
+    body, start = inflate_body(batch, header, inflated_max)
     return seal_columns(header, memoryview(body)[start:], codec)

@@ -27,8 +27,8 @@ from headrace_common.core.batch.header import (
     ROW_HEADER_SIZE,
     BatchHeader,
     Codec,
-    rewritten,
-    sealed,
+    replace_header,
+    seal_batch,
 )
 from headrace_common.core.batch.row_reader import Rows, read_number, read_rows
 from headrace_common.core.errors import CorruptBatch, InvalidRecord, RecordTooLarge
@@ -93,7 +93,7 @@ def build_row_batch(
     header = BatchHeader._make(FIELDS.unpack_from(batch))
     if columns.last_offset_delta is not None:
         header = header._replace(last_offset_delta=columns.last_offset_delta)
-    return rewritten(
+    return replace_header(
         batch,
         header._replace(
             base_offset=base_offset,
@@ -114,11 +114,11 @@ def _rows(columns: RecordColumns, count: int, timestamps: list[int]) -> tuple[Se
 
     deltas = offset_deltas_of(columns, count)
     since_first = [timestamp - timestamps[0] for timestamp in timestamps]
-    keys: Sequence[Any] = [None] * count if columns.keys is None else _listed(columns.keys)
-    return deltas, since_first, keys, _listed(columns.values), _listed_headers(columns.headers, count)
+    keys: Sequence[Any] = [None] * count if columns.keys is None else _to_list(columns.keys)
+    return deltas, since_first, keys, _to_list(columns.values), _list_headers(columns.headers, count)
 
 
-def _listed_headers(given: Any, count: int) -> Sequence[Any]:
+def _list_headers(given: Any, count: int) -> Sequence[Any]:
     if given is None:
         return [[]] * count
     if hasattr(given, "type"):
@@ -126,7 +126,7 @@ def _listed_headers(given: Any, count: int) -> Sequence[Any]:
     return [list(each) for each in given]
 
 
-def _listed(given: Any) -> Sequence[bytes | None]:
+def _to_list(given: Any) -> Sequence[bytes | None]:
     if isinstance(given, list | tuple):
         return given
     if hasattr(given, "type"):
@@ -191,7 +191,7 @@ class RowBatch(DecodedBatch):
     def headers(self) -> list[Headers]:
         return [each.copy() for each in self._headers]
 
-    def without(self, keep: Mask) -> bytes:
+    def filter_records(self, keep: Mask) -> bytes:
         spans = compress(_spans(self._rows, self.header.record_count), keep.tolist())
         rows = b"".join([self._rows[first:end] for first, end in spans])
         return seal_rows(self.header._replace(record_count=int(keep.sum())), rows, self.header.codec)
@@ -232,13 +232,15 @@ def _spans(rows: memoryview, count: int) -> list[tuple[int, int]]:
 def seal_rows(header: BatchHeader, rows: bytes | memoryview, codec: Codec) -> bytes:
     """The batch of rows, compressed where that makes it smaller, whatever the codec of ``header``."""
     attributes = header.attributes & ~CODEC_MASK
-    if codec and len(packed := _packed(codec, bytes(rows))) < len(rows):
+    if codec and len(packed := _compress_rows(codec, bytes(rows))) < len(rows):
         rows, attributes = packed, attributes | codec
     size = ROW_HEADER_SIZE + len(rows)
-    return sealed([FIELDS.pack(*header._replace(batch_length=size - LENGTH_PREFIX, attributes=attributes)), rows], size)
+    return seal_batch(
+        [FIELDS.pack(*header._replace(batch_length=size - LENGTH_PREFIX, attributes=attributes)), rows], size
+    )
 
 
-def _packed(codec: Codec, rows: bytes) -> bytes:
+def _compress_rows(codec: Codec, rows: bytes) -> bytes:
     """Compressed as Kafka's clients frame it."""
     from aiokafka import codec as codecs
 

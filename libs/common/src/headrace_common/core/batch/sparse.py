@@ -21,7 +21,7 @@ from headrace_common.core.batch.header import (
     ROW_HEADER_SIZE,
     BatchHeader,
     read_header,
-    sealed,
+    seal_batch,
 )
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _RESERVED = b"\0\0\0"
 
 
-def without(batch: bytes, keep: Sequence[bool] | Mask, *, where: str = "") -> bytes:
+def filter_records(batch: bytes, keep: Sequence[bool] | Mask, *, where: str = "") -> bytes:
     """
     ``batch`` with only the records for which ``keep`` is true; itself if that is all of them.
 
@@ -47,14 +47,14 @@ def without(batch: bytes, keep: Sequence[bool] | Mask, *, where: str = "") -> by
     kept = int(mask.sum())
     if kept == header.record_count:
         return batch
-    return decode_batch(batch, where=where).without(mask) if kept else emptied(batch)
+    return decode_batch(batch, where=where).filter_records(mask) if kept else strip_records(batch)
 
 
-def emptied(batch: bytes) -> bytes:
+def strip_records(batch: bytes) -> bytes:
     """The header of ``batch`` alone: no records, all else as it was. Not for control batches."""
     header = read_header(batch)
     assert not header.control, "a control batch has its record, or it is gone"
-    return _alone(header._replace(attributes=header.attributes & ~CODEC_MASK, record_count=0))
+    return _build_empty(header._replace(attributes=header.attributes & ~CODEC_MASK, record_count=0))
 
 
 def build_gap_batch(
@@ -66,11 +66,11 @@ def build_gap_batch(
     header = BatchHeader(
         base_offset, 0, leader_epoch, MAGIC_COLUMNS, 0, 0, last, base_timestamp, max_timestamp, -1, -1, -1, 0
     )
-    return _alone(header)
+    return _build_empty(header)
 
 
-def _alone(header: BatchHeader) -> bytes:
+def _build_empty(header: BatchHeader) -> bytes:
     columns = header.magic == MAGIC_COLUMNS
     size = HEADER_SIZE if columns else ROW_HEADER_SIZE
     pieces: list[bytes | memoryview] = [FIELDS.pack(*header._replace(batch_length=size - LENGTH_PREFIX))]
-    return sealed([*pieces, _RESERVED] if columns else pieces, size)
+    return seal_batch([*pieces, _RESERVED] if columns else pieces, size)

@@ -36,10 +36,10 @@ from headrace_common.core.batch import (
     DecodedBatch,
     build_gap_batch,
     decode_batch,
-    emptied,
     read_header,
+    strip_records,
 )
-from headrace_common.core.batch.header import rewritten
+from headrace_common.core.batch.header import replace_header
 from headrace_common.core.configs import LONG_MAX
 from headrace_common.core.ids import Offset
 
@@ -226,7 +226,7 @@ class Cleaning:
             return _GONE if self._rules.fence_goes(row) else None
         after = self._records(row, batch)
         if after is not None and not after and row.base_offset in self._rules.last_batches:
-            after = None if row.record_count == 0 else emptied(_present(batch))
+            after = None if row.record_count == 0 else strip_records(_present(batch))
         if is_transactional(row) and (after is None or after):
             self._unfinished.add(row.producer_id)
         return after
@@ -254,7 +254,7 @@ class Cleaning:
         if told:
             return None
         fields = header._replace(attributes=header.attributes | HORIZON_BIT, base_timestamp=horizon_ms)
-        return rewritten(_present(batch), fields)
+        return replace_header(_present(batch), fields)
 
     def _records(self, row: IndexRow, batch: bytes | None) -> bytes | None:
         if row.record_count == 0 or self._rules.aborted.hold(row):
@@ -271,7 +271,7 @@ class Cleaning:
         kept = int(keep.sum())
         if kept == row.record_count:
             return None
-        return decoded.without(keep) if kept else _GONE
+        return decoded.filter_records(keep) if kept else _GONE
 
     def _newest(self, row: IndexRow, decoded: DecodedBatch) -> Mask:
         """A record without a key goes, as with Kafka: it was taken before the log was one to compact."""
