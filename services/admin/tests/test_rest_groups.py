@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import quote
 
 import pytest
-from services.admin.tests.twin.memory_reading import TIME_ZERO_MS
-
-from headrace_common.core.ids import PartitionId
-
-
-@pytest.fixture
-def rest(rest_in_memory: Any) -> Any:
-    return rest_in_memory
+from libs.sdk.tests.kit.cluster import LabCluster
+from services.admin.tests.kit.rest import Rest
+from services.admin.tests.kit.world import TIME_ZERO_MS
 
 
 @pytest.fixture
-async def groups(rest: Any) -> Any:
-    """Topic t with 500 and 900 records; group g behind in both, group live with a member."""
-    await rest.client.post("/v1/topics", json={"name": "t", "partitions": 2})
-    topic_id = rest.cluster.image.topic_ids["t"]
-    rest.cluster.ends |= {PartitionId(topic_id, 0): 500, PartitionId(topic_id, 1): 900}
-    rest.cluster.start_coordinators(1, 2)
-    rest.cluster.make_shards()
-    rest.coordinators.commit("g", {("t", 0): 495, ("t", 1): 900})
-    rest.coordinators.join("live", "m1", {"t": [0, 1]}, client="reader")
-    return rest
+async def groups(lab: LabCluster, rest: Rest) -> AsyncIterator[Rest]:
+    """Topic t with 500 and 900 records; group g behind in one of them, group live with a member."""
+    lab.create_topic("t", 2)
+    await rest.world.fill("t", 0, 500)
+    await rest.world.fill("t", 1, 900)
+    await rest.world.make_shards()
+    await rest.world.commit("g", {("t", 0): 495, ("t", 1): 900})
+    async with await rest.world.join("live", "t"):
+        yield rest
 
 
 def refused(answer: Any, status: int, code: str, says: str = "") -> None:
@@ -37,32 +33,35 @@ def refused(answer: Any, status: int, code: str, says: str = "") -> None:
     assert says in answer.json()["detail"]
 
 
-async def test_a_list_says_what_is_missing(groups: Any) -> None:
+async def test_a_list_says_what_is_missing(groups: Rest) -> None:
     listed = (await groups.client.get("/v1/groups")).json()
     assert [(g["group"], g["protocol"], g["state"], g["members"]) for g in listed["groups"]] == [
-        ("g", "consumer", "empty", 0),
+        ("g", None, "empty", 0),
         ("live", "consumer", "stable", 1),
     ]
     assert listed["missing_shards"] == []
     assert [g["group"] for g in (await groups.client.get("/v1/groups?state=stable")).json()["groups"]] == ["live"]
-    groups.coordinators.down |= {1, 2}
+    for number in (1, 2):
+        groups.world.lab.kill_coordinator(number)
     missing = (await groups.client.get("/v1/groups")).json()["missing_shards"]
     assert [(m["shard"], m["error"]["code"]) for m in missing] == [(n, "NETWORK_EXCEPTION") for n in range(4)]
     refused(await groups.client.get("/v1/groups?state=happy"), 400, "INVALID_REQUEST")
 
 
-async def test_a_group_with_its_members(groups: Any) -> None:
+async def test_a_group_with_its_members(groups: Rest) -> None:
     live = (await groups.client.get("/v1/groups/live")).json()
     assert (live["state"], live["generation"], live["assignor"]) == ("stable", 1, "uniform")
     (member,) = live["members"]
-    assert (member["client_id"], member["client_address"]) == ("reader", "10.0.0.7:4711")
+    assert member["client_id"] == "reader"
+    assert re.fullmatch(r"127\.0\.0\.1:\d+", member["client_address"])
     assert member["assigned"] == [{"topic": "t", "partitions": [0, 1]}]
     refused(await groups.client.get("/v1/groups/nope"), 404, "GROUP_ID_NOT_FOUND", "headrace group list")
 
 
-async def test_lag_in_records_and_seconds(groups: Any) -> None:
+async def test_lag_in_records_and_seconds(groups: Rest) -> None:
     lag = (await groups.client.get("/v1/groups/g/lag")).json()
-    assert (lag["total_lag"], lag["lag_seconds_max"]) == (5, 505.0)
+    assert lag["total_lag"] == 5
+    assert 505 <= lag["lag_seconds_max"] < 510
     assert [(p["partition"], p["committed_offset"], p["end_offset"], p["lag"]) for p in lag["partitions"]] == [
         (0, 495, 500, 5),
         (1, 900, 900, 0),
@@ -81,24 +80,24 @@ async def test_lag_in_records_and_seconds(groups: Any) -> None:
         ({"to_offset": 7}, [7, 7]),
         ({"shift_by": -5}, [490, 895]),
         ({"to_datetime": TIME_ZERO_MS + 30_000}, [30, 30]),
-        ({"to_datetime": "2023-11-14T21:57:10Z"}, [30, 30]),
-        ({"by_duration": "PT900S"}, [100, 100]),
-        ({"by_duration": "15m"}, [100, 100]),
+        ({"to_datetime": "2025-12-31T23:43:50Z"}, [30, 30]),
+        ({"by_duration": "PT900S"}, [101, 101]),
+        ({"by_duration": "15m"}, [101, 101]),
         ({"offsets": [{"topic": "t", "partition": 1, "offset": 4}]}, [495, 4]),
     ],
 )
-async def test_every_way_to_reset(groups: Any, where: Any, offsets: list[int]) -> None:
+async def test_every_way_to_reset(groups: Rest, where: Any, offsets: list[int]) -> None:
     url = "/v1/groups/g/offsets/reset"
     plan = (await groups.client.post(url, json=where)).json()
     assert plan["executed"] is False
-    assert sorted(groups.coordinators.committed("g").values()) == [495, 900]
+    assert sorted((await groups.world.committed("g")).values()) == [495, 900]
     done = (await groups.client.post(url, json=where | {"execute": True})).json()
     assert done["executed"] is True
     assert [p["new_offset"] for p in done["partitions"]] == [p["new_offset"] for p in plan["partitions"]]
-    assert [offset for _, offset in sorted(groups.coordinators.committed("g").items())] == offsets
+    assert [offset for _, offset in sorted((await groups.world.committed("g")).items())] == offsets
 
 
-async def test_resets_that_make_no_sense_are_refused(groups: Any) -> None:
+async def test_resets_that_make_no_sense_are_refused(groups: Rest) -> None:
     url = "/v1/groups/g/offsets/reset"
     for body in ({}, {"to": "latest", "shift_by": 1}):
         refused(await groups.client.post(url, json=body), 400, "INVALID_REQUEST", "exactly one of")
@@ -111,16 +110,16 @@ async def test_resets_that_make_no_sense_are_refused(groups: Any) -> None:
     refused(await groups.client.post(url, json=unknown), 404, "UNKNOWN_TOPIC_OR_PARTITION")
 
 
-async def test_a_living_group_is_not_reset_and_says_how_to_stop_it(groups: Any) -> None:
+async def test_a_living_group_is_not_reset_and_says_how_to_stop_it(groups: Rest) -> None:
     body = {"to": "earliest", "topics": [{"topic": "t"}], "execute": True}
     answer = await groups.client.post("/v1/groups/live/offsets/reset", json=body)
-    refused(answer, 409, "NON_EMPTY_GROUP", "reader at 10.0.0.7:4711")
+    refused(answer, 409, "NON_EMPTY_GROUP", "reader at 127.0.0.1:")
     assert "Stop the group's members" in answer.json()["next_step"]
     plan = (await groups.client.post("/v1/groups/live/offsets/reset", json=body | {"execute": False})).json()
     assert (plan["members"], plan["new_group"]) == (1, False)
 
 
-async def test_groups_and_offsets_are_forgotten(groups: Any) -> None:
+async def test_groups_and_offsets_are_forgotten(groups: Rest) -> None:
     one = {"topics": [{"topic": "t", "partitions": [1]}]}
     gone = (await groups.client.post("/v1/groups/g/offsets/delete", json=one)).json()
     assert gone == {"partitions": [{"topic": "t", "partition": 1, "error": None}]}
@@ -135,26 +134,26 @@ async def test_groups_and_offsets_are_forgotten(groups: Any) -> None:
 @pytest.mark.parametrize(
     "group", ["team/app", "ü b", "a?b#c", "..", "%2F", "lag", "a/offsets", "a/lag", "lag/lag", "a/lag/b"]
 )
-async def test_a_group_may_have_any_name(groups: Any, group: str) -> None:
-    groups.coordinators.commit(group, {("t", 0): 495})
+async def test_a_group_may_have_any_name(groups: Rest, group: str) -> None:
+    await groups.world.commit(group, {("t", 0): 495})
     url = f"/v1/groups/{quote(group, safe='')}".replace("/..", "/%2E%2E")
     assert (await groups.client.get(url)).json()["group"] == group
     assert (await groups.client.get(f"{url}/lag")).json()["total_lag"] == 5
     done = await groups.client.post(f"{url}/offsets/reset", json={"to": "latest", "execute": True})
     assert done.json()["group"] == group
-    assert groups.coordinators.committed(group) == {("t", 0): 500}
+    assert await groups.world.committed(group) == {("t", 0): 500}
     assert (await groups.client.delete(url, params={"confirm": group})).status_code == 204
 
 
-async def test_positions_that_cannot_be_told_are_not_moved(groups: Any) -> None:
-    fetch = groups.coordinators.fetch_offsets
+async def test_positions_that_cannot_be_told_are_not_moved(groups: Rest) -> None:
+    fetch = groups.world.coordinators.fetch_offsets
 
     async def pending(*given: Any) -> Any:
         answer = await fetch(*given)
         answer.offsets[0].error, answer.offsets[0].message = 88, "a transaction has an offset pending there"
         return answer
 
-    groups.coordinators.fetch_offsets = pending
+    groups.world.coordinators.fetch_offsets = pending
     url = "/v1/groups/g/offsets/reset"
     refused(await groups.client.post(url, json={"to": "latest"}), 503, "UNSTABLE_OFFSET_COMMIT", "pending")
     lag = (await groups.client.get("/v1/groups/g/lag")).json()["partitions"]

@@ -128,8 +128,8 @@ class World:
 
     # --- transactions ---------------------------------------------------------------------------------------------
 
-    async def begin(self, i: str, *partitions: tuple[str, int], timeout_ms: int = 900_000) -> None:
-        """A transaction is open, and has a record in each of the partitions."""
+    async def begin(self, i: str, *partitions: tuple[str, int], timeout_ms: int = 900_000) -> aio.Producer:
+        """A transaction is open, and has a record in each of the partitions. Its producer is closed with the world."""
         producer = self.producers.get(i)
         if producer is None:
             producer = self.lab.aio_producer(transactional_id=i, transaction_timeout_ms=timeout_ms, linger_ms=0)
@@ -137,6 +137,7 @@ class World:
         await producer.begin_transaction()
         for topic, partition in partitions:
             await (await producer.send(topic, b"x", partition=partition))
+        return producer
 
     async def prepare(self, i: str) -> transaction_pb2.PreparedToken:
         """It is prepared."""
