@@ -1,33 +1,28 @@
-"""Transactions over coordinators and brokers in memory: who is asked, what hangs, and what is ended."""
+"""Transactions of a cluster in the lab: who is asked, what hangs, and what is ended."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+import re
 from typing import Any
 
 import pytest
-from libs.common.tests.kit.clock import FakeClock
-from services.admin.tests.twin.memory_cluster import MemoryCluster
-from services.admin.tests.twin.memory_coordinators import MemoryCoordinators
-from services.admin.tests.twin.memory_messages import MemoryMessages
-from services.admin.tests.twin.memory_transactions import MemoryTransactions
+from libs.sdk.tests.kit.cluster import Does, Fault, LabCluster, Labs
+from services.admin.tests.kit.world import World
 
 from headrace_admin.adapters.otel_waiting import GAUGES
-from headrace_admin.config import Limits, TransactionLimits
+from headrace_admin.config import TransactionLimits
 from headrace_admin.core.status import State
 from headrace_admin.core.transactions import Standing, Waiting
 from headrace_admin.engine import open_transactions
-from headrace_admin.engine.administration import Administration
 from headrace_admin.engine.leaders import Patience
-from headrace_admin.engine.messages import Messages
 from headrace_admin.engine.open_transactions import EndedHanging
-from headrace_admin.engine.transactions import Detail, Listing, PreparedListing
+from headrace_admin.engine.transactions import Listing, PreparedListing
 from headrace_admin.engine.waiting_watch import WaitingWatch
 from headrace_admin.ports import CoordinatorPlace
-from headrace_admin.rpc.engines import Engines, Ports
 from headrace_cli.local.plan import JUDGED_BY_ADMIN
 from headrace_common.core.errors import (
+    CoordinatorLoading,
     CoordinatorNotAvailable,
     HeadraceError,
     InvalidTxnState,
@@ -38,60 +33,50 @@ from headrace_common.core.errors import (
     TxnVerdictUnknown,
     UnknownTopicOrPartition,
 )
-from headrace_common.core.ids import PartitionId, TopicPartition
+from headrace_common.core.ids import NodeId, TopicPartition
 from headrace_common.core.image import INTERNAL_TOPICS, ShardKind
-from headrace_proto.v1 import controller_pb2
 from headrace_proto.v1 import transaction_pb2 as pb
 
-NOW_MS = 1_700_000_000_000
 MINUTE_MS = 60_000
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-class Hurried(FakeClock):
-    """Waiting moves the time."""
-
-    async def sleep_ms(self, ms: float) -> None:
-        self._move_to(self._monotonic_ms + ms)
-        await asyncio.sleep(0)
-
-
-@dataclass
-class World:
-    cluster: MemoryCluster
-    coordinators: MemoryTransactions
-    engines: Engines
-
-    def holds(self, partition: int, end: int) -> None:
-        self.cluster.ends[PartitionId(self.cluster.image.topic_ids["t"], partition)] = end
-
-    def stable(self, partition: int) -> int:
-        return self.cluster.stable_end(PartitionId(self.cluster.image.topic_ids["t"], partition))
-
-    def hang(self, partition: int, producer_id: int = 4711, *, minutes: int = 20, first_offset: int = 100) -> None:
-        """Open in the log, and nobody knows of it."""
-        since_ms = NOW_MS - minutes * MINUTE_MS
-        self.cluster.write("t", partition, producer_id, 3, first_offset=first_offset, since_ms=since_ms)
+@pytest.fixture
+def lab(labs: Labs) -> LabCluster:
+    """The internal topics are well with two of the brokers."""
+    return labs(3, coordinators=2)
 
 
 @pytest.fixture
-async def world() -> World:
-    cluster, clock = MemoryCluster(), Hurried()
-    new = controller_pb2.NewTopic(name="t", partition_count=2)
-    await cluster.create_topics(controller_pb2.CreateTopicsRequest(topics=[new]))
-    cluster.start_coordinators(1, 2)
-    cluster.make_shards(ShardKind.TRANSACTIONS)
-    coordinators = MemoryTransactions(cluster)
-    engines = Engines.over(
-        Administration(cluster, cluster, cluster),
-        Messages(MemoryMessages(), cluster, Limits()),
-        Ports(MemoryCoordinators(cluster), coordinators, clock),
-        TransactionLimits(),
-    )
-    made = World(cluster, coordinators, engines)
-    made.holds(0, 123)
-    made.holds(1, 900)
-    return made
+async def world(lab: LabCluster, world: World) -> World:
+    """Topic t, whose leaders are brokers 1 and 2 alone, with 100 and 900 records."""
+    lab.create_topic("t", on=[[1], [2]])
+    await world.fill("t", 0, 100)
+    await world.fill("t", 1, 900)
+    return world
+
+
+def age(world: World, minutes: float) -> None:
+    """All wall clocks go ahead."""
+    world.lab.nodes.jump_clocks(minutes=minutes)
+
+
+async def hang(world: World, partition: int = 0, *, minutes: float = 20) -> int:
+    """A transaction is open in the log for so long, and nobody knows of it; the producer's id."""
+    producer_id = await world.hang("t", partition)
+    age(world, minutes)
+    return producer_id
+
+
+def stable(world: World, partition: int) -> int:
+    """Up to where readers of what is committed come."""
+    return world.lab.log("t", partition).stable_end
+
+
+def all_is_read(world: World, partition: int) -> bool:
+    """Whether nothing holds readers back, once markers are written."""
+    world.lab.wait_until_decided("t", partition)
+    return not world.lab.log("t", partition).undecided
 
 
 def ids(listed: Listing | PreparedListing) -> list[str]:
@@ -99,67 +84,85 @@ def ids(listed: Listing | PreparedListing) -> list[str]:
 
 
 class TestLooking:
-    async def test_looking_makes_nothing(self) -> None:
-        cluster, clock = MemoryCluster(), Hurried()
-        engines = Engines.over(
-            Administration(cluster, cluster, cluster),
-            Messages(MemoryMessages(), cluster, Limits()),
-            Ports(MemoryCoordinators(cluster), MemoryTransactions(cluster), clock),
-            TransactionLimits(),
-        )
-        assert (await engines.transactions.listing(pb.ListTransactionsRequest())).transactions == ()
-        assert isinstance((await engines.transactions.describe(["a"]))["a"], TransactionalIdNotFound)
-        assert (await engines.transactions.prepared()).transactions == ()
+    async def test_looking_makes_nothing(self, world: World) -> None:
+        transactions = world.engines.transactions
+        assert (await transactions.listing(pb.ListTransactionsRequest())).transactions == ()
+        assert isinstance((await transactions.describe(["a"]))["a"], TransactionalIdNotFound)
+        assert (await transactions.prepared()).transactions == ()
         with pytest.raises(TransactionalIdNotFound):
-            await engines.transactions.abort("a")
+            await transactions.abort("a")
         token = pb.PreparedToken(transactional_id="a", nonce=1)
         with pytest.raises(TransactionalIdNotFound):
-            await engines.transactions.decide(pb.DecidePreparedRequest(token=token))
-        assert cluster.image.topic(INTERNAL_TOPICS[ShardKind.TRANSACTIONS]) is None
+            await transactions.decide(pb.DecidePreparedRequest(token=token))
+        assert world.image.topic(INTERNAL_TOPICS[ShardKind.TRANSACTIONS]) is None
 
     async def test_lists_come_from_all_coordinators_by_state_producer_and_age(self, world: World) -> None:
-        for n in range(8):
-            world.coordinators.begin(f"id-{n}", n, started_ms=NOW_MS - n * MINUTE_MS)
-        world.coordinators.end("id-7", commit=True)
+        for n in reversed(range(8)):
+            await world.begin(f"id-{n}", T0)
+            age(world, minutes=1 if n else 0)
+        await world.producers["id-7"].commit_transaction()
+        assert not all_is_read(world, 0)
         listing = world.engines.transactions.listing
         everything = await listing(pb.ListTransactionsRequest())
         assert ids(everything) == [f"id-{n}" for n in range(8)]
         assert {t.coordinator for t in everything.transactions} == {1, 2}
         assert ids(await listing(pb.ListTransactionsRequest(states=[pb.TXN_COMPLETE_COMMIT]))) == ["id-7"]
-        assert ids(await listing(pb.ListTransactionsRequest(producer_ids=[3, 5]))) == ["id-3", "id-5"]
+        producers = [everything.transactions[n].transaction.producer_id for n in (3, 5)]
+        assert ids(await listing(pb.ListTransactionsRequest(producer_ids=producers))) == ["id-3", "id-5"]
         assert ids(await listing(pb.ListTransactionsRequest(older_than_ms=5 * MINUTE_MS))) == ["id-5", "id-6"]
         for wrong in (pb.ListTransactionsRequest(states=[pb.TXN_STATE_UNSPECIFIED]), {"older_than_ms": -1}):
             with pytest.raises(Rejected):
                 await listing(wrong if not isinstance(wrong, dict) else pb.ListTransactionsRequest(**wrong))
 
     async def test_a_list_says_which_shards_are_missing(self, world: World) -> None:
-        world.coordinators.down.add(2)
-        world.coordinators.loading.add(0)
-        world.cluster.give_shard(2, -1, ShardKind.TRANSACTIONS)
-        listed = await world.engines.transactions.listing(pb.ListTransactionsRequest())
-        assert [(u.shard, u.coordinator) for u in listed.unanswered] == [(0, 1), (1, 2), (2, None), (3, 2)]
+        await world.make_shards(ShardKind.TRANSACTIONS)
+        owned = [(key.number, shard.owner) for key, shard in sorted(world.image.shards.items())]
+        first = next(number for number, who in owned if who == 1)
+        ask = world.coordinators.list_transactions
 
-    async def test_partitions_are_named_also_where_the_topic_is_gone(self, world: World) -> None:
-        topic_id = world.cluster.image.topic_ids["t"]
-        world.coordinators.begin("pay", 4, partitions=[T1, T0])
-        world.coordinators.ending("pay", commit=True, without_marker=[T1])
+        async def loading(place: CoordinatorPlace, request: pb.ListTransactionsRequest) -> pb.ListTransactionsResponse:
+            answer = await ask(place, request)
+            answer.loading.append(first)
+            return answer
+
+        world.coordinators.list_transactions = loading
+        world.lab.refuse("coordinator-2")
+        listed = await world.engines.transactions.listing(pb.ListTransactionsRequest())
+        assert [(u.shard, u.coordinator, type(u.error)) for u in listed.unanswered] == [
+            (number, who, CoordinatorLoading if who == 1 else NetworkFailed)
+            for number, who in owned
+            if who == 2 or number == first
+        ]
+
+    async def test_partitions_are_named_with_those_that_do_not_know_of_the_end(self, world: World) -> None:
+        await world.begin("pay", T1, T0)
+        world.lab.kill(2)
+        await world.producers["pay"].commit_transaction()
+        await asyncio.sleep(1)
         one = await world.engines.transactions.one("pay")
         assert (one.partitions, one.without_marker) == ((T0, T1), {T1})
-        await world.cluster.delete_topics(controller_pb2.DeleteTopicsRequest(names=["t"]))
+
+    async def test_partitions_are_named_also_where_the_topic_is_gone(self, world: World) -> None:
+        topic_id = world.image.topic_ids["t"]
+        await world.begin("pay", T1, T0)
+        world.lab.delete_topic("t")
         one = await world.engines.transactions.one("pay")
         assert [p.topic for p in one.partitions] == [topic_id.hex()] * 2
 
     async def test_prepared_ones_come_oldest_first_with_their_tokens(self, world: World) -> None:
-        for n, minutes in enumerate((5, 90, 30)):
-            world.coordinators.begin(f"id-{n}", n, started_ms=NOW_MS - 99 * MINUTE_MS)
-            world.coordinators.prepare(f"id-{n}", prepared_ms=NOW_MS - minutes * MINUTE_MS)
-        world.coordinators.begin("other", 7)
-        assert ids(await world.engines.transactions.prepared()) == ["id-1", "id-2", "id-0"]
-        old = await world.engines.transactions.prepared(60 * MINUTE_MS)
+        await world.begin("id-3", T0)
+        await world.begin("other", T0)
+        for i, minutes in (("id-1", 6), ("id-2", 2), ("id-0", 0)):
+            await world.begin(i, T0)
+            token = await world.prepare(i)
+            age(world, minutes)
+        await world.prepare("id-3")
+        prepared = await world.engines.transactions.prepared()
+        assert ids(prepared) == ["id-1", "id-2", "id-0", "id-3"]
+        assert prepared.transactions[2].transaction.token == token
+        old = await world.engines.transactions.prepared(5 * MINUTE_MS)
         assert [d.transaction.token.transactional_id for d in old.transactions] == ["id-1"]
-        world.coordinators.begin("id-3", 3, started_ms=NOW_MS - 90 * MINUTE_MS)
-        world.coordinators.prepare("id-3", prepared_ms=NOW_MS - MINUTE_MS)
-        assert ids(await world.engines.transactions.prepared(60 * MINUTE_MS)) == ["id-1"], "open for long, not prepared"
+        assert "id-3" not in ids(old), "open for long, not prepared"
 
 
 class TestEnding:
@@ -168,38 +171,39 @@ class TestEnding:
     async def test_a_token_decides_once_and_tells_the_verdict_again(
         self, world: World, commit: bool, lost: int
     ) -> None:
-        world.coordinators.begin("pay", 4, partitions=[T0])
-        token = world.coordinators.prepare("pay")
-        world.coordinators.lost = lost
+        await world.begin("pay", T0)
+        token = await world.prepare("pay")
+        world.lab.inject("decide_prepared", *[Fault(Does.DROP, after=True)] * lost)
         decide = world.engines.transactions.decide
         assert (await decide(pb.DecidePreparedRequest(token=token, commit=commit))).committed == commit
         assert (await decide(pb.DecidePreparedRequest(token=token, commit=not commit))).committed == commit
-        assert world.stable(0) == 125
-        world.coordinators.begin("pay", 4, 1, partitions=[T0])
-        world.coordinators.prepare("pay")
-        await decide(pb.DecidePreparedRequest(token=(await self.detail(world, "pay")).transaction.token))
+        assert not world.lab.faults.queued.get("decide_prepared")
+        assert all_is_read(world, 0)
+        await world.producers.pop("pay").close()
+        await world.begin("pay", T0)
+        next_token = await world.prepare("pay")
+        await decide(pb.DecidePreparedRequest(token=next_token))
         with pytest.raises(TxnVerdictUnknown):
             await decide(pb.DecidePreparedRequest(token=token, commit=commit))
 
-    async def detail(self, world: World, i: str) -> Detail:
-        return await world.engines.transactions.one(i)
-
     async def test_an_abort_ends_what_was_seen_open(self, world: World) -> None:
-        world.coordinators.begin("pay", 4, partitions=[T0, T1])
+        await world.begin("pay", T0, T1)
         abort = world.engines.transactions.abort
         planned = await abort("pay", validate_only=True)
-        assert (planned.aborted, world.coordinators.state("pay")) == (False, pb.TXN_ONGOING)
-        for wrong in ({"producer_id": 5}, {"producer_epoch": 1}):
+        seen = planned.before.transaction
+        assert (planned.aborted, seen.state, stable(world, 0)) == (False, pb.TXN_ONGOING, 100)
+        for wrong in ({"producer_id": seen.producer_id + 1}, {"producer_epoch": seen.producer_epoch + 1}):
             with pytest.raises(InvalidTxnState):
                 await abort("pay", **wrong)
-        done = await abort("pay", 4, 0)
+        done = await abort("pay", seen.producer_id, seen.producer_epoch)
         assert (done.aborted, done.before.partitions) == (True, (T0, T1))
-        assert (world.stable(0), world.stable(1)) == (125, 902)
+        assert all_is_read(world, 0)
+        assert all_is_read(world, 1)
 
     async def test_an_abort_whose_answer_is_lost_is_told_again_and_leaves_the_next_transaction_alone(
-        self, world: World, monkeypatch: pytest.MonkeyPatch
+        self, world: World
     ) -> None:
-        world.coordinators.begin("pay", 4, partitions=[T0])
+        await world.begin("pay", T0)
         tell = world.coordinators.abort_transaction
         told: list[pb.AbortTransactionRequest] = []
 
@@ -209,24 +213,29 @@ class TestEnding:
             answer = await tell(place, request)
             told.append(request)
             if len(told) == 1:
-                world.coordinators.begin("pay", 4, 1, partitions=[T0])  # the next transaction
+                world.producers["first"] = world.producers.pop("pay")
+                await world.begin("pay", T0)  # the next transaction
                 raise NetworkFailed("the connection broke before the answer came")
             return answer
 
-        monkeypatch.setattr(world.coordinators, "abort_transaction", lost_abort)
+        world.coordinators.abort_transaction = lost_abort
         assert (await world.engines.transactions.abort("pay")).aborted
-        assert [(r.producer_id, r.producer_epoch) for r in told] == [(4, 0), (4, 0)]
-        assert world.coordinators.state("pay") == pb.TXN_ONGOING, "the next one was left alone"
+        first, second = [(r.producer_id, r.producer_epoch) for r in told]
+        assert first == second
+        one = await world.engines.transactions.one("pay")
+        assert one.transaction.state == pb.TXN_ONGOING, "the next one was left alone"
 
     async def test_what_cannot_be_aborted_says_what_can_be_done(self, world: World) -> None:
-        world.coordinators.begin("pay", 4, partitions=[T0])
-        world.coordinators.prepare("pay")
+        await world.begin("pay", T0)
+        token = await world.prepare("pay")
         await self.refused(world, "pay", "headrace txn abort TOKEN")
-        world.coordinators.ending("pay", commit=True, without_marker=[T0])
+        world.lab.kill(1)
+        await world.engines.transactions.decide(pb.DecidePreparedRequest(token=token, commit=True))
         await self.refused(world, "pay", "committed already, and 1 of its partitions")
-        world.coordinators.begin("pay", 4, 5)
-        world.coordinators.end("pay", commit=True)
-        await self.refused(world, "pay", "no transaction open")
+        await world.begin("done", T1)
+        await world.producers["done"].commit_transaction()
+        assert all_is_read(world, 1)
+        await self.refused(world, "done", "no transaction open")
 
     async def refused(self, world: World, i: str, says: str) -> None:
         with pytest.raises(InvalidTxnState, match=says):
@@ -235,49 +244,77 @@ class TestEnding:
 
 class TestOpen:
     async def test_what_a_coordinator_will_end_is_its_own(self, world: World) -> None:
-        world.coordinators.begin("long", 4, partitions=[T0], started_ms=NOW_MS - 14 * MINUTE_MS)
-        world.coordinators.begin("kept", 5, partitions=[T1], started_ms=NOW_MS - 60 * MINUTE_MS)
-        world.coordinators.prepare("kept")
+        await world.begin("kept", T1)
+        await world.prepare("kept")
+        age(world, 46)
+        await world.begin("long", T0)
+        age(world, 14)
         listed = await world.engines.open_transactions.listing()
-        assert [(t.partition, t.producer_id, t.standing, t.held_back) for t in listed.transactions] == [
-            (T1, 5, Standing.COORDINATED, 1),
-            (T0, 4, Standing.COORDINATED, 1),
+        assert [(t.partition, t.standing, t.held_back) for t in listed.transactions] == [
+            (T1, Standing.COORDINATED, 1),
+            (T0, Standing.COORDINATED, 1),
         ]
         assert [t.owner and t.owner.transactional_id for t in listed.transactions] == ["kept", "long"]
         assert (await self.hanging(world)) == []
         recent = await world.engines.open_transactions.listing(older_than_ms=20 * MINUTE_MS)
-        assert [t.producer_id for t in recent.transactions] == [5]
+        assert [t.partition for t in recent.transactions] == [T1]
 
     async def hanging(self, world: World, **how: int) -> list[tuple[TopicPartition, int, Standing]]:
         listed = await world.engines.open_transactions.listing(hanging_only=True, **how)
         return [(t.partition, t.producer_id, t.standing) for t in listed.transactions]
 
     async def test_what_no_coordinator_knows_hangs_when_it_is_old(self, world: World) -> None:
-        world.hang(0, minutes=20)
-        world.hang(1, 4712, minutes=15, first_offset=7)
-        assert await self.hanging(world) == [(T0, 4711, Standing.HANGING)]
+        zero, one = await hang(world, 0, minutes=5), await hang(world, 1, minutes=15)
+        assert await self.hanging(world) == [(T0, zero, Standing.HANGING)]
         assert [p for p, _, _ in await self.hanging(world, older_than_ms=15 * MINUTE_MS)] == [T0, T1]
         everything = await world.engines.open_transactions.listing()
         assert [(t.producer_id, t.standing) for t in everything.transactions] == [
-            (4711, Standing.HANGING),
-            (4712, Standing.YOUNG),
+            (zero, Standing.HANGING),
+            (one, Standing.YOUNG),
         ]
 
     async def test_what_its_coordinator_has_ended_and_forgotten_here_hangs(self, world: World) -> None:
-        world.coordinators.begin("pay", 4711)
-        world.coordinators.end("pay", commit=True)
-        world.hang(0)
-        assert await self.hanging(world) == [(T0, 4711, Standing.HANGING)]
+        lost = await hang(world)
+        self.own(world, lost, pb.TXN_COMPLETE_COMMIT)
+        assert await self.hanging(world) == [(T0, lost, Standing.HANGING)]
+
+    def own(self, world: World, producer_id: int, state: pb.TransactionState.ValueType) -> None:
+        """A coordinator says that an id has this producer id and, where it is asked, writes to t-1 alone."""
+        ask, topic_id = world.coordinators.list_transactions, world.image.topic_ids["t"]
+
+        async def listed(place: CoordinatorPlace, request: pb.ListTransactionsRequest) -> pb.ListTransactionsResponse:
+            answer = await ask(place, request)
+            if place.id == 1:
+                answer.transactions.add(
+                    transactional_id="pay", producer_id=producer_id, state=state, started_at_ms=1, prepared_at_ms=-1
+                )
+            return answer
+
+        async def described(
+            place: CoordinatorPlace, request: pb.DescribeTransactionsRequest
+        ) -> pb.DescribeTransactionsResponse:
+            return pb.DescribeTransactionsResponse(
+                transactions=[
+                    pb.TransactionDescription(
+                        transactional_id="pay",
+                        state=state,
+                        producer_id=producer_id,
+                        partitions=[pb.TxnPartition(topic_id=topic_id, partition=1)],
+                    )
+                ]
+            )
+
+        world.coordinators.list_transactions, world.coordinators.describe_transactions = listed, described
 
     async def test_what_its_coordinator_does_not_count_among_its_partitions_hangs(self, world: World) -> None:
-        world.coordinators.begin("pay", 4711, partitions=[T1], started_ms=NOW_MS - 20 * MINUTE_MS)
-        world.hang(0)
-        assert await self.hanging(world) == [(T0, 4711, Standing.HANGING)]
+        lost = await hang(world)
+        self.own(world, lost, pb.TXN_ONGOING)
+        assert await self.hanging(world) == [(T0, lost, Standing.HANGING)]
 
     async def test_it_is_not_called_hanging_while_a_coordinator_might_know_it(self, world: World) -> None:
-        world.hang(0)
-        world.coordinators.down.add(1)
-        assert await self.hanging(world) == [(T0, 4711, Standing.UNKNOWN)]
+        lost = await hang(world)
+        world.lab.refuse("coordinator-1")
+        assert await self.hanging(world) == [(T0, lost, Standing.UNKNOWN)]
         with pytest.raises(CoordinatorNotAvailable, match="start a coordinator, or force it"):
             await self.end(world)
         assert (await self.end(world, force=True)).aborted
@@ -289,62 +326,63 @@ class TestOpen:
             T0, producer_id, validate_only=validate_only, force=force
         )
 
-    async def test_what_ended_while_coordinators_were_asked_does_not_hang(
-        self, world: World, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        world.hang(0)
+    async def test_what_ended_while_coordinators_were_asked_does_not_hang(self, world: World) -> None:
+        lost = await hang(world)
         ask = world.coordinators.list_transactions
 
         async def slowly(*given: Any) -> pb.ListTransactionsResponse:
-            i = PartitionId(world.cluster.image.topic_ids["t"], 0)
-            world.cluster.end_transaction(i, 4711, 4, commit=True)
+            marker = pb.TxnMarker(producer_id=lost, producer_epoch=1, commit=True)
+            marker.partitions.add(topic_id=world.image.topic_ids["t"], partition=0)
+            await world.brokers.write_txn_markers(NodeId(1), pb.WriteTxnMarkersRequest(markers=[marker]))
             return await ask(*given)
 
-        monkeypatch.setattr(world.coordinators, "list_transactions", slowly)
+        assert await self.hanging(world) == [(T0, lost, Standing.HANGING)]
+        world.coordinators.list_transactions = slowly
         assert await self.hanging(world) == []
 
     @pytest.mark.parametrize("lost", [0, 1])
     async def test_what_hangs_is_ended_and_readers_go_on(self, world: World, lost: int) -> None:
-        world.hang(0)
-        world.cluster.lost_markers = lost
-        assert world.stable(0) == 100
+        producer_id = await hang(world)
+        await world.fill("t", 0, 22)
+        world.lab.inject("write_txn_markers", *[Fault(Does.DROP, after=True)] * lost)
         planned = await self.end(world, validate_only=True)
-        assert (planned.aborted, planned.before.held_back, world.stable(0)) == (False, 23, 100)
+        assert (planned.aborted, planned.before.held_back, stable(world, 0)) == (False, 23, 100)
         assert (await self.end(world)).aborted
-        assert world.stable(0) == 124
+        assert not world.lab.faults.queued.get("write_txn_markers")
+        assert stable(world, 0) == 124
         with pytest.raises(NotFound):
             await self.end(world)
         with pytest.raises(NotFound):
-            await self.end(world, 4711)
+            await self.end(world, producer_id)
 
     async def test_one_of_several_has_to_be_named(self, world: World) -> None:
-        world.hang(0)
-        world.hang(0, 4712, first_offset=110)
-        with pytest.raises(Rejected, match="4711, 4712"):
+        one, other = await hang(world), await hang(world)
+        with pytest.raises(Rejected, match=f"{one}, {other}"):
             await self.end(world)
-        await self.end(world, 4712)
-        assert world.stable(0) == 100
+        await self.end(world, other)
+        assert stable(world, 0) == 100
         await self.end(world)
-        assert world.stable(0) == 125
+        assert stable(world, 0) == 104
 
     async def test_what_has_a_coordinator_is_never_ended_here_and_what_is_young_only_by_force(
         self, world: World
     ) -> None:
-        world.coordinators.begin("pay", 4, partitions=[T0], started_ms=NOW_MS - 20 * MINUTE_MS)
+        await world.begin("pay", T0)
+        pay = (await world.engines.transactions.one("pay")).transaction.producer_id
         for force in (False, True):
             with pytest.raises(InvalidTxnState, match="headrace txn abort pay"):
-                await self.end(world, 4, force=force)
-        world.coordinators.prepare("pay")
+                await self.end(world, pay, force=force)
+        await world.prepare("pay")
         with pytest.raises(InvalidTxnState, match="headrace txn prepared"):
-            await self.end(world, 4, force=True)
-        world.hang(0, 5, minutes=1)
+            await self.end(world, pay, force=True)
+        lost = await hang(world, minutes=1)
         with pytest.raises(InvalidTxnState, match="wait, or force it"):
-            await self.end(world, 5)
-        assert (await self.end(world, 5, force=True)).aborted
+            await self.end(world, lost)
+        assert (await self.end(world, lost, force=True)).aborted
 
     async def test_partitions_that_cannot_be_asked_are_named(self, world: World) -> None:
-        world.hang(0)
-        world.cluster.down.add(2)
+        await hang(world)
+        world.lab.refuse("broker-2")
         listed = await world.engines.open_transactions.listing()
         assert [t.partition for t in listed.transactions] == [T0]
         assert list(listed.unasked) == [T1]
@@ -359,51 +397,53 @@ class TestOpen:
 
 
 class TestStatus:
-    async def test_without_transactions_nobody_is_asked_for_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        cluster, clock = MemoryCluster(), Hurried()
-        engines = Engines.over(
-            Administration(cluster, cluster, cluster),
-            Messages(MemoryMessages(), cluster, Limits()),
-            Ports(MemoryCoordinators(cluster), MemoryTransactions(cluster), clock),
-            TransactionLimits(),
-        )
-        monkeypatch.setattr(cluster, "newer", _waits)
-        monkeypatch.setattr(cluster, "describe_producers", _waits)
-        assert (await engines.statuses.now()).state is State.HEALTHY
+    async def test_without_transactions_nobody_is_asked_for_them(self, world: World) -> None:
+        world.cluster.newer = world.brokers.describe_producers = _waits
+        assert (await world.engines.statuses.now()).state is State.HEALTHY
 
     async def test_it_names_what_holds_readers_back(self, world: World) -> None:
         assert (await world.engines.statuses.now()).state is State.HEALTHY
-        world.coordinators.begin("pay", 4, partitions=[T1], started_ms=NOW_MS - 9_000)
+        await world.begin("pay", T1)
+        producer_id = (await world.engines.transactions.one("pay")).transaction.producer_id
+        age(world, 9 / 60)
         assert "pay" not in (await world.engines.statuses.now()).verdict, "a moment is not noticed"
-        world.coordinators.begin("long", 5, partitions=[T1], started_ms=NOW_MS - 65_000)
+        age(world, 1)
         judged = await world.engines.statuses.now()
         assert judged.state is State.HEALTHY
-        assert "readers of read_committed wait in t-1: 'long' (producer 5) is open since 2023-11-14" in judged.verdict
-        assert "headrace txn abort long" in judged.verdict
-        world.hang(0)
+        waits = f"readers of read_committed wait in t-1: 'pay' (producer {producer_id}) is open since 2026-01-01"
+        assert waits in judged.verdict
+        assert "headrace txn abort pay" in judged.verdict
+
+    async def test_what_hangs_comes_first_and_degrades_it(self, world: World) -> None:
+        lost = await hang(world)
+        await world.fill("t", 0, 22)
+        await world.begin("long", T1)
+        age(world, 1)
         judged = await world.engines.statuses.now()
         assert judged.state is State.DEGRADED
-        assert (
-            "degraded: 1 hanging transaction holds readers of read_committed back in t-0: producer 4711, open since "
-            "2023-11-14 21:53:20 UTC, 23 records held back, and no coordinator is going to end it; "
-            "`headrace txn abort --partition t-0 --producer-id 4711` does" in judged.verdict
-        )
+        assert re.search(
+            "degraded: 1 hanging transaction holds readers of read_committed back in t-0: "
+            rf"producer {lost}, open since 2026-01-01 00:00:0\d UTC, 23 records held back, and no coordinator is going "
+            rf"to end it; `headrace txn abort --partition t-0 --producer-id {lost}` does",
+            judged.verdict,
+        ), judged.verdict
         assert "'long'" in judged.verdict
 
     async def test_it_alarms_what_is_prepared_for_too_long(self, world: World) -> None:
-        world.coordinators.begin("sink", 4, partitions=[T0], started_ms=NOW_MS - 1_450 * MINUTE_MS)
-        world.coordinators.prepare("sink", prepared_ms=NOW_MS - 1_430 * MINUTE_MS)
+        await world.begin("sink", T0)
+        await world.prepare("sink")
+        age(world, 1_430)
         judged = await world.engines.statuses.now()
         assert judged.state is State.HEALTHY
         assert "it is prepared, and the holder of its token decides it" in judged.verdict
-        world.coordinators.prepare("sink", prepared_ms=NOW_MS - 1_440 * MINUTE_MS)
+        age(world, 10)
         judged = await world.engines.statuses.now()
         assert judged.state is State.DEGRADED
-        assert "1 transaction is prepared for long and decided by nobody: 'sink' (producer 4)" in judged.verdict
+        assert "1 transaction is prepared for long and decided by nobody: 'sink' (producer" in judged.verdict
         assert "wait in t-0" not in judged.verdict, "it is said once"
 
     async def test_it_waits_for_nobody_who_is_silent(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        world.hang(0)
+        await hang(world)
 
         async def silent(*_: object) -> None:
             await asyncio.Event().wait()
@@ -411,7 +451,7 @@ class TestStatus:
         monkeypatch.setattr(open_transactions, "HURRIED", Patience(1, 1.0))
         monkeypatch.setattr(open_transactions, "HURRIED_LIST_MS", 1.0)
         with monkeypatch.context() as patched:
-            patched.setattr(world.cluster, "describe_producers", silent)
+            patched.setattr(world.brokers, "describe_producers", silent)
             assert "is not known of 2 partitions" in (await world.engines.statuses.now()).verdict
         with monkeypatch.context() as patched:
             patched.setattr(world.coordinators, "list_transactions", silent)
@@ -420,8 +460,8 @@ class TestStatus:
     async def test_partitions_that_nobody_leads_are_not_also_unknown(
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        world.hang(0)
-        world.cluster.lead("t", 1, -1)
+        await hang(world)
+        world.lab.stop(2)
         monkeypatch.setattr(world.cluster, "newer", _waits)
         judged = await world.engines.statuses.now()
         assert judged.state is State.UNAVAILABLE
@@ -429,12 +469,15 @@ class TestStatus:
         assert "not known" not in judged.verdict
 
     async def test_it_is_told_also_when_leaders_or_coordinators_do_not_answer(self, world: World) -> None:
-        world.hang(0)
-        world.cluster.down |= {1, 2}
+        await hang(world)
+        for number in (1, 2, 3):
+            world.lab.refuse(f"broker-{number}")
         judged = await world.engines.statuses.now()
         assert "whether transactions hold readers back is not known of 2 partitions" in judged.verdict
-        world.cluster.down.clear()
-        world.coordinators.down |= {1, 2}
+        for number in (1, 2, 3):
+            world.lab.accept(f"broker-{number}")
+        for number in (1, 2):
+            world.lab.refuse(f"coordinator-{number}")
         judged = await world.engines.statuses.now()
         assert judged.state is State.HEALTHY
         assert "headrace txn find-hanging" in judged.verdict
@@ -444,35 +487,33 @@ class TestWatch:
     async def test_what_waits_is_counted_and_what_hangs_is_logged_once(
         self, world: World, caplog: pytest.LogCaptureFixture
     ) -> None:
-        watch = WaitingWatch(world.engines.open_transactions, FakeClock(NOW_MS))
+        watch = WaitingWatch(world.engines.open_transactions, world.clock)
         await watch.look()
         assert (watch.hanging(), watch.held_back(), watch.held_back_seconds(), watch.overdue()) == (0, 0, 0.0, 0)
-        world.hang(0)
-        world.coordinators.begin("pay", 4, partitions=[T1], started_ms=NOW_MS - 2 * 1_440 * MINUTE_MS)
-        world.coordinators.prepare("pay", prepared_ms=NOW_MS - 1_441 * MINUTE_MS)
+        await world.begin("pay", T1)
+        await world.prepare("pay")
+        age(world, 1_440)
+        lost = await hang(world)
+        await world.fill("t", 0, 22)
         for _ in range(2):
             await watch.look()
         assert (watch.hanging(), watch.held_back(), watch.held_back_records(), watch.overdue()) == (1, 2, 24, 1)
-        assert watch.held_back_seconds() == 2 * 86_400
+        assert 0 <= watch.held_back_seconds() - 1_460 * 60 < 10
         assert watch.readings().keys() == GAUGES.keys()
-        assert [r.levelname for r in caplog.records if "producer 4711" in r.getMessage()] == ["WARNING"]
+        assert [r.levelname for r in caplog.records if f"producer {lost}" in r.getMessage()] == ["WARNING"]
         await world.engines.open_transactions.abort_hanging(T0, None, validate_only=False, force=False)
         await watch.look()
         assert (watch.hanging(), watch.held_back()) == (0, 1)
 
     async def test_it_goes_on_when_nobody_answers(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        clock = FakeClock(NOW_MS)
-        watch = WaitingWatch(world.engines.open_transactions, clock)
-        world.hang(0)
+        await hang(world)
+        watch = WaitingWatch(world.engines.open_transactions, world.clock)
         running = asyncio.create_task(watch.follow())
         try:
-            await clock.until_asleep()
-            await clock.advance(30_000)
-            await clock.until_asleep()
+            await asyncio.sleep(31)
             assert watch.hanging() == 1
             monkeypatch.setattr(world.engines.open_transactions, "waiting", _unavailable)
-            await clock.advance(30_000)
-            await clock.until_asleep()
+            await asyncio.sleep(30)
             assert (watch.looks_failed, watch.hanging()) == (1, 1), "what was seen last"
         finally:
             running.cancel()

@@ -151,8 +151,11 @@ class World:
         for number in numbers:
             self.lab.kill_coordinator(number)
         await self._write_state(build_batch(RecordColumns([None], keys=[transaction_key(i)])), found)
+        before = self.image.shards
         for number in numbers:
             self.lab.restart_coordinator(number)
+        while any(self.image.shards[key].epoch == shard.epoch for key, shard in before.items()):
+            await asyncio.sleep(0.02)  # given anew
         await self.make_shards(ShardKind.TRANSACTIONS)
 
     async def _write_state(self, batch: bytes, shard: broker_pb2.CoordinatorOfKey) -> None:
