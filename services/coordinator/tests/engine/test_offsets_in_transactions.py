@@ -269,8 +269,7 @@ async def test_an_end_waits_for_the_log_and_its_outcome_is_unknown(world: World)
 
 
 async def test_the_whole_way_with_the_coordinator_of_transactions_of_the_same_process(world: World) -> None:
-    running = await world.serving()
-    running.close_the_circle()
+    running = await world.serving(near=True)
     running.cluster.give(1, *range(SHARDS), kind=ShardKind.TRANSACTIONS)
     await running.until_served(*range(SHARDS), kind=ShardKind.TRANSACTIONS)
     producer = (await running.transactions.init("tid", 60_000, None)).producer
@@ -278,12 +277,9 @@ async def test_the_whole_way_with_the_coordinator_of_transactions_of_the_same_pr
         txn = Transaction(producer.producer_id, producer.epoch, "tid")
         assert await pend(running, round_, txn=txn) is E.NONE
         following = await running.transactions.end("tid", producer, commit=commit)
-        await running.brokers.markers.until_written(round_ + 1)
+        while running.driver.endings:
+            await asyncio.sleep(0)
         assert await pend(running, 99, txn=txn) is E.INVALID_PRODUCER_EPOCH  # late
         producer = following
         assert await stable(running) == {0: round_ if commit else 0}
-    assert [(id, marker.commit) for id, marker in running.brokers.markers.written] == [
-        (shard(), True),
-        (shard(), False),
-        (shard(), True),
-    ]
+    assert not running.brokers.markers.written, "one process tells itself"

@@ -162,7 +162,6 @@ async def test_the_next_coordinator_knows_what_was_acknowledged(world: World) ->
 
 async def test_a_record_that_cannot_be_read_fails_the_shard_and_no_other(world: World) -> None:
     world.partition.records.append((b"\xff\xff", b"?"))
-    world.partition.token = 0
     running = await world.engine(epoch=1)
     await running.until_served(*(n for n in range(SHARDS) if n != SHARD))
     (host,) = (host for host in running.coordinator.hosts if host.number == SHARD)
@@ -369,7 +368,7 @@ async def test_an_image_that_skips_the_move_away_is_a_new_epoch_all_the_same(wor
     await commit(running, 1)
     running.cluster.give(1, *range(SHARDS), epoch=5)
     await until_epoch(running, 5)
-    assert world.partition.token == 5
+    assert world.partition.fences.token == 5
     assert await committed(running) == {0: 1}
 
 

@@ -1,9 +1,8 @@
-"""``Enrolments`` that a test steers; the twin of what talks to coordinators of transactions."""
+"""``Enrolments`` that takes everybody, unless a test says otherwise."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from headrace_common.core.errors import HeadraceError
@@ -17,8 +16,6 @@ class MemoryEnrolments:
     """Transactional id, producer id, epoch and shard, in their order; repeats too."""
     refusals: list[HeadraceError] = field(default_factory=list)
     """Raised by the next questions, first in first out."""
-    through: Callable[[str, int, int, int], Awaitable[None]] | None = None
-    """Who is asked what was not refused; None: everybody is taken."""
     _gate: asyncio.Event = field(default_factory=asyncio.Event)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -46,5 +43,3 @@ class MemoryEnrolments:
         await self._gate.wait()
         if self.refusals:
             raise self.refusals.pop(0)
-        if self.through is not None:
-            await self.through(transactional_id, producer_id, producer_epoch, shard)

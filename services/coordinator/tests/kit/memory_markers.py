@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
 from headrace_common.core.errors import HeadraceError, LeaderNotAvailable
 from headrace_common.core.ids import PartitionId
-from headrace_common.core.image import Role
 from headrace_coordinator.ports import Destination, Marker, MarkerErrors
 
 
@@ -25,8 +24,6 @@ class MemoryMarkers:
     """So many requests are carried out and their answers lost."""
     waiting: int = 0
     """Requests that stand before the gate."""
-    groups: Callable[[Marker, PartitionId], Awaitable[HeadraceError | None]] | None = None
-    """Who is told the ends for shards of groups; None: they are written down like all others."""
     _gate: asyncio.Event = field(default_factory=asyncio.Event)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -53,26 +50,23 @@ class MemoryMarkers:
 
     async def write(self, to: Destination, markers: Sequence[tuple[Marker, Sequence[PartitionId]]]) -> MarkerErrors:
         """See ``Markers``."""
+        del to
         self.waiting += 1
         self._notify()
         try:
             await self._gate.wait()
         finally:
             self.waiting -= 1
-        results = [[await self._one(to, marker, id) for id in ids] for marker, ids in markers]
+        results = [[self._one(marker, id) for id in ids] for marker, ids in markers]
         self._notify()
         if self.lost_answers:
             self.lost_answers -= 1
             raise LeaderNotAvailable("the answer was lost")
         return results
 
-    async def _one(self, to: Destination, marker: Marker, id: PartitionId) -> HeadraceError | None:
+    def _one(self, marker: Marker, id: PartitionId) -> HeadraceError | None:
         if refusals := self.refusals.get(id):
             return refusals.pop(0)
-        if to.role is Role.COORDINATOR and self.groups is not None:
-            error = await self.groups(marker, id)
-            if error is not None:
-                return error
         self.written.append((id, marker))
         return None
 

@@ -1,5 +1,5 @@
 """
-The log over gRPC's twin in memory, for tests: ``ShardLogs`` whose partitions a test can stop, and fail on command.
+``ShardLogs`` whose partitions a test can stop, and fail on command; ``test_shard_log`` holds them to what brokers do.
 
 Several coordinators of one test share one ``MemoryShardLogs``, as they would share brokers.
 """
@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from headrace_common.core.errors import FencedWriter, HeadraceError
+from headrace_broker.core.fences import Fences
+from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import Offset
 from headrace_common.core.image import ShardKey, ShardKind
 from headrace_coordinator.ports import Record, Slice
@@ -24,7 +25,8 @@ class MemoryPartition:
 
     records: list[Record | None] = field(default_factory=list)
     """None: a fence or a note."""
-    token: int | None = None
+    fences: Fences = field(default_factory=Fences)
+    """The broker's own core, which says whose token counts."""
     appends: list[list[Record]] = field(default_factory=list)
     """What each append wrote."""
     refusals: list[HeadraceError] = field(default_factory=list)
@@ -87,10 +89,11 @@ class MemoryPartition:
             self.waiting -= 1
         if self.refusals:
             raise self.refusals.pop(0)
-        if (fence and self.token is not None and token <= self.token) or (not fence and token != self.token):
-            raise FencedWriter(f"the partition's fencing token is {self.token}, not {token}")
+        if (refusal := self.fences.refusal(token, token if fence else None)) is not None:
+            raise refusal
         base = Offset(self.first + len(self.records))
-        self.token = token
+        if fence:
+            self.fences.note_appended(base, token)
         self.records += records
         self.notify()
         return base
@@ -105,7 +108,7 @@ class MemoryShardLog:
 
     async def take_over(self) -> Offset:
         """See ``ShardLog``."""
-        mine = self._partition.token == self._token
+        mine = self._partition.fences.token == self._token
         return Offset(await self._written([None], fence=not mine) + 1)
 
     async def append(self, records: Sequence[Record]) -> None:

@@ -18,25 +18,22 @@ from services.coordinator.tests.kit.memory_enrolments import MemoryEnrolments
 from services.coordinator.tests.kit.memory_markers import MemoryMarkers, MemoryProducerIds
 from services.coordinator.tests.kit.memory_shard_log import MemoryShardLogs
 
-from headrace_common.core.errors import HeadraceError
-from headrace_common.core.ids import Endpoint, NodeId, PartitionId
+from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import ShardKind
 from headrace_common.rpc.channels import open_channel
 from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.service import GrpcService, ServerConfig
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_coordinator.adapters.re2_patterns import Re2Patterns
-from headrace_coordinator.core import events
 from headrace_coordinator.core.settings import GroupSettings
 from headrace_coordinator.core.transactions.settings import TransactionSettings
 from headrace_coordinator.engine.coordinator import Coordinator, Who
 from headrace_coordinator.engine.host import Phase
 from headrace_coordinator.engine.host_ports import HostPorts, TransactionHostPorts
 from headrace_coordinator.engine.marker_driver import MarkerDriver
-from headrace_coordinator.engine.near import NearEnrolments
+from headrace_coordinator.engine.near import NearEnrolments, NearMarkers
 from headrace_coordinator.engine.producer_ids import SpareProducerIds
 from headrace_coordinator.engine.transactions import Transactions
-from headrace_coordinator.ports import Marker
 from headrace_coordinator.rpc.servicer import CoordinatorServicer
 from headrace_coordinator.rpc.transaction_servicer import TransactionServicer
 from headrace_proto.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
@@ -69,19 +66,6 @@ class Running:
     brokers: Brokers
     endpoint: Endpoint | None = None
 
-    def close_the_circle(self) -> None:
-        """Its groups are enrolled with its own coordinators of transactions, and told the ends by them."""
-        near = NearEnrolments(MemoryEnrolments(), self.cluster)
-        near.own = self.transactions
-        self.brokers.enrolments.through = near.enrol
-        self.brokers.markers.groups = self._end
-        self.cluster.join(self.coordinator.who.node_id)
-
-    async def _end(self, marker: Marker, id: PartitionId) -> HeadraceError | None:
-        ends = [(events.Marker(marker.producer_id, marker.epoch, marker.commit), [id])]
-        ((error,),) = await self.coordinator.end_transactions(ends)
-        return error
-
     async def until_served(self, *numbers: int, kind: ShardKind = ShardKind.GROUPS) -> None:
         """Wait until these shards are served here."""
 
@@ -109,29 +93,40 @@ async def running_engine(
     append_timeout_ms: float = 5_000,
     transaction_settings: TransactionSettings | None = None,
     brokers: Brokers | None = None,
+    near: bool = False,
 ) -> AsyncIterator[Running]:
-    """The engines of groups and of transactions, which follow ``cluster``; no background task of theirs may crash."""
+    """
+    The engines of groups and of transactions, which follow ``cluster``; no background task of theirs may crash.
+
+    Args:
+        near: they ask each other what concerns their own shards, as in one process; else all goes to ``brokers``.
+    """
     async with TaskRunner() as tasks:
         measures = MemoryMeasures()
         brokers = brokers or Brokers()
+        near_enrolments = NearEnrolments(brokers.enrolments, cluster)
         ports = HostPorts(
             logs=logs,
             cluster=cluster,
             patterns=Re2Patterns(),
             measures=measures,
-            enrolments=brokers.enrolments,
+            enrolments=near_enrolments if near else brokers.enrolments,
             clock=clock or SystemClock(),
             tasks=tasks,
             settings=settings,
             append_timeout_ms=append_timeout_ms,
         )
         coordinator = Coordinator(Who(NodeId(node_id), bytes([node_id]) * 16, "standalone"), ports)
-        driver = MarkerDriver(brokers.markers, cluster, cluster, ports.clock, tasks)
+        near_markers = NearMarkers(brokers.markers, cluster, NodeId(node_id), coordinator)
+        driver = MarkerDriver(near_markers if near else brokers.markers, cluster, cluster, ports.clock, tasks)
         spares = SpareProducerIds(brokers.ids, ports.clock)
         transactions = Transactions(
             NodeId(node_id),
             TransactionHostPorts(ports, transaction_settings or TransactionSettings(), spares, driver),
         )
+        if near:
+            near_enrolments.own = transactions
+            cluster.join(node_id)
         for loop in (coordinator.follow(), transactions.follow(), driver.follow(), spares.fill()):
             tasks.start(loop, name="follow")
         try:
@@ -165,14 +160,16 @@ async def serving(running: Running) -> AsyncIterator[Running]:
 
 @asynccontextmanager
 async def standalone_coordinator(
-    topics: Mapping[str, int], *, shards: int = 4, settings: GroupSettings = QUICK
+    topics: Mapping[str, int], *, shards: int = 4, settings: GroupSettings = QUICK, near: bool = True
 ) -> AsyncIterator[Running]:
-    """A coordinator with all shards of groups and of transactions, over gRPC; positions in transactions included."""
+    """A coordinator with all shards of groups and of transactions, over gRPC."""
     cluster = MemoryCluster(shards=shards, topics=topics)
     for kind in ShardKind:
         cluster.give(1, *range(shards), kind=kind)
-    async with running_engine(cluster, MemoryShardLogs(), settings=settings) as running, serving(running):
+    async with (
+        running_engine(cluster, MemoryShardLogs(), settings=settings, near=near) as running,
+        serving(running),
+    ):
         for kind in ShardKind:
             await running.until_served(*range(shards), kind=kind)
-        running.close_the_circle()
         yield running
