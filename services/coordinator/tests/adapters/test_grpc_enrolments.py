@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from services.coordinator.tests.kit.memory_cluster import MemoryCluster
-from services.coordinator.tests.kit.standalone import Running, standalone_coordinator
+from services.coordinator.tests.kit.dialogue import Running, serving_coordinator
+from services.coordinator.tests.kit.ports import MemoryCluster
 
 from headrace_common.core.errors import (
     CoordinatorNotAvailable,
@@ -27,7 +27,7 @@ SHARDS = 4
 
 @pytest.fixture
 async def running() -> AsyncIterator[Running]:
-    async with standalone_coordinator({"t": 4}, shards=SHARDS) as world:
+    async with serving_coordinator({"t": 4}, shards=SHARDS) as world:
         yield world
 
 

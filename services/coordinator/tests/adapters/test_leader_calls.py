@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from libs.common.tests.kit.clock import FakeClock
-from services.coordinator.tests.kit.memory_cluster import MemoryCluster
+from services.coordinator.tests.kit.ports import MemoryCluster
 
 from headrace_common.core.errors import (
     FencedWriter,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from libs.common.tests.kit.silent_node import SilentNode
-from services.coordinator.tests.kit.memory_cluster import MemoryCluster
+from services.coordinator.tests.kit.ports import MemoryCluster
 
 from headrace_common.core.errors import NetworkFailed
 from headrace_common.core.ids import Endpoint, PartitionId, TopicId

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 from services.broker.tests.kit.standalone import FakeCluster, image_of, running_broker
-from services.coordinator.tests.kit.memory_shard_log import MemoryShardLogs
+from services.coordinator.tests.kit.shard_logs import MemoryShardLogs
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_common.core.errors import FencedWriter, NetworkFailed, RecordTooLarge

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from services.coordinator.tests.kit.memory_cluster import topic_id_of
+from services.coordinator.tests.kit.ports import topic_id_of
 
 from headrace_common.core.errors import (
     HeadraceError,

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from random import Random
 
 import pytest
-from services.coordinator.tests.kit.memory_cluster import MemoryCluster
-from services.coordinator.tests.kit.memory_shard_log import MemoryShardLogs
-from services.coordinator.tests.kit.standalone import Running, running_engine
+from services.coordinator.tests.kit.dialogue import Running, running_engine
+from services.coordinator.tests.kit.ports import MemoryCluster
+from services.coordinator.tests.kit.shard_logs import MemoryShardLogs
 
 from headrace_common.core.errors import Busy, NotCoordinator
 from headrace_coordinator.core.events import OffsetToCommit

@@ -6,11 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from services.coordinator.tests.kit.memory_cluster import MemoryCluster, topic_id_of
-from services.coordinator.tests.kit.memory_enrolments import MemoryEnrolments
-from services.coordinator.tests.kit.memory_markers import MemoryMarkers
-from services.coordinator.tests.kit.memory_shard_log import MemoryShardLogs
-from services.coordinator.tests.kit.standalone import Running, running_engine
+from services.coordinator.tests.kit.dialogue import Running, running_engine
+from services.coordinator.tests.kit.ports import MemoryCluster, MemoryEnrolments, MemoryMarkers, topic_id_of
+from services.coordinator.tests.kit.shard_logs import MemoryShardLogs
 
 from headrace_common.core.errors import CoordinatorNotAvailable, InvalidProducerEpoch
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId

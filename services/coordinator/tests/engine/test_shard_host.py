@@ -12,9 +12,9 @@ from uuid import UUID
 
 import pytest
 from libs.common.tests.kit.clock import FakeClock
-from services.coordinator.tests.kit.memory_cluster import MemoryCluster, MemoryLogEnds, topic_id_of
-from services.coordinator.tests.kit.memory_shard_log import MemoryPartition, MemoryShardLogs
-from services.coordinator.tests.kit.standalone import Running, running_engine
+from services.coordinator.tests.kit.dialogue import Running, running_engine
+from services.coordinator.tests.kit.ports import MemoryCluster, MemoryLogEnds, topic_id_of
+from services.coordinator.tests.kit.shard_logs import MemoryPartition, MemoryShardLogs
 
 from headrace_common.core.errors import (
     CoordinatorLoading,

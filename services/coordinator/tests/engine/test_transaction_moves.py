@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from random import Random
 
 import pytest
-from services.coordinator.tests.kit.memory_cluster import MemoryCluster, topic_id_of
-from services.coordinator.tests.kit.memory_markers import MemoryMarkers
-from services.coordinator.tests.kit.memory_shard_log import MemoryShardLogs
-from services.coordinator.tests.kit.standalone import Brokers, Running, running_engine
+from services.coordinator.tests.kit.dialogue import Brokers, Running, running_engine
+from services.coordinator.tests.kit.ports import MemoryCluster, MemoryMarkers, topic_id_of
+from services.coordinator.tests.kit.shard_logs import MemoryShardLogs
 
 from headrace_common.core.errors import (
     Busy,

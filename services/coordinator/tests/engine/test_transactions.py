@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from libs.common.tests.kit.clock import FakeClock
-from services.coordinator.tests.kit.memory_cluster import MemoryCluster, topic_id_of
-from services.coordinator.tests.kit.memory_shard_log import MemoryPartition, MemoryShardLogs
-from services.coordinator.tests.kit.standalone import Brokers, Running, running_engine
+from services.coordinator.tests.kit.dialogue import Brokers, Running, running_engine
+from services.coordinator.tests.kit.ports import MemoryCluster, topic_id_of
+from services.coordinator.tests.kit.shard_logs import MemoryPartition, MemoryShardLogs
 
 from headrace_common.core.errors import (
     ConcurrentTransactions,

@@ -8,8 +8,8 @@ from typing import Any
 
 import grpc
 import pytest
-from services.coordinator.tests.kit.memory_cluster import topic_id_of
-from services.coordinator.tests.kit.standalone import Running, standalone_coordinator
+from services.coordinator.tests.kit.dialogue import Running, serving_coordinator
+from services.coordinator.tests.kit.ports import topic_id_of
 
 from headrace_common.core.errors import ErrorCode, HeadraceError, InvalidGroupId, Rejected
 from headrace_common.core.image import INTERNAL_TOPICS, ShardKind
@@ -27,7 +27,7 @@ GROUPS_TOPIC = topic_id_of(INTERNAL_TOPICS[ShardKind.GROUPS])
 
 @pytest.fixture
 async def running() -> AsyncIterator[Running]:
-    async with standalone_coordinator({"t": 4}) as world:
+    async with serving_coordinator({"t": 4}) as world:
         yield world
 
 

@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from services.coordinator.tests.kit.standalone import Running, standalone_coordinator
+from services.coordinator.tests.kit.dialogue import Running, serving_coordinator
 
 from headrace_common.core.errors import (
     ErrorCode,
@@ -31,7 +31,7 @@ _EOF: Any = grpc.aio.EOF
 
 @pytest.fixture
 async def running() -> AsyncIterator[Running]:
-    async with standalone_coordinator({"t": 4}) as world:
+    async with serving_coordinator({"t": 4}) as world:
         yield world
 
 

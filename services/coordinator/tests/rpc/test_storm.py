@@ -15,8 +15,8 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from services.coordinator.tests.kit.memory_cluster import topic_id_of
-from services.coordinator.tests.kit.standalone import QUICK, Running, standalone_coordinator
+from services.coordinator.tests.kit.dialogue import QUICK, Running, serving_coordinator
+from services.coordinator.tests.kit.ports import topic_id_of
 
 from headrace_common.core.errors import InvalidProducerEpoch
 from headrace_common.core.image import INTERNAL_TOPICS, ShardKind
@@ -229,7 +229,7 @@ def by_id(partitions: Any) -> list[tuple[bytes, list[int]]]:
 @pytest.mark.parametrize("seed", range(3))
 async def test_nothing_that_members_say_breaks_the_coordinator(seed: int) -> None:
     async with (
-        standalone_coordinator({"t": 4, "u": 3}, shards=SHARDS, settings=PATIENT, near=False) as running,
+        serving_coordinator({"t": 4, "u": 3}, shards=SHARDS, settings=PATIENT, near=False) as running,
         running.channel() as channel,
     ):
         storm = Storm(Random(seed), running, CoordinatorStub(channel))

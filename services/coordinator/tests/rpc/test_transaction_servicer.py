@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from google.protobuf.message import Message
-from services.coordinator.tests.kit.memory_cluster import topic_id_of
+from services.coordinator.tests.kit.dialogue import Running, serving_coordinator
+from services.coordinator.tests.kit.ports import topic_id_of
 from services.coordinator.tests.kit.processes import answered
-from services.coordinator.tests.kit.standalone import Running, standalone_coordinator
 
 from headrace_common.core.errors import (
     ErrorCode,
@@ -30,7 +30,7 @@ PARTITION = pb.TxnPartition(topic_id=T, partition=0)
 
 @pytest.fixture
 async def running() -> AsyncIterator[Running]:
-    async with standalone_coordinator({"t": 1}) as found:
+    async with serving_coordinator({"t": 1}) as found:
         found.cluster.lead("t", 0, 1)
         yield found
 

@@ -10,9 +10,9 @@ from random import Random
 from typing import Any
 
 import pytest
-from services.coordinator.tests.kit.memory_cluster import topic_id_of
+from services.coordinator.tests.kit.dialogue import serving_coordinator
+from services.coordinator.tests.kit.ports import topic_id_of
 from services.coordinator.tests.kit.processes import answered
-from services.coordinator.tests.kit.standalone import standalone_coordinator
 
 from headrace_common.core.errors import HeadraceError, Internal
 from headrace_proto.v1 import transaction_pb2 as pb
@@ -108,7 +108,7 @@ async def test_whatever_is_asked_is_answered(seed: int) -> None:
                     bugs.append((method, request))
             done.append(method)
 
-    async with asyncio.timeout(60), standalone_coordinator({"t": 3}) as running:
+    async with asyncio.timeout(60), serving_coordinator({"t": 3}) as running:
         for number in range(3):
             running.cluster.lead("t", number, 1)
         async with running.channel() as channel:

@@ -1,7 +1,7 @@
 """
-A coordinator over logs in memory, with a cluster that a test steers: real gRPC, no controller, no broker.
+The engines of a coordinator, and its gRPC where a test wants it, over ports that a test drives by hand: for dialogues.
 
-For tests of clients: ``async with standalone_coordinator(topics={"t": 6}) as world``.
+What a cluster does with coordinators is for ``tests/lab`` and for processes to show.
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc.aio
-from services.coordinator.tests.kit.memory_cluster import MemoryCluster, MemoryMeasures
-from services.coordinator.tests.kit.memory_enrolments import MemoryEnrolments
-from services.coordinator.tests.kit.memory_markers import MemoryMarkers, MemoryProducerIds
-from services.coordinator.tests.kit.memory_shard_log import MemoryShardLogs
+from services.coordinator.tests.kit.ports import (
+    MemoryCluster,
+    MemoryEnrolments,
+    MemoryMarkers,
+    MemoryMeasures,
+    MemoryProducerIds,
+)
+from services.coordinator.tests.kit.shard_logs import MemoryShardLogs
 
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import ShardKind
@@ -159,7 +163,7 @@ async def serving(running: Running) -> AsyncIterator[Running]:
 
 
 @asynccontextmanager
-async def standalone_coordinator(
+async def serving_coordinator(
     topics: Mapping[str, int], *, shards: int = 4, settings: GroupSettings = QUICK, near: bool = True
 ) -> AsyncIterator[Running]:
     """A coordinator with all shards of groups and of transactions, over gRPC."""
