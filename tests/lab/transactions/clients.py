@@ -145,6 +145,8 @@ class Writer(Process):
         """Something of a coordinator."""
         if self.doomed == what:
             self.doomed = ""
+            if what == "positions":
+                self.world.stall_answers("coordinator")
             loop = self.world.cluster.lab.loop
             node = self.node
             delay = self.world.random.random() * KILLED_WITHIN_S

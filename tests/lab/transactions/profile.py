@@ -48,8 +48,9 @@ OF_EMPHASIS = {
         "kill_at_end",
         "kill_at_positions",
         "kill_at_positions",
+        "kill_at_positions",
+        "kill_at_positions",
         "kill_coordinator",
-        "slow_coordinators",
         "slow_coordinators",
     ),
     "units": (
@@ -131,7 +132,7 @@ class Profile:
         return Profile(
             brokers=random.choice((2, 3)) if emphasis == "replicas" else random.choice((1, 1, 2)),
             coordinators={"replicas": 1, "positions": 2}.get(emphasis, random.choice((1, 2, 2))),
-            shards=random.choice((1, 2)),
+            shards={"positions": 2}.get(emphasis, random.choice((1, 2))),
             partitions=random.choice((2, 3)),
             writers={"replicas": 2, "positions": 1}.get(emphasis, random.choice((1, 2))),
             transformers={"positions": 1, "replicas": 0}.get(emphasis, random.choice((0, 1))),

@@ -9,12 +9,16 @@ import pytest
 from tests.lab.run import play as play_kind
 from tests.lab.transactions.mutants import MUTANTS
 from tests.lab.transactions.profile import FAULTS, OF_EMPHASIS, Profile
-from tests.lab.transactions.truth import Shown, Truth
+from tests.lab.transactions.truth import Shown, Truth, Txn
 from tests.lab.transactions.world import play
 
 from headrace_broker.core.rows import COMMITS_BIT, MARKER_BITS, TRANSACTIONAL_BIT, IndexRow
 from headrace_common.core.ids import PartitionId, TopicId
-from headrace_coordinator.core.transactions.values import Producer
+from headrace_coordinator.core.records import pending_key, pending_value
+from headrace_coordinator.core.transactions.records import transaction_row
+from headrace_coordinator.core.transactions.transaction import Transaction
+from headrace_coordinator.core.transactions.values import EndCause, Producer
+from headrace_coordinator.core.values import CommittedOffset, Moment, PendingOffset
 
 SOON_FOUND = ("early-answers", "kip-890", "kafka-17754")
 SEEDS_PER_MUTANT = 8
@@ -97,3 +101,19 @@ def test_an_early_answer_is_told() -> None:
     truth.must_be(WRITER, True, "an end")
     truth.must_be(WRITER, False, "an end")
     assert [text.partition(":")[0] for text in told] == ["early-answer", "early-answer"]
+
+
+@pytest.mark.parametrize("taken_over", [False, True])
+def test_a_position_that_is_pending_after_the_end_of_its_transaction_is_told(taken_over: bool) -> None:
+    told: list[str] = []
+    truth = Truth(told.append)
+    truth.transactions.append(Txn(0, "writer"))
+    txn = Transaction("writer", WRITER, 1_000)
+    txn.begin(Moment(0, 0))
+    txn.decide(commit=False, cause=EndCause.FENCED, at=Moment(0, 0), continues=True)
+    if taken_over:
+        txn.take_over(Producer(7, 3), 1_000, -1)
+    position = PendingOffset(WRITER.epoch, 0, "writer", CommittedOffset("t", 5, -1, "0", 0))
+    truth.transaction_record(*transaction_row(txn))
+    truth.position_record(pending_key("group", WRITER.producer_id, HERE), pending_value(position))
+    assert [text.partition(":")[0] for text in told] == ["late-position"]

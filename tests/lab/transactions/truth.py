@@ -274,7 +274,7 @@ class Truth:
             if decided.nonce and owner_name is None and decided.cause is not EndCause.TOKEN:
                 text = f"{name} {tuple(decided.producer)} was prepared; {decided.cause.name} ended it"
                 self.wrong("prepared", text)
-            if txn.state in AT_REST and txn.state is not TxnState.EMPTY:
+            if txn.state in AT_REST:
                 self._complete.add(decided.producer)
         if about is not None:
             self.enrolled[about] |= dict.fromkeys(txn.enrolled())
