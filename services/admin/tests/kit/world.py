@@ -132,12 +132,24 @@ class World:
         """A transaction is open, and has a record in each of the partitions. Its producer is closed with the world."""
         producer = self.producers.get(i)
         if producer is None:
-            producer = self.lab.aio_producer(transactional_id=i, transaction_timeout_ms=timeout_ms, linger_ms=0)
-            self.producers[i] = producer
+            self.producers[i] = producer = self.lab.aio_producer(
+                transactional_id=i,
+                transaction_timeout_ms=timeout_ms,
+                linger_ms=0,
+                owner_epoch=await self._owner_epoch(i),
+            )
         await producer.begin_transaction()
         for topic, partition in partitions:
             await (await producer.send(topic, b"x", partition=partition))
         return producer
+
+    async def _owner_epoch(self, i: str) -> int | None:
+        """Of an id that belongs to an owner of units."""
+        if "/" not in i:
+            return None
+        async with aio.UnitOwner(self.lab.bootstrap_servers, i.partition("/")[0]) as owner:
+            await owner.init()
+            return owner.epoch
 
     async def prepare(self, i: str) -> transaction_pb2.PreparedToken:
         """It is prepared."""
