@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 from libs.sdk.tests.kit.cluster import Does, Fault, LabCluster, Labs
-from services.admin.tests.kit.world import TIME_ZERO_MS, World
+from services.admin.tests.kit.world import SESSION_S, TIME_ZERO_MS, World
 
 from headrace_admin.core.resets import At, Earliest, Given, Latest, ShiftBy, Since
 from headrace_admin.engine.groups import AGES_AT_ONCE_MAX
@@ -34,8 +34,6 @@ from headrace_common.core.image import INTERNAL_TOPICS, ShardKind
 from headrace_proto.v1 import broker_pb2, coordinator_pb2
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
-SESSION_S = 10.0
-"""After which a node that was killed is held for away."""
 JUST_NOW_MS = 5_000
 
 

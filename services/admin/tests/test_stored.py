@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from services.admin.tests.twin.memory_cluster import MemoryCluster
+from services.admin.tests.kit.rest import Rest
+from services.admin.tests.kit.world import SESSION_S, TIME_ZERO_MS, World
 
 from headrace_admin.core.status import State, Status, observe
 from headrace_admin.core.stored import Disk, Stored, StuckLog, not_compacted
@@ -17,13 +18,6 @@ from headrace_admin.engine.stored_logs import StoredLogs
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId
 from headrace_common.core.image import EMPTY_IMAGE, ImageDelta, Node, NodeKey, Partition, Role, Topic
 from headrace_proto.v1 import broker_pb2
-from headrace_proto.v1 import controller_pb2 as pb
-
-
-@pytest.fixture
-def rest(rest_in_memory: Any) -> Any:
-    return rest_in_memory
-
 
 GIB = 1 << 30
 ID = TopicId(b"t" * 16)
@@ -95,89 +89,81 @@ class TestVerdict:
         assert verdict(seen(Stored(disks=(Disk(NodeId(1), 5, 9, reserve),))))[0] is State.HEALTHY
 
 
-@pytest.fixture
-def cluster() -> MemoryCluster:
-    return MemoryCluster()
+def says(world: World, broker: int, **told: Any) -> None:
+    """What a broker says of its log of t-1 besides."""
+    ask, topic_id = world.brokers.describe_logs, world.image.topic_ids["t"]
+
+    async def asked(who: NodeId, request: broker_pb2.DescribeLogsRequest) -> broker_pb2.DescribeLogsResponse:
+        answer = await ask(who, request)
+        if who == broker:
+            own = [log for log in answer.logs if (log.topic_id, log.partition) == (topic_id, 1)]
+            log = own[0] if own else answer.logs.add(topic_id=topic_id, partition=1)
+            log.MergeFrom(broker_pb2.LogDescription(**told))
+        return answer
+
+    world.brokers.describe_logs = asked
 
 
-async def _topic(cluster: MemoryCluster, name: str = "t", partitions: int = 2) -> TopicId:
-    request = pb.CreateTopicsRequest(topics=[pb.NewTopic(name=name, partition_count=partitions, replication_factor=1)])
-    [result] = (await cluster.create_topics(request)).topics
-    return TopicId(result.topic.topic.topic_id)
+STUCK_1 = {"compaction": broker_pb2.LogCompaction(stuck=True, waits_for="why")}
 
 
 class TestAsking:
-    async def test_all_that_are_there(self, cluster: MemoryCluster) -> None:
-        topic = await _topic(cluster)
-        partition = cluster.image.partitions[PartitionId(topic, 1)]
-        cluster.compactions[partition.leader, partition.id] = broker_pb2.LogCompaction(stuck=True, waits_for="why")
-        cluster.reserves[1] = 11
-        told = await StoredLogs(cluster, cluster).look()
-        assert told.stuck == (StuckLog("t", 1, partition.leader, "why"),)
-        disk = told.disk(NodeId(1))
-        assert disk is not None
-        assert disk.full
+    async def test_all_that_are_there(self, world: World) -> None:
+        world.lab.create_topic("t", on=[[1], [2]])
+        says(world, 2, **STUCK_1)
+        world.lab.nodes.fill_disk(1)
+        told = await StoredLogs(world.cluster, world.brokers).look()
+        assert told.stuck == (StuckLog("t", 1, NodeId(2), "why"),)
+        assert [(disk.broker, disk.full) for disk in told.disks] == [(1, True), (2, False)]
 
-    async def test_batches_that_consumers_could_not_read(self, cluster: MemoryCluster) -> None:
-        topic = await _topic(cluster)
-        partition = cluster.image.partitions[PartitionId(topic, 1)]
-        cluster.unreadable[partition.leader, partition.id] = "offsets 10 to 12: why"
-        told = await StoredLogs(cluster, cluster).look()
-        assert told.unreadable == (StuckLog("t", 1, partition.leader, "offsets 10 to 12: why"),)
+    async def test_batches_that_consumers_could_not_read(self, world: World) -> None:
+        world.lab.create_topic("t", on=[[1], [2]])
+        says(world, 2, unreadable="offsets 10 to 12: why")
+        told = await StoredLogs(world.cluster, world.brokers).look()
+        assert told.unreadable == (StuckLog("t", 1, NodeId(2), "offsets 10 to 12: why"),)
         assert not told.stuck
 
-    async def test_who_does_not_answer_is_left_out(self, cluster: MemoryCluster) -> None:
-        cluster.down.add(1)
-        told = await StoredLogs(cluster, cluster).look()
-        assert told.disk(NodeId(1)) is None
-        assert told.disk(NodeId(2)) is not None
+    async def test_who_does_not_answer_is_left_out(self, world: World) -> None:
+        world.lab.refuse("broker-1")
+        told = await StoredLogs(world.cluster, world.brokers).look()
+        assert [disk.broker for disk in told.disks] == [2]
 
-    async def test_who_hangs_is_not_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        class Hanging(MemoryCluster):
-            async def describe_logs(
-                self, broker: NodeId, request: broker_pb2.DescribeLogsRequest
-            ) -> broker_pb2.DescribeLogsResponse:
-                if broker == 1:
-                    await asyncio.Event().wait()
-                return await super().describe_logs(broker, request)
+    async def test_who_hangs_is_not_waited_for(self, world: World) -> None:
+        world.lab.pause(1)
+        began_ms = world.clock.monotonic_ms()
+        told = await StoredLogs(world.cluster, world.brokers).look()
+        assert [disk.broker for disk in told.disks] == [2]
+        assert stored_logs.ASK_MS_MAX <= world.clock.monotonic_ms() - began_ms < stored_logs.ASK_MS_MAX + 100
 
-        monkeypatch.setattr(stored_logs, "ASK_MS_MAX", 10)
-        told = await StoredLogs(Hanging(), Hanging()).look()
-        assert [d.broker for d in told.disks] == [2]
-
-    async def test_who_is_fenced_is_not_asked(self, cluster: MemoryCluster) -> None:
-        cluster.node(1, fenced=True)
-        assert (await StoredLogs(cluster, cluster).look()).disk(NodeId(1)) is None
+    async def test_who_is_fenced_is_not_asked(self, world: World) -> None:
+        world.lab.nodes.cut(1, "controller-1")
+        await asyncio.sleep(SESSION_S)
+        await world.brokers.describe_logs(NodeId(1), broker_pb2.DescribeLogsRequest())  # it would answer
+        assert [disk.broker for disk in (await StoredLogs(world.cluster, world.brokers).look()).disks] == [2]
 
 
 class TestRest:
-    async def test_the_status_names_them(self, rest: Any) -> None:
-        topic = await _topic(rest.cluster)
-        partition = rest.cluster.image.partitions[PartitionId(topic, 0)]
-        rest.cluster.compactions[partition.leader, partition.id] = broker_pb2.LogCompaction(stuck=True, waits_for="why")
+    async def test_the_status_names_them(self, rest: Rest) -> None:
+        rest.world.lab.create_topic("t", on=[[1], [2]])
+        says(rest.world, 2, **STUCK_1)
         status = (await rest.client.get("/v1/cluster/status")).json()
         assert status["state"] == "degraded"
-        assert status["stuck_compactions"] == [
-            {"topic": "t", "partition": 0, "broker": partition.leader, "reason": "why"}
-        ]
-        assert status["brokers"][0]["disk_free_bytes"] == 10
+        assert status["stuck_compactions"] == [{"topic": "t", "partition": 1, "broker": 2, "reason": "why"}]
+        assert status["brokers"][0]["disk_free_bytes"] == 1 << 40
 
-    async def test_every_replica_of_a_topic(self, rest: Any) -> None:
-        topic = await _topic(rest.cluster)
-        first = rest.cluster.image.partitions[PartitionId(topic, 0)]
-        rest.cluster.oldest[first.id] = 77
-        rest.cluster.compactions[first.leader, first.id] = broker_pb2.LogCompaction(
-            cleaned_to=5, cleanable_to=9, clean_bytes=100, dirty_bytes=300
-        )
+    async def test_every_replica_of_a_topic(self, rest: Rest) -> None:
+        rest.world.lab.create_topic("t", on=[[1], [2]])
+        await rest.world.fill("t", 1, 5)
+        numbers = {"cleaned_to": 5, "cleanable_to": 9, "clean_bytes": 100, "dirty_bytes": 300}
+        says(rest.world, 2, compaction=broker_pb2.LogCompaction(**numbers))
         answer = (await rest.client.get("/v1/topics/t/logs", params={"segments": "true"})).json()
-        assert [(log["partition"], len(log["segments"])) for log in answer["logs"]] == [(0, 1), (1, 1)]
-        one, other = answer["logs"]
-        assert (one["broker"], one["oldest_timestamp_ms"], one["topic"]) == (first.leader, 77, "t")
-        assert one["compaction"] == {
-            "cleaned_to": 5,
-            "cleanable_to": 9,
-            "clean_bytes": 100,
-            "dirty_bytes": 300,
+        assert [(log["partition"], log["broker"], len(log["segments"])) for log in answer["logs"]] == [
+            (0, 1, 1),
+            (1, 2, 1),
+        ]
+        other, one = answer["logs"]
+        assert (one["oldest_timestamp_ms"], one["topic"]) == (TIME_ZERO_MS, "t")
+        assert one["compaction"] == numbers | {
             "dirty_ratio": 0.75,
             "last_compacted_ms": None,
             "stuck": False,
@@ -185,17 +171,17 @@ class TestRest:
         }
         assert (other["compaction"], other["oldest_timestamp_ms"]) == (None, None)
         described = (await rest.client.get("/v1/topics/t")).json()["partitions"]
-        assert described[0]["compaction"] == one["compaction"]
-        assert described[0]["oldest_timestamp_ms"] == 77
+        assert described[1]["compaction"] == one["compaction"]
+        assert described[1]["oldest_timestamp_ms"] == TIME_ZERO_MS
 
-    async def test_a_broker_that_is_silent_is_named_if_it_holds_a_replica(self, rest: Any) -> None:
-        topic = await _topic(rest.cluster, partitions=1)
-        holder = rest.cluster.image.partitions[PartitionId(topic, 0)].leader
-        rest.cluster.down.update({1, 2})
+    async def test_a_broker_that_is_silent_is_named_if_it_holds_a_replica(self, rest: Rest) -> None:
+        rest.world.lab.create_topic("t", on=[[2]])
+        for number in (1, 2):
+            rest.world.lab.refuse(f"broker-{number}")
         answer = (await rest.client.get("/v1/topics/t/logs")).json()
         assert answer["logs"] == []
         [silent] = answer["unanswered"]
-        assert (silent["broker"], silent["error"]["code"]) == (holder, "NETWORK_EXCEPTION")
+        assert (silent["broker"], silent["error"]["code"]) == (2, "NETWORK_EXCEPTION")
 
-    async def test_of_a_topic_that_is_not_there(self, rest: Any) -> None:
+    async def test_of_a_topic_that_is_not_there(self, rest: Rest) -> None:
         assert (await rest.client.get("/v1/topics/nope/logs")).status_code == 404

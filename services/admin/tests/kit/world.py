@@ -46,6 +46,8 @@ TIME_ZERO_MS: Final = BEGAN_NS // 10**6 - 1_000_000
 """Of the first record that ``fill`` writes; the others follow, a second apart."""
 SHARDS: Final = 4
 """Of groups, and of transactions."""
+SESSION_S: Final = 10.0
+"""After which a node that is not heard of any more is held for away."""
 _TYPES: Final = {ShardKind.GROUPS: broker_pb2.GROUP, ShardKind.TRANSACTIONS: broker_pb2.TRANSACTION}
 
 
