@@ -25,7 +25,7 @@ from headrace_common.core.image import Partition
 from headrace_controller.adapters.memory_store import MemoryStore
 from headrace_controller.core import election
 from headrace_controller.core.election import Brokers, Rules
-from headrace_controller.core.isr_changes import Proposal, changed
+from headrace_controller.core.isr_changes import Proposal, apply_proposal
 from headrace_controller.core.records import NODES_PREFIX, PARTITIONS_PREFIX, decode
 from headrace_controller.core.store import Operation, Put
 from headrace_controller.engine import isr_changes
@@ -80,7 +80,7 @@ class Watch:
         """While this runs all brokers and stores of this process are looked at."""
 
         def decided(old: Partition, proposal: Proposal, sender: NodeId, brokers: Brokers, rules: Rules) -> Partition:
-            new = changed(old, proposal, sender, brokers, rules)
+            new = apply_proposal(old, proposal, sender, brokers, rules)
             for member in [one for one in new.isr if one not in old.isr]:
                 if not brokers.may_lead(member) or proposal.isr[member] != brokers.epochs.get(member):
                     self._tell(f"stranger in ISR: broker {member}, fenced or restarted, is let into {new}")
@@ -109,7 +109,7 @@ class Watch:
             patches.enter_context(patch.object(ImageApplier, "__init__", __init__))
             patches.enter_context(patch.object(Core, "handle", handle))
             patches.enter_context(patch.object(MemoryStore, "_write", _write))
-            patches.enter_context(patch.object(isr_changes, "changed", decided))
+            patches.enter_context(patch.object(isr_changes, "apply_proposal", decided))
             yield
 
     # --- for kinds that look at more --------------------------------------------------------------------------

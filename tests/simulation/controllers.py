@@ -135,7 +135,7 @@ class Controller:
                 self._start(f"leave {node.key.id}", self._change(node.key.id, node.epoch, leaving=True))
             elif broker.leaving and self._nothing_depends_on(node):
                 world.network.send(self.id, broker, broker.may_stop)
-        for key in self._sessions.expired(now):
+        for key in self._sessions.list_expired(now):
             found = self.mirror.nodes.get(key.id)
             if found is not None and not found.fenced:
                 self._start(f"fence {key.id}", self.fence(key.id, found.epoch))
@@ -273,7 +273,7 @@ class Controller:
             if asked:
                 ends[partition.id] = self._log_ends(partition.id, asked)
         brokers_of = _brokers_once()
-        yield self._bring(lambda p, m: election.settled(p, brokers_of(m), self._world.rules_of(p), ends.get(p.id)))
+        yield self._bring(lambda p, m: election.settle(p, brokers_of(m), self._world.rules_of(p), ends.get(p.id)))
         if any(election.to_ask(p, self.mirror.brokers()) for p in self.mirror.partitions.values()):
             self._unsettled = True
 
@@ -333,7 +333,7 @@ class Controller:
             if id not in partition.replicas:
                 return partition
             rules, hurt = self._world.rules_of(partition), joining.wiped or partition.id in damaged
-            return election.registered_again(partition, id, mirror.brokers(), rules, clean=clean, damaged=hurt)
+            return election.apply_registration(partition, id, mirror.brokers(), rules, clean=clean, damaged=hurt)
 
         yield self._bring(unsettled)
 
@@ -366,7 +366,7 @@ class Controller:
         def step(partition: Partition, mirror: Snapshot) -> Partition:
             refused.clear()
             try:
-                return isr_changes.changed(
+                return isr_changes.apply_proposal(
                     partition, proposal, sender, mirror.brokers(), self._world.rules_of(partition)
                 )
             except HeadraceError as error:
@@ -384,15 +384,15 @@ class Controller:
             brokers, min_isr = mirror.brokers(), self._world.rules_of(partition).min_isr
             try:
                 if target is None:
-                    wanted = reassign.cancelled(partition, min_isr)
+                    wanted = reassign.cancel(partition, min_isr)
                 else:
                     reassign.check_target(target, list(mirror.nodes), brokers.unfenced)
-                    wanted = reassign.started(partition, target, min_isr)
+                    wanted = reassign.start(partition, target, min_isr)
             except HeadraceError:
                 return partition
             if wanted is partition:
                 return partition
-            return election.brought(partition, wanted, brokers, self._world.rules_of(partition))
+            return election.settle_change(partition, wanted, brokers, self._world.rules_of(partition))
 
         yield self._bring(step, [id])
 
@@ -401,7 +401,7 @@ class Controller:
 
         def step(partition: Partition, mirror: Snapshot) -> Partition:
             try:
-                return leadership.preferred(partition, mirror.brokers(), self._world.rules_of(partition))
+                return leadership.elect_preferred(partition, mirror.brokers(), self._world.rules_of(partition))
             except HeadraceError:
                 return partition
 

@@ -232,7 +232,7 @@ async def test_members_see_each_other_over_http() -> None:
     lookout = HttpLookout("etcd")
     assert isinstance(await lookout.look(me), Silent)
     facts = EMPTY.promising(R)
-    async with Doorplate(lambda: report_of("etcd", facts)).hung_at("127.0.0.1", port):
+    async with Doorplate(lambda: report_of("etcd", facts)).serve_at("127.0.0.1", port):
         assert await lookout.look(me) == Report("etcd", "a", "va", R.token, decided=False)
         facts = facts.deciding(R)
         assert await lookout.look(me) == Report("etcd", "a", "va", R.token, decided=True)

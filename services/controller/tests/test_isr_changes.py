@@ -20,7 +20,7 @@ from headrace_common.core.errors import (
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicId
 from headrace_common.core.image import Partition
 from headrace_controller.core.election import Brokers, Rules
-from headrace_controller.core.isr_changes import Proposal, changed
+from headrace_controller.core.isr_changes import Proposal, apply_proposal
 
 ID = PartitionId(TopicId(b"t" * 16), 0)
 MIN2 = Rules(min_isr=2)
@@ -52,51 +52,51 @@ LEADER = NodeId(1)
 
 class TestTaken:
     def test_a_member_joins_and_keeps_assignment_order(self) -> None:
-        new = changed(part((1, 3)), asks(3, 1, 2, e2=102), LEADER, ALL, MIN2)
+        new = apply_proposal(part((1, 3)), asks(3, 1, 2, e2=102), LEADER, ALL, MIN2)
         assert (new.isr, new.leader, new.leader_epoch, new.partition_epoch) == (ids(1, 2, 3), 1, 5, 10)
 
     def test_a_member_leaves(self) -> None:
-        new = changed(part((1, 2, 3)), asks(1, 2), LEADER, ALL, MIN2)
+        new = apply_proposal(part((1, 2, 3)), asks(1, 2), LEADER, ALL, MIN2)
         assert (new.isr, new.elr) == (ids(1, 2), ())
 
     def test_below_min_isr_who_leaves_becomes_eligible(self) -> None:
-        new = changed(part((1, 2, 3)), asks(1), LEADER, ALL, MIN2)
+        new = apply_proposal(part((1, 2, 3)), asks(1), LEADER, ALL, MIN2)
         assert (new.isr, new.elr) == (ids(1), ids(2, 3))
 
     def test_back_at_min_isr_nobody_needs_to_be_eligible(self) -> None:
-        new = changed(part((1,), elr=(2, 3)), asks(1, 3, e3=103), LEADER, ALL, MIN2)
+        new = apply_proposal(part((1,), elr=(2, 3)), asks(1, 3, e3=103), LEADER, ALL, MIN2)
         assert (new.isr, new.elr) == (ids(1, 3), ())
 
     def test_below_min_isr_who_joins_is_no_longer_only_eligible(self) -> None:
-        new = changed(part((1,), elr=(2, 3)), asks(1, 2, e2=102), LEADER, ALL, Rules(min_isr=3))
+        new = apply_proposal(part((1,), elr=(2, 3)), asks(1, 2, e2=102), LEADER, ALL, Rules(min_isr=3))
         assert (new.isr, new.elr) == (ids(1, 2), ids(3))
 
     @pytest.mark.parametrize("known", [8, 9])
     def test_what_is_so_already_is_done(self, known: int) -> None:
         """The answer to the first proposal was lost."""
         old = part((1, 2, 3))
-        assert changed(old, asks(1, 2, 3, e3=103, partition_epoch=known), LEADER, ALL, MIN2) is old
+        assert apply_proposal(old, asks(1, 2, 3, e3=103, partition_epoch=known), LEADER, ALL, MIN2) is old
 
     @pytest.mark.parametrize("members", [(1, 2, 3), (1, 2), (1,)])
     def test_all_replicas_in_sync_end_recovering(self, members: tuple[int, ...]) -> None:
         old = replace(part((1, 3)), recovering=True)
-        new = changed(old, asks(*members, e2=102), LEADER, ALL, MIN2)
+        new = apply_proposal(old, asks(*members, e2=102), LEADER, ALL, MIN2)
         assert (new.isr, new.recovering, new.partition_epoch) == (ids(*members), len(members) < 3, 10)
 
     def test_who_has_nobody_to_wait_for_says_so_and_it_ends_recovering(self) -> None:
         old = replace(part((1, 2, 3)), recovering=True)
-        new = changed(old, asks(1, 2, 3), LEADER, ALL, MIN2)
+        new = apply_proposal(old, asks(1, 2, 3), LEADER, ALL, MIN2)
         assert (new.isr, new.recovering, new.partition_epoch) == (ids(1, 2, 3), False, 10)
 
     def test_a_recovering_partition_that_waits_for_one_more_stays_as_it_is(self) -> None:
         old = replace(part((1, 2)), recovering=True)
-        assert changed(old, asks(1, 2, partition_epoch=8), LEADER, ALL, MIN2) is old
+        assert apply_proposal(old, asks(1, 2, partition_epoch=8), LEADER, ALL, MIN2) is old
 
 
 class TestResigning:
     def resigns(self, old: Partition, brokers: Brokers = ALL, **epochs: int) -> Partition:
         proposal = replace(asks(*old.isr, **epochs), resign=True)
-        return changed(old, proposal, LEADER, brokers, MIN2)
+        return apply_proposal(old, proposal, LEADER, brokers, MIN2)
 
     def test_the_next_in_sync_leads_and_the_isr_stays(self) -> None:
         new = self.resigns(part((1, 3)))
@@ -139,7 +139,7 @@ class TestRefused:
     )
     def test_by_epochs_and_members(self, proposal: Proposal, sender: int, error: type[HeadraceError]) -> None:
         with pytest.raises(error):
-            changed(part((1, 2, 3)), proposal, NodeId(sender), ALL, MIN2)
+            apply_proposal(part((1, 2, 3)), proposal, NodeId(sender), ALL, MIN2)
 
     @pytest.mark.parametrize(
         ("brokers", "epoch", "error"),
@@ -155,11 +155,11 @@ class TestRefused:
         self, brokers: Brokers, epoch: int | None, error: type[HeadraceError]
     ) -> None:
         with pytest.raises(error):
-            changed(part((1, 2)), asks(1, 2, 3, e3=epoch), LEADER, brokers, MIN2)
+            apply_proposal(part((1, 2)), asks(1, 2, 3, e3=epoch), LEADER, brokers, MIN2)
 
     def test_an_old_member_that_died_meanwhile_is_not_confirmed(self) -> None:
         with pytest.raises(IneligibleReplica):
-            changed(part((1, 2, 3)), asks(1, 3), LEADER, up(1, 2), MIN2)
+            apply_proposal(part((1, 2, 3)), asks(1, 3), LEADER, up(1, 2), MIN2)
 
 
 @st.composite
@@ -195,7 +195,7 @@ def test_whatever_is_taken_keeps_the_invariants(
     old: Partition, proposal: Proposal, sender: int, brokers: Brokers, rules: Rules
 ) -> None:
     try:
-        new = changed(old, proposal, NodeId(sender), brokers, rules)
+        new = apply_proposal(old, proposal, NodeId(sender), brokers, rules)
     except HeadraceError:
         return
     assert set(new.isr) == set(proposal.isr)
@@ -210,7 +210,7 @@ def test_whatever_is_taken_keeps_the_invariants(
     full = len(new.isr) >= min(rules.min_isr, len(new.replicas))
     assert not (full and (new.elr or new.last_known_elr))
     assert full or {*old.isr, *old.elr} <= {*new.isr, *new.elr}, "nothing proven is forgotten below min ISR"
-    again = changed(new, proposal, NodeId(sender), brokers, rules)
+    again = apply_proposal(new, proposal, NodeId(sender), brokers, rules)
     assert again is new, "asking again is answered with what is"
 
 
@@ -220,6 +220,6 @@ def test_a_leader_that_proposes_what_is_gets_it(old: Partition, brokers: Brokers
         return
     alive = replace(brokers, unfenced=brokers.unfenced | set(old.isr), leaving=frozenset())
     proposal = Proposal(ID, old.leader_epoch, old.partition_epoch, dict.fromkeys(old.isr))
-    new = changed(old, proposal, old.leader, alive, rules)
+    new = apply_proposal(old, proposal, old.leader, alive, rules)
     assert set(new.isr) == set(old.isr)
     assert new.recovering == (old.recovering and set(new.isr) < set(new.replicas))

@@ -10,14 +10,14 @@ import pytest
 from headrace_common.core.errors import ElectionNotNeeded, EligibleLeadersNotAvailable, PreferredLeaderNotAvailable
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicId
 from headrace_common.core.image import EMPTY_IMAGE, Partition, Topic
-from headrace_controller.core.election import Brokers, LogEnds, Rules, settled
+from headrace_controller.core.election import Brokers, LogEnds, Rules, settle
 from headrace_controller.core.health import TROUBLED_MAX, examine
 from headrace_controller.core.leadership import (
     Election,
     elect_longest,
+    elect_preferred,
     find_imbalanced,
     lead_by_broker_with_room,
-    preferred,
 )
 
 TOPIC = TopicId(b"t" * 16)
@@ -41,23 +41,23 @@ def part(leader: int, isr: tuple[int, ...] = (1, 2, 3), number: int = 0, **sets:
 
 class TestPreferred:
     def test_the_first_replica_takes_over(self) -> None:
-        new = preferred(part(2), up(1, 2, 3), MIN2)
+        new = elect_preferred(part(2), up(1, 2, 3), MIN2)
         assert (new.leader, new.isr, new.leader_epoch, new.partition_epoch) == (1, ids(1, 2, 3), 6, 10)
 
     def test_not_needed(self) -> None:
         with pytest.raises(ElectionNotNeeded):
-            preferred(part(1), up(1, 2, 3), MIN2)
+            elect_preferred(part(1), up(1, 2, 3), MIN2)
 
     @pytest.mark.parametrize(
         "brokers", [up(2, 3), *(up(1, 2, 3, **{why: (1,)}) for why in ("drained", "leaving", "crowded"))]
     )
     def test_not_one_that_may_not_lead(self, brokers: Brokers) -> None:
         with pytest.raises(PreferredLeaderNotAvailable):
-            preferred(part(2), brokers, MIN2)
+            elect_preferred(part(2), brokers, MIN2)
 
     def test_not_one_that_is_not_in_sync(self) -> None:
         with pytest.raises(PreferredLeaderNotAvailable):
-            preferred(part(2, isr=(2, 3)), up(1, 2, 3), MIN2)
+            elect_preferred(part(2, isr=(2, 3)), up(1, 2, 3), MIN2)
 
     @pytest.mark.parametrize(("astray", "moved"), [(1, 0), (2, 2)])
     def test_only_above_the_percentage(self, astray: int, moved: int) -> None:
@@ -71,21 +71,21 @@ class TestPreferred:
 
 class TestDrained:
     def test_leaders_go_at_once_and_the_isr_stays(self) -> None:
-        new = settled(part(1), up(1, 2, 3, drained=(1,)), MIN2)
+        new = settle(part(1), up(1, 2, 3, drained=(1,)), MIN2)
         assert (new.leader, new.isr, new.leader_epoch) == (2, ids(1, 2, 3), 6)
 
     def test_where_nobody_else_can_it_leads_on(self) -> None:
         alone = part(1, isr=(1,), elr=ids(2))
-        assert settled(alone, up(1, 3, drained=(1,)), MIN2) is alone
+        assert settle(alone, up(1, 3, drained=(1,)), MIN2) is alone
         both = part(2)
-        assert settled(both, up(1, 2, 3, drained=(1, 2, 3)), MIN2) is both
+        assert settle(both, up(1, 2, 3, drained=(1, 2, 3)), MIN2) is both
 
     def test_it_is_elected_last(self) -> None:
-        assert settled(part(3), up(1, 2, drained=(1,)), MIN2).leader == 2
-        assert settled(part(3), up(1, drained=(1,)), MIN2).leader == 1
+        assert settle(part(3), up(1, 2, drained=(1,)), MIN2).leader == 2
+        assert settle(part(3), up(1, drained=(1,)), MIN2).leader == 1
         down = part(-1, isr=(), elr=ids(1, 2))
-        assert settled(down, up(1, 2, drained=(1,)), MIN2).leader == 2
-        assert settled(down, up(1, drained=(1,)), MIN2).leader == 1
+        assert settle(down, up(1, 2, drained=(1,)), MIN2).leader == 2
+        assert settle(down, up(1, drained=(1,)), MIN2).leader == 1
 
 
 class TestCrowded:
@@ -111,13 +111,13 @@ class TestCrowded:
     def test_by_itself_a_leader_stays(self) -> None:
         """Only ``lead_by_broker_with_room`` moves it, which is not asked too often."""
         led = part(1)
-        assert settled(led, up(1, 2, 3, crowded=(1,)), MIN2) is led
+        assert settle(led, up(1, 2, 3, crowded=(1,)), MIN2) is led
 
     def test_it_is_elected_after_all_with_room(self) -> None:
-        assert settled(part(3), up(1, 2, crowded=(1,)), MIN2).leader == 2
-        assert settled(part(3), up(1, 2, crowded=(1,), drained=(2,)), MIN2).leader == 2
-        assert settled(part(3), up(1, crowded=(1,)), MIN2).leader == 1
-        assert settled(part(1), up(1, 2, 3, drained=(1,), crowded=(2, 3)), MIN2).leader == 1
+        assert settle(part(3), up(1, 2, crowded=(1,)), MIN2).leader == 2
+        assert settle(part(3), up(1, 2, crowded=(1,), drained=(2,)), MIN2).leader == 2
+        assert settle(part(3), up(1, crowded=(1,)), MIN2).leader == 1
+        assert settle(part(1), up(1, 2, 3, drained=(1,), crowded=(2, 3)), MIN2).leader == 1
 
     def test_it_gets_nothing_back(self) -> None:
         assert find_imbalanced([part(2)], up(1, 2, 3, crowded=(1,)), 10) == []
@@ -156,17 +156,17 @@ class TestUncleanBySetting:
 
     def test_when_all_known_are_back_their_logs_are_compared_first(self) -> None:
         down = part(-1, isr=(), last_known_elr=ids(1, 2))
-        assert settled(down, up(1, 2, 3), self.UNCLEAN) is down
-        led = settled(down, up(1, 2, 3), self.UNCLEAN, {NodeId(1): (4, 1), NodeId(2): (4, 2)})
+        assert settle(down, up(1, 2, 3), self.UNCLEAN) is down
+        led = settle(down, up(1, 2, 3), self.UNCLEAN, {NodeId(1): (4, 1), NodeId(2): (4, 2)})
         assert (led.leader, led.recovering) == (2, False)
 
     def test_a_known_member_that_does_not_answer_is_not_waited_for(self) -> None:
         down = part(-1, isr=(), last_known_elr=ids(1, 2))
-        led = settled(down, up(1, 2, 3), self.UNCLEAN, {NodeId(2): (4, 2)})
+        led = settle(down, up(1, 2, 3), self.UNCLEAN, {NodeId(2): (4, 2)})
         assert (led.leader, led.recovering) == (2, True)
 
     def test_who_is_known_goes_before_who_is_not(self) -> None:
-        led = settled(part(-1, isr=(), last_known_elr=ids(1, 3)), up(2, 3), self.UNCLEAN)
+        led = settle(part(-1, isr=(), last_known_elr=ids(1, 3)), up(2, 3), self.UNCLEAN)
         assert (led.leader, led.recovering) == (3, True)
 
 

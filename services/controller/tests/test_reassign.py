@@ -17,14 +17,14 @@ from headrace_common.core.errors import (
 )
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicId
 from headrace_common.core.image import Partition
-from headrace_controller.core.election import Brokers, Rules, brought, settled
-from headrace_controller.core.isr_changes import Proposal, changed
+from headrace_controller.core.election import Brokers, Rules, settle, settle_change
+from headrace_controller.core.isr_changes import Proposal, apply_proposal
 from headrace_controller.core.reassign import (
-    cancelled,
+    cancel,
     check_target,
     is_under_way,
     original_of,
-    started,
+    start,
     target_of,
     to_delete,
 )
@@ -42,14 +42,14 @@ RF3 = Partition(ID, ids(1, 2, 3), ids(1, 2, 3), NodeId(1), 5, 9)
 
 
 def move(partition: Partition, *target: int, brokers: Brokers = ALL) -> Partition:
-    return brought(partition, started(partition, ids(*target), 2), brokers, MIN2)
+    return settle_change(partition, start(partition, ids(*target), 2), brokers, MIN2)
 
 
 def join(partition: Partition, *members: int) -> Partition:
     """The leader says that ``members`` are in sync too; then the controller looks at the partition."""
     isr = dict.fromkeys(partition.isr) | {NodeId(m): m for m in members if m not in partition.isr}
     proposal = Proposal(ID, partition.leader_epoch, partition.partition_epoch, isr)
-    return settled(changed(partition, proposal, partition.leader, ALL, MIN2), ALL, MIN2)
+    return settle(apply_proposal(partition, proposal, partition.leader, ALL, MIN2), ALL, MIN2)
 
 
 class TestMove:
@@ -81,13 +81,13 @@ class TestMove:
         assert (done.replicas, done.isr, done.leader, done.leader_epoch) == (ids(3, 1, 2), ids(3, 1, 2), 1, 5)
 
     def test_what_is_so_already_is_not_touched(self) -> None:
-        assert started(RF3, ids(1, 2, 3), 2) is RF3
+        assert start(RF3, ids(1, 2, 3), 2) is RF3
         on = move(RF3, 4, 5, 1)
-        assert started(on, ids(4, 5, 1), 2) is on
+        assert start(on, ids(4, 5, 1), 2) is on
 
     def test_a_target_member_that_is_away_is_waited_for(self) -> None:
         away = Brokers(frozenset(ids(1, 2, 4)))
-        on = settled(move(RF3, 4, 3, brokers=away), away, MIN2)
+        on = settle(move(RF3, 4, 3, brokers=away), away, MIN2)
         assert (on.removing, is_under_way(on)) == (ids(1, 2), True)
 
     def test_another_target_drops_what_only_the_first_wanted(self) -> None:
@@ -100,32 +100,32 @@ class TestMove:
 class TestCancel:
     def test_back_to_the_replicas_before(self) -> None:
         on = join(move(RF3, 4, 5, 1), 4)
-        back = brought(on, cancelled(on, 2), ALL, MIN2)
+        back = settle_change(on, cancel(on, 2), ALL, MIN2)
         assert (set(back.replicas), set(back.isr), back.leader) == ({1, 2, 3}, {1, 2, 3}, 1)
         assert (back.adding, back.removing) == ((), ())
 
     def test_nothing_to_cancel(self) -> None:
         with pytest.raises(NoReassignmentInProgress):
-            cancelled(RF3, 2)
+            cancel(RF3, 2)
 
     def test_what_alone_holds_all_records_is_kept(self) -> None:
         on = replace(move(RF3, 4, 5, 1), isr=ids(4), leader=NodeId(4))
         with pytest.raises(EligibleLeadersNotAvailable, match="wait"):
-            cancelled(on, 2)
+            cancel(on, 2)
         down = replace(on, isr=(), leader=NO_NODE, elr=ids(4))
         with pytest.raises(EligibleLeadersNotAvailable, match="wait"):
-            cancelled(down, 2)
+            cancel(down, 2)
 
     def test_a_copy_that_min_isr_counts_on_is_not_deleted_either(self) -> None:
         """Two hold all records, one of them came with the change: dropping it would leave one disk to trust."""
         on = replace(move(RF3, 4, 5, 1), isr=ids(4, 1), leader=NodeId(4))
         with pytest.raises(EligibleLeadersNotAvailable, match="wait"):
-            cancelled(on, 2)
+            cancel(on, 2)
         with pytest.raises(EligibleLeadersNotAvailable, match="wait"):
-            started(on, ids(5, 6, 1), 2)
-        assert 4 not in cancelled(replace(on, isr=ids(4, 1, 2)), 2).replicas
-        assert 4 not in cancelled(replace(on, elr=ids(2)), 2).replicas
-        assert 4 not in cancelled(on, 1).replicas
+            start(on, ids(5, 6, 1), 2)
+        assert 4 not in cancel(replace(on, isr=ids(4, 1, 2)), 2).replicas
+        assert 4 not in cancel(replace(on, elr=ids(2)), 2).replicas
+        assert 4 not in cancel(on, 1).replicas
 
 
 @pytest.mark.parametrize(
@@ -174,24 +174,24 @@ def test_any_course_of_commands_keeps_the_invariants(old: Partition, course: lis
     """Targets, cancellations (None), members that catch up (a number) and brokers that come and go."""
     brokers = up
     for command in course:
-        old = settled(old, brokers, rules(old))
+        old = settle(old, brokers, rules(old))
         match command:
             case Brokers():
                 brokers = command
-                new = settled(old, brokers, rules(old))
+                new = settle(old, brokers, rules(old))
             case int() if old.leader != NO_NODE and command in old.replicas and brokers.may_lead(NodeId(command)):
                 with_it = tuple(r for r in old.replicas if r in old.isr or r == command)
                 joined = replace(old, isr=with_it, elr=tuple(e for e in old.elr if e != command))
-                new = brought(old, joined, brokers, rules(old))
+                new = settle_change(old, joined, brokers, rules(old))
             case int():
                 continue
             case _:
                 try:
                     least = rules(old).min_isr
-                    wanted = cancelled(old, least) if command is None else started(old, command, least)  # drawn
+                    wanted = cancel(old, least) if command is None else start(old, command, least)  # drawn
                 except HeadraceError:
                     continue
-                new = old if wanted is old else brought(old, wanted, brokers, rules(wanted))
+                new = old if wanted is old else settle_change(old, wanted, brokers, rules(wanted))
         least = rules(new).min_isr
         assert set(new.isr) <= brokers.unfenced & set(new.replicas)
         assert not set(new.isr) & set(new.elr)
@@ -209,11 +209,11 @@ def test_any_course_of_commands_keeps_the_invariants(old: Partition, course: lis
 
 @given(partitions(), targets)
 def test_cancelling_is_the_way_back(old: Partition, target: tuple[NodeId, ...]) -> None:
-    old = settled(old, ALL, rules(old))
-    on = started(old, target, rules(old).min_isr)
+    old = settle(old, ALL, rules(old))
+    on = start(old, target, rules(old).min_isr)
     if not is_under_way(on):
         return
-    back = cancelled(on, rules(on).min_isr)
+    back = cancel(on, rules(on).min_isr)
     assert set(back.replicas) == set(old.replicas)
     assert set(back.isr) == set(old.isr)
     assert (set(back.elr), back.leader) == (set(old.elr), old.leader)

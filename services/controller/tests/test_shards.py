@@ -45,37 +45,37 @@ def ids(*numbers: int) -> frozenset[NodeId]:
 class TestDialogues:
     def test_new_shards_go_round(self) -> None:
         fresh = [shard(n, NO_NODE, 0) for n in range(5)]
-        changes = shards.reassigned(fresh, ids(1, 2))
+        changes = shards.reassign(fresh, ids(1, 2))
         assert Counter(s.owner for s in changes) == {1: 3, 2: 2}
         assert {s.epoch for s in changes} == {1}
 
     def test_without_coordinators_new_shards_are_written_without_an_owner_once(self) -> None:
         fresh = [shard(n, NO_NODE, 0) for n in range(3)]
-        changes = shards.reassigned(fresh, ids())
+        changes = shards.reassign(fresh, ids())
         assert owners(changes) == dict.fromkeys(range(3), NO_NODE)
-        assert shards.reassigned(changes, ids()) == []
+        assert shards.reassign(changes, ids()) == []
 
     def test_a_dead_owner_loses_its_shards_though_nobody_is_there_to_take_them(self) -> None:
         held = [shard(0, 1, 4), shard(1, 1, 7)]
-        changes = shards.reassigned(held, ids())
+        changes = shards.reassign(held, ids())
         assert changes == [shard(0, NO_NODE, 5), shard(1, NO_NODE, 8)]
-        assert shards.reassigned(changes, ids(1)) == [shard(0, 1, 6), shard(1, 1, 9)]
+        assert shards.reassign(changes, ids(1)) == [shard(0, 1, 6), shard(1, 1, 9)]
 
     def test_a_second_coordinator_takes_half_and_no_more(self) -> None:
         held = [shard(n, 1) for n in range(COUNT)]
-        changes = shards.reassigned(held, ids(1, 2))
+        changes = shards.reassign(held, ids(1, 2))
         assert len(changes) == COUNT // 2
         assert {(s.owner, s.epoch) for s in changes} == {(2, 2)}
 
     def test_the_shards_of_a_dead_one_are_shared_and_the_others_stay(self) -> None:
         held = [shard(n, 1 + n % 3) for n in range(9)]
-        changes = shards.reassigned(held, ids(1, 2))
+        changes = shards.reassign(held, ids(1, 2))
         assert set(owners(changes)) == {2, 5, 8}
         assert sorted(Counter(s.owner for s in after(held, changes)).values()) == [4, 5]
 
     def test_who_has_one_more_keeps_it(self) -> None:
         held = [shard(0, 2), shard(1, 2), shard(2, 1)]
-        assert shards.reassigned(held, ids(1, 2)) == []
+        assert shards.reassign(held, ids(1, 2)) == []
 
 
 @st.composite
@@ -89,7 +89,7 @@ def situations(draw: st.DrawFn) -> tuple[list[Shard], frozenset[NodeId]]:
 @given(situations())
 def test_balanced_with_fewest_moves_and_a_new_epoch_for_each(situation: tuple[list[Shard], frozenset[NodeId]]) -> None:
     held, candidates = situation
-    changes = shards.reassigned(held, candidates)
+    changes = shards.reassign(held, candidates)
     before, now = {s.key: s for s in held}, after(held, changes)
     for change in changes:
         assert change.epoch == before[change.key].epoch + 1
@@ -102,7 +102,7 @@ def test_balanced_with_fewest_moves_and_a_new_epoch_for_each(situation: tuple[li
     assert set(sizes) == candidates
     assert max(sizes.values()) - min(sizes.values()) <= 1
     assert len(changes) == len(held) - kept_at_most(held, candidates)
-    assert shards.reassigned(now, candidates) == []
+    assert shards.reassign(now, candidates) == []
 
 
 def kept_at_most(held: list[Shard], candidates: frozenset[NodeId]) -> int:

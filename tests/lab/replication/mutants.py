@@ -194,7 +194,7 @@ def forget_who_left_the_isr() -> Patches:
     """There is no ELR: whoever is left in sync is all that is known, and after that anybody may lead."""
 
     def nobody(partition: PartitionMetadata, isr: Iterable[NodeId], elr: object, rules: Rules) -> PartitionMetadata:
-        members = election._ordered(partition, isr)
+        members = election._order_members(partition, isr)
         rest = tuple(r for r in partition.replicas if r not in members)
         return replace(partition, isr=members, elr=() if members else rest)
 

@@ -16,7 +16,7 @@ from headrace_common.core.errors import CoordinatorNotAvailable
 from headrace_common.core.ids import NO_NODE, NodeId, TopicId
 from headrace_common.core.image import Shard, ShardKey, ShardKind
 from headrace_common.core.murmur2 import partition_for
-from headrace_controller.core.shards import reassigned
+from headrace_controller.core.shards import reassign
 from headrace_coordinator.core.values import TopicInfo, Topics
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Controller(Process):
     def settle(self) -> None:
         """Give shards to those who are there."""
         candidates = {NodeId(n) for n in self.alive if n not in self.banned}
-        changed = reassigned([self.image.shards[n] for n in sorted(self.image.shards)], candidates)
+        changed = reassign([self.image.shards[n] for n in sorted(self.image.shards)], candidates)
         if changed:
             self.world.counts["shard moves"] += len(changed)
             for shard in changed:

@@ -403,7 +403,7 @@ def finished(mirror: Mirror, inventories: Inventories) -> Outcome:
     for id, partition in partitions.items():
         new = restoring.decide_leaders(partition, plan.logs.get(id, {}), asked)
         assert restoring.decide_leaders(new, plan.logs.get(id, {}), asked) is new, "what was decided stays"
-        partitions[id] = election.settled(new, everybody, Rules(2))
+        partitions[id] = election.settle(new, everybody, Rules(2))
     return Outcome(topics, partitions, plan)
 
 

@@ -91,7 +91,7 @@ def decode(content: bytes) -> Backup:
             "Headrace that made it"
         )
     try:
-        return _parsed(rest)
+        return _parse(rest)
     except (ValueError, KeyError, TypeError) as error:  # sound by its checksum: a program wrote nonsense
         raise BackupDamaged(f"the backup's rows cannot be read ({error}); take another one") from error
 
@@ -113,7 +113,7 @@ def identity_in(content: bytes) -> str | None:
     return record.id if isinstance(record, records.Cluster) else None
 
 
-def _parsed(rest: bytes) -> Backup:
+def _parse(rest: bytes) -> Backup:
     head, *lines = rest.splitlines()
     facts: dict[str, Any] = json.loads(head)
     rows = [Row(str(key), str(value).encode("latin-1")) for key, value in map(json.loads, lines)]

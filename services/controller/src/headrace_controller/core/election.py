@@ -1,7 +1,7 @@
 """
 Who leads a partition, and which replicas may (KIP-966). Called by the active controller whenever nodes change.
 
-``settled`` looks at one partition and at the brokers as they are and gives the partition as it should be: level
+``settle`` looks at one partition and at the brokers as they are and gives the partition as it should be: level
 triggered, so that it can be repeated at any time, by any controller, after any crash. What is known to hold all
 committed records is the ISR; when it falls below min ISR, those who leave it become eligible leader replicas (ELR);
 those who leave the ELR because they stopped uncleanly stay on as last known ELR, and lead again only when all of
@@ -65,7 +65,7 @@ class Rules:
     epochs are above it."""
 
 
-def settled(partition: Partition, brokers: Brokers, rules: Rules, log_ends: LogEnds | None = None) -> Partition:
+def settle(partition: Partition, brokers: Brokers, rules: Rules, log_ends: LogEnds | None = None) -> Partition:
     """
     The partition as it should be; the same object when nothing is to change.
 
@@ -81,9 +81,9 @@ def settled(partition: Partition, brokers: Brokers, rules: Rules, log_ends: LogE
     return raise_epochs(partition, replace(state, leader=leader), rules.epoch_floor)
 
 
-def brought(old: Partition, wanted: Partition, brokers: Brokers, rules: Rules) -> Partition:
+def settle_change(old: Partition, wanted: Partition, brokers: Brokers, rules: Rules) -> Partition:
     """``wanted``, a change of ``old`` without new epochs, settled and stamped as one step from ``old``."""
-    new = settled(wanted, brokers, rules)
+    new = settle(wanted, brokers, rules)
     return raise_epochs(
         old, replace(new, leader_epoch=old.leader_epoch, partition_epoch=old.partition_epoch), rules.epoch_floor
     )
@@ -111,10 +111,10 @@ def without_departed(partition: Partition, brokers: Brokers, rules: Rules) -> Pa
 
 def with_isr(partition: Partition, isr: Iterable[NodeId], elr: Iterable[NodeId], rules: Rules) -> Partition:
     """New members of both sets, in assignment order; an ISR of min ISR members clears the ELRs."""
-    members = _ordered(partition, isr)
+    members = _order_members(partition, isr)
     if len(members) >= _min_isr(partition, rules):
         return replace(partition, isr=members, elr=(), last_known_elr=())
-    return replace(partition, isr=members, elr=tuple(r for r in _ordered(partition, elr) if r not in members))
+    return replace(partition, isr=members, elr=tuple(r for r in _order_members(partition, elr) if r not in members))
 
 
 def without_log(partition: Partition, broker: NodeId, rules: Rules, *, damaged: bool) -> Partition:
@@ -131,12 +131,12 @@ def without_log(partition: Partition, broker: NodeId, rules: Rules, *, damaged: 
     state = with_isr(partition, isr, elr, rules)
     if len(state.isr) < _min_isr(partition, rules):
         known = {*state.last_known_elr, broker} - ({broker} if damaged else set())
-        state = replace(state, last_known_elr=_ordered(partition, known))
+        state = replace(state, last_known_elr=_order_members(partition, known))
     leader = NO_NODE if partition.leader == broker else partition.leader
     return raise_epochs(partition, replace(state, leader=leader), rules.epoch_floor)
 
 
-def registered_again(
+def apply_registration(
     partition: Partition, broker: NodeId, brokers: Brokers, rules: Rules, *, clean: bool, damaged: bool
 ) -> Partition:
     """
@@ -148,7 +148,7 @@ def registered_again(
         damaged: its log lost acknowledged records, or its disk is a new one.
     """
     others = replace(brokers, unfenced=brokers.unfenced - {broker}, leaving=brokers.leaving - {broker})
-    new = settled(partition, others, rules)
+    new = settle(partition, others, rules)
     if damaged or not clean:
         new = without_log(new, broker, rules, damaged=damaged)
     return partition if new == partition else new
@@ -245,6 +245,6 @@ def _min_isr(partition: Partition, rules: Rules) -> int:
     return min(rules.min_isr, len(partition.replicas))
 
 
-def _ordered(partition: Partition, members: Iterable[NodeId]) -> tuple[NodeId, ...]:
+def _order_members(partition: Partition, members: Iterable[NodeId]) -> tuple[NodeId, ...]:
     wanted = frozenset(members)
     return tuple(r for r in partition.replicas if r in wanted)

@@ -16,7 +16,7 @@ from headrace_common.core.ids import NodeId, PartitionId
 from headrace_common.core.image import INTERNAL_TOPICS, ClusterImage, Node, Partition, ShardKind, Topic
 from headrace_controller.core.reassign import is_under_way
 from headrace_controller.core.settings import Alteration, Op
-from headrace_controller.core.topics import Chance, Plan, placed
+from headrace_controller.core.topics import Chance, Plan, place_replicas
 
 _PREFIXES: Mapping[ShardKind, str] = {
     ShardKind.GROUPS: "offsets.topic",
@@ -56,7 +56,7 @@ def plan_internal(kind: ShardKind, image: ClusterImage, chance: Chance) -> Plan:
             "(cluster.expected.brokers); start the others, or lower that setting"
         )
     replicas = min(_number(image, f"{prefix}.replication.factor"), len(registered))
-    assignments = placed(image, range(_number(image, f"{prefix}.num.partitions")), replicas, chance)
+    assignments = place_replicas(image, range(_number(image, f"{prefix}.num.partitions")), replicas, chance)
     return Plan(name, internal_configs(kind, image), tuple(assignments), (), internal=True)
 
 

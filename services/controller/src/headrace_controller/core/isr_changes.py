@@ -44,7 +44,9 @@ class Proposal:
     """The ISR stays as it is, and another member of it leads."""
 
 
-def changed(partition: Partition, proposal: Proposal, sender: NodeId, brokers: Brokers, rules: Rules) -> Partition:
+def apply_proposal(
+    partition: Partition, proposal: Proposal, sender: NodeId, brokers: Brokers, rules: Rules
+) -> Partition:
     """
     The partition with the proposed ISR, or another leader; the same object when it is so already.
 
@@ -66,14 +68,14 @@ def changed(partition: Partition, proposal: Proposal, sender: NodeId, brokers: B
             f"{proposal.partition_epoch}; wait for newer metadata"
         )
     if proposal.resign:
-        return _resigned(partition, brokers, rules)
+        return _resign(partition, brokers, rules)
     _check_members(partition, proposal, brokers)
     left = (r for r in partition.isr if r not in proposal.isr)
     new = with_isr(partition, proposal.isr, (*partition.elr, *left), rules)
     return raise_epochs(partition, replace(new, recovering=partition.recovering and not ends), rules.epoch_floor)
 
 
-def _resigned(partition: Partition, brokers: Brokers, rules: Rules) -> Partition:
+def _resign(partition: Partition, brokers: Brokers, rules: Rules) -> Partition:
     heir = brokers.first_of(r for r in partition.replicas if r in partition.isr and r != partition.leader)
     if heir == NO_NODE:
         raise IneligibleReplica(

@@ -37,7 +37,7 @@ def is_preferred(partition: Partition) -> bool:
     return partition.leader == partition.replicas[0]
 
 
-def preferred(partition: Partition, brokers: Brokers, rules: Rules) -> Partition:
+def elect_preferred(partition: Partition, brokers: Brokers, rules: Rules) -> Partition:
     """
     Led by its first replica.
 

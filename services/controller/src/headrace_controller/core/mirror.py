@@ -307,16 +307,16 @@ def difference(old: ClusterImage, new: ClusterImage) -> ImageDelta | None:
         previous_revision=old.revision,
         revision=max(old.revision, new.revision),
         cluster_id=new.cluster_id,
-        nodes=_changed(old.nodes, new.nodes),
-        topics=_changed(old.topics, new.topics),
-        partitions=_changed(old.partitions, new.partitions),
-        deletions=_changed(old.deletions, new.deletions),
+        nodes=_list_changed(old.nodes, new.nodes),
+        topics=_list_changed(old.topics, new.topics),
+        partitions=_list_changed(old.partitions, new.partitions),
+        deletions=_list_changed(old.deletions, new.deletions),
         removed_nodes=tuple(k for k in old.nodes if k not in new.nodes),
         removed_topics=removed_topics,
         finished_deletions=tuple(i for i in old.deletions if i not in new.deletions),
-        removals=_changed(old.removals, new.removals),
+        removals=_list_changed(old.removals, new.removals),
         finished_removals=tuple(i for i in old.removals if i not in new.removals),
-        shards=_changed(old.shards, new.shards),
+        shards=_list_changed(old.shards, new.shards),
         cluster_configs=None if new.cluster_configs == old.cluster_configs else new.cluster_configs,
         broker_configs={
             b: new.broker_configs.get(b, {}) for b in brokers if new.broker_configs.get(b) != old.broker_configs.get(b)
@@ -328,5 +328,5 @@ def difference(old: ClusterImage, new: ClusterImage) -> ImageDelta | None:
     return None if delta == empty and delta.revision == old.revision else delta
 
 
-def _changed(old: Mapping[K, V], new: Mapping[K, V]) -> tuple[V, ...]:
+def _list_changed(old: Mapping[K, V], new: Mapping[K, V]) -> tuple[V, ...]:
     return tuple(v for k, v in new.items() if old.get(k) != v)

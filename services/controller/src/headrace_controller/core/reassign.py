@@ -4,7 +4,7 @@ Gives a partition other replicas while it is served: start, cancel, finish, and 
 While it lasts, ``replicas`` is the target followed by those that will go (``removing``); ``adding`` are those of the
 target that were no replicas before. New replicas copy and join the ISR as any follower does; when the whole target is
 in sync, ``finish`` cuts replicas and ISR down to it. That is asked for every partition that is looked at
-(``election.settled``), so whoever is the active controller then finishes it.
+(``election.settle``), so whoever is the active controller then finishes it.
 
 A replica that is taken away ends the leader epoch: whatever a leader knows of its position is forgotten with the
 epoch, so a broker that gets the replica back with an empty log is not taken for the one it was. Called by the active
@@ -62,7 +62,7 @@ def check_target(target: Replicas, registered: Collection[NodeId], alive: Collec
         raise InvalidReplicaAssignment(f"none of the brokers {list(target)} is alive; start one or name others")
 
 
-def started(partition: Partition, target: Replicas, min_isr: int) -> Partition:
+def start(partition: Partition, target: Replicas, min_isr: int) -> Partition:
     """
     On its way to ``target``, from wherever it was; epochs are not touched. The same object: it is there.
 
@@ -76,14 +76,14 @@ def started(partition: Partition, target: Replicas, min_isr: int) -> Partition:
         return partition
     leaving = tuple(r for r in original if r not in target)
     wanted = replace(
-        _kept(partition, (*target, *leaving), min_isr),
+        _keep_replicas(partition, (*target, *leaving), min_isr),
         adding=tuple(r for r in target if r not in original),
         removing=leaving,
     )
     return partition if wanted == partition else wanted
 
 
-def cancelled(partition: Partition, min_isr: int) -> Partition:
+def cancel(partition: Partition, min_isr: int) -> Partition:
     """
     Back to the replicas from before; epochs are not touched.
 
@@ -93,7 +93,7 @@ def cancelled(partition: Partition, min_isr: int) -> Partition:
     """
     if not is_under_way(partition):
         raise NoReassignmentInProgress(f"the replicas of {partition.id} are not being changed; nothing to cancel")
-    return replace(_kept(partition, original_of(partition), min_isr), adding=(), removing=())
+    return replace(_keep_replicas(partition, original_of(partition), min_isr), adding=(), removing=())
 
 
 def can_finish(partition: Partition) -> bool:
@@ -105,7 +105,7 @@ def finish(partition: Partition) -> Partition:
     """The target alone, where it is in sync, else the same object; epochs are not touched."""
     if not can_finish(partition):
         return partition
-    return replace(_kept(partition, target_of(partition), 1), adding=(), removing=())
+    return replace(_keep_replicas(partition, target_of(partition), 1), adding=(), removing=())
 
 
 def find_dropped(old: Partition, new: Partition) -> frozenset[NodeId]:
@@ -118,7 +118,7 @@ def to_delete(old: Partition, new: Partition, pending: Replicas) -> Replicas:
     return tuple(sorted(({*pending} | find_dropped(old, new)) - {*new.replicas}))
 
 
-def _kept(partition: Partition, replicas: Replicas, min_isr: int) -> Partition:
+def _keep_replicas(partition: Partition, replicas: Replicas, min_isr: int) -> Partition:
     """
     The partition with these replicas; the others leave all its sets, and then delete their logs.
 

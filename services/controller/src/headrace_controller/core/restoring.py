@@ -116,7 +116,7 @@ def plan_topics(image: ClusterImage, restore: Restore, inventories: Inventories)
     notes = _newest(inventories, restore, image.incarnation)
     plans: dict[str, TopicPlan] = {}
     for topic in image.topics.values():
-        plan = _known(image, topic, held.get(topic.topic_id, {}), notes.get(topic.topic_id), restore, asked)
+        plan = _plan_known(image, topic, held.get(topic.topic_id, {}), notes.get(topic.topic_id), restore, asked)
         if plan is not None:
             plans[topic.name] = plan
     left: dict[TopicId, str] = {}
@@ -134,7 +134,7 @@ def plan_topics(image: ClusterImage, restore: Restore, inventories: Inventories)
         if was is not None and not _replaces(note, notes.get(was.topic_id), was, restore):
             left[topic_id] = f"its name {name} is taken"
             continue
-        plans[name] = _adopted(note.topic, held, was, asked)
+        plans[name] = _plan_adoption(note.topic, held, was, asked)
     passed: dict[ShardKey, int] = {}
     gone = {p.was.topic_id for p in plans.values() if p.adopted and p.was is not None}
     known = [t for t in image.topics.values() if t.topic_id not in gone]
@@ -158,7 +158,7 @@ def count_in(held: Mapping[int, Holders]) -> int:
     return max((n + 1 for n, h in held.items() if any(not log.blank for log in h.values())), default=0)
 
 
-def _adopted(
+def _plan_adoption(
     topic: Topic, held: Mapping[TopicId, Mapping[int, Holders]], was: Topic | None, asked: Sequence[NodeId]
 ) -> TopicPlan:
     logs = held[topic.topic_id]
@@ -167,7 +167,7 @@ def _adopted(
     return replace(plan, delete_replaced=was is not None and not _anything(held.get(was.topic_id, {})))
 
 
-def _known(
+def _plan_known(
     image: ClusterImage,
     topic: Topic,
     held: Mapping[int, Holders],

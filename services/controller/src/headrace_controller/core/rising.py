@@ -13,7 +13,7 @@ from headrace_controller.core.mirror import Mirror
 from headrace_controller.core.records import Cluster
 
 
-def risen(mirror: Mirror) -> Cluster | None:
+def raise_level(mirror: Mirror) -> Cluster | None:
     """
     The cluster's record at the level that it may have now; None: it stays where it is.
 

@@ -69,7 +69,7 @@ class Sessions:
         """Brokers whose disk is below its reserve, by their last word."""
         return frozenset(key.id for key, one in self._sessions.items() if one.disk_low and key.role is Role.BROKER)
 
-    def expired(self, now_ms: float) -> list[NodeKey]:
+    def list_expired(self, now_ms: float) -> list[NodeKey]:
         """Nodes that were silent for longer than the session lasts."""
         return [key for key, session in self._sessions.items() if now_ms - session.seen_ms > self._timeout_ms]
 

@@ -125,9 +125,9 @@ def alter(
         elif setting.type is not Type.LIST:
             wrong.append(f"{change.name} is no list; set it instead of {change.op.value}")
         else:
-            touched[change.name] = _listed(_in_force(setting, own, cluster), change)
+            touched[change.name] = _edit_list(_in_force(setting, own, cluster), change)
     try:
-        result.update(_checked(resource, touched))
+        result.update(_check(resource, touched))
     except InvalidConfig as error:
         wrong.append(str(error))
     if wrong:
@@ -155,7 +155,7 @@ def check_topics_of(image: ClusterImage, cluster: Mapping[str, str]) -> None:
             raise InvalidConfig(f"topic {name} would contradict it: {error}") from None
 
 
-def _checked(resource: Resource, touched: Mapping[str, str]) -> dict[str, str]:
+def _check(resource: Resource, touched: Mapping[str, str]) -> dict[str, str]:
     if isinstance(resource, TopicResource):
         return check_topic_configs(touched)
     return check_broker_configs(touched, one_broker=resource.id is not None)
@@ -188,7 +188,7 @@ def describe(image: ClusterImage, resource: Resource) -> list[Entry]:
             return [_broker_entry(setting, own, image.cluster_configs) for setting in BROKER_SETTINGS.values()]
 
 
-def _listed(present: str, change: Alteration) -> str:
+def _edit_list(present: str, change: Alteration) -> str:
     items = [i for i in present.split(",") if i]
     given = [i.strip() for i in change.value.split(",") if i.strip()]
     if change.op is Op.APPEND:

@@ -47,7 +47,7 @@ def find_due(image: ClusterImage) -> list[Shard]:
     changes: list[Shard] = []
     for kind, count in counts(image).items():
         present = [image.shards.get(ShardKey(kind, n)) or Shard(ShardKey(kind, n), NO_NODE, 0) for n in range(count)]
-        changes += reassigned(present, candidates)
+        changes += reassign(present, candidates)
     return sorted(changes, key=lambda s: _owner(image, s.key) in candidates)
 
 
@@ -64,7 +64,7 @@ def ownership(image: ClusterImage) -> Ownership:
     return Ownership(len(keys), sum(_owner(image, key) not in alive for key in keys))
 
 
-def reassigned(shards: Sequence[Shard], candidates: Collection[NodeId]) -> list[Shard]:
+def reassign(shards: Sequence[Shard], candidates: Collection[NodeId]) -> list[Shard]:
     """
     The shards of one kind that change, with their new owners and epochs, ascending.
 
@@ -77,7 +77,7 @@ def reassigned(shards: Sequence[Shard], candidates: Collection[NodeId]) -> list[
         if shard.owner in held:
             held[shard.owner].append(shard)
     if not held:
-        return [_given(s, NO_NODE) for s in homeless if s.owner != NO_NODE or s.epoch == 0]
+        return [_give(s, NO_NODE) for s in homeless if s.owner != NO_NODE or s.epoch == 0]
     room = _room(Counter({c: len(s) for c, s in held.items()}), len(shards))
     for candidate, own in held.items():
         homeless += own[room[candidate] :]
@@ -87,7 +87,7 @@ def reassigned(shards: Sequence[Shard], candidates: Collection[NodeId]) -> list[
         taker = max(room, key=lambda c: (room[c], -c))
         assert room[taker] > 0, "the room is for all shards"
         room[taker] -= 1
-        moved.append(_given(shard, taker))
+        moved.append(_give(shard, taker))
     return sorted(moved, key=lambda s: s.key.number)
 
 
@@ -97,7 +97,7 @@ def _room(sizes: Mapping[NodeId, int], shards: int) -> dict[NodeId, int]:
     return {c: least + (place < more) for place, c in enumerate(richest)}
 
 
-def _given(shard: Shard, owner: NodeId) -> Shard:
+def _give(shard: Shard, owner: NodeId) -> Shard:
     return Shard(shard.key, owner, shard.epoch + 1)
 
 

@@ -23,7 +23,7 @@ class Suspicions:
         self._recent: deque[tuple[float, NodeKey]] = deque()
         self._doubted: frozenset[NodeKey] = frozenset()
 
-    def looked_dead(self, key: NodeKey, now_ms: float) -> frozenset[NodeKey]:
+    def suspect(self, key: NodeKey, now_ms: float) -> frozenset[NodeKey]:
         """
         Note that ``key`` looks dead; the nodes that cannot vouch for the network.
 

@@ -96,7 +96,7 @@ def plan_topic(wanted: Wanted, image: ClusterImage, chance: Chance, taken: Itera
         count = int(_cluster_setting(image, "num.partitions"))
     _check_count(count)
     replicas, notes = _replication_factor(wanted.replication_factor, image)
-    assignments = placed(image, range(count), replicas, chance)
+    assignments = place_replicas(image, range(count), replicas, chance)
     return Plan(wanted.name, configs, tuple(assignments), notes)
 
 
@@ -122,7 +122,7 @@ def plan_growth(topic: Topic, count: int, assignments: Assignments, image: Clust
         check_assignments(assignments, image)
         return tuple(assignments)
     first = image.partitions[PartitionId(topic.topic_id, 0)]
-    return placed(image, new, len(first.replicas) - len(first.removing), chance)
+    return place_replicas(image, new, len(first.replicas) - len(first.removing), chance)
 
 
 def first_partition(id: PartitionId, replicas: tuple[NodeId, ...], unfenced: frozenset[NodeId]) -> Partition:
@@ -219,7 +219,7 @@ def _replication_factor(asked: int, image: ClusterImage) -> tuple[int, tuple[str
     return possible, (note,)
 
 
-def placed(image: ClusterImage, partitions: range, replicas: int, chance: Chance) -> list[tuple[NodeId, ...]]:
+def place_replicas(image: ClusterImage, partitions: range, replicas: int, chance: Chance) -> list[tuple[NodeId, ...]]:
     """
     The replicas of new partitions: on brokers that live and are not drained, on others only where those are too few.
 

@@ -45,11 +45,11 @@ class Adoption:
             HeadraceError: as ``Writer.decide``, and what ``guard`` raises.
         """
         pieces = [plan.new[start : start + CHUNK] for start in range(0, len(plan.new), CHUNK)]
-        with self._topics.kept_from_sweeping(plan.topic.topic_id):
+        with self._topics.keep_from_sweeping(plan.topic.topic_id):
             for piece in pieces[:-1]:
-                await self._writer.decide(partial(self._as_planned, piece, guard))
+                await self._writer.decide(partial(self._plan_partitions, piece, guard))
             last = pieces[-1] if pieces else ()
-            await self._writer.decide(lambda: self._with_topic(plan, last, guard, holders))
+            await self._writer.decide(lambda: self._plan_topic(plan, last, guard, holders))
 
     async def raise_epochs(self, tokens: Mapping[ShardKey, int], guard: Guard) -> None:
         """
@@ -61,9 +61,9 @@ class Adoption:
         keys = sorted(tokens, key=str)
         for start in range(0, len(keys), CHUNK):
             piece = {key: tokens[key] for key in keys[start : start + CHUNK]}
-            await self._writer.decide(partial(self._raised, piece, guard))
+            await self._writer.decide(partial(self._plan_epochs, piece, guard))
 
-    def _as_planned(self, piece: Sequence[Partition], guard: Guard) -> Decision | None:
+    def _plan_partitions(self, piece: Sequence[Partition], guard: Guard) -> Decision | None:
         guard()
         mirror = self._follower.mirror
         due = [p for p in piece if mirror.partition(p.id) != p]
@@ -73,7 +73,7 @@ class Adoption:
         puts = tuple(Put(key, records.encode(p)) for key, p in zip(keys, due, strict=True))
         return Decision(puts, tuple(Unchanged(key, mirror.mod_revision(key)) for key in keys))
 
-    def _with_topic(
+    def _plan_topic(
         self, plan: TopicPlan, piece: Sequence[Partition], guard: Guard, holders: Sequence[NodeId]
     ) -> Decision | None:
         mirror = self._follower.mirror
@@ -82,7 +82,7 @@ class Adoption:
             return None  # an earlier try, whose answer was lost, has landed
         if found != plan.was:
             raise Changed
-        first = self._as_planned(piece, guard) or Decision((), ())
+        first = self._plan_partitions(piece, guard) or Decision((), ())
         guard()
         key = records.topic_key(plan.topic.name)
         operations: list[Operation] = [*first.operations, Put(key, records.encode(plan.topic))]
@@ -96,7 +96,7 @@ class Adoption:
             compares.append(Unchanged(RESTORE_KEY, mirror.mod_revision(RESTORE_KEY)))
         return Decision(tuple(operations), tuple(compares))
 
-    def _raised(self, tokens: Mapping[ShardKey, int], guard: Guard) -> Decision | None:
+    def _plan_epochs(self, tokens: Mapping[ShardKey, int], guard: Guard) -> Decision | None:
         guard()
         mirror = self._follower.mirror
         operations: list[Operation] = []

@@ -40,8 +40,7 @@ from headrace_controller.engine.feed import Feed
 from headrace_controller.engine.follower import Follower
 from headrace_controller.engine.nodes import Joined, Joining, Vitals
 from headrace_controller.engine.reassignments import Targets, under_way
-from headrace_controller.engine.strays import RestoreStatus
-from headrace_controller.engine.strays import described as restore_described
+from headrace_controller.engine.strays import RestoreStatus, describe_restore
 from headrace_controller.engine.term import Outside, Term
 from headrace_controller.engine.topics import Described
 from headrace_controller.ports import InventorySource, LogEndsSource, MetadataStore, NodeProbe
@@ -206,11 +205,11 @@ class ControllerEngine:
         return await self._active().nodes.drain(broker, drained=drained)
 
     async def describe_restore(self, *, strays: bool) -> RestoreStatus:
-        """See ``strays.described``; answered by every controller."""
+        """See ``strays.describe_restore``; answered by every controller."""
         _ = self.image
         term = self.candidate.term
         silent = () if term is None or not self.follower.mirror.waits_for_logs else term.restoring.silent
-        return await restore_described(self.follower, self._outside.inventories, silent, with_strays=strays)
+        return await describe_restore(self.follower, self._outside.inventories, silent, with_strays=strays)
 
     async def adopt_topic(
         self, topic_id: TopicId, name: str | None, partition_count: int, *, validate_only: bool

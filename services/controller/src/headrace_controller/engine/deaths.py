@@ -129,7 +129,7 @@ class Deaths:
         now = self._follower.mirror.image.nodes.get(node.key, node)
         if now.in_controlled_shutdown:
             return True  # it said that it would go
-        suspects = self._suspicions.looked_dead(node.key, self._clock.monotonic_ms())
+        suspects = self._suspicions.suspect(node.key, self._clock.monotonic_ms())
         if not suspects:
             return True
         nodes = self._follower.mirror.image.nodes.values()

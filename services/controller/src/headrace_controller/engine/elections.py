@@ -101,7 +101,7 @@ class Elections:
             if not members or not answers.still_hold(members, brokers.epochs):
                 return partition
             ends = answers.ends.get(partition.id, {})
-            return election.settled(partition, brokers, self._settling.rules_of(partition), ends)
+            return election.settle(partition, brokers, self._settling.rules_of(partition), ends)
 
         async with self._settling.turn:
             self.balanced += await self._settling.bring(list(due), step)
@@ -147,7 +147,7 @@ class Elections:
 
     async def _prefer(self, ids: Sequence[PartitionId]) -> Outcomes:
         def step(partition: Partition) -> Partition:
-            return leadership.preferred(partition, self._settling.brokers(), self._settling.rules_of(partition))
+            return leadership.elect_preferred(partition, self._settling.brokers(), self._settling.rules_of(partition))
 
         results: list[Partition | HeadraceError] = []
         for start in range(0, len(ids), MOVED_AT_ONCE):

@@ -6,7 +6,7 @@ from typing import Final
 
 from headrace_common.runtime.logs import logger
 from headrace_controller.core import records
-from headrace_controller.core.rising import risen
+from headrace_controller.core.rising import raise_level
 from headrace_controller.core.store import Put, Unchanged
 from headrace_controller.engine.follower import Follower
 from headrace_controller.engine.writer import Decision, Writer
@@ -37,7 +37,7 @@ class Features:
 
     def _decision(self) -> Decision | None:
         mirror = self._follower.mirror
-        cluster = risen(mirror)
+        cluster = raise_level(mirror)
         if cluster is None:
             return None
         return Decision(

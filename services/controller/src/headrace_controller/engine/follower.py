@@ -75,7 +75,7 @@ class Follower:
                 await self._clock.sleep_ms(backoff_ms(failures, ms_max=_RETRY_MS_MAX))
             self.reachable = False
 
-    async def seen(self, revision: int, timeout_ms: int) -> None:
+    async def wait_for_revision(self, revision: int, timeout_ms: int) -> None:
         """
         Wait until the mirror has a change at or after ``revision``.
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import NodeId
 from headrace_common.core.image import Partition
-from headrace_controller.core.isr_changes import Proposal, changed
+from headrace_controller.core.isr_changes import Proposal, apply_proposal
 from headrace_controller.engine.settling import Settling
 
 
@@ -32,7 +32,7 @@ class IsrChanges:
 
         def step(partition: Partition) -> Partition:
             brokers, rules = self._settling.brokers(), self._settling.rules_of(partition)
-            return changed(partition, by_id[partition.id], sender, brokers, rules)
+            return apply_proposal(partition, by_id[partition.id], sender, brokers, rules)
 
         results = await self._settling.attempt(list(by_id), step)
         refused = sum(isinstance(r, HeadraceError) for r in results)

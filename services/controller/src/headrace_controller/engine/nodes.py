@@ -123,7 +123,7 @@ class Nodes:
         clean = old is not None and joining.previous_epoch == old.epoch
         again = old is not None and old.incarnation == joining.node.incarnation
         if joining.node.key.role is Role.BROKER and joining.cluster_id is None and not again:
-            joining = replace(joining, damaged=self._held_by(joining.node.key.id))
+            joining = replace(joining, damaged=self._list_held(joining.node.key.id))
         if old is not None and not clean:
             await self._refuse_second(old, joining.node)
         async with self._settling.turn:
@@ -219,7 +219,7 @@ class Nodes:
 
     async def fence_expired(self) -> None:
         """Fence every node whose session is over."""
-        for key in self._sessions.expired(self._clock.monotonic_ms()):
+        for key in self._sessions.list_expired(self._clock.monotonic_ms()):
             node = self._follower.mirror.image.nodes.get(key)
             if node is None:
                 self._sessions.close(key)
@@ -267,7 +267,7 @@ class Nodes:
                 f"{old.key} lives already, at {old.grpc}; give this process another id, or stop that one first"
             )
 
-    def _held_by(self, broker: NodeId) -> frozenset[PartitionId]:
+    def _list_held(self, broker: NodeId) -> frozenset[PartitionId]:
         """All its logs: they were on a disk that is gone."""
         held = (p for p in self._follower.mirror.image.partitions.values() if broker in p.replicas)
         return frozenset(p.id for p in held)
@@ -276,7 +276,7 @@ class Nodes:
         def step(partition: Partition) -> Partition:
             brokers, rules = self._settling.brokers(), self._settling.rules_of(partition)
             hurt = partition.id in damaged
-            return election.registered_again(partition, broker, brokers, rules, clean=clean, damaged=hurt)
+            return election.apply_registration(partition, broker, brokers, rules, clean=clean, damaged=hurt)
 
         held = [p for p in self._follower.mirror.image.partitions.values() if broker in p.replicas]
         await self._settling.bring(held, step)
@@ -351,11 +351,11 @@ class Nodes:
             return False
         if any(p.leader == node.key.id for p in image.partitions.values()):
             return False
-        moved_at = self._moved_from(image.partitions.values(), node.key.id)
+        moved_at = self._find_newest_move(image.partitions.values(), node.key.id)
         others = [n for n in image.brokers() if not n.fenced and not n.in_controlled_shutdown]
         return all(self._sessions.image_revision(n.key) >= moved_at for n in others)
 
-    def _moved_from(self, partitions: Iterable[Partition], broker: NodeId) -> int:
+    def _find_newest_move(self, partitions: Iterable[Partition], broker: NodeId) -> int:
         """Newest revision of a partition that another broker leads and this one holds; 0: there is none."""
         mirror = self._follower.mirror
         held = (p.id for p in partitions if broker in p.replicas and not p.offline)

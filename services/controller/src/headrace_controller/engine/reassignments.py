@@ -39,12 +39,12 @@ class Reassignments:
             min_isr = self._settling.rules_of(partition).min_isr
             if target:
                 reassign.check_target(target, brokers.epochs.keys(), brokers.unfenced)
-                wanted = reassign.started(partition, target, min_isr)
+                wanted = reassign.start(partition, target, min_isr)
             else:
-                wanted = reassign.cancelled(partition, min_isr)
+                wanted = reassign.cancel(partition, min_isr)
             if wanted is partition:
                 return partition
-            return election.brought(partition, wanted, brokers, self._settling.rules_of(wanted))
+            return election.settle_change(partition, wanted, brokers, self._settling.rules_of(wanted))
 
         results = await self._settling.attempt(list(targets), step, validate_only=validate_only)
         if not validate_only:

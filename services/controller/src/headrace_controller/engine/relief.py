@@ -73,7 +73,7 @@ class Relief:
             some = due[start : start + MOVED_AT_ONCE]
             self._moved_ms.update((p.id, now_ms) for p in some)  # also where it fails: it may be done
             async with self._settling.turn:
-                await self._settling.bring(some, self._relieved)
+                await self._settling.bring(some, self._relieve)
         if due:
             extra = {"partitions": len(due), "without_room": sorted(self._settling.crowded)}
             log.warning("others lead instead of brokers whose disks are below their reserve", extra=extra)
@@ -87,9 +87,9 @@ class Relief:
     def _step(self, partition: Partition) -> Partition:
         if partition.leader not in self._settling.crowded or partition.id in self._moved_ms:
             return partition
-        return self._relieved(partition)
+        return self._relieve(partition)
 
-    def _relieved(self, partition: Partition) -> Partition:
+    def _relieve(self, partition: Partition) -> Partition:
         return leadership.lead_by_broker_with_room(
             partition, self._settling.brokers(), self._settling.rules_of(partition)
         )

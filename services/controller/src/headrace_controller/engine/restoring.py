@@ -77,12 +77,12 @@ class Restoring:
             NotController: the term is over.
         """
         while self._follower.mirror.waits_for_logs:
-            why = await self._tried()
+            why = await self._try_once()
             if why:
                 self._tell(why)
                 await self._clock.sleep_ms(_LOOK_EVERY_MS)
 
-    async def _tried(self) -> str:
+    async def _try_once(self) -> str:
         """One try; why it did not get through."""
         mirror = self._follower.mirror
         restore = mirror.restore

@@ -92,7 +92,7 @@ class Settling:
             self._all, self._topics = False, set()
             try:
                 async with self.turn:
-                    await self.bring(self._concerned(everything, topics), self.should_be)
+                    await self.bring(self._list_concerned(everything, topics), self.should_be)
                 failures = 0
             except (MetadataUnavailable, StoreOutcomeUnknown) as error:
                 failures += 1
@@ -221,7 +221,7 @@ class Settling:
         else:
             log.debug("leader changes", extra=extra)
 
-    def _concerned(self, everything: bool, topics: frozenset[TopicId]) -> list[Partition]:
+    def _list_concerned(self, everything: bool, topics: frozenset[TopicId]) -> list[Partition]:
         image = self._follower.mirror.image
         if everything:
             return list(image.partitions.values())
@@ -229,7 +229,7 @@ class Settling:
 
     def should_be(self, partition: Partition) -> Partition:
         """What a partition should be with the brokers and settings as they are; a ``Step``."""
-        return election.settled(partition, self.brokers(), self.rules_of(partition))
+        return election.settle(partition, self.brokers(), self.rules_of(partition))
 
     def brokers(self) -> Brokers:
         """The brokers as the image has them now; nobody of them may lead before a restore is finished."""

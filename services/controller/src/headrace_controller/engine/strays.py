@@ -36,7 +36,7 @@ class RestoreStatus:
     silent: Sequence[NodeId] = ()
 
 
-async def described(
+async def describe_restore(
     follower: Follower, source: InventorySource, silent: Sequence[NodeId], *, with_strays: bool
 ) -> RestoreStatus:
     """

@@ -152,7 +152,7 @@ class Term:
         if self.lost.is_set():
             work.close()
         else:
-            self._tasks.start(self._until_lost(work), name=name)
+            self._tasks.start(self._run_until_lost(work), name=name)
 
     def image_moved(self, step: ImageDelta) -> None:
         """The image changed; called on the follower's task."""
@@ -180,7 +180,7 @@ class Term:
             except (MetadataUnavailable, StoreOutcomeUnknown) as error:
                 log.warning("silent nodes are fenced later", extra={"reason": str(error)})
 
-    async def _until_lost(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _run_until_lost(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
         except NotController:

@@ -107,7 +107,7 @@ class Topics:
     async def _create(self, wanted: Wanted, *, validate_only: bool, timeout_ms: int) -> Described:
         plan = plan_topic(wanted, self._follower.mirror.image, chance(), self._busy)
         if validate_only:
-            return self._described(plan, TopicId(bytes(16)))
+            return self._describe(plan, TopicId(bytes(16)))
         return await self.make(plan, timeout_ms=timeout_ms)
 
     async def make(self, plan: Plan, *, timeout_ms: int) -> Described:
@@ -120,7 +120,7 @@ class Topics:
             HeadraceError: as ``Writer.decide``; the topic does not exist.
         """
         self._take(plan.name)
-        task = self._tasks.start(self._finished(plan), name=f"create {plan.name}")
+        task = self._tasks.start(self._finish(plan), name=f"create {plan.name}")
         done, _ = await asyncio.wait([task], timeout=timeout_ms / 1_000)
         if not done:
             raise RequestTimedOut(
@@ -195,7 +195,7 @@ class Topics:
             await self._writer.decide(partial(self._removal_confirmation, broker, some))
 
     @contextmanager
-    def kept_from_sweeping(self, topic_id: TopicId) -> Iterator[None]:
+    def keep_from_sweeping(self, topic_id: TopicId) -> Iterator[None]:
         """Within the block partitions of this topic are being made, whoever counts them."""
         self._growing.add(topic_id)
         try:
@@ -231,9 +231,9 @@ class Topics:
             raise Conflict(f"topic {name} is being changed just now; try again in a moment")
         self._busy.add(name)
 
-    async def _finished(self, plan: Plan) -> Described | HeadraceError:
+    async def _finish(self, plan: Plan) -> Described | HeadraceError:
         """The creation itself; an error is a result, since the one who asked may be gone."""
-        described = self._described(plan, new_topic_id())
+        described = self._describe(plan, new_topic_id())
         topic_id = described.topic.topic_id
         self._growing.add(topic_id)
         try:
@@ -286,7 +286,7 @@ class Topics:
 
         return decision
 
-    def _described(self, plan: Plan, topic_id: TopicId) -> Described:
+    def _describe(self, plan: Plan, topic_id: TopicId) -> Described:
         return Described(plan.topic(topic_id), self._partitions(topic_id, 0, plan.assignments), plan.notes)
 
     def _partitions(self, topic_id: TopicId, first: int, assignments: Assignments) -> list[Partition]:
@@ -315,13 +315,13 @@ class Topics:
 
     def _confirmation(self, broker: NodeId, topic_ids: Sequence[TopicId]) -> Decision | None:
         deletions = self._follower.mirror.image.deletions
-        return self._confirmed(broker, {records.deletion_key(id): deletions.get(id) for id in topic_ids})
+        return self._plan_confirmation(broker, {records.deletion_key(id): deletions.get(id) for id in topic_ids})
 
     def _removal_confirmation(self, broker: NodeId, partitions: Sequence[PartitionId]) -> Decision | None:
         removals = self._follower.mirror.image.removals
-        return self._confirmed(broker, {records.removal_key(id): removals.get(id) for id in partitions})
+        return self._plan_confirmation(broker, {records.removal_key(id): removals.get(id) for id in partitions})
 
-    def _confirmed(
+    def _plan_confirmation(
         self, broker: NodeId, orders: Mapping[str, TopicDeletion | ReplicaRemoval | None]
     ) -> Decision | None:
         """``broker`` has carried out these orders, by their keys; the last one that does ends an order."""

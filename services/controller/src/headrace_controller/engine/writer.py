@@ -92,14 +92,14 @@ class Writer:
         try:
             outcome = await self._store.commit(transaction)
         except StoreOutcomeUnknown as error:
-            return await self._looked_up(decision, error)
+            return await self._look_up(decision, error)
         if isinstance(outcome, Committed):
-            await self._follower.seen(outcome.revision, self._timeout_ms)
+            await self._follower.wait_for_revision(outcome.revision, self._timeout_ms)
             return outcome.revision
         await self._explain(outcome, decision)
         raise Changed
 
-    async def _looked_up(self, decision: Decision, error: HeadraceError) -> int:
+    async def _look_up(self, decision: Decision, error: HeadraceError) -> int:
         """An answer did not come: one key that was compared and written tells, since all are written or none is."""
         compared = {c.key for c in decision.compares}
         written = next((o for o in decision.operations if isinstance(o, Put) and o.key in compared), None)
@@ -110,7 +110,7 @@ class Writer:
             (c.mod_revision for c in decision.compares if isinstance(c, Unchanged) and c.key == written.key), 0
         )
         if found is not None and found.value == written.value and found.mod_revision != expected:
-            await self._follower.seen(found.mod_revision, self._timeout_ms)
+            await self._follower.wait_for_revision(found.mod_revision, self._timeout_ms)
             return found.mod_revision
         raise Changed
 

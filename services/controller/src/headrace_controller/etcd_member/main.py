@@ -37,13 +37,13 @@ def run(config: EtcdMemberConfig) -> int:
     ordinal = config.name.rpartition("-")[2]
     configure_logs("etcd-member", int(ordinal) if ordinal.isdecimal() else 0, config.log_level)
     try:
-        return asyncio.run(_until_told(config))
+        return asyncio.run(_write_config(config))
     except (WrongVolume, OSError) as error:
         _log.critical("etcd cannot be started: %s", error)
         return 1
 
 
-async def _until_told(config: EtcdMemberConfig) -> int:
+async def _write_config(config: EtcdMemberConfig) -> int:
     """The first process of a container gets no default action for a signal, so it must leave by itself."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -74,7 +74,7 @@ async def _decide(config: EtcdMemberConfig) -> Founding:
         return founding
     port = urlsplit(config.site.me.url).port
     assert port is not None, "checked at start"
-    async with Doorplate(member.report).hung_at(config.listen_host, port):
+    async with Doorplate(member.report).serve_at(config.listen_host, port):
         await clock.sleep_ms(settle_ms(config.site))
         return await member.found()
 

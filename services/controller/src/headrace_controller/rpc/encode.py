@@ -42,7 +42,7 @@ _ELECTIONS: Final[Mapping[int, Election]] = {
 _OPS: Final = {pb.SET: Op.SET, pb.DELETE: Op.DELETE, pb.APPEND: Op.APPEND, pb.SUBTRACT: Op.SUBTRACT}
 
 
-def wanted_topic(topic: pb.NewTopic) -> Wanted:
+def decode_topic(topic: pb.NewTopic) -> Wanted:
     """A topic as it was asked for."""
     return Wanted(
         name=topic.name,

@@ -139,7 +139,7 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         results = await _each(
             [
                 self._engine.create_topic(
-                    encode.wanted_topic(topic), validate_only=request.validate_only, timeout_ms=request.timeout_ms
+                    encode.decode_topic(topic), validate_only=request.validate_only, timeout_ms=request.timeout_ms
                 )
                 for topic in request.topics
             ]

@@ -39,7 +39,7 @@ class Doorplate:
         self._report = report
 
     @asynccontextmanager
-    async def hung_at(self, host: str, port: int) -> AsyncIterator[None]:
+    async def serve_at(self, host: str, port: int) -> AsyncIterator[None]:
         """Answer until the block ends. Raises: OSError when the address is taken."""
         server = await asyncio.start_server(self._answer, host, port, limit=_HEAD_BYTES_MAX)
         try:
@@ -79,7 +79,7 @@ class HttpLookout:
             async with limit_s(self._timeout_s):
                 status, _, body = await _get(peer.url, PATH)
                 if status == 200:
-                    return self._reported(peer, decode_report(body))
+                    return self._check_report(peer, decode_report(body))
                 status, headers, body = await _get(peer.url, "/members")
                 return _running(peer, status, headers, body)
         except TimeoutError:
@@ -89,7 +89,7 @@ class HttpLookout:
         except ValueError as error:
             return Silent(f"it answers with something unknown: {error}")
 
-    def _reported(self, peer: Peer, report: Report) -> Sight:
+    def _check_report(self, peer: Peer, report: Report) -> Sight:
         if (report.cluster, report.member) != (self._cluster, peer.name):
             return Silent(f"{report.member} of {report.cluster} answers at its address")
         return report
@@ -112,7 +112,7 @@ async def _get(url: str, path: str) -> tuple[int, dict[str, str], bytes]:
     try:
         writer.write(f"GET {path} HTTP/1.0\r\nHost: {parts.netloc}\r\n\r\n".encode())
         await writer.drain()
-        status, headers = _parsed(await reader.readuntil(b"\r\n\r\n"))
+        status, headers = _parse_head(await reader.readuntil(b"\r\n\r\n"))
         # etcd closes the connection long after it has answered: the length says where the body ends
         length = int(headers.get("content-length", -1))
         if length > _ANSWER_BYTES_MAX:
@@ -125,7 +125,7 @@ async def _get(url: str, path: str) -> tuple[int, dict[str, str], bytes]:
     return status, headers, body
 
 
-def _parsed(head: bytes) -> tuple[int, dict[str, str]]:
+def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
     first, *rest = head.decode("latin-1").split("\r\n")
     words = first.split(" ", 2)
     if len(words) < 2 or not words[0].startswith("HTTP/"):
