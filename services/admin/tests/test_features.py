@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from services.admin.tests.kit.rest import Rest
 
-import pytest
-
+from headrace_admin.adapters.grpc_controllers import GrpcControllers
 from headrace_admin.core.features import feature_levels
 from headrace_common.core.features import FEATURES, HIGHEST
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import Node, NodeKey, Role
-
-
-@pytest.fixture
-def rest(rest_in_memory: Any) -> Any:
-    return rest_in_memory
+from headrace_proto.v1 import cluster_pb2
+from headrace_proto.v1 import controller_pb2 as pb
 
 
 def node(role: Role, number: int, level: int, *, fenced: bool = False) -> Node:
@@ -66,17 +61,24 @@ def test_a_rise_that_is_due_is_said() -> None:
     assert "in a moment" in waits_for
 
 
-@pytest.fixture
-def levelled(rest: Any) -> Any:
-    """A cluster whose brokers are of two versions."""
-    rest.cluster.image = replace(rest.cluster.image, feature_level=0)
-    for broker in {key.id for key in rest.cluster.image.nodes if key.role is Role.BROKER}:
-        rest.cluster.node(broker, feature_level_max=0 if broker == 1 else HIGHEST, version="0.1.0")
-    return rest
+def levelled(rest: Rest, level: int, lowest: int) -> None:
+    """The cluster is at a level, and broker 1 knows none above ``lowest``."""
+    describe = GrpcControllers(rest.world.client, 1_000).describe_cluster
+
+    async def described(request: pb.DescribeClusterRequest) -> pb.DescribeClusterResponse:
+        answer = await describe(request)
+        answer.feature_level = level
+        for each in answer.nodes:
+            if (each.role, each.id) == (cluster_pb2.BROKER, 1):
+                each.feature_level_max = lowest
+        return answer
+
+    rest.world.controllers.describe_cluster = described
 
 
-async def test_rest_says_it(levelled: Any) -> None:
-    found = (await levelled.client.get("/v1/cluster/features")).json()
+async def test_rest_says_it(rest: Rest) -> None:
+    levelled(rest, 0, 0)
+    found = (await rest.client.get("/v1/cluster/features")).json()
     assert found["level"] == 0
     assert "broker-1" in found["waits_for"]
     assert [feature["active"] for feature in found["features"]] == [False] * len(FEATURES)
@@ -84,6 +86,6 @@ async def test_rest_says_it(levelled: Any) -> None:
         "broker-1": 0,
         "broker-2": HIGHEST,
     }
-    levelled.cluster.image = replace(levelled.cluster.image, feature_level=HIGHEST)
-    found = (await levelled.client.get("/v1/cluster/features")).json()
+    levelled(rest, HIGHEST, HIGHEST)
+    found = (await rest.client.get("/v1/cluster/features")).json()
     assert all(feature["active"] for feature in found["features"])

@@ -5,19 +5,20 @@ from __future__ import annotations
 import base64
 import re
 from typing import Any
+from urllib.request import urlopen
 
+import httpx
 import pytest
+from services.admin.tests.kit.rest import JSON, Rest
+from services.admin.tests.kit.world import LIMITS
 
 from headrace_admin.rpc import json_gate
 from headrace_admin.rpc.foreign_pages import Hosts
+from headrace_admin.rpc.rest import rest_app
 from headrace_common.core.errors import Internal, MetadataUnavailable, NetworkFailed, Overloaded, RequestTimedOut
-from headrace_common.core.ids import NodeId, PartitionId
+from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import NodeKey, Role
-
-
-@pytest.fixture
-def rest(rest_in_memory: Any) -> Any:
-    return rest_in_memory
+from headrace_common.runtime.metrics import open_metrics
 
 
 def assert_problem(answer: Any, status: int, code: str, says: str = "") -> dict[str, Any]:
@@ -33,50 +34,55 @@ def assert_problem(answer: Any, status: int, code: str, says: str = "") -> dict[
     return body
 
 
-async def create(rest: Any, name: str = "t", **fields: Any) -> Any:
+async def create(rest: Rest, name: str = "t", **fields: Any) -> Any:
     return await rest.client.post("/v1/topics", json={"name": name, **fields})
 
 
 class TestCluster:
-    async def test_at_a_glance(self, rest: Any) -> None:
+    async def test_at_a_glance(self, rest: Rest) -> None:
         await create(rest, partitions=3)
         body = (await rest.client.get("/v1/cluster")).json()
-        assert body["cluster_id"] == "memory"
+        assert body["cluster_id"] == rest.world.image.cluster_id
         assert body["partition_count"] == 3
-        assert body["active_controller"] == {"id": 1, "epoch": 1, "grpc": "127.0.0.1:9390"}
+        assert body["active_controller"] == {"id": 1, "epoch": 1, "grpc": "controller-1.localhost:9000"}
         assert [b["id"] for b in body["brokers"]] == [1, 2]
 
-    async def test_brokers(self, rest: Any) -> None:
+    async def test_brokers(self, rest: Rest) -> None:
         assert [b["grpc"] for b in (await rest.client.get("/v1/brokers")).json()["brokers"]] == [
-            "127.0.0.1:9291",
-            "127.0.0.1:9292",
+            "broker-1.localhost:9000",
+            "broker-2.localhost:9000",
         ]
         assert (await rest.client.get("/v1/brokers/2")).json()["id"] == 2
         assert_problem(await rest.client.get("/v1/brokers/9"), 404, "RESOURCE_NOT_FOUND", "not registered")
 
-    async def test_logs_of_a_broker(self, rest: Any) -> None:
-        await create(rest, partitions=4)
-        await create(rest, name="u", partitions=1)
+    async def test_logs_of_a_broker(self, rest: Rest) -> None:
+        await create(rest, assignments=[[1], [2], [1], [2]])
+        await create(rest, name="u", assignments=[[1]])
         logs = (await rest.client.get("/v1/brokers/1/logs?topic=t")).json()
         assert [(log["topic"], log["partition"], log["state"]) for log in logs["logs"]] == [
             ("t", 0, "online"),
             ("t", 2, "online"),
         ]
         assert_problem(await rest.client.get("/v1/brokers/7/logs"), 404, "RESOURCE_NOT_FOUND", "registered are: 1, 2")
-        rest.cluster.down.add(1)
+        rest.world.lab.refuse("broker-1")
         assert_problem(await rest.client.get("/v1/brokers/1/logs"), 504, "NETWORK_EXCEPTION")
 
-    async def test_broker_settings(self, rest: Any) -> None:
+    async def test_broker_settings(self, rest: Rest) -> None:
         change = {"set": {"num.partitions": "3"}}
         assert (await rest.client.patch("/v1/cluster/configs", json=change)).status_code == 200
-        assert (await rest.client.patch("/v1/brokers/1/configs", json=change)).status_code == 200
-        assert (await rest.client.get("/v1/brokers/1/configs")).status_code == 200
+        one = await rest.client.patch("/v1/brokers/1/configs", json=change)
+        assert_problem(one, 400, "INVALID_CONFIG", "set it for the cluster")
+        own = {"set": {"follower.replication.throttled.rate": "1000"}}
+        assert (await rest.client.patch("/v1/brokers/1/configs", json=own)).status_code == 200
+        configs = (await rest.client.get("/v1/brokers/1/configs")).json()["configs"]
+        values = {c["name"]: c["value"] for c in configs}
+        assert (values["num.partitions"], values["follower.replication.throttled.rate"]) == ("3", "1000")
         wrong = await rest.client.patch("/v1/cluster/configs", json={"set": {"no.such": "1"}})
         assert_problem(wrong, 400, "INVALID_CONFIG", "no.such")
 
 
 class TestTopics:
-    async def test_one_that_is_there_already_is_enough_if_that_is_asked_for(self, rest: Any) -> None:
+    async def test_one_that_is_there_already_is_enough_if_that_is_asked_for(self, rest: Rest) -> None:
         fresh = await create(rest, partitions=3, if_not_exists=True)
         assert (fresh.status_code, fresh.headers["location"]) == (201, "/v1/topics/t")
         assert_problem(await create(rest, partitions=5), 409, "TOPIC_ALREADY_EXISTS")
@@ -86,43 +92,45 @@ class TestTopics:
         assert (there.json()["id"], len(there.json()["partitions"])) == (fresh.json()["id"], 3)
         assert_problem(await create(rest, "a b", if_not_exists=True), 400, "INVALID_REQUEST")
 
-    async def test_create_and_describe(self, rest: Any) -> None:
-        created = await create(rest, "flights", partitions=3, configs={"retention.ms": "1000"})
+    async def test_create_and_describe(self, rest: Rest) -> None:
+        created = await create(rest, "flights", assignments=[[1], [2], [1]], configs={"retention.ms": "1000"})
         assert created.status_code == 201
         assert created.headers["location"] == "/v1/topics/flights"
         body = (await rest.client.get("/v1/topics/flights")).json()
         assert body["configs"] == {"retention.ms": "1000"}
         assert [(p["partition"], p["leader"], p["size_bytes"]) for p in body["partitions"]] == [
-            (0, 1, 100),
-            (1, 2, 100),
-            (2, 1, 100),
+            (0, 1, 0),
+            (1, 2, 0),
+            (2, 1, 0),
         ]
 
-    async def test_sizes_are_null_where_a_leader_does_not_answer(self, rest: Any) -> None:
-        await create(rest, partitions=2)
-        rest.cluster.down.add(2)
+    async def test_sizes_are_null_where_a_leader_does_not_answer(self, rest: Rest) -> None:
+        await create(rest, assignments=[[1], [2]])
+        await rest.world.fill("t", 0, 3)
+        rest.world.lab.refuse("broker-2")
         partitions = (await rest.client.get("/v1/topics/t")).json()["partitions"]
-        assert [p["size_bytes"] for p in partitions] == [100, None]
+        log = rest.world.lab.log("t", 0)
+        assert [p["size_bytes"] for p in partitions] == [sum(map(len, log.batches)), None]
 
-    async def test_a_dry_run_changes_nothing(self, rest: Any) -> None:
+    async def test_a_dry_run_changes_nothing(self, rest: Rest) -> None:
         assert (await create(rest, validate_only=True)).status_code == 200
         assert_problem(await rest.client.get("/v1/topics/t"), 404, "UNKNOWN_TOPIC_OR_PARTITION")
 
-    async def test_what_exists_is_a_conflict(self, rest: Any) -> None:
+    async def test_what_exists_is_a_conflict(self, rest: Rest) -> None:
         await create(rest)
         assert not assert_problem(await create(rest), 409, "TOPIC_ALREADY_EXISTS")["retriable"]
 
     @pytest.mark.parametrize("name", ["", ".", "..", "a b", "ü", "x" * 250, "a\0b", "a/b"])
-    async def test_names_that_no_topic_can_have(self, rest: Any, name: str) -> None:
+    async def test_names_that_no_topic_can_have(self, rest: Rest, name: str) -> None:
         answer = await create(rest, name)
         assert answer.status_code == 400
         assert answer.json()["code"] in {"INVALID_REQUEST", "INVALID_TOPIC_EXCEPTION"}
 
-    async def test_numbers_and_assignments_exclude_each_other(self, rest: Any) -> None:
+    async def test_numbers_and_assignments_exclude_each_other(self, rest: Rest) -> None:
         assert_problem(await create(rest, partitions=1, assignments=[[1]]), 400, "INVALID_REQUEST", "assignments")
         assert (await create(rest, assignments=[[1], [2]])).status_code == 201
 
-    async def test_pages(self, rest: Any) -> None:
+    async def test_pages(self, rest: Rest) -> None:
         for n in range(5):
             await create(rest, f"t{n}")
         seen, after = [], ""
@@ -134,14 +142,14 @@ class TestTopics:
         assert seen == [f"t{n}" for n in range(5)]
         assert after is None
 
-    async def test_deleting_wants_the_name_twice(self, rest: Any) -> None:
+    async def test_deleting_wants_the_name_twice(self, rest: Rest) -> None:
         await create(rest)
         for wrong in ("", "?confirm=", "?confirm=T", "?confirm=true"):
             assert_problem(await rest.client.delete(f"/v1/topics/t{wrong}"), 400, "INVALID_REQUEST", "?confirm=t")
         assert (await rest.client.delete("/v1/topics/t?confirm=t")).status_code == 204
         assert_problem(await rest.client.delete("/v1/topics/t?confirm=t"), 404, "UNKNOWN_TOPIC_OR_PARTITION")
 
-    async def test_settings(self, rest: Any) -> None:
+    async def test_settings(self, rest: Rest) -> None:
         await create(rest)
         changed = await rest.client.patch("/v1/topics/t/configs", json={"set": {"retention.ms": "5"}})
         entry = next(c for c in changed.json()["configs"] if c["name"] == "retention.ms")
@@ -160,22 +168,22 @@ class TestTopics:
             ({"sett": {}}, "INVALID_REQUEST"),
         ],
     )
-    async def test_settings_that_are_refused(self, rest: Any, change: dict[str, Any], code: str) -> None:
+    async def test_settings_that_are_refused(self, rest: Rest, change: dict[str, Any], code: str) -> None:
         await create(rest)
         assert_problem(await rest.client.patch("/v1/topics/t/configs", json=change), 400, code)
 
-    async def test_partitions_are_only_added(self, rest: Any) -> None:
+    async def test_partitions_are_only_added(self, rest: Rest) -> None:
         await create(rest)
         added = await rest.client.post("/v1/topics/t/partitions", json={"partitions": 3})
         assert len(added.json()["partitions"]) == 3
         fewer = await rest.client.post("/v1/topics/t/partitions", json={"partitions": 2})
         assert_problem(fewer, 400, "INVALID_PARTITIONS")
 
-    async def test_trimming_is_told_per_partition(self, rest: Any) -> None:
-        await create(rest, partitions=3)
-        topic_id = rest.cluster.image.topic_ids["t"]
-        rest.cluster.ends = {PartitionId(topic_id, n): 10 for n in range(3)}
-        rest.cluster.lead("t", 2, -1)
+    async def test_trimming_is_told_per_partition(self, rest: Rest) -> None:
+        await create(rest, assignments=[[1], [1], [2]])
+        for partition in range(3):
+            await rest.world.fill("t", partition, 10)
+        rest.world.lab.stop(2)
         wanted = [{"partition": 0, "offset": 4}, {"partition": 1, "offset": 99}, {"partition": 2, "offset": -1}]
         results = (await rest.client.post("/v1/topics/t/trim", json={"partitions": wanted})).json()["partitions"]
         assert results[0] == {"partition": 0, "log_start_offset": 4, "error": None}
@@ -185,8 +193,8 @@ class TestTopics:
 
 
 class TestMessages:
-    async def test_there_and_back_in_every_form(self, rest: Any) -> None:
-        await create(rest, partitions=2)
+    async def test_there_and_back_in_every_form(self, rest: Rest) -> None:
+        await create(rest, partitions=1)
         records = [
             {"value": "plain", "key": {"text": "k"}},
             {"value": {"json": {"a": [1, None, "ü"]}}, "headers": [{"name": "h", "value": {"text": "v"}}]},
@@ -212,30 +220,30 @@ class TestMessages:
         raw = (await rest.client.get("/v1/topics/t/partitions/0/records?form=base64&limit=1")).json()
         assert raw["records"][0]["key"] == {"base64": "aw=="}
 
-    async def test_latest_is_where_nothing_is_yet(self, rest: Any) -> None:
+    async def test_latest_is_where_nothing_is_yet(self, rest: Rest) -> None:
         await create(rest)
         await rest.client.post("/v1/topics/t/records", json={"records": [{"value": "x"}]})
         latest = (await rest.client.get("/v1/topics/t/partitions/0/records?offset=latest")).json()
         assert latest == {"records": [], "next_offset": 1}
 
-    async def test_bytes_are_bounded_but_for_the_first(self, rest: Any) -> None:
+    async def test_bytes_are_bounded_but_for_the_first(self, rest: Rest) -> None:
         await create(rest)
         await rest.client.post("/v1/topics/t/records", json={"records": [{"value": "x" * 50}] * 3})
         page = (await rest.client.get("/v1/topics/t/partitions/0/records?bytes_max=1")).json()
         assert len(page["records"]) == 1
 
     @pytest.mark.parametrize("offset", ["-1", "1e3", "٣", "first", "99999999999999999999", str(2**63)])
-    async def test_offsets_that_are_none(self, rest: Any, offset: str) -> None:
+    async def test_offsets_that_are_none(self, rest: Rest, offset: str) -> None:
         await create(rest)
         answer = await rest.client.get("/v1/topics/t/partitions/0/records", params={"offset": offset})
         assert_problem(answer, 400, "INVALID_REQUEST")
 
-    async def test_out_of_range(self, rest: Any) -> None:
+    async def test_out_of_range(self, rest: Rest) -> None:
         await create(rest)
         answer = await rest.client.get("/v1/topics/t/partitions/0/records?offset=7")
         assert_problem(answer, 400, "OFFSET_OUT_OF_RANGE")
 
-    async def test_unknown_topics_and_partitions(self, rest: Any) -> None:
+    async def test_unknown_topics_and_partitions(self, rest: Rest) -> None:
         await create(rest)
         one = {"records": [{"value": "x"}]}
         assert_problem(
@@ -247,7 +255,7 @@ class TestMessages:
         there = {"records": [{"value": "x", "partition": 5}]}
         assert_problem(await rest.client.post("/v1/topics/t/records", json=there), 404, "UNKNOWN_TOPIC_OR_PARTITION")
 
-    async def test_broken_base64(self, rest: Any) -> None:
+    async def test_broken_base64(self, rest: Rest) -> None:
         await create(rest)
         answer = await rest.client.post("/v1/topics/t/records", json={"records": [{"value": {"base64": "%%"}}]})
         assert_problem(answer, 400, "INVALID_REQUEST", "not base64")
@@ -269,11 +277,13 @@ class TestGate:
             (b"[" * 30_000 + b"]" * 30_000, "nested deeper"),
         ],
     )
-    async def test_bodies_without_one_meaning(self, rest: Any, body: bytes, says: str) -> None:
+    async def test_bodies_without_one_meaning(self, rest: Rest, body: bytes, says: str) -> None:
         answer = await rest.client.post("/v1/topics", content=body, headers={"content-type": "application/json"})
         assert_problem(answer, 400, "INVALID_REQUEST", says)
 
-    async def test_a_body_without_an_end_is_not_read_for_ever(self, rest: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_body_without_an_end_is_not_read_for_ever(
+        self, rest: Rest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(json_gate, "DRAIN_BYTES_MAX", 100_000)
         taken = 0
 
@@ -288,11 +298,11 @@ class TestGate:
         assert taken < 20
 
     @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", ""])
-    async def test_only_json(self, rest: Any, content_type: str) -> None:
+    async def test_only_json(self, rest: Rest, content_type: str) -> None:
         answer = await rest.client.post("/v1/topics", content=b"{}", headers={"content-type": content_type})
         assert_problem(answer, 415, "INVALID_REQUEST", "content type")
 
-    async def test_a_request_whose_body_does_not_come_is_not_carried_out(self, rest: Any) -> None:
+    async def test_a_request_whose_body_does_not_come_is_not_carried_out(self, rest: Rest) -> None:
         sent: list[Any] = []
         messages = iter([{"type": "http.request", "body": b"", "more_body": True}, {"type": "http.disconnect"}])
 
@@ -306,7 +316,7 @@ class TestGate:
         scope = {"type": "http", "method": "POST", "path": "/v1/brokers/1/drain", "headers": headers}
         await rest.app({**scope, "query_string": b"", "root_path": "", "http_version": "1.1"}, receive, send)
         assert sent == []
-        assert not rest.cluster.image.nodes[NodeKey(Role.BROKER, NodeId(1))].drained
+        assert not rest.world.image.nodes[NodeKey(Role.BROKER, NodeId(1))].drained
 
 
 CHANGES = [
@@ -316,20 +326,19 @@ CHANGES = [
     ("PATCH", "/v1/cluster/configs"),
     ("PUT", "/v1/cluster"),
 ]
-JSON = {"content-type": "application/json"}
 
 
 class TestForeignPages:
     @pytest.mark.parametrize(("method", "path"), CHANGES)
     async def test_what_is_changed_needs_a_content_type_that_no_form_has(
-        self, rest: Any, method: str, path: str
+        self, rest: Rest, method: str, path: str
     ) -> None:
         await create(rest)
         for content_type in ("", "text/plain", "multipart/form-data", "application/x-www-form-urlencoded"):
             answer = await rest.client.request(method, path, headers={"content-type": content_type})
             assert_problem(answer, 415, "INVALID_REQUEST", "content type")
         assert (await rest.client.get("/v1/topics/t")).status_code == 200
-        assert not rest.cluster.image.nodes[NodeKey(Role.BROKER, NodeId(1))].drained
+        assert not rest.world.image.nodes[NodeKey(Role.BROKER, NodeId(1))].drained
 
     @pytest.mark.parametrize(("method", "path"), CHANGES)
     @pytest.mark.parametrize(
@@ -346,12 +355,12 @@ class TestForeignPages:
         ],
     )
     async def test_pages_of_others_change_nothing(
-        self, rest: Any, method: str, path: str, said: dict[str, str]
+        self, rest: Rest, method: str, path: str, said: dict[str, str]
     ) -> None:
         await create(rest)
         assert_problem(await rest.client.request(method, path, headers=JSON | said), 403, "INVALID_REQUEST", "page")
         assert (await rest.client.get("/v1/topics/t")).status_code == 200
-        assert not rest.cluster.image.nodes[NodeKey(Role.BROKER, NodeId(1))].drained
+        assert not rest.world.image.nodes[NodeKey(Role.BROKER, NodeId(1))].drained
 
     @pytest.mark.parametrize(
         "said",
@@ -362,7 +371,7 @@ class TestForeignPages:
             {"host": "127.0.0.1:9480", "origin": "https://headrace.example"},
         ],
     )
-    async def test_its_own_page_and_programs_do(self, rest: Any, said: dict[str, str]) -> None:
+    async def test_its_own_page_and_programs_do(self, rest: Rest, said: dict[str, str]) -> None:
         drained = await rest.client.post("/v1/brokers/1/drain", headers=JSON | said)
         assert drained.status_code == 200, drained.text
 
@@ -371,7 +380,7 @@ class TestForeignPages:
         ["evil.example", "evil.example:9480", "127.0.0.1.evil.example", "localhost.evil.example", "", "[::1", "a:b"],
     )
     @pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
-    async def test_names_that_nobody_set_are_not_answered(self, rest: Any, host: str, method: str) -> None:
+    async def test_names_that_nobody_set_are_not_answered(self, rest: Rest, host: str, method: str) -> None:
         answer = await rest.client.request(method, "/v1/cluster", headers={"host": host, **JSON})
         assert answer.status_code == 421
         if method != "HEAD":
@@ -385,15 +394,24 @@ class TestForeignPages:
             *("headrace.example", "Headrace.Example:443", "headrace.example."),
         ],
     )
-    async def test_this_machine_addresses_and_names_that_were_set_are(self, rest: Any, host: str) -> None:
+    async def test_this_machine_addresses_and_names_that_were_set_are(self, rest: Rest, host: str) -> None:
         assert (await rest.client.get("/v1/cluster", headers={"host": host})).status_code == 200
 
     async def test_any_name_where_that_was_set(self) -> None:
         assert Hosts.of(["*"]).has("evil.example")
 
 
+def fail(rest: Rest, failure: Exception) -> None:
+    """From now on the cluster cannot be described."""
+
+    async def describe_cluster(_: Any) -> Any:
+        raise failure
+
+    rest.world.controllers.describe_cluster = describe_cluster
+
+
 class TestErrors:
-    async def test_no_such_path_and_method(self, rest: Any) -> None:
+    async def test_no_such_path_and_method(self, rest: Rest) -> None:
         assert_problem(await rest.client.get("/v2/nothing"), 404, "INVALID_REQUEST")
         answer = await rest.client.put("/v1/cluster", headers=JSON)
         assert_problem(answer, 405, "INVALID_REQUEST")
@@ -409,12 +427,12 @@ class TestErrors:
             ("/docs", "GET, HEAD"),
         ],
     )
-    async def test_all_verbs_of_a_path_are_named(self, rest: Any, path: str, allow: str) -> None:
+    async def test_all_verbs_of_a_path_are_named(self, rest: Rest, path: str, allow: str) -> None:
         answer = await rest.client.request("OPTIONS", path)
         assert_problem(answer, 405, "INVALID_REQUEST")
         assert answer.headers["allow"] == allow
 
-    async def test_every_path_that_can_be_read_has_a_head(self, rest: Any) -> None:
+    async def test_every_path_that_can_be_read_has_a_head(self, rest: Rest) -> None:
         await create(rest)
         paths = [p for p, verbs in (await rest.client.get("/openapi.json")).json()["paths"].items() if "get" in verbs]
         for path in [*(re.sub(r"{(partition|broker)\w*}", "1", p).replace("{topic}", "t") for p in paths), "/docs"]:
@@ -424,7 +442,7 @@ class TestErrors:
             assert head.headers["content-type"] == got.headers["content-type"], path
         assert (await rest.client.head("/nothing")).status_code == 404
 
-    async def test_every_malformed_field_is_named(self, rest: Any) -> None:
+    async def test_every_malformed_field_is_named(self, rest: Rest) -> None:
         body = assert_problem(await create(rest, partitions=0, replication_factor="x"), 400, "INVALID_REQUEST")
         assert [e["where"] for e in body["errors"]] == ["body/partitions", "body/replication_factor"]
 
@@ -438,13 +456,13 @@ class TestErrors:
             (Internal("a bug"), 500, False),
         ],
     )
-    async def test_one_mapping(self, rest: Any, failure: Any, status: int, retriable: bool) -> None:
-        rest.cluster.failure = failure
+    async def test_one_mapping(self, rest: Rest, failure: Any, status: int, retriable: bool) -> None:
+        fail(rest, failure)
         body = assert_problem(await rest.client.get("/v1/cluster"), status, failure.code.name)
         assert body["retriable"] is retriable
 
-    async def test_a_bug_is_logged_and_not_told(self, rest: Any, caplog: pytest.LogCaptureFixture) -> None:
-        rest.cluster.failure = KeyError("the secret inside")
+    async def test_a_bug_is_logged_and_not_told(self, rest: Rest, caplog: pytest.LogCaptureFixture) -> None:
+        fail(rest, KeyError("the secret inside"))
         body = assert_problem(await rest.client.get("/v1/cluster"), 500, "UNKNOWN_SERVER_ERROR")
         assert "secret" not in str(body)
         assert any(r.exc_info and "secret" in str(r.exc_info[1]) for r in caplog.records)
@@ -463,14 +481,14 @@ def contrast(one: str, other: str) -> float:
 
 
 class TestHealthAndDocs:
-    async def test_health(self, rest: Any) -> None:
+    async def test_health(self, rest: Rest) -> None:
         assert (await rest.client.get("/health/live")).json() == {"status": "ok"}
         assert (await rest.client.get("/health/ready")).json() == {"status": "ok"}
         rest.ready[0] = False
         assert_problem(await rest.client.get("/health/ready"), 503, "METADATA_UNAVAILABLE")
         assert (await rest.client.get("/health/live")).status_code == 200
 
-    async def test_the_docs_page_loads_nothing_from_elsewhere(self, rest: Any) -> None:
+    async def test_the_docs_page_loads_nothing_from_elsewhere(self, rest: Rest) -> None:
         page = await rest.client.get("/docs")
         assert page.status_code == 200
         assert "http://" not in page.text
@@ -483,7 +501,7 @@ class TestHealthAndDocs:
             assert min(contrast(color, background) for color in colors) >= 4.5
         assert "default-src 'none'" in page.headers["content-security-policy"]
 
-    async def test_every_operation_is_described(self, rest: Any) -> None:
+    async def test_every_operation_is_described(self, rest: Rest) -> None:
         api = (await rest.client.get("/openapi.json")).json()
         operations = [(path, m, op) for path, methods in api["paths"].items() for m, op in methods.items()]
         assert len(operations) >= 20
@@ -494,33 +512,10 @@ class TestHealthAndDocs:
             assert "422" not in operation["responses"], (method, path)
 
 
-async def test_requests_are_measured_by_route() -> None:
-    from urllib.request import urlopen
-
-    import httpx
-    from services.admin.tests.twin.memory_cluster import MemoryCluster
-    from services.admin.tests.twin.memory_coordinators import MemoryCoordinators
-    from services.admin.tests.twin.memory_messages import MemoryMessages
-    from services.admin.tests.twin.memory_transactions import MemoryTransactions
-
-    from headrace_admin.config import Limits, TransactionLimits
-    from headrace_admin.engine.administration import Administration
-    from headrace_admin.engine.messages import Messages
-    from headrace_admin.rpc.engines import Engines, Ports
-    from headrace_admin.rpc.rest import rest_app
-    from headrace_common.core.ids import Endpoint
-    from headrace_common.runtime.clock import SystemClock
-    from headrace_common.runtime.metrics import open_metrics
-
-    cluster = MemoryCluster()
-    engine = Administration(cluster, cluster, cluster)
+async def test_requests_are_measured_by_route(rest: Rest) -> None:
     with open_metrics("admin", 1, Endpoint("127.0.0.1", 0)) as metrics:
-        messages = Messages(MemoryMessages(), cluster, Limits())
-        ports = Ports(MemoryCoordinators(cluster), MemoryTransactions(cluster), SystemClock())
-        engines = Engines.over(engine, messages, ports, TransactionLimits())
-        app = rest_app(engines, Limits(), ready=lambda: True, hosts=Hosts(), meter=metrics.meter)
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        app = rest_app(rest.world.engines, LIMITS, ready=lambda: True, hosts=Hosts(), meter=metrics.meter)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
             for path in ("/v1/topics/a", "/v1/topics/b", "/nothing"):
                 assert (await client.get(path)).status_code == 404
         text = urlopen(f"http://{metrics.endpoint}/metrics", timeout=10).read().decode()
