@@ -162,7 +162,7 @@ def _extra(intake: Intake, view: View, count: int, headers: Any, partition: Any,
             headers = [check_headers(each) for each in headers]
         _same_length("headers", headers, count)
     if partition is not None:
-        partition = _checked_partitions(view, partition, count)
+        partition = _check_partitions(view, partition, count)
     if timestamps_ms is not None:
         if not isinstance(timestamps_ms, int):
             _same_length("timestamps_ms", timestamps_ms, count)
@@ -180,7 +180,7 @@ def _least(timestamps_ms: Any) -> int:
     return min(timestamps_ms, default=0)
 
 
-def _checked_partitions(view: View, given: Any, count: int) -> Any:
+def _check_partitions(view: View, given: Any, count: int) -> Any:
     """One for all, or an array of one for each, in which -1 leaves it to the key."""
     if isinstance(given, int):
         low = high = given
@@ -229,11 +229,11 @@ def _list_slices(intake: Intake, view: View, values: list[Any], keys: list[Any] 
     rows = max(1, count * bytes_max // total)
     for start in range(0, count, rows):
         end = min(start + rows, count)
-        made += _bounded(values, keys, extra, sizes, start, end, bytes_max)
+        made += _halve(values, keys, extra, sizes, start, end, bytes_max)
     return made
 
 
-def _bounded(
+def _halve(
     values: list[Any], keys: list[Any] | None, extra: Extra, sizes: list[int], start: int, end: int, bytes_max: int
 ) -> list[Slice]:
     """Rows ``start`` to ``end``, halved until no slice is far above ``bytes_max``."""
@@ -241,8 +241,8 @@ def _bounded(
     if size > 2 * bytes_max and end - start > 1:
         middle = (start + end) // 2
         return [
-            *_bounded(values, keys, extra, sizes, start, middle, bytes_max),
-            *_bounded(values, keys, extra, sizes, middle, end, bytes_max),
+            *_halve(values, keys, extra, sizes, start, middle, bytes_max),
+            *_halve(values, keys, extra, sizes, middle, end, bytes_max),
         ]
     cut_keys = None if keys is None else keys[start:end]
     return [Slice(values[start:end], cut_keys, extra.cut(start, end), size, arrow=False)]

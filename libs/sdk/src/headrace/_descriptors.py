@@ -23,7 +23,7 @@ def needing_descriptors() -> Iterator[None]:
     except (OSError, ImportError) as error:
         if not _none_left(error):
             raise
-        raise _overloaded("no file descriptor") from error
+        raise _build_error("no file descriptor") from error
 
 
 def need_descriptors(count: int) -> None:
@@ -40,13 +40,13 @@ def need_descriptors(count: int) -> None:
     except OSError as error:
         if not _none_left(error):
             raise
-        raise _overloaded(f"{len(free)} of the {count} file descriptors that a first connection takes") from error
+        raise _build_error(f"{len(free)} of the {count} file descriptors that a first connection takes") from error
     finally:
         for each in free:
             os.close(each)
 
 
-def _overloaded(left: str) -> Overloaded:
+def _build_error(left: str) -> Overloaded:
     return Overloaded(
         f"the process has {left} left ({os.strerror(errno.EMFILE)}); close some, or raise the limit (ulimit -n)"
     )

@@ -107,9 +107,9 @@ class RecordRules:
         value, key = self._value_bytes(value), self._key_bytes(key)
         pairs = check_headers(headers)
         if self._tracing:
-            pairs = _traced(pairs)
+            pairs = _add_trace(pairs)
         if partition is None and self._per_record:
-            partition = self._placed(view, key)
+            partition = self._place(view, key)
         if partition is not None:
             self._check_partition(view, partition)
         if timestamp_ms is not None:
@@ -120,7 +120,7 @@ class RecordRules:
         self.check_size(view, size)
         return Row(value, key, pairs, partition, timestamp_ms, size)
 
-    def _placed(self, view: View, key: bytes | None) -> int | None:
+    def _place(self, view: View, key: bytes | None) -> int | None:
         try:
             placed = self._partitioner(view.name, key, view.partitions)
         except HeadraceError:
@@ -169,7 +169,7 @@ class RecordRules:
 
     def place_many(self, view: View, keys: list[bytes | None]) -> list[int]:
         """Ask the application's partitioner for each key; -1: the sticky partition."""
-        placed = [self._placed(view, key) for key in keys]
+        placed = [self._place(view, key) for key in keys]
         return [-1 if each is None else each for each in placed]
 
 
@@ -204,7 +204,7 @@ def _check_timestamp(timestamp_ms: Any) -> None:
         raise Rejected(f"timestamp_ms is milliseconds since the epoch, 0 or more, not {timestamp_ms!r}")
 
 
-def _traced(pairs: list[Header] | None) -> list[Header] | None:
+def _add_trace(pairs: list[Header] | None) -> list[Header] | None:
     parent = current()
     if parent is None or any(name == "traceparent" for name, _ in pairs or ()):
         return pairs

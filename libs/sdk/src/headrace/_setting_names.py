@@ -1,8 +1,8 @@
 """
 Settings by the names that people bring: Kafka's with dots, and those of other clients that are something else here.
 
-``read_settings`` takes dots for underscores and asks ``said_of`` about names that it does not know. ``split`` takes the
-cluster's addresses out of what a client was given: confluent-kafka passes a dict as the only argument::
+``read_settings`` takes dots for underscores and asks ``explain_setting`` about names that it does not know. ``split``
+takes the cluster's addresses out of what a client was given: confluent-kafka passes a dict as the only argument::
 
     >>> split({"bootstrap.servers": "kafka:9292", "linger.ms": 20}, {})
     ('kafka:9292', {'linger.ms': 20})
@@ -80,7 +80,7 @@ _ELSEWHERE: Final[Mapping[str, str]] = {
 """By name with underscores."""
 
 
-def said_of(name: str) -> str | None:
+def explain_setting(name: str) -> str | None:
     """What to do about a setting of another client; None: nobody knows it."""
     plain = name.replace(".", "_")
     if plain.startswith(("ssl_", "sasl_")) or plain in ("security_protocol", "enable_ssl_certificate_verification"):

@@ -157,7 +157,7 @@ class ConsumerSettings(ClientSettings):
         wrong: list[str] = []
         names: list[str] = []
         classic = [name for name in ASSIGNORS if name != "uniform"]
-        for each in _listed(given):
+        for each in _split_names(given):
             if isinstance(each, str):
                 names.append(each)
                 if each not in classic:
@@ -184,7 +184,7 @@ class ConsumerSettings(ClientSettings):
     @property
     def assignors(self) -> dict[str, Assignor | None]:
         """By name, in the order of preference; None: one that is built in."""
-        listed = _listed(self.partition_assignment_strategy)
+        listed = _split_names(self.partition_assignment_strategy)
         return {
             each if isinstance(each, str) else each.name: None if isinstance(each, str) else each for each in listed
         }
@@ -259,6 +259,6 @@ _OF_CONSUMERS_ONLY: Final = frozenset(
 )
 
 
-def _listed(given: Any) -> list[Any]:
+def _split_names(given: Any) -> list[Any]:
     """One name alone does for a list of it."""
     return [name.strip() for name in given.split(",")] if isinstance(given, str) else list(given)

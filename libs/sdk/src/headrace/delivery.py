@@ -95,7 +95,7 @@ class Delivery:
             if self._chunk.home.thread == threading.get_ident():
                 raise Rejected("this thread delivers the record, so it cannot wait here; await it, or use a callback")
             settled = threading.Event()
-            _when_settled(self._chunk, self._row, settled.set)
+            _call_when_settled(self._chunk, self._row, settled.set)
             if not self._wait(settled, timeout):
                 raise WaitTimedOut(f"not acknowledged within {timeout:g} s; it is still on its way")
         return _metadata(self._chunk, self._row)
@@ -124,7 +124,7 @@ class Delivery:
         Call ``callback(delivery)`` once it is done: at once, or on the client's own thread; be quick there. Callbacks
         of one partition are called in the order in which its records were sent. What one raises is logged.
         """
-        _when_settled(self._chunk, self._row, partial(self._call_back, callback))
+        _call_when_settled(self._chunk, self._row, partial(self._call_back, callback))
 
     def _call_back(self, callback: Callable[[Delivery], object]) -> None:
         found = self._chunk.locate(self._row)
@@ -135,7 +135,7 @@ class Delivery:
         if not _done(self._chunk, self._row):
             loop = asyncio.get_running_loop()
             future = loop.create_future()
-            _when_settled(self._chunk, self._row, lambda: _wake(loop, future))
+            _call_when_settled(self._chunk, self._row, lambda: _wake(loop, future))
             yield from future
         return _metadata(self._chunk, self._row)
 
@@ -226,7 +226,7 @@ def _metadata(chunk: Chunk, row: int) -> RecordMetadata:
     return RecordMetadata(batch.topic, batch.partition, offset, batch.timestamp(place))
 
 
-def _when_settled(chunk: Chunk, row: int, then: Callable[[], object]) -> None:
+def _call_when_settled(chunk: Chunk, row: int, then: Callable[[], object]) -> None:
     """
     Call ``then`` once the fate of the row is told: now, or in its turn.
 
@@ -256,20 +256,20 @@ def _await_turn(holder: Chunk | Batch, watcher: Watcher) -> None:
     heappush(holder.watchers, watcher)
 
 
-def batch_told(batch: Batch, then: Callable[[], object]) -> None:
+def call_when_told(batch: Batch, then: Callable[[], object]) -> None:
     """Call ``then`` once all who wait for records of ``batch`` were told; at once if they were. On the loop."""
     if batch.parts is not None:
         first, second = batch.parts
-        batch_told(first, partial(batch_told, second, then))
+        call_when_told(first, partial(call_when_told, second, then))
         return
     with _guard.lock:
         if batch.told < END:
-            _await_turn(batch, Watcher(END, next(_numbers), partial(batch_told, batch, then)))
+            _await_turn(batch, Watcher(END, next(_numbers), partial(call_when_told, batch, then)))
             return
     then()
 
 
-def all_told(batches: Sequence[Batch], then: Callable[[], object]) -> None:
+def call_when_all_told(batches: Sequence[Batch], then: Callable[[], object]) -> None:
     """Call ``then`` once that is so for all. On the loop."""
     left = len(batches)
 
@@ -280,7 +280,7 @@ def all_told(batches: Sequence[Batch], then: Callable[[], object]) -> None:
             then()
 
     for batch in batches:
-        batch_told(batch, one_less)
+        call_when_told(batch, one_less)
     if not batches:
         then()
 

@@ -35,7 +35,7 @@ from headrace._setting_names import Servers, split
 from headrace._transaction_calls import TransactionCalls
 from headrace._waits import check_seconds
 from headrace.aio._engine import ProducerEngine
-from headrace.aio.producer import INTERRUPTED_SECONDS, _dial, exhausted
+from headrace.aio.producer import INTERRUPTED_SECONDS, _dial, explain_exhaustion
 from headrace.delivery import Delivery
 from headrace.errors import HeadraceError, UnknownTopicOrPartition, WaitTimedOut
 from headrace.finding import bootstrap_addresses
@@ -79,11 +79,11 @@ class Producer(BulkCalls, TransactionCalls):
         self._token = self._intake.token
         self._fast = self._intake.fast
         self._thread = _runtime.loop_thread()
-        self._thread.call(self._started())
+        self._thread.call(self._start_engine())
         self._closed = False
         _runtime.enroll(self)
 
-    async def _started(self) -> None:
+    async def _start_engine(self) -> None:
         self._engine.start()
 
     def send(
@@ -177,7 +177,7 @@ class Producer(BulkCalls, TransactionCalls):
         if added is not None:
             return added
         if self._thread.here:
-            raise exhausted(self._settings, size)  # waiting here would stop what makes room
+            raise explain_exhaustion(self._settings, size)  # waiting here would stop what makes room
         deadline = clocks.monotonic() + self._settings.max_block_ms / 1_000
         while True:
             room = threading.Event()
@@ -185,7 +185,7 @@ class Producer(BulkCalls, TransactionCalls):
             if added is not None:
                 return added
             if not room.wait(max(0.0, deadline - clocks.monotonic())):
-                raise exhausted(self._settings, size)
+                raise explain_exhaustion(self._settings, size)
 
     def flush(self, timeout: float | None = None) -> None:
         """

@@ -94,10 +94,10 @@ class RangeReader(Lifetime):
     ) -> None:
         read = reading_settings(self._KIND, settings)
         addresses = bootstrap_addresses(bootstrap_servers)
-        self._columns = _checked_columns(columns)
+        self._columns = _check_columns(columns)
         self._queue = RangeQueue(ranges)
-        self._topic_ids = _checked_ids(topic_ids or {})
-        self._poll_timeout_ms = _checked_timeout(
+        self._topic_ids = _parse_ids(topic_ids or {})
+        self._poll_timeout_ms = _check_timeout(
             read.default_api_timeout_ms if poll_timeout_ms is None else poll_timeout_ms
         )
         self._left_at_end: list[tuple[str, int, int, int]] | None = None
@@ -150,13 +150,13 @@ class RangeReader(Lifetime):
         if not self._started:
             self._ask(self._reading.read_ranges(self._queue.now(), self._topic_ids))
             self._started = True
-        waited_since_ms, heard = self._clock.monotonic_ms(), self._heard()
+        waited_since_ms, heard = self._clock.monotonic_ms(), self._sum_progress()
         while True:
             self._arrived.clear()
             table = self._take()
             if len(table) or not self._go_on():
                 return table if len(table) else None
-            now_ms, hears = self._clock.monotonic_ms(), self._heard()
+            now_ms, hears = self._clock.monotonic_ms(), self._sum_progress()
             if hears != heard:
                 waited_since_ms, heard = now_ms, hears
             left_ms = waited_since_ms + self._poll_timeout_ms - now_ms
@@ -170,7 +170,7 @@ class RangeReader(Lifetime):
             return self._out.take_table(None, self._columns)
         except NoPosition:
             self._check_usable()  # closing takes the positions away
-            names = sorted({tp.topic for tp, _ in self._queue.left()})
+            names = sorted({tp.topic for tp, _ in self._queue.list_left()})
             text = f"{', '.join(names[:NAMED_MAX])}: deleted, and created again: what was to be read is gone"
             raise UnknownTopicOrPartition(text) from None
         except PositionOutOfRange as error:
@@ -187,7 +187,7 @@ class RangeReader(Lifetime):
         self._out.go_on({tp: self._queue.done(tp) for tp in ended})
         return len(ended) < len(now) or bool(self._queue.now())
 
-    def _heard(self) -> int:
+    def _sum_progress(self) -> int:
         """Another number whenever a broker has told something of the ranges."""
         partitions, now = self._out.core.partitions, self._queue.now()
         known = (partitions.get(tp) for tp in now)  # none of them once another thread has closed this
@@ -208,7 +208,7 @@ class RangeReader(Lifetime):
             return self._left_at_end
         partitions, now = self._out.core.partitions, self._queue.now()
         left: list[tuple[str, int, int, int]] = []
-        for tp, (start, end) in self._queue.left():
+        for tp, (start, end) in self._queue.list_left():
             partition = partitions.get(tp) if (start, end) == now[tp] else None
             at = start if partition is None or partition.position is None else partition.position
             if at < end:
@@ -225,10 +225,10 @@ class RangeReader(Lifetime):
     def __repr__(self) -> str:
         if self._closed or self._abandoned:
             return "<headrace.RangeReader: closed>"
-        return f"<headrace.RangeReader: {len(self._queue.left())} ranges left>"
+        return f"<headrace.RangeReader: {len(self._queue.list_left())} ranges left>"
 
 
-def _checked_columns(given: Sequence[str] | None) -> tuple[str, ...]:
+def _check_columns(given: Sequence[str] | None) -> tuple[str, ...]:
     if given is None:
         return TABLE_COLUMNS
     names = tuple(given)
@@ -238,14 +238,14 @@ def _checked_columns(given: Sequence[str] | None) -> tuple[str, ...]:
     return names
 
 
-def _checked_timeout(given: Any) -> float:
+def _check_timeout(given: Any) -> float:
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < math.inf:
         raise InvalidConfig(f"poll_timeout_ms takes a number of ms above 0, not {given!r}")
     check_wait_ms(given, "poll_timeout_ms")
     return float(given)
 
 
-def _checked_ids(given: Mapping[str, str]) -> dict[str, TopicId]:
+def _parse_ids(given: Mapping[str, str]) -> dict[str, TopicId]:
     try:
         return {topic: TopicId(bytes.fromhex(digits)) for topic, digits in given.items()}
     except (ValueError, TypeError):

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, get_args
 
-from headrace._setting_names import said_of
+from headrace._setting_names import explain_setting
 from headrace.setting_types import Acks, CompressionType, Partitioner, SerializerName
 from headrace_common.core.bounds import find_problem, setting
 from headrace_common.core.errors import InvalidConfig
@@ -186,7 +186,7 @@ def read_settings(kind: type[S], given: Mapping[str, Any]) -> S:
     for written, value in given.items():
         name = aliases.get(written, written.replace(".", "_"))
         if name not in known:
-            wrong.append(said_of(written) or _unknown(written, [*known, *aliases]))
+            wrong.append(explain_setting(written) or _unknown(written, [*known, *aliases]))
             continue
         problem = _problem(name, value, known[name])
         if problem:

@@ -423,7 +423,7 @@ def test_a_batch_that_cannot_be_decoded_is_fetched_again_from_the_position() -> 
     plan = core.fetch(A)
     core.answers.take(plan, [answer_for(plan, K0, log)], 0.0)
     opened = core.next_batch()
-    told = core.damaged(opened, opened.epoch, 1, CorruptBatch("rubbish"))
+    told = core.meet_damage(opened, opened.epoch, 1, CorruptBatch("rubbish"))
     assert str(told) == "t-0@1: rubbish; reading can go on at offset 2, see Consumer.skip_batch()"
     assert core.partitions[T0].stuck_at == (1, 2, told)
     on_wire = core.fetch(A)
@@ -437,7 +437,7 @@ def test_a_record_that_the_application_could_not_take_is_no_unreadable_batch() -
     core.answers.take(plan, [answer_for(plan, K0, log)], 0.0)
     opened = core.next_batch()
     own = Rejected("no JSON")
-    assert core.damaged(opened, opened.epoch, 0, own) is own
+    assert core.meet_damage(opened, opened.epoch, 0, own) is own
     assert core.partitions[T0].unreadable is None
 
 
@@ -449,7 +449,7 @@ def test_a_skip_goes_on_behind_the_batch_and_a_rewind_before_it() -> None:
     core.answers.take(plan, [answer_for(plan, K0, log)], 0.0)
     assert hand_out(core) == (T0, [0, 1])
     opened = core.next_batch()
-    core.damaged(opened, opened.epoch, 2, CorruptBatch("rubbish"))
+    core.meet_damage(opened, opened.epoch, 2, CorruptBatch("rubbish"))
     assert core.skip(T0)[:2] == (2, 5)
     assert core.partitions[T0].position == 5
     assert core.partitions[T0].stuck_at is None

@@ -374,7 +374,7 @@ def test_closing_from_another_thread_ends_a_wait(memory: LabCluster) -> None:
     closing.join()
 
 
-@pytest.mark.parametrize("step", ["_take", "_go_on", "_heard"])
+@pytest.mark.parametrize("step", ["_take", "_go_on", "_sum_progress"])
 def test_a_reader_that_is_closed_at_any_step_of_another_thread_says_so_there(memory: LabCluster, step: str) -> None:
     with memory.range_reader([("t", 0, 100, 110)], poll_timeout_ms=60_000) as reader:
         taken, times = getattr(reader, step), 0
@@ -382,7 +382,7 @@ def test_a_reader_that_is_closed_at_any_step_of_another_thread_says_so_there(mem
         def closed_before(*arguments: Any) -> Any:
             nonlocal times
             times += 1
-            if times == 2 or step != "_heard":
+            if times == 2 or step != "_sum_progress":
                 closer = threading.Thread(target=reader.close)
                 closer.start()
                 closer.join(20)
@@ -396,13 +396,13 @@ def test_a_reader_that_is_closed_at_any_step_of_another_thread_says_so_there(mem
 def test_two_threads_at_once_are_refused(memory: LabCluster) -> None:
     with memory.range_reader([("t", 0, 100, 110)], poll_timeout_ms=60_000) as reader:
         entered, said = threading.Event(), list[BaseException]()
-        heard = reader._heard
+        heard = reader._sum_progress
 
         def enter() -> int:
             entered.set()
             return heard()
 
-        reader._heard = enter  # type: ignore[method-assign]  # to know when the other thread is in
+        reader._sum_progress = enter  # type: ignore[method-assign]  # to know when the other thread is in
 
         def wait() -> None:
             try:

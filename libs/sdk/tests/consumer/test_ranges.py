@@ -17,11 +17,11 @@ def test_ranges_of_a_partition_come_in_the_order_of_their_offsets() -> None:
     assert queue.done(T0) == Range(10, 20)
     assert queue.done(T1) is None
     assert queue.now() == {T0: Range(10, 20)}
-    assert queue.left() == [(T0, Range(10, 20)), (T0, Range(50, 60))]
+    assert queue.list_left() == [(T0, Range(10, 20)), (T0, Range(50, 60))]
     assert queue.done(T0) == Range(50, 60)
     assert queue.done(T0) is None
     assert not queue.now()
-    assert not queue.left()
+    assert not queue.list_left()
 
 
 def test_empty_ranges_are_nothing_to_read() -> None:

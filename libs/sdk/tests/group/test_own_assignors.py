@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace._core.own_assignors import checked_shares
+from headrace._core.own_assignors import check_shares
 from headrace.errors import Rejected
 from headrace_common.core.assignors import MemberSubscription
 from headrace_common.core.ids import TopicPartition
@@ -17,7 +17,7 @@ COUNTS = {"t": 3, "u": 1}
 
 def test_every_member_has_a_share_and_partitions_may_be_left_out() -> None:
     given = {"a": {"t": [2, 0], "u": range(1)}}
-    assert checked_shares("own", given, MEMBERS, COUNTS) == {
+    assert check_shares("own", given, MEMBERS, COUNTS) == {
         "a": {TopicPartition("t", 0), TopicPartition("t", 2), TopicPartition("u", 0)},
         "b": set(),
     }
@@ -41,6 +41,6 @@ def test_every_member_has_a_share_and_partitions_may_be_left_out() -> None:
 )
 def test_what_cannot_be_sent_to_the_group_is_refused(given: Any, text: str) -> None:
     with pytest.raises(Rejected) as raised:
-        checked_shares("own", given, MEMBERS, COUNTS)
+        check_shares("own", given, MEMBERS, COUNTS)
     assert text in str(raised.value)
     assert "'own'" in str(raised.value)

@@ -202,38 +202,38 @@ async def test_a_bootstrap_address_that_a_node_has_left_stays(transport: GrpcTra
 
 def test_what_an_older_registration_said_changes_nothing() -> None:
     nodes = Whereabouts()
-    assert nodes.learned(answer((1, 5, "a:1"))) == {}
-    assert nodes.learned(answer((1, 7, "b:1"))) == {ONE: "a:1"}
-    assert nodes.learned(answer((1, 5, "a:1"))) == {}, "from a broker that lags"
+    assert nodes.learn(answer((1, 5, "a:1"))) == {}
+    assert nodes.learn(answer((1, 7, "b:1"))) == {ONE: "a:1"}
+    assert nodes.learn(answer((1, 5, "a:1"))) == {}, "from a broker that lags"
     assert nodes.brokers == {ONE: "b:1"}
-    assert nodes.learned(answer((1, 1, "c:1"), cluster="other")) == {ONE: "b:1"}, "epochs of another cluster"
+    assert nodes.learn(answer((1, 1, "c:1"), cluster="other")) == {ONE: "b:1"}, "epochs of another cluster"
     assert nodes.addresses == {"c:1"}
 
 
 def test_restored_metadata_says_where_nodes_are_though_its_epochs_are_low() -> None:
     nodes = Whereabouts()
-    nodes.learned(answer((1, 700, "a:1"), (2, 701, "b:2"), incarnation=b"a", revision=5_000))
-    assert nodes.learned(answer((1, 3, "c:1"), incarnation=b"a", revision=4)) == {}, "a broker that lags"
-    assert nodes.learned(answer((1, 3, "c:1"), incarnation=b"b", revision=4)) == {ONE: "a:1"}
-    assert nodes.learned(answer((1, 2, "d:1"), incarnation=b"b", revision=3)) == {}, "now that one's epochs count"
-    assert nodes.learned(answer((2, 4, "c:2"), incarnation=b"b", revision=5)) == {NodeId(2): "b:2"}, "told of later"
+    nodes.learn(answer((1, 700, "a:1"), (2, 701, "b:2"), incarnation=b"a", revision=5_000))
+    assert nodes.learn(answer((1, 3, "c:1"), incarnation=b"a", revision=4)) == {}, "a broker that lags"
+    assert nodes.learn(answer((1, 3, "c:1"), incarnation=b"b", revision=4)) == {ONE: "a:1"}
+    assert nodes.learn(answer((1, 2, "d:1"), incarnation=b"b", revision=3)) == {}, "now that one's epochs count"
+    assert nodes.learn(answer((2, 4, "c:2"), incarnation=b"b", revision=5)) == {NodeId(2): "b:2"}, "told of later"
     assert nodes.brokers == {ONE: "c:1", NodeId(2): "c:2"}
 
 
 def test_a_copy_learns_of_a_restore_by_itself() -> None:
     nodes = Whereabouts()
-    nodes.learned(answer((1, 700, "a:1"), incarnation=b"a", revision=5_000))
+    nodes.learn(answer((1, 700, "a:1"), incarnation=b"a", revision=5_000))
     twin = nodes.copy()
-    assert twin.learned(answer((1, 699, "b:1"), incarnation=b"a", revision=5_000)) == {}, "it knows what was known"
+    assert twin.learn(answer((1, 699, "b:1"), incarnation=b"a", revision=5_000)) == {}, "it knows what was known"
     restored = answer((1, 3, "c:1"), incarnation=b"b", revision=4)
-    assert twin.learned(restored) == nodes.learned(restored) == {ONE: "a:1"}
+    assert twin.learn(restored) == nodes.learn(restored) == {ONE: "a:1"}
 
 
 def test_admin_services_that_are_fenced_come_last() -> None:
     nodes = Whereabouts()
     told = answer((1, 1, "a:1"), (2, 2, "b:1"), role=cluster_pb2.ADMIN)
     told.nodes[0].fenced = True
-    nodes.learned(told)
+    nodes.learn(told)
     assert nodes.admins == ["b:1", "a:1"]
 
 

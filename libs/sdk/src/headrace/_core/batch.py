@@ -167,14 +167,14 @@ class Batch:
     def _columns(self) -> RecordColumns:
         pieces = self.pieces
         if len(pieces) > 1:
-            self.pieces = pieces = [_joined(pieces)]
+            self.pieces = pieces = [_join(pieces)]
         piece = pieces[0]
         return RecordColumns(piece.values, piece.keys, piece.timestamps, piece.headers)
 
     def halves(self) -> tuple[Batch, Batch]:
         """Two batches with the records of this one, which has more than one."""
         assert self.count > 1, "a single record cannot be split"
-        piece = _joined(self.pieces) if len(self.pieces) > 1 else self.pieces[0]
+        piece = _join(self.pieces) if len(self.pieces) > 1 else self.pieces[0]
         middle = self.count // 2
         bytes_first = self.size_bytes * middle // self.count
         self.parts = (
@@ -214,7 +214,7 @@ def cut(piece: Piece, start: int, end: int, size_bytes: int) -> Piece:
     )
 
 
-def _joined(pieces: list[Piece]) -> Piece:
+def _join(pieces: list[Piece]) -> Piece:
     counts = [len(piece.values) for piece in pieces]
     keys = None
     if any(piece.keys is not None for piece in pieces):

@@ -133,7 +133,7 @@ class CommitQueue:
         What became of each partition; one that is not named was committed. ``moved_on``: the member has another
         generation or epoch than the one that the request was sent with.
         """
-        flight = self._landed()
+        flight = self._land()
         wrong = {tp: error for tp in flight.left if (error := results.get(tp)) is not None}
         flight.left = {tp: flight.left[tp] for tp in wrong}
         flight.failed = wrong
@@ -155,11 +155,11 @@ class CommitQueue:
 
     def failed(self, error: HeadraceError, now_ms: float) -> list[CommitEffect]:
         """The request as a whole failed, or could not be sent."""
-        flight = self._landed()
+        flight = self._land()
         flight.failed = dict.fromkeys(flight.left, error)
         return self._again(flight, error, _may_help(error), now_ms)
 
-    def _landed(self) -> _Flight:
+    def _land(self) -> _Flight:
         assert self._flight is not None, "an answer to a commit that nobody sent"
         assert self._sent, "one answer per request"
         self._sent = False
@@ -201,7 +201,7 @@ def _may_help(error: HeadraceError) -> bool:
     return error.retriable or error.code in _OLD_EPOCH
 
 
-def checked_offsets(
+def check_offsets(
     given: Mapping[Any, Any], positions: Mapping[TopicPartition, Committed], assigned: Collection[TopicPartition]
 ) -> dict[TopicPartition, Committed]:
     """

@@ -114,13 +114,13 @@ class BrokerFetches:
             self.dirty = False
         else:
             self.plan.max_bytes, self.plan.rebuilt = max_bytes, False
-            self.plan.changed = [self._updated(self.plan, m) for m in self.moved if m.key in self.plan.entries]
+            self.plan.changed = [self._update_entry(self.plan, m) for m in self.moved if m.key in self.plan.entries]
             self.plan.answered_bytes = 0
         self.moved.clear()
         return self.plan
 
     @staticmethod
-    def _updated(plan: FetchPlan, member: PartitionFetch) -> PlanEntry:
+    def _update_entry(plan: FetchPlan, member: PartitionFetch) -> PlanEntry:
         entry = plan.entries[member.key]
         entry.epoch, entry.offset, entry.last_epoch = member.epoch, member.fetch_offset, member.last_epoch
         entry.unreadable = member.meets_unreadable

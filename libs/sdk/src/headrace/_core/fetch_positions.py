@@ -298,7 +298,7 @@ class FetchPositions:
             self.state.ready.remove(partition)
             self.state.ready.appendleft(partition)
 
-    def damaged(self, partition: PartitionFetch, epoch: int, position: int, error: HeadraceError) -> HeadraceError:
+    def meet_damage(self, partition: PartitionFetch, epoch: int, position: int, error: HeadraceError) -> HeadraceError:
         """
         The open batch could not be decoded, or a record of it by the application; the caller raises what this returns.
         It is fetched again, from ``position``.

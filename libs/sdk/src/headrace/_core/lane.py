@@ -257,7 +257,7 @@ class Lane:
         batch.outcome = Outcome(base_offset, log_append_ms, None)
         if batch is self.sent[0]:
             self._leave(batch)
-        return self._settled(batch)
+        return self._report_outcome(batch)
 
     def lost(self, batch: Batch, error: HeadraceError, now_ms: float) -> list[Effect]:
         """No answer came: the batch may be written."""
@@ -359,12 +359,12 @@ class Lane:
         effects: list[Effect] = []
         for batch in [b for b in self.sent if b.created_ms <= limit and b.outcome is None]:
             batch.expired = True
-            effects += self._give_up(batch, self._timed_out(batch))
+            effects += self._give_up(batch, self._explain_timeout(batch))
             if not batch.in_flight:
                 self._leave(batch)
         while self.waiting and self.waiting[0].created_ms <= limit:
             batch = self.waiting.popleft()
-            effects += self._settle(batch, self._timed_out(batch))
+            effects += self._settle(batch, self._explain_timeout(batch))
         return effects
 
     def abort(self, error: HeadraceError) -> list[Effect]:
@@ -380,7 +380,7 @@ class Lane:
         self.waiting.clear()
         return effects
 
-    def _timed_out(self, batch: Batch) -> HeadraceError:
+    def _explain_timeout(self, batch: Batch) -> HeadraceError:
         fate = "it may have been written" if batch.sent else "it was never sent"
         last = f"; the last failure was: {batch.last_error}" if batch.last_error is not None else ""
         return DeliveryTimedOut(
@@ -392,8 +392,8 @@ class Lane:
         if not isinstance(error, HeadraceError):
             error = error_for(ErrorCode.INVALID_RECORD, f"the records cannot be written: {error}")
         batch.outcome = Outcome(-1, -1, error)
-        return self._settled(batch)
+        return self._report_outcome(batch)
 
-    def _settled(self, batch: Batch) -> list[Effect]:
+    def _report_outcome(self, batch: Batch) -> list[Effect]:
         batch.release()
         return [Settle(batch, batch.size_bytes)]

@@ -149,7 +149,7 @@ class Membership:
             case Broke():
                 self._broke(event.error, event.now_ms)
             case Told():
-                self._told(event.answer, event.now_ms)
+                self._take_answer(event.answer, event.now_ms)
             case TopicsSeen():
                 self._topics_seen(event)
             case Computed() | NotComputed():
@@ -324,14 +324,14 @@ class Membership:
             return
         self._left()
 
-    def _asked(self, request: Request, now_ms: float) -> None:
+    def _ask(self, request: Request, now_ms: float) -> None:
         """A heartbeat, or what does for one."""
         self._do(Send(request))
         self._beat_at_ms = now_ms + self._beat_ms
         if self._asked_ms is None:
             self._asked_ms = now_ms
 
-    def _told(self, answer: Answer, now_ms: float) -> None:
+    def _take_answer(self, answer: Answer, now_ms: float) -> None:
         if isinstance(answer, Left):
             if self.phase is Phase.LEAVING:
                 self._left()

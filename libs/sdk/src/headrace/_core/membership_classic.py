@@ -230,7 +230,7 @@ class ClassicMembership(Membership):
 
     def _beat(self, now_ms: float) -> None:
         self._beaten_in = self.generation
-        self._asked(Beat(self.member_id, self.generation), now_ms)
+        self._ask(Beat(self.member_id, self.generation), now_ms)
 
     def _say_good_bye(self, reason: str, *, coming_back: bool) -> bool:
         static = self.settings.instance_id is not None  # its place is kept for the session

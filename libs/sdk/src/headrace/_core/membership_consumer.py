@@ -80,7 +80,7 @@ class ConsumerMembership(Membership):
         )
         self._said_owned, self._said_subscription = owned, subscription
         self._news = False
-        self._asked(report, now_ms)
+        self._ask(report, now_ms)
 
     def _may_beat(self) -> bool:
         return True

@@ -18,9 +18,7 @@ USER_DATA_BYTES_MAX: Final = 1 << 20
 Shares = dict[str, frozenset[TopicPartition]]
 
 
-def checked_shares(
-    name: str, given: Any, members: Mapping[str, MemberSubscription], counts: Mapping[str, int]
-) -> Shares:
+def check_shares(name: str, given: Any, members: Mapping[str, MemberSubscription], counts: Mapping[str, int]) -> Shares:
     """
     Member id -> what it is to hold, from member id -> topic -> partition numbers.
 
@@ -44,7 +42,7 @@ def checked_shares(
     return {member: frozenset(share) for member, share in shares.items()}
 
 
-def checked_user_data(name: str, given: Any) -> bytes:
+def check_user_data(name: str, given: Any) -> bytes:
     """
     What a member tells the leader's assignor.
 

@@ -82,7 +82,7 @@ def split(chunk: Chunk, partitions: int, sticky: Sticky, bulk: BulkPartitioner |
         keys = pa.array(keys, pa.binary())  # hashed, sorted and written from here, without touching each key again
     whole = Piece(chunk.values, keys, chunk.timestamps(), headers, chunk.used_bytes)
     if keys is None and not chunk.partitions and bulk is None:
-        return Cut(None, list(_unsorted(whole, [*sticky.runs(rows, whole.size_bytes, partitions)])))
+        return Cut(None, list(_cut_runs(whole, [*sticky.runs(rows, whole.size_bytes, partitions)])))
     if rows <= FEW and isinstance(keys, list | None) and bulk is None:
         return _split_few(whole, _partitions_of_few(chunk, keys, partitions, sticky))
     return _split_many(whole, _partitions_of(chunk, keys, partitions, sticky, bulk), partitions)
@@ -93,7 +93,7 @@ def _all_null(keys: Any) -> bool:
     return bool(count == len(keys))
 
 
-def _unsorted(whole: Piece, runs: list[tuple[int, int]]) -> Iterator[tuple[int, Piece]]:
+def _cut_runs(whole: Piece, runs: list[tuple[int, int]]) -> Iterator[tuple[int, Piece]]:
     if len(runs) == 1:
         yield runs[0][1], whole
         return

@@ -198,7 +198,7 @@ class ProducerCore:
                 effects += lane.refused(batch, answer.error, answer.message, now_ms)
             else:
                 effects += lane.acked(batch, answer.base_offset, answer.log_append_ms)
-            self._touched(lane)
+            self._requeue(lane)
         return effects
 
     def lost(self, batches: Sequence[Batch], error: HeadraceError, now_ms: float) -> list[Effect]:
@@ -208,7 +208,7 @@ class ProducerCore:
             if batch.in_flight:
                 lane = self._lanes[batch.topic, batch.partition]
                 effects += lane.lost(batch, error, now_ms)
-                self._touched(lane)
+                self._requeue(lane)
         return effects
 
     def identified(self, identity: Identity) -> None:
@@ -216,7 +216,7 @@ class ProducerCore:
         self.identity = identity
         self._asking = False
 
-    def _touched(self, lane: Lane) -> None:
+    def _requeue(self, lane: Lane) -> None:
         if lane.idle:
             self._busy.pop(lane, None)
         else:
@@ -226,7 +226,7 @@ class ProducerCore:
         """``AskIdentity`` was given up, as nothing needs one any more."""
         self._asking = False
 
-    def unsettled(self) -> list[Batch]:
+    def list_unsettled(self) -> list[Batch]:
         """Every batch without an outcome."""
         return [b for lane in self._busy for b in (*lane.sent, *lane.waiting) if b.outcome is None]
 
@@ -234,7 +234,7 @@ class ProducerCore:
         """``batch`` has its outcome: those of its partition that may be told of now, in the order of the calls."""
         return self._lanes[batch.topic, batch.partition].reports()
 
-    def unreported(self, topic: str) -> list[Batch]:
+    def find_unreported(self, topic: str) -> list[Batch]:
         """The last of each partition of the topic that was not reported."""
         return [lane.unreported[-1] for lane in self._lanes.values() if lane.topic == topic and lane.unreported]
 
@@ -249,7 +249,7 @@ class ProducerCore:
         effects: list[Effect] = []
         for lane in list(self._busy):
             effects += lane.expire(now_ms)
-            self._touched(lane)
+            self._requeue(lane)
         return effects
 
     def abort(self, error: HeadraceError) -> list[Effect]:

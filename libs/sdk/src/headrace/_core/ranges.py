@@ -34,7 +34,7 @@ class RangeQueue:
     def __init__(self, ranges: Iterable[tuple[str, int, int, int]]) -> None:
         found: dict[TopicPartition, list[Range]] = {}
         for given in ranges:
-            tp, one = _checked(given)
+            tp, one = _check(given)
             if one.start < one.end:
                 found.setdefault(tp, []).append(one)
         self._left: dict[TopicPartition, deque[Range]] = {}
@@ -61,12 +61,12 @@ class RangeQueue:
         del self._left[tp]
         return None
 
-    def left(self) -> list[tuple[TopicPartition, Range]]:
+    def list_left(self) -> list[tuple[TopicPartition, Range]]:
         """All that are not done; the first of each partition may be half read."""
         return [(tp, one) for tp, those in self._left.items() for one in those]
 
 
-def _checked(given: tuple[str, int, int, int]) -> tuple[TopicPartition, Range]:
+def _check(given: tuple[str, int, int, int]) -> tuple[TopicPartition, Range]:
     try:
         topic, *numbers = given
         partition, start, end = numbers

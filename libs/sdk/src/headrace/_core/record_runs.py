@@ -120,9 +120,9 @@ def run_of(partition: PartitionFetch, batch: DecodedBatch, deserializers: Deseri
     values: list[Any] = batch.values()[skip:] if skip else batch.values()
     failed: list[_Failed] = []
     if deserializers.key is not None and keys is not None:
-        keys = _converted(deserializers.key, keys, "key", failed)
+        keys = _convert_column(deserializers.key, keys, "key", failed)
     if deserializers.value is not None:
-        values = _converted(deserializers.value, values, "value", failed)
+        values = _convert_column(deserializers.value, values, "value", failed)
     columns = Columns(
         keys=repeat(None) if keys is None else keys,
         values=values,
@@ -156,7 +156,7 @@ def _until(partition: PartitionFetch, columns: Columns, offsets: Sequence[int], 
     return RecordRun(partition, columns, offsets[: failed.row], bad, failure)
 
 
-def _converted(convert: Deserializer, column: list[bytes | None], what: str, failed: list[_Failed]) -> list[Any]:
+def _convert_column(convert: Deserializer, column: list[bytes | None], what: str, failed: list[_Failed]) -> list[Any]:
     """The column after ``convert``, up to the first row where that raised."""
     converted: list[Any] = []
     try:

@@ -111,10 +111,10 @@ class TableParts:
             elif name == "topic":
                 columns.append(_topics(self._parts))
             elif name == "partition":
-                columns.append(pa.array(_repeated([(part.tp.partition, part.taken) for part in self._parts], "i4")))
+                columns.append(pa.array(_repeat([(part.tp.partition, part.taken) for part in self._parts], "i4")))
             else:
                 types = [(part.batch.header.attributes >> 3 & 1, part.taken) for part in self._parts]
-                columns.append(pa.array(_repeated(types, "i4")))
+                columns.append(pa.array(_repeat(types, "i4")))
         return pa.Table.from_arrays(columns, schema=schema)
 
 
@@ -153,7 +153,7 @@ def _chunks(name: str, kind: pa.DataType, parts: list[_Part]) -> list[pa.Array[A
         if way is _Way.ALIKE:
             made.append(_alike(name, list(those)))
         elif way is _Way.LISTED:
-            rows = chain.from_iterable(_listed(name, part) for part in those)
+            rows = chain.from_iterable(_list_rows(name, part) for part in those)
             made.append(pa.array(list(rows), kind))
         else:
             made.extend(_whole(name, part) for part in those)
@@ -176,7 +176,7 @@ def _alike(name: str, parts: list[_Part]) -> pa.Array[Any]:
         case "offset":
             made = pa.array(_offsets(parts, rows))
         case "timestamp_ms":
-            made = pa.array(_repeated([(part.batch.one_timestamp, part.taken) for part in parts], "i8"))
+            made = pa.array(_repeat([(part.batch.one_timestamp, part.taken) for part in parts], "i8"))
         case "key":
             made = pa.nulls(rows, pa.binary())
         case _:
@@ -194,7 +194,7 @@ def _offsets(parts: list[_Part], rows: int) -> np.ndarray[Any, Any]:
     for part in parts:
         ahead.append((part.batch.header.base_offset + part.first - row, part.taken))
         row += part.taken
-    offsets: np.ndarray[Any, Any] = _repeated(ahead, "i8")
+    offsets: np.ndarray[Any, Any] = _repeat(ahead, "i8")
     offsets += np.arange(rows, dtype=np.int64)
     return offsets
 
@@ -204,10 +204,10 @@ def _topics(parts: list[_Part]) -> pa.Array[Any]:
 
     names: dict[str, int] = {}
     codes = [(names.setdefault(part.tp.topic, len(names)), part.taken) for part in parts]
-    return pa.DictionaryArray.from_arrays(_repeated(codes, "i4"), pa.array(list(names), pa.string()))
+    return pa.DictionaryArray.from_arrays(_repeat(codes, "i4"), pa.array(list(names), pa.string()))
 
 
-def _repeated(runs: list[tuple[int, int]], kind: str) -> np.ndarray[Any, Any]:
+def _repeat(runs: list[tuple[int, int]], kind: str) -> np.ndarray[Any, Any]:
     """Each number as often as it says."""
     import numpy as np
 
@@ -217,7 +217,7 @@ def _repeated(runs: list[tuple[int, int]], kind: str) -> np.ndarray[Any, Any]:
     return np.repeat(np.array(numbers, dtype=kind), counts)
 
 
-def _listed(name: str, part: _Part) -> list[Any]:
+def _list_rows(name: str, part: _Part) -> list[Any]:
     batch = part.batch
     match name:
         case "offset":

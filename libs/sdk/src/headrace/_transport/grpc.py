@@ -301,7 +301,7 @@ class GrpcTransport(CoordinatorCalls):
     async def _learn(self, answer: pb.MetadataResponse) -> None:
         for hearer in self._hearers:
             hearer.append(answer)
-        for broker, address in self._nodes.learned(answer).items():
+        for broker, address in self._nodes.learn(answer).items():
             for stream in (self._produce.get(broker), self._fetch.get(broker)):
                 if stream is not None:
                     stream.end(NetworkFailed(f"broker {broker} is no longer at {address}; the outcome is unknown"))

@@ -44,7 +44,7 @@ class Whereabouts:
         """Where nodes are, as far as is known."""
         return {home.address for home in self._homes.values()}.union(*self._coordinators.values())
 
-    def learned(self, answer: pb.MetadataResponse) -> dict[NodeId, str]:
+    def learn(self, answer: pb.MetadataResponse) -> dict[NodeId, str]:
         """Brokers that have moved, and where they were. What an older registration said of a node changes nothing."""
         another = self._newest.is_another(answer)
         self._newest.take(answer)

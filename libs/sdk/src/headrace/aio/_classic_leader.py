@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Collection, Iterator, Mapping
 
 from headrace._core.group_messages import Compute, Partitions
-from headrace._core.own_assignors import checked_shares, checked_user_data
+from headrace._core.own_assignors import check_shares, check_user_data
 from headrace._runtime import in_thread
 from headrace._transport.newest import Newest
 from headrace._transport.port import Transport
@@ -49,7 +49,7 @@ class ClassicLeader:
             if ask is not None:
                 with _raising(name):
                     given = ask(topics)
-                told[name] = checked_user_data(name, given)
+                told[name] = check_user_data(name, given)
         return told
 
     async def compute(self, wanted: Compute) -> tuple[dict[str, Partitions], dict[str, int]]:
@@ -65,7 +65,7 @@ class ClassicLeader:
         if own is not None:
             with _raising(wanted.protocol):
                 given = own.assign(wanted.members, counts)
-            return dict(checked_shares(wanted.protocol, given, wanted.members, counts))
+            return dict(check_shares(wanted.protocol, given, wanted.members, counts))
         shares = assign(wanted.protocol, wanted.members, counts, racks)
         return {
             member: frozenset(TopicPartition(topic, n) for topic, numbers in share.items() for n in numbers)
@@ -84,7 +84,7 @@ class ClassicLeader:
             raise NetworkFailed("the broker that was asked knows less than another did; ask again")
         self._newest.take(answer)
         found = [t for t in answer.topics if not t.error and not t.internal]
-        self._wire.known_as({t.name: t.topic_id for t in found})
+        self._wire.learn_ids({t.name: t.topic_id for t in found})
         by_node = {node.id: node.rack for node in answer.nodes if node.role == cluster_pb2.BROKER and node.rack}
         racks = {t.name: [racks_of(p.replicas, by_node) for p in t.partitions] for t in found} if by_node else {}
         return {t.name: len(t.partitions) for t in found}, racks

@@ -116,7 +116,7 @@ class ClusterClient:
         """The cluster's, as far as is known: what may be sent and asked for beyond the first version."""
         return self._newest.feature_level
 
-    def known(self, name: str) -> TopicView | None:
+    def find_view(self, name: str) -> TopicView | None:
         """What is believed of the topic, without waiting; asks again when that is old."""
         view = self._topics.get(name)
         if view is not None and self._clock.monotonic_ms() - self._learned_ms > self._settings.metadata_max_age_ms:
@@ -125,7 +125,7 @@ class ClusterClient:
 
     def leader(self, tp: TopicPartition) -> Leader | None:
         """Who leads, as far as is known; None when the partition is not known. Broker -1: nobody does."""
-        view = self.known(tp.topic)
+        view = self.find_view(tp.topic)
         if view is None or not 0 <= tp.partition < len(view.leaders):
             return None
         known = view.leaders[tp.partition]
@@ -182,7 +182,7 @@ class ClusterClient:
             NetworkFailed: no broker answered within ``timeout_ms``.
             WaitTimedOut: brokers answered, but not to this within ``timeout_ms``.
         """
-        view = self.known(name)
+        view = self.find_view(name)
         if view is not None:
             return view
         check_topic_name(name)
@@ -190,7 +190,7 @@ class ClusterClient:
         self._wanted.setdefault(name, None)
         try:
             async with limit_ms(timeout_ms):
-                return await self._until_known(name, start)
+                return await self._wait_until_known(name, start)
         except TimeoutError:
             if name not in self._topics:
                 self._wanted.pop(name, None)
@@ -199,9 +199,9 @@ class ClusterClient:
                 raise cause from None
             raise WaitTimedOut(f"no metadata of topic {name!r} within {timeout_ms:g} ms") from None
 
-    async def _until_known(self, name: str, start_ms: float) -> TopicView:
+    async def _wait_until_known(self, name: str, start_ms: float) -> TopicView:
         while True:
-            await self.refreshed(f"topic {name} is not known")
+            await self.await_refresh(f"topic {name} is not known")
             view = self._topics.get(name)
             if view is not None:
                 return view
@@ -277,7 +277,7 @@ class ClusterClient:
         else:
             self._again = True
 
-    async def refreshed(self, reason: str) -> None:
+    async def await_refresh(self, reason: str) -> None:
         """Ask again, and return when the next answer or failure is in."""
         self.refresh(reason)
         assert self._round is not None, "refresh has made it"

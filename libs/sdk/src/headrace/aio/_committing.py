@@ -90,11 +90,11 @@ class Committing:
             except HeadraceError:
                 moved_on = False
         except HeadraceError as error:
-            self._coordinator.heard(error)
+            self._coordinator.judge_failure(error)
             self._carry_out(self._queue.failed(error, self._clock.monotonic_ms()))
             return
         for failed in filter(None, results.values()):
-            self._coordinator.heard(failed)
+            self._coordinator.judge_failure(failed)
         self._carry_out(self._queue.answered(results, self._clock.monotonic_ms(), moved_on=moved_on))
 
     async def _ask(

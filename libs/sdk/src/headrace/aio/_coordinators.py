@@ -58,7 +58,7 @@ class CoordinatorLink:
             self.known = await self._find()
         return self.known
 
-    def heard(self, error: HeadraceError) -> Remedy:
+    def judge_failure(self, error: HeadraceError) -> Remedy:
         """A coordinator failed so: what to do about it. It is forgotten where somebody else may have the key."""
         remedy = remedy_for(Asker.COORDINATED, error.code)
         if remedy is Remedy.FIND:
@@ -85,7 +85,7 @@ class CoordinatorLink:
                 error = failed
             else:
                 return answer
-            if self.heard(error) is Remedy.RAISE or isinstance(error, ClusterUnreachable):
+            if self.judge_failure(error) is Remedy.RAISE or isinstance(error, ClusterUnreachable):
                 raise error
             repetitions += 1
             pause_ms = self._pause_ms(repetitions)
@@ -98,7 +98,7 @@ class CoordinatorLink:
 
     async def _once(self, attempt: CoordinatorCall[A], deadline_ms: float) -> A:
         if self.known is None:
-            self.known = await self._found(max(1.0, deadline_ms - self._clock.monotonic_ms()))
+            self.known = await self._find_in_time(max(1.0, deadline_ms - self._clock.monotonic_ms()))
         left_ms = max(1.0, deadline_ms - self._clock.monotonic_ms())
         asked, timeout_ms = self.known, min(ATTEMPT_MS, self._settings.request_timeout_ms, left_ms)
         answer = asyncio.ensure_future(attempt(asked, timeout_ms))
@@ -112,13 +112,13 @@ class CoordinatorLink:
     async def _look(self, asked: Coordinator) -> None:
         """``asked`` is silent: one that is stopped breaks no connection. Raises: ``NetworkFailed``: it was replaced."""
         try:
-            found = await self._found(SILENCE_S * 1_000)
+            found = await self._find_in_time(SILENCE_S * 1_000)
         except HeadraceError:
             return
         if found != asked:
             raise NetworkFailed(f"{asked} did not answer, and {found} has taken over")
 
-    async def _found(self, left_ms: float) -> Coordinator:
+    async def _find_in_time(self, left_ms: float) -> Coordinator:
         try:
             async with limit_ms(left_ms):
                 return await self._find()

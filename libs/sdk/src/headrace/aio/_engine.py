@@ -32,7 +32,7 @@ from headrace._transport.port import Transport
 from headrace.aio._client import ClusterClient, TopicView
 from headrace.aio._requests import Requests
 from headrace.aio._transactions import Transactions
-from headrace.delivery import DeliveredBatch, all_told, finish, moved, tell
+from headrace.delivery import DeliveredBatch, call_when_all_told, finish, moved, tell
 from headrace.errors import (
     ClientClosed,
     ErrorCode,
@@ -171,7 +171,7 @@ class ProducerEngine:
         if not chunk.rows:  # the call that opened it was interrupted before it could add anything
             self._drop(chunk, ClientClosed("nothing was added"))
             return
-        view = self.cluster.known(chunk.topic) or self.intake.topics[chunk.topic]
+        view = self.cluster.find_view(chunk.topic) or self.intake.topics[chunk.topic]
         try:
             if self._cold is not None and (not self._writes or chunk.rows > FEW):
                 raise self._cold
@@ -185,7 +185,7 @@ class ProducerEngine:
         if chunk.error is None:
             moved(chunk)
         else:  # in its turn: behind what was sent to the topic before
-            all_told(self._core.unreported(chunk.topic), partial(tell, chunk))
+            call_when_all_told(self._core.find_unreported(chunk.topic), partial(tell, chunk))
 
     def _drop(self, chunk: Chunk, error: HeadraceError) -> None:
         chunk.error = error
@@ -305,15 +305,15 @@ class ProducerEngine:
         if view.partitions < at_least:
             try:
                 async with limit_ms(timeout_ms):
-                    await self.cluster.refreshed(f"{name} may have grown")
+                    await self.cluster.await_refresh(f"{name} may have grown")
             except TimeoutError:
                 raise WaitTimedOut(f"no metadata of topic {name!r} within {timeout_ms:g} ms") from None
-            view = self.cluster.known(name) or view
+            view = self.cluster.find_view(name) or view
         self.intake.topics[name] = view
         return view
 
     def _metadata_changed(self) -> None:
-        self.intake.within(partial(self.intake.review, self.cluster.known))
+        self.intake.within(partial(self.intake.review, self.cluster.find_view))
         self._core.leaders_changed()
         self._note(self._requests.look_at_silence)
 
@@ -345,7 +345,7 @@ class ProducerEngine:
     async def _next_pump(self) -> None:
         assert self._loop is not None, "started"
         pumped: asyncio.Future[None] = self._loop.create_future()
-        self._note(_reached, pumped)
+        self._note(_finish_pump, pumped)
         await asyncio.wait({pumped, self._running}, return_when=asyncio.FIRST_COMPLETED)
 
     # --- flush and close --------------------------------------------------------------------------------------
@@ -359,12 +359,12 @@ class ProducerEngine:
         """
         self.intake.within(self.intake.close_all)
         await self._next_pump()
-        batches = self._core.unsettled()
+        batches = self._core.list_unsettled()
         if not batches:
             return
         assert self._loop is not None, "started"
         done = self._loop.create_future()
-        all_told(batches, partial(finish, done))
+        call_when_all_told(batches, partial(finish, done))
         try:
             async with limit_s(timeout):
                 await done
@@ -416,7 +416,7 @@ def _load_writer(codec: Codec) -> None:
     build_batch(RecordColumns([b""], None, 0, None), codec=codec, producer_id=-1, producer_epoch=-1, base_sequence=-1)
 
 
-def _reached(pumped: asyncio.Future[None]) -> list[Effect]:
+def _finish_pump(pumped: asyncio.Future[None]) -> list[Effect]:
     finish(pumped)
     return []
 

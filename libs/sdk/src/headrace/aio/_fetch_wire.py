@@ -53,8 +53,8 @@ class FetchWire:
                 partition=key[1],
                 fetch_offset=entry.offset,
                 max_bytes=bytes_max,
-                leader_epoch=_known(entry.partition.leader_epoch),
-                last_fetched_epoch=_known(entry.last_epoch),
+                leader_epoch=_omit_unknown(entry.partition.leader_epoch),
+                last_fetched_epoch=_omit_unknown(entry.last_epoch),
                 from_leader=entry.partition.from_leader,
                 unreadable=entry.unreadable,
             )
@@ -87,5 +87,5 @@ class FetchWire:
         return answers
 
 
-def _known(epoch: int) -> int | None:
+def _omit_unknown(epoch: int) -> int | None:
     return epoch if epoch >= 0 else None

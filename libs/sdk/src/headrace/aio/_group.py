@@ -223,7 +223,7 @@ class Group:
         answer = self.committing.commit(offsets, None)
         answer.add_done_callback(lambda future: done(future.result()))
 
-    async def until_committed(self, timeout_ms: float) -> None:
+    async def wait_until_committed(self, timeout_ms: float) -> None:
         """Wait until every commit there is has its answer, or the time is over."""
         with contextlib.suppress(TimeoutError):
             async with limit_ms(timeout_ms):
@@ -333,7 +333,7 @@ class Group:
                 if answer is not None:
                     self.tell(Told(answer, self._clock.monotonic_ms()), core)
         except HeadraceError as error:
-            self.coordinators.heard(error)
+            self.coordinators.judge_failure(error)
             self.tell(Broke(error, self._clock.monotonic_ms()), core)
 
     def _arm(self) -> None:

@@ -104,7 +104,7 @@ class GroupAdmin:
             Rejected: not exactly one place is said, or it cannot be read.
         """
         request = pb.ResetOffsetsRequest(group_id=group_id, execute=execute)
-        for topic, numbers in _named(topics).items():
+        for topic, numbers in _group_by_topic(topics).items():
             request.partitions.add(topic=topic, partitions=sorted(numbers))
         targets: list[pb.ResetOffsetsRequest] = []
         if to is not None:
@@ -154,7 +154,7 @@ class GroupAdmin:
             GroupNotFound, NotFound: there is no such group, or it has committed nothing in one of the topics.
         """
         request = coordinator.DeleteOffsetsRequest(group_id=group_id)
-        for topic, numbers in _named(topics).items():
+        for topic, numbers in _group_by_topic(topics).items():
             request.partitions.add(topic=topic, partitions=sorted(numbers))
         answer = await self._call(lambda stub, timeout: stub.DeleteOffsets(request, timeout=timeout), change=True)
         return {TopicPartition(r.topic, r.partition): error_or_none(r.error, r.message) for r in answer.results}
@@ -165,7 +165,7 @@ def _several(topics: Iterable[str]) -> list[str]:
     return [topics] if isinstance(topics, str) else list(topics)
 
 
-def _named(topics: Iterable[str | tuple[str, int]]) -> dict[str, set[int]]:
+def _group_by_topic(topics: Iterable[str | tuple[str, int]]) -> dict[str, set[int]]:
     """Numbers by topic; none: all of it."""
     found: dict[str, set[int]] = {}
     whole: set[str] = set()

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from headrace._transport.port import Coordinator, Transport
 from headrace.aio._coordinators import CoordinatorLink
-from headrace.aio._group_wire import listed
+from headrace.aio._group_wire import encode_partitions
 from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import ErrorCode, error_for
 from headrace.records import Committed
@@ -35,17 +35,19 @@ class GroupCoordinator(CoordinatorLink):
         """
         if not partitions:
             return {}
-        request = pb.FetchOffsetsRequest(group_id=self.group_id, partitions=listed(partitions, {}), require_stable=True)
+        request = pb.FetchOffsetsRequest(
+            group_id=self.group_id, partitions=encode_partitions(partitions, {}), require_stable=True
+        )
         call = self._transport.group_call(lambda stub: stub.FetchOffsets, request)
 
         async def attempt(coordinator: Coordinator, attempt_ms: float) -> dict[TopicPartition, Committed | None]:
-            return _found(partitions, await call(coordinator, attempt_ms))
+            return _decode_offsets(partitions, await call(coordinator, attempt_ms))
 
         what = f"the question for committed offsets of group {self.group_id!r}, within {timeout_ms:g} ms,"
         return await self.ask(what, attempt, self._clock.monotonic_ms() + timeout_ms)
 
 
-def _found(
+def _decode_offsets(
     partitions: Collection[TopicPartition], response: pb.FetchOffsetsResponse
 ) -> dict[TopicPartition, Committed | None]:
     found: dict[TopicPartition, Committed | None] = dict.fromkeys(partitions)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from headrace._core.commits import checked_offsets
+from headrace._core.commits import check_offsets
 from headrace._core.group_messages import Did, Job, Kind, Polled
 from headrace._core.phases import Phase
 from headrace.aio._group import Group
@@ -251,7 +251,7 @@ class GroupSteps:
     def _offsets_of(self, given: Mapping[Any, Any] | None) -> dict[TopicPartition, Committed]:
         """What the application wants committed: what was handed out, or what it names."""
         positions = self._out.positions()
-        return positions if given is None else checked_offsets(given, positions, set(self._out.assignment()))
+        return positions if given is None else check_offsets(given, positions, set(self._out.assignment()))
 
     def commit(self, given: Mapping[Any, Any] | None, timeout_ms: float) -> Steps[None]:
         """Commit and wait."""
@@ -382,7 +382,7 @@ class GroupSteps:
             if self._settings.enable_auto_commit and held and not lost:
                 positions = self._out.positions(handled=handled_only)
                 yield from self._commit_quietly(held, positions, timeout_ms)
-            yield OnGroup(lambda: self.group.until_committed(max(0.0, deadline_ms - self._clock.monotonic_ms())))
+            yield OnGroup(lambda: self.group.wait_until_committed(max(0.0, deadline_ms - self._clock.monotonic_ms())))
             if held and self.group.joined:
                 told = (listeners.on_lost or listeners.on_revoke) if lost else listeners.on_revoke
                 if told is not None:

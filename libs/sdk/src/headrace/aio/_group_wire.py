@@ -52,9 +52,9 @@ class GroupWire:
             case Sync(member_id, generation, assignments, counts):
                 sync = pb.ClassicSync(member_id=member_id, group_instance_id=instance, generation=generation)
                 for member, partitions in assignments.items():
-                    assignment = pb.ClassicAssignment(partitions=self._listed(partitions))
+                    assignment = pb.ClassicAssignment(partitions=self._encode_partitions(partitions))
                     if member == member_id:
-                        assignment.user_data = _packed(counts)
+                        assignment.user_data = _pack_counts(counts)
                     sync.assignments.add(member_id=member, assignment=assignment)
                 return pb.MembershipRequest(group_id=group_id, classic_sync=sync)
             case Beat(member_id, generation):
@@ -80,7 +80,7 @@ class GroupWire:
             owned = request.held if name in group.cooperative_names else request.assigned
             subscription = pb.ClassicSubscription(
                 topics=request.topics,
-                owned=self._listed(owned),
+                owned=self._encode_partitions(owned),
                 generation=request.generation,
                 rack=settings.client_rack,
                 user_data=user_data.get(name, b""),
@@ -108,12 +108,12 @@ class GroupWire:
             if request.pattern is not None:
                 beat.subscription.pattern = request.pattern
         if request.owned is not None:
-            beat.owned.topics.extend(self._listed(request.owned))
+            beat.owned.topics.extend(self._encode_partitions(request.owned))
             beat.owned.SetInParent()
         return beat
 
-    def _listed(self, partitions: Partitions) -> list[pb.TopicPartitions]:
-        return listed(partitions, self._topic_ids)
+    def _encode_partitions(self, partitions: Partitions) -> list[pb.TopicPartitions]:
+        return encode_partitions(partitions, self._topic_ids)
 
     # --- down -----------------------------------------------------------------------------------------------------
 
@@ -121,24 +121,24 @@ class GroupWire:
         """What the coordinator said; None: something that this version does not know."""
         match response.WhichOneof("response"):
             case "classic_joined":
-                return self._joined(response.classic_joined)
+                return self._decode_joined(response.classic_joined)
             case "classic_synced":
                 synced = response.classic_synced
                 self._learn(synced.assignment.partitions)
                 partitions = partitions_in(synced.assignment.partitions)
-                counts = _unpacked(synced.assignment.user_data)
+                counts = _unpack_counts(synced.assignment.user_data)
                 return Synced(_error(synced), synced.generation, partitions, counts)
             case "classic_state":
                 state = response.classic_state
                 return BeatAnswered(_error(state), state.generation)
             case "consumer_state":
-                return self._reported(response.consumer_state)
+                return self._decode_report(response.consumer_state)
             case "left":
                 return Left(_error(response.left))
             case _:
                 return None
 
-    def _joined(self, joined: pb.ClassicJoined) -> Joined:
+    def _decode_joined(self, joined: pb.ClassicJoined) -> Joined:
         members: dict[str, MemberSubscription] = {}
         for member in joined.members:
             subscription = member.subscription
@@ -163,7 +163,7 @@ class GroupWire:
             joined.skip_assignment,
         )
 
-    def _reported(self, state: pb.ConsumerState) -> Reported:
+    def _decode_report(self, state: pb.ConsumerState) -> Reported:
         assignment = None
         if state.HasField("assignment"):
             self._learn(state.assignment.topics)
@@ -182,12 +182,12 @@ class GroupWire:
             if entry.topic_id:
                 self._topic_ids[entry.topic] = entry.topic_id
 
-    def known_as(self, topic_ids: Mapping[str, bytes]) -> None:
+    def learn_ids(self, topic_ids: Mapping[str, bytes]) -> None:
         """Metadata has named these."""
         self._topic_ids.update(topic_ids)
 
 
-def listed(partitions: Iterable[TopicPartition], topic_ids: Mapping[str, bytes]) -> list[pb.TopicPartitions]:
+def encode_partitions(partitions: Iterable[TopicPartition], topic_ids: Mapping[str, bytes]) -> list[pb.TopicPartitions]:
     """One entry per topic."""
     entries: dict[str, pb.TopicPartitions] = {}
     for topic, partition in sorted(partitions):
@@ -202,13 +202,13 @@ def partitions_in(entries: Iterable[pb.TopicPartitions]) -> Partitions:
     return frozenset(TopicPartition(entry.topic, number) for entry in entries for number in entry.partitions)
 
 
-def _packed(counts: Mapping[str, int]) -> bytes:
+def _pack_counts(counts: Mapping[str, int]) -> bytes:
     """Partition counts in a leader's own assignment; nothing, if they are too many for it."""
     data = "\n".join(f"{count} {topic}" for topic, count in sorted(counts.items())).encode()
     return data if len(data) <= USER_DATA_BYTES_MAX else b""
 
 
-def _unpacked(data: bytes) -> dict[str, int]:
+def _unpack_counts(data: bytes) -> dict[str, int]:
     """The same read; what is written otherwise is nothing."""
     try:
         pairs = [line.split(" ") for line in data.decode().splitlines()]

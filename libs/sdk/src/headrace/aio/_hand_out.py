@@ -123,7 +123,7 @@ class HandOut:
         if partition is None:
             return None
         try:
-            self._run = run_of(partition, self._decoded(partition), self._deserializers)
+            self._run = run_of(partition, self._decode(partition), self._deserializers)
         except HeadraceError as failed:
             error = self._undo(partition, failed)
             if not taken:
@@ -149,7 +149,7 @@ class HandOut:
             epoch, position = partition.epoch, partition.position
             assert position is not None, "an open batch means that there is a position"
             try:
-                batch = self._decoded(partition)
+                batch = self._decode(partition)
                 position = parts.add(partition.tp, batch, position, limit - parts.rows, partition.stop)
             except HeadraceError as failed:
                 error = self._undo(partition, failed)
@@ -180,7 +180,7 @@ class HandOut:
                     self.core.go_on(tp, *following)
         self._changed()
 
-    def _decoded(self, partition: PartitionFetch) -> DecodedBatch:
+    def _decode(self, partition: PartitionFetch) -> DecodedBatch:
         assert partition.open is not None, "an open batch is there until it was handed out"
         return decode_batch(partition.open.batch, verify_crc=self._settings.check_crcs)
 
@@ -188,7 +188,7 @@ class HandOut:
         """Back to before the open batch; what the application is to get."""
         with self.lock:
             if partition.position is not None:
-                error = self.core.damaged(partition, partition.epoch, partition.position, error)
+                error = self.core.meet_damage(partition, partition.epoch, partition.position, error)
         self._changed()
         return error
 
@@ -360,7 +360,7 @@ class HandOut:
                 (self.core.pause if paused else self.core.resume)(tp)
         self._changed()
 
-    def paused(self) -> list[TopicPartition]:
+    def list_paused(self) -> list[TopicPartition]:
         with self.lock:
             return [p.tp for p in self.core.partitions.values() if p.paused]
 

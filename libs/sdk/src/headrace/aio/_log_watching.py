@@ -107,7 +107,7 @@ class LogWatching:
 
     def _ids(self, partitions: Collection[TopicPartition]) -> dict[str, str]:
         """Topic ids; empty: not known any more."""
-        views = {tp.topic: self._cluster.known(tp.topic) for tp in partitions}
+        views = {tp.topic: self._cluster.find_view(tp.topic) for tp in partitions}
         return {topic: "" if view is None else view.topic_id.hex() for topic, view in views.items()}
 
     async def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:

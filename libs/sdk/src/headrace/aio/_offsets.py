@@ -98,7 +98,7 @@ class OffsetQueries:
             await self._cluster.topic(tp.topic, max(1.0, deadline - self._clock.monotonic_ms()))
             leader = self._cluster.leader(tp)
             if leader is None:
-                await self._cluster.refreshed(f"{tp} may be new")
+                await self._cluster.await_refresh(f"{tp} may be new")
                 leader = self._cluster.leader(tp)
             if leader is None:
                 raise UnknownTopicOrPartition(f"topic {tp.topic!r} has no partition {tp.partition}")
@@ -127,7 +127,7 @@ class OffsetQueries:
         level = pb.READ_COMMITTED if self._settings.read_committed else pb.READ_UNCOMMITTED
         request = pb.ListOffsetsRequest(isolation_level=level, max_wait_ms=wait_ms)
         for tp, timestamp_ms in wanted.items():
-            view, leader = self._cluster.known(tp.topic), self._cluster.leader(tp)
+            view, leader = self._cluster.find_view(tp.topic), self._cluster.leader(tp)
             if view is None or leader is None:
                 error = UnknownTopicOrPartition(f"{tp} is not in the cluster's metadata")
                 return dict.fromkeys(wanted, error)

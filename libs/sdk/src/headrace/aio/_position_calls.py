@@ -149,7 +149,7 @@ class PositionCalls:
     def paused(self) -> set[TopicPartition]:
         """The partitions that are paused."""
         self._check_usable()
-        return set(self._out.paused())
+        return set(self._out.list_paused())
 
     # --- how it is doing ----------------------------------------------------------------------------------------
 

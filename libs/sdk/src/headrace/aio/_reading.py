@@ -140,7 +140,7 @@ class Reading:
         for tp in partitions:
             view = await self._cluster.topic(tp.topic, self.settings.default_api_timeout_ms)
             if not 0 <= tp.partition < view.partitions:
-                await self._cluster.refreshed(f"{tp} may be new")
+                await self._cluster.await_refresh(f"{tp} may be new")
                 if self._cluster.leader(tp) is None:
                     raise UnknownTopicOrPartition(f"topic {tp.topic!r} has no partition {tp.partition}")
 
@@ -170,7 +170,7 @@ class Reading:
         beginning. A topic that metadata does not know is looked for; it is told of like what cannot be read.
         """
         self._begin()
-        unknown = sorted({tp.topic for tp in starts if self._cluster.known(tp.topic) is None})
+        unknown = sorted({tp.topic for tp in starts if self._cluster.find_view(tp.topic) is None})
         if unknown:
             asked = [self._cluster.topic(topic, METADATA_WAIT_MS) for topic in unknown]
             await asyncio.gather(*asked, return_exceptions=True)
@@ -215,7 +215,7 @@ class Reading:
         """Tell the core who leads what; under the lock."""
         now_ms = self._clock.monotonic_ms()
         for tp in list(self.out.core.partitions):
-            view, leader = self._cluster.known(tp.topic), self._cluster.leader(tp)
+            view, leader = self._cluster.find_view(tp.topic), self._cluster.leader(tp)
             if view is None or leader is None:
                 text = f"{tp} is not in the cluster's metadata; was the topic deleted?"
                 self.out.core.unplaced(tp, UnknownTopicOrPartition(text), now_ms)
@@ -241,7 +241,7 @@ class Reading:
         self.deleted &= frozenset(self.group_topics)
 
     def _look_for_deleted(self) -> None:
-        gone = frozenset(name for name in (*self._topics, *self.group_topics) if self._cluster.known(name) is None)
+        gone = frozenset(name for name in (*self._topics, *self.group_topics) if self._cluster.find_view(name) is None)
         for name in sorted(gone - self.deleted):
             _log.warning("topic %r, which is subscribed to, was deleted; it is read again if it is created again", name)
         self.deleted = gone
@@ -250,7 +250,7 @@ class Reading:
         self._look_for_deleted()
         with self.out.lock:
             for topic in self._topics:
-                view = self._cluster.known(topic)
+                view = self._cluster.find_view(topic)
                 for number in range(view.partitions if view is not None else 0):
                     tp = TopicPartition(topic, number)
                     if tp not in self.out.core.partitions:
@@ -354,7 +354,7 @@ class Reading:
     def _cluster_is_fresh(self) -> None:
         """Asking for a topic asks the cluster again when what is known is old."""
         for topic in dict.fromkeys(tp.topic for tp in self.out.core.partitions):
-            self._cluster.known(topic)
+            self._cluster.find_view(topic)
 
     async def _until(self, event: asyncio.Event, due_ms: float | None) -> None:
         wait_ms = float(self.settings.metadata_max_age_ms)

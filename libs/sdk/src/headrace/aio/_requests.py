@@ -46,7 +46,7 @@ class _Flight:
     given_up: set[Batch] = field(default_factory=set)
     """Those that are not waited for any more: another broker leads their partition now."""
 
-    def kept(self) -> tuple[Batch, ...]:
+    def list_awaited(self) -> tuple[Batch, ...]:
         """Those that are waited for."""
         if not self.given_up:
             return self.batches
@@ -88,7 +88,7 @@ class Requests:
         )
         epochs: list[int] = []
         for batch in batches:
-            view, leader = self._cluster.known(batch.topic), self.leader_of(batch.topic, batch.partition)
+            view, leader = self._cluster.find_view(batch.topic), self.leader_of(batch.topic, batch.partition)
             assert view is not None, "its leader is known"
             epochs.append(leader.epoch)
             request.partitions.add(
@@ -103,10 +103,10 @@ class Requests:
         now_ms = self._clock.monotonic_ms()
         del self._flights[flight]
         if done.cancelled():
-            return self._core.lost(flight.kept(), NetworkFailed("the request was cancelled"), now_ms)
+            return self._core.lost(flight.list_awaited(), NetworkFailed("the request was cancelled"), now_ms)
         error = done.exception()
         if isinstance(error, HeadraceError):
-            return self._core.lost(flight.kept(), error, now_ms)
+            return self._core.lost(flight.list_awaited(), error, now_ms)
         if error is not None:
             raise error
         response = done.result()
@@ -114,14 +114,14 @@ class Requests:
             answers = [Answer(0, "", -1, -1)] * len(flight.batches)
         elif len(response.partitions) != len(flight.batches):
             told = f"the broker answered {len(response.partitions)} of {len(flight.batches)} partitions"
-            return self._core.lost(flight.kept(), Internal(told), now_ms)
+            return self._core.lost(flight.list_awaited(), Internal(told), now_ms)
         else:
             answers = [Answer(p.error, p.message, p.base_offset, p.log_append_time_ms) for p in response.partitions]
             self._learn(flight, response)
         if flight.given_up:
             pairs = zip(flight.batches, answers, strict=True)
             answers = [answer for batch, answer in pairs if batch not in flight.given_up]
-        return self._core.answered(flight.kept(), answers, now_ms)
+        return self._core.answered(flight.list_awaited(), answers, now_ms)
 
     def _learn(self, flight: _Flight, response: pb.ProduceResponse) -> None:
         """What the answer says about leaders."""

@@ -69,7 +69,7 @@ async def run_awaiting(steps: Steps[T], loop: LoopThread | None) -> T:
         action = next(steps)
         while True:
             try:
-                result = await _awaited(action, loop)
+                result = await _perform(action, loop)
             except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to the steps, which end by it
                 action = steps.throw(error)
             else:
@@ -79,7 +79,7 @@ async def run_awaiting(steps: Steps[T], loop: LoopThread | None) -> T:
         return returned
 
 
-async def _awaited(action: Action, loop: LoopThread | None) -> Any:
+async def _perform(action: Action, loop: LoopThread | None) -> Any:
     match action:
         case Call(function, arguments):
             result = function(*arguments)

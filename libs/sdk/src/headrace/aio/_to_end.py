@@ -99,11 +99,11 @@ class ToEnd:
             if took and self._clock.monotonic_ms() < deadline_ms:
                 continue
             if not (yield Call(self._wait, (deadline_ms,))):
-                raise self._timed_out(timeout_ms)
+                raise self._explain_timeout(timeout_ms)
 
     def _new(self) -> list[TopicPartition]:
         """Partitions whose ends are to be asked for; those that the application has paused are left alone."""
-        paused = set(self._out.paused())
+        paused = set(self._out.list_paused())
         return [tp for tp in self._out.assignment() if tp not in self._ends and tp not in paused]
 
     def _look_up(self, new: Collection[TopicPartition], deadline_ms: float, timeout_ms: float) -> Steps[None]:
@@ -118,22 +118,22 @@ class ToEnd:
         try:
             starts, ends = yield OnReading(bounds)
         except TimeoutError as error:
-            raise self._timed_out(timeout_ms) from error
+            raise self._explain_timeout(timeout_ms) from error
         self._starts.update(starts)
         self._ends.update(ends)
-        self._reached(new)
+        self._pause_reached(new)
 
     def _take(self) -> bool:
         """Hand out what is here, up to the ends. False: nothing is."""
         got = self._out.take(TAKE_RECORDS)
         touched = {TopicPartition(record.topic, record.partition) for record in got}
-        over = self._reached(touched or self._ends.keys() - self._done)
+        over = self._pause_reached(touched or self._ends.keys() - self._done)
         if over:
             got = [r for r in got if r.offset < over.get(TopicPartition(r.topic, r.partition), r.offset + 1)]
         self._records += got
         return bool(touched)
 
-    def _reached(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    def _pause_reached(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Hold back those that are at their end; returns the ends of those that were read beyond."""
         at = {tp: self._out.position_now(tp) for tp in partitions if tp in self._ends}
         ends = self._ends
@@ -168,7 +168,7 @@ class ToEnd:
         here = set(self._out.assignment())
         self._out.pause([tp for tp in self._done if tp in here], paused=False)
 
-    def _timed_out(self, timeout_ms: float) -> WaitTimedOut:
+    def _explain_timeout(self, timeout_ms: float) -> WaitTimedOut:
         text = f"the end was not reached within {timeout_ms:g} ms; positions are where they were before. "
         if self._group is not None and not self._group.settled:
             return WaitTimedOut(text + "The group has not settled who reads what; call it again, or with more time")

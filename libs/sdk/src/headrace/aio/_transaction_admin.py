@@ -75,7 +75,7 @@ class TransactionAdmin:
         """Several, up to 1,000; in place of one that cannot be told, its error."""
         request = txn.DescribeTransactionsRequest(transactional_ids=transactional_ids)
         answer = await self._call(lambda stub, timeout: stub.DescribeTransactions(request, timeout=timeout))
-        return {t.transaction.transactional_id: _described(t) for t in answer.transactions}
+        return {t.transaction.transactional_id: _decode(t) for t in answer.transactions}
 
     async def list_prepared_transactions(self, *, older_than: timedelta | str | int = 0) -> PreparedList:
         """Transactions that are prepared and not decided, oldest first, with the tokens that decide them."""
@@ -209,7 +209,7 @@ class TransactionAdmin:
         return OpenTransaction.of(answer.transaction)
 
 
-def _described(t: pb.DescribedTransaction) -> TransactionDescription | HeadraceError:
+def _decode(t: pb.DescribedTransaction) -> TransactionDescription | HeadraceError:
     said = t.transaction
     return error_for(said.error, said.message) if said.error else TransactionDescription.of(t)
 

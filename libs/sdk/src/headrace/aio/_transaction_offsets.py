@@ -102,7 +102,7 @@ class TransactionOffsets:
             call = self._transport.group_call(lambda stub: stub.TxnOffsetCommit, request)
             try:
                 await self._asking.ask(
-                    Call.OFFSETS, _checked(call), deadline_ms, self._group_link(who.group_id), passes=STALE
+                    Call.OFFSETS, _add_check(call), deadline_ms, self._group_link(who.group_id), passes=STALE
                 )
             except Passing as stale:
                 now = self._who(member)
@@ -143,7 +143,7 @@ def _offsets_request(
     )
 
 
-def _checked(call: CoordinatorCall[group_pb.CommitOffsetsResponse]) -> CoordinatorCall[None]:
+def _add_check(call: CoordinatorCall[group_pb.CommitOffsetsResponse]) -> CoordinatorCall[None]:
     async def attempt(coordinator: Coordinator, timeout_ms: float) -> None:
         _check_results(await call(coordinator, timeout_ms))
 

@@ -78,11 +78,11 @@ class Transactions:
         core = self.core
         if core.state is State.OVER:
             core.begins()
-        await self._introduced()
+        await self._introduce()
         prepared: PreparedTransaction | None = core.prepared
         return prepared
 
-    async def _introduced(self) -> None:
+    async def _introduce(self) -> None:
         """The coordinator knows this producer, and that nothing is prepared, as far as it is not known here."""
         async with self._introducing:
             if self.core.state in (State.NEW, State.PREPARED):
@@ -104,7 +104,7 @@ class Transactions:
 
     async def begin(self) -> None:
         """Open a transaction; asks the coordinator only the first time."""
-        await self._introduced()
+        await self._introduce()
         self.begin_now()
 
     @property
@@ -186,7 +186,7 @@ class Transactions:
         try:
             self._shut()
             if delivers:
-                await self._delivered(deadline_ms, also)
+                await self._flush(deadline_ms, also)
                 deadline_ms = max(deadline_ms, self._clock.monotonic_ms() + self._margin_ms)
             elif call is Call.ABORT:
                 records.drop_all(TransactionAbortable("the transaction was aborted before this was acknowledged"))
@@ -221,7 +221,7 @@ class Transactions:
             assert self.core.identity is not None, "it is open"
             self._records.open_gate(self.core.identity)
 
-    async def _delivered(self, deadline_ms: float, also: Also | None) -> None:
+    async def _flush(self, deadline_ms: float, also: Also | None) -> None:
         timeout = (deadline_ms + self._margin_ms - self._clock.monotonic_ms()) / 1_000
         failpoint("sdk.txn.send.before")
         if also is None:

@@ -172,7 +172,7 @@ class AdminClient(ClusterAdmin, GroupAdmin, TransactionAdmin, RestoreAdmin):
         topic = NewTopic(name, partitions, replication_factor, configs or {}, assignments)
         created = (await self.create_topics([topic], validate_only=validate_only))[name]
         if isinstance(created, TopicAlreadyExists) and if_not_exists:
-            await self._until_known([name], {})
+            await self._wait_until_known([name], {})
             return await self.describe_topic(name)
         if isinstance(created, HeadraceError):
             raise created
@@ -190,14 +190,14 @@ class AdminClient(ClusterAdmin, GroupAdmin, TransactionAdmin, RestoreAdmin):
         deadline_ms = clock.monotonic_ms() + settings.default_api_timeout_ms
         while True:
             request = _new_topics(left, validate_only, settings.default_api_timeout_ms)
-            answer = await self._call(partial(_created, request), change=True)
-            results |= {result.name: _described(result) for result in answer.topics}
+            answer = await self._call(partial(_create_topics, request), change=True)
+            results |= {result.name: _decode_topic(result) for result in answer.topics}
             left = [topic for topic in left if _nothing_changed(results[topic.name])]
             if not left or clock.monotonic_ms() >= deadline_ms:
                 break
             await clock.sleep_ms(max(1, settings.retry_backoff_ms))
         if not validate_only:
-            await self._until_known([r.name for r in results.values() if isinstance(r, TopicDescription)], {})
+            await self._wait_until_known([r.name for r in results.values() if isinstance(r, TopicDescription)], {})
         return results
 
     async def delete_topic(self, name: str) -> None:
@@ -235,7 +235,7 @@ class AdminClient(ClusterAdmin, GroupAdmin, TransactionAdmin, RestoreAdmin):
         """
         request = pb.DescribeTopicsRequest(names=[name])
         answer = await self._call(lambda stub, timeout: stub.DescribeTopics(request, timeout=timeout))
-        return _or_raise(_described(answer.topics[0]))
+        return _or_raise(_decode_topic(answer.topics[0]))
 
     async def add_partitions(
         self,
@@ -259,9 +259,9 @@ class AdminClient(ClusterAdmin, GroupAdmin, TransactionAdmin, RestoreAdmin):
             validate_only=validate_only,
         )
         answer = await self._call(lambda stub, timeout: stub.CreatePartitions(request, timeout=timeout), change=True)
-        described = _or_raise(_described(answer.result))
+        described = _or_raise(_decode_topic(answer.result))
         if not validate_only:
-            await self._until_known([name], {name: total})
+            await self._wait_until_known([name], {name: total})
         return described
 
     async def delete_records(self, offsets: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
@@ -482,7 +482,7 @@ class AdminClient(ClusterAdmin, GroupAdmin, TransactionAdmin, RestoreAdmin):
         """A change is not given up early: its outcome would be unknown."""
         return self._settings.default_api_timeout_ms if change else self._settings.request_timeout_ms
 
-    async def _until_known(self, names: Sequence[str], partitions: Mapping[str, int]) -> None:
+    async def _wait_until_known(self, names: Sequence[str], partitions: Mapping[str, int]) -> None:
         """Wait until a broker's metadata has these topics, led in all partitions."""
         missing = set(names)
         deadline_ms = self._clock.monotonic_ms() + self._settings.default_api_timeout_ms
@@ -526,7 +526,7 @@ def _new_topics(topics: Iterable[NewTopic], validate_only: bool, timeout_ms: int
     return request
 
 
-async def _created(request: pb.CreateTopicsRequest, stub: Any, timeout: float) -> pb.CreateTopicsResponse:
+async def _create_topics(request: pb.CreateTopicsRequest, stub: Any, timeout: float) -> pb.CreateTopicsResponse:
     answer: pb.CreateTopicsResponse = await stub.CreateTopics(request, timeout=timeout)
     return answer
 
@@ -535,7 +535,7 @@ def _nothing_changed(result: TopicDescription | HeadraceError) -> bool:
     return isinstance(result, HeadraceError) and result.code in SAFE_TO_REPEAT
 
 
-def _described(result: pb.TopicResult) -> TopicDescription | HeadraceError:
+def _decode_topic(result: pb.TopicResult) -> TopicDescription | HeadraceError:
     if result.error:
         return error_for(result.error, result.message or f"topic {result.name!r}")
     return TopicDescription.of(result.topic)

@@ -190,7 +190,7 @@ class Producer(BulkCalls, TransactionCalls):
                 async with deadline.limit():
                     await room
             except TimeoutError:
-                raise exhausted(self._settings, size) from None
+                raise explain_exhaustion(self._settings, size) from None
 
     async def flush(self, timeout: float | None = None) -> None:
         """
@@ -259,7 +259,7 @@ def _dial(addresses: Sequence[str], given: Collection[str]) -> Transport:
     return GrpcTransport(addresses, patient=waits_as_told("max_block_ms", given))
 
 
-def exhausted(settings: ProducerSettings, size: int) -> BufferExhausted:
+def explain_exhaustion(settings: ProducerSettings, size: int) -> BufferExhausted:
     """What a call is told that has waited for room in vain."""
     return BufferExhausted(
         f"no room for {size} bytes within max_block_ms ({settings.max_block_ms}): all of buffer_memory "
