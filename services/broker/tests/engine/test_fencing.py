@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from services.broker.tests.kit.batches import NOW_MS, batch_of
 from services.broker.tests.kit.engine import running_engine
 from services.broker.tests.kit.standalone import topic_id_of
-from services.broker.tests.kit.trio import Trio, running_trio, until
+from services.broker.tests.kit.trio import ALL, ONE, THREE, TWO, Trio, running_trio, until
 
 from headrace_broker.adapters.memory_log import MemoryLogs
-from headrace_broker.core.partition import Partition
 from headrace_broker.engine.broker import EngineSettings
 from headrace_broker.engine.produce import Appended, ProduceEntry, ProduceSession
 from headrace_broker.engine.storage_queue import Flush
@@ -21,7 +18,6 @@ from headrace_common.core.ids import NodeId, Offset, PartitionId
 
 INTERNAL = "__consumer_offsets"
 ID = PartitionId(topic_id_of(INTERNAL), 0)
-ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 
 
 class Writer:
@@ -47,14 +43,8 @@ async def ask(
     return result
 
 
-def core(trio: Trio, broker: NodeId) -> Partition:
-    replica = trio.members[broker].broker.replicas.get(ID)
-    assert replica is not None
-    return replica.core
-
-
 def at(trio: Trio, broker: NodeId) -> ProduceSession:
-    return trio.members[broker].broker.produce_session()
+    return trio.brokers[broker].produce_session()
 
 
 def code(result: Appended) -> ErrorCode:
@@ -137,71 +127,58 @@ class TestOneBroker:
 
 class TestThreeBrokers:
     async def test_a_zombie_writes_nothing_under_a_new_leader_either(self) -> None:
-        async with running_trio(INTERNAL) as trio:
+        async with running_trio() as trio:
             old, new = Writer(1), Writer(2)
-            await old.fence(at(trio, ONE))
-            await old.append(at(trio, ONE))
-            await until(lambda: all(core(trio, b).fences.token == 1 for b in (TWO, THREE)))
-            await new.fence(at(trio, ONE))
-            trio.change(ID, leader=TWO)
-            await until(lambda: core(trio, TWO).leader_epoch == 1)
-            zombie = await old.append(at(trio, TWO))
+            await old.fence(at(trio, ONE), id=trio.id)
+            await old.append(at(trio, ONE), id=trio.id)
+            await until(lambda: all(trio.core(b).fences.token == 1 for b in (TWO, THREE)))
+            await new.fence(at(trio, ONE), id=trio.id)
+            await trio.lead(TWO)
+            zombie = await old.append(at(trio, TWO), id=trio.id)
             assert (code(zombie), zombie.fencing_token) == (ErrorCode.FENCED_WRITER, 2)
-            assert code(await new.append(at(trio, TWO))) is ErrorCode.NONE
+            assert code(await new.append(at(trio, TWO), id=trio.id)) is ErrorCode.NONE
 
     async def test_a_fence_that_only_a_deposed_leader_had_is_cut_with_its_log(self) -> None:
-        async with running_trio(INTERNAL) as trio:
-            first = Writer(1)
-            await first.fence(at(trio, ONE))
-            await until(lambda: all(core(trio, b).fences.token == 1 for b in (TWO, THREE)))
-            trio.cut.add(ONE)
+        async with running_trio() as trio:
+            first, id = Writer(1), trio.id
+            await first.fence(at(trio, ONE), id=id)
+            await until(lambda: all(trio.core(b).fences.token == 1 for b in (TWO, THREE)))
+            trio.cut(ONE)
             alone = at(trio, ONE)
-            assert code(await Writer(2).fence(alone, acks=1)) is ErrorCode.NONE
-            assert code(await first.append(alone, acks=1)) is ErrorCode.FENCED_WRITER
-            trio.change(ID, but=[1], leader=TWO, isr=(TWO, THREE))
-            await until(lambda: core(trio, TWO).leader_epoch == 1)
-            assert code(await first.append(at(trio, TWO))) is ErrorCode.NONE, "what was not committed binds nobody"
-            trio.cut.clear()
-            trio.show()
-            await until(lambda: core(trio, ONE).log_end == 2 and core(trio, ONE).epochs.latest == 1)
-            assert core(trio, ONE).fences.token == 1
-            await until(lambda: trio.image.partitions[ID].isr == (ONE, TWO, THREE))
-            trio.change(ID, leader=ONE)
-            await until(lambda: core(trio, ONE).leader_epoch == 2)
-            assert code(await first.append(at(trio, ONE))) is ErrorCode.NONE
+            assert code(await Writer(2).fence(alone, acks=1, id=id)) is ErrorCode.NONE
+            assert code(await first.append(alone, acks=1, id=id)) is ErrorCode.FENCED_WRITER
+            trio.silence(ONE)
+            await until(lambda: trio.now.leader == TWO and trio.core(TWO).leading is not None)
+            assert code(await first.append(at(trio, TWO), id=id)) is ErrorCode.NONE, (
+                "what is not committed binds nobody"
+            )
+            trio.cluster.heal()
+            await until(lambda: trio.core(ONE).log_end == 2 and trio.core(ONE).epochs.latest == 1)
+            assert trio.core(ONE).fences.token == 1
+            await until(trio.all_in_sync)
+            await trio.lead(ONE)
+            assert code(await first.append(at(trio, ONE), id=id)) is ErrorCode.NONE
 
     async def test_a_replica_that_begins_behind_the_fence_has_its_token(self) -> None:
         """The fence was deleted by retention, as in a user's topic; the token stays."""
-        async with running_trio("t") as trio:
-            id = PartitionId(topic_id_of("t"), 0)
-            image = trio.image
-            alone = replace(image.partitions[id], replicas=(ONE,), isr=(ONE,))
-            trio.image = replace(image, partitions={**image.partitions, id: alone})
-            trio.change(id)
-            session, writer = at(trio, ONE), Writer(7)
-            await writer.fence(session, id=id)
-            await writer.append(session, id=id)
-            [trimmed] = await trio.members[ONE].broker.trim([(id, 2)])
+        async with running_trio(min_insync_replicas="1") as trio:
+            id, writer = trio.id, Writer(7)
+            await trio.assign(ONE)
+            await until(lambda: trio.brokers[TWO].replicas.get(id) is None)
+            await writer.fence(at(trio, ONE), id=id)
+            await writer.append(at(trio, ONE), id=id)
+            [trimmed] = await trio.brokers[ONE].trim([(id, Offset(2))])
             assert trimmed.error is None
-            trio.change(id, replicas=(ONE, TWO))
-            two = trio.members[TWO].broker.replicas
-            await until(lambda: (r := two.get(id)) is not None and r.core.log_start == 2)
-            replica = two.get(id)
-            assert replica is not None
-            await until(lambda: replica.core.fences.token == 7)
-            await until(lambda: trio.image.partitions[id].isr == (ONE, TWO))
-            trio.change(id, leader=TWO)
-            await until(lambda: replica.core.leader_epoch == 1)
+            await trio.assign(ONE, TWO)
+            await until(lambda: trio.core(TWO).log_start == 2 and trio.core(TWO).fences.token == 7)
+            await trio.lead(TWO)
             assert code(await Writer(6).append(at(trio, TWO), id=id)) is ErrorCode.FENCED_WRITER
             assert code(await writer.append(at(trio, TWO), id=id)) is ErrorCode.NONE
 
     async def test_all_replicas_hold_the_fence_as_it_was_stored(self) -> None:
-        async with running_trio(INTERNAL) as trio:
-            await Writer(5).fence(at(trio, ONE))
-            await until(lambda: all(core(trio, b).log_end == 1 for b in (TWO, THREE)))
-            for broker in (ONE, TWO, THREE):
-                member = trio.members[broker]
-                log = core(trio, broker).log
-                rows = list(member.store.index(log, Offset(0), Offset(1)))
-                [batch] = await member.store.read(log, rows)
+        async with running_trio() as trio:
+            await Writer(5).fence(at(trio, ONE), id=trio.id)
+            await until(lambda: all(trio.core(b).log_end == 1 for b in (TWO, THREE)))
+            for broker in ALL:
+                [batch] = await trio.stored(broker)
                 assert read_header(batch).control

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
@@ -17,7 +18,9 @@ from headrace_broker.engine.image_applier import DELETION_RETRY_MS
 from headrace_broker.engine.replicas import Replica, Standing
 from headrace_common.core.errors import ErrorCode, MetadataUnavailable, StorageFailed
 from headrace_common.core.ids import NO_NODE, NodeId, Offset, PartitionId, TopicId
-from headrace_common.core.image import ClusterImage, Partition, TopicDeletion
+from headrace_common.core.image import ClusterImage, Partition, ReplicaRemoval, TopicDeletion
+
+ID = PartitionId(topic_id_of("t"), 0)
 
 
 @pytest.fixture
@@ -248,3 +251,57 @@ async def test_an_older_or_equal_word_about_the_epoch_writes_nothing(engine: Eng
     await show(engine, replace(engine.cluster.image, cluster_configs={"num.partitions": "3"}))
     assert written == []
     assert not any(isinstance(one, DropLog) for one in written)
+
+
+# --- replicas that move away -----------------------------------------------------------------------------------------
+
+ORDER = {ID: ReplicaRemoval(ID, (BROKER_ID,))}
+
+
+def elsewhere(image: ClusterImage) -> ClusterImage:
+    return with_partition(image, replicas=(NodeId(2),), leader=NodeId(2), leader_epoch=1)
+
+
+async def test_a_replica_that_moved_away_is_deleted_by_order_only(engine: Engine) -> None:
+    await engine.produce(batch_of(1))
+    here = engine.cluster.image
+    await show(engine, elsewhere(here))
+    assert replica_of(engine).standing is Standing.STRAY
+    await show(engine, replace(engine.cluster.image, removals=ORDER))
+    assert engine.cluster.removed == [ID]
+    assert engine.broker.replicas.get(ID) is None
+    await show(engine, with_partition(here, leader_epoch=2))
+    [result] = await engine.produce(batch_of(1))
+    assert result.base_offset == 0, "it begins anew"
+
+
+async def test_an_order_for_a_replica_that_came_back_is_not_carried_out(engine: Engine) -> None:
+    await engine.produce(batch_of(1))
+    await show(engine, replace(engine.cluster.image, removals=ORDER))
+    [result] = await engine.produce(batch_of(1))
+    assert result.base_offset == 1
+    assert engine.cluster.removed == []
+
+
+async def test_a_replica_that_comes_back_while_it_is_deleted_begins_anew(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nothing would open it again: the image that gave it back was taken in before its log was gone."""
+    lower, deleting, returned = MemoryLogs.lower_evidence, asyncio.Event(), asyncio.Event()
+
+    async def slowly(store: MemoryLogs, logs: Sequence[tuple[LogId, Offset, int]]) -> None:
+        deleting.set()
+        await returned.wait()
+        await lower(store, logs)
+
+    await engine.produce(batch_of(1))
+    here = engine.cluster.image
+    await show(engine, elsewhere(here))
+    monkeypatch.setattr(MemoryLogs, "lower_evidence", slowly)
+    await show(engine, replace(engine.cluster.image, removals=ORDER))
+    await asyncio.wait_for(deleting.wait(), 5)
+    await show(engine, with_partition(here, leader_epoch=2))
+    returned.set()
+    await engine.settle()
+    [result] = await engine.produce(batch_of(1))
+    assert (result.error, result.base_offset) == (None, 0)

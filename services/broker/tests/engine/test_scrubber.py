@@ -10,16 +10,16 @@ import pytest
 from services.broker.tests.kit.batches import batch_of
 from services.broker.tests.kit.engine import Engine, running_engine
 from services.broker.tests.kit.standalone import topic_id_of
-from services.broker.tests.kit.trio import running_trio, until
+from services.broker.tests.kit.trio import ONE, TWO, running_trio, until
 
+from headrace_broker.config import BrokerConfig
 from headrace_broker.core.rows import LogId
 from headrace_broker.engine import scrubber
-from headrace_broker.engine.produce import ProduceEntry
 from headrace_broker.engine.replicas import Replica, Standing
 from headrace_broker.engine.scrubber import FIRST_MS, Scrub
 from headrace_broker.rpc import encode_logs
 from headrace_common.core.errors import StorageFailed
-from headrace_common.core.ids import NodeId, Offset, PartitionId
+from headrace_common.core.ids import Offset, PartitionId
 
 FAST = {"log.scrub.max.bytes.per.second": str(1 << 40)}
 
@@ -153,17 +153,13 @@ async def test_a_follower_finds_rot_that_nobody_reads_and_stops_to_copy_the_log_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(scrubber, "SLEEP_MS", 10.0)
-    async with running_trio(tail_bytes=0) as trio:
-        leader, follower = trio.members[NodeId(1)], trio.members[NodeId(2)]
-        session, id = leader.broker.produce_session(), PartitionId(topic_id_of("t"), 0)
-        session.accept(1, -1, 30_000, [ProduceEntry(id, batch_of(2), None)])
-        await until(lambda: bool(session.answers))
-        copied = follower.broker.replicas.get(id)
-        assert copied is not None
-        await until(lambda: copied.core.written_end == 2)
-        follower.store._live[copied.core.log].batches[Offset(0)] = b"not it"
-        follower.broker.scrubber._plan.first_ms = 0.0
-        await until(lambda: isinstance(follower.tasks.failure, StorageFailed))
-        assert follower.store.distrusted == [copied.core.log]
-        assert follower.broker.scrub().lost == 1
-        follower.tasks.failure = None
+    async with running_trio(broker=BrokerConfig(flush="os", tail_cache_bytes=0)) as trio:
+        assert (await trio.client(ONE).produce(batch_of(2))).error is None
+        await until(lambda: trio.core(TWO).written_end == 2)
+        follower, store, log = trio.brokers[TWO], trio.store(TWO), trio.core(TWO).log
+        store._live[log].batches[Offset(0)] = b"not it"
+        follower.scrubber._plan.first_ms = 0.0
+        await until(lambda: "broker-2" in trio.crashes)
+        assert isinstance(trio.crashes.pop("broker-2"), StorageFailed)
+        assert store.distrusted == [log]
+        assert follower.scrub().lost == 1

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from functools import partial
 
 import pytest
 from services.broker.tests.kit.batches import NOW_MS, batch_of
 from services.broker.tests.kit.engine import Engine, running_engine
 from services.broker.tests.kit.standalone import image_of, topic_id_of, with_coordinator
-from services.broker.tests.kit.trio import Trio, running_trio, until
 
 from headrace_broker.adapters.memory_log import MemoryLogs
-from headrace_broker.core.partition import Partition
 from headrace_broker.engine import describing
 from headrace_broker.engine.broker import EngineSettings
 from headrace_broker.engine.describing import KnownProducers
-from headrace_broker.engine.fetch import FetchAsk, Fetched, FetchEntry
+from headrace_broker.engine.fetch import Fetched
 from headrace_broker.engine.markers import MarkerAsk
 from headrace_broker.engine.offsets import OffsetAsk
-from headrace_broker.engine.produce import Appended, ProduceEntry
+from headrace_broker.engine.produce import Appended
 from headrace_broker.engine.storage_queue import Flush, QueueLimits
 from headrace_common.core.batch import read_header
 from headrace_common.core.errors import (
@@ -34,7 +31,7 @@ from headrace_common.core.errors import (
     Rejected,
     StorageFailed,
 )
-from headrace_common.core.ids import NodeId, Offset, PartitionId
+from headrace_common.core.ids import PartitionId
 
 ID = PartitionId(topic_id_of("t"), 0)
 OTHER = PartitionId(topic_id_of("t"), 1)
@@ -396,55 +393,3 @@ class TestDescribing:
         assert gauges["oldest_open_transaction_s"]() == pytest.approx(1.5)
         await mark(engine, 1, partitions=[ID, OTHER])
         assert [gauges[name]() for name in (*names, "oldest_open_transaction_s")] == [0, 0, 0, 0]
-
-
-# --- three brokers ----------------------------------------------------------------------------------------------------
-
-ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
-
-
-async def produce(trio: Trio, broker: NodeId, batch: bytes, transactional_id: str | None = "id") -> Appended:
-    session = trio.members[broker].broker.produce_session()
-    session.accept(1, -1, 30_000, [ProduceEntry(ID, batch, None)], transactional_id)
-    await until(lambda: bool(session.answers))
-    [result] = session.answers.popleft().results
-    assert result is not None
-    return result
-
-
-async def read_decided(trio: Trio, broker: NodeId, wait_ms: int = 0) -> Fetched:
-    entry = FetchEntry(ID, Offset(0), 1 << 20, None)
-    ask = FetchAsk([entry], 1 if wait_ms else 0, 1 << 20, wait_ms, f"rack-{broker}", committed=True)
-    [result] = await trio.members[broker].broker.fetches.fetch(ask)
-    return result
-
-
-def core(trio: Trio, broker: NodeId) -> Partition:
-    replica = trio.members[broker].broker.replicas.get(ID)
-    assert replica is not None
-    return replica.core
-
-
-def decided(trio: Trio, broker: NodeId, end: int) -> bool:
-    return core(trio, broker).last_stable == end
-
-
-async def test_a_transaction_outlives_its_partitions_leader() -> None:
-    async with running_trio() as trio:
-        assert code(await produce(trio, ONE, records(count=2))) is None
-        waiting = asyncio.create_task(read_decided(trio, THREE, wait_ms=5_000))
-        await until(lambda: len(trio.transactions.asked) == 1)
-        trio.change(ID, leader=TWO)
-        await until(lambda: core(trio, TWO).leading is not None)
-        assert code(await produce(trio, TWO, records(2))) is None
-        assert len(trio.transactions.asked) == 1, "the new leader knows that it is open"
-        markers = trio.members[TWO].broker.markers
-        assert await markers.write([MarkerAsk(7, 1, False, [ID])]) == [[None]]
-        assert code(await produce(trio, TWO, records(3))) is ErrorCode.INVALID_PRODUCER_EPOCH
-        assert code(await produce(trio, TWO, batch_of(1), None)) is None
-        for broker in (ONE, TWO, THREE):
-            await until(partial(decided, trio, broker, 5))
-            got = await read_decided(trio, broker)
-            assert [(row.producer_id, row.first, row.last) for row in got.aborted] == [(7, 0, 3)]
-            assert len(got.batches) == 4
-        assert (await asyncio.wait_for(waiting, 5)).last_stable >= 0

@@ -1,203 +1,201 @@
 """
-Several brokers' engines in one process over memory stores, with streams that are queues: for tests of replication.
+Three brokers of the lab and their controller, for tests that look into the brokers while they replicate.
 
-A test moves leadership by showing images (``Trio.show``) and cuts brokers off (``Trio.cut``); ISR changes are granted
-as a controller would.
+What happens to them has real causes: connections are cut, processes die, an admin client moves replicas.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+from unittest.mock import patch
 
-from services.broker.tests.kit.standalone import FakeCluster, image_of, with_coordinator
-from services.broker.tests.kit.transactions import FakeTransactions
-
+from headrace.aio import AdminClient
 from headrace_broker.adapters.memory_log import MemoryLogs
-from headrace_broker.adapters.memory_topic_notes import MemoryTopicNotes
-from headrace_broker.core.copying import CopyAnswer, CopyAsk
-from headrace_broker.core.leadership import Proposal
-from headrace_broker.engine.broker import Broker, EngineSettings, Who
-from headrace_broker.engine.replicate_session import ReplicateSession
-from headrace_broker.engine.storage_queue import Flush
-from headrace_broker.ports import Disk, IsrDecision
-from headrace_common.core.errors import HeadraceError, IneligibleReplica, InvalidUpdateVersion, NetworkFailed
-from headrace_common.core.ids import Endpoint, NodeId, PartitionId
-from headrace_common.core.image import ClusterImage, Node, NodeKey, Partition, Role
-from headrace_common.runtime.clock import SystemClock
-from headrace_common.runtime.tasks import TaskRunner
+from headrace_broker.config import BrokerConfig
+from headrace_broker.core.partition import Partition
+from headrace_broker.engine.broker import Broker
+from headrace_broker.engine.fetch import FetchAsk, Fetched, FetchEntry
+from headrace_broker.engine.produce import Appended, ProduceEntry, ProduceSession
+from headrace_common.core.ids import NodeId, Offset, PartitionId
+from headrace_common.core.image import Partition as Metadata
+from headrace_controller.config import ControllerConfig, LivenessConfig
+from headrace_lab.adopting import adopted
+from headrace_lab.cluster import Cluster
+from headrace_lab.lab import laboratory
+from headrace_lab.nodes import Configs
+
+ONE, TWO, THREE = ALL = NodeId(1), NodeId(2), NodeId(3)
+TOPIC: Final = "t"
+PATIENCE_S: Final = 120.0
+"""Virtual seconds; a follower that is not heard of is out of the ISR after 30."""
 
 
-class MemoryStream:
-    """A ``Replicate`` stream without a network: what is said to it a session of the other broker takes at once."""
-
-    def __init__(self, session: ReplicateSession, cut: Callable[[], bool], tasks: TaskRunner) -> None:
-        self._session = session
-        self._cut = cut
-        self._cold = tasks.start(session.read_cold(), name="memory-stream-cold")
-
-    async def send(self, ask: CopyAsk) -> None:
-        """See ``LeaderStream``."""
-        await asyncio.sleep(0)
-        self._check()
-        self._session.take(ask)
-
-    async def receive(self) -> CopyAnswer | None:
-        """See ``LeaderStream``."""
-        answer = await self._session.answer()
-        self._check()
-        return answer
-
-    async def close(self) -> None:
-        """See ``LeaderStream``."""
-        self._session.end()
-        self._cold.cancel()
-
-    def _check(self) -> None:
-        if self._cut():
-            raise NetworkFailed("a test has cut the stream")
+async def until(condition: Callable[[], bool]) -> None:
+    """Return once ``condition`` holds."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.01)
 
 
-@dataclass
-class Member:
-    """One broker of the trio."""
+class Client:
+    """Produces to one broker."""
 
-    id: NodeId
-    broker: Broker
-    store: MemoryLogs
-    cluster: SharedCluster
-    tasks: TaskRunner
+    def __init__(self, broker: Broker, id: PartitionId) -> None:
+        self.session: ProduceSession = broker.produce_session()
+        self._id = id
 
+    def send(self, batch: bytes, *, acks: int = -1, id: PartitionId | None = None) -> None:
+        """Do not wait for the answer."""
+        self.session.accept(1, acks, 60_000, [ProduceEntry(id or self._id, batch, None)])
 
-class SharedCluster(FakeCluster):
-    """One controller for all members: ISR changes are checked against what all see, and shown to all."""
+    async def answer(self) -> Appended:
+        """The next one."""
+        await until(lambda: bool(self.session.answers))
+        [result] = self.session.answers.popleft().results
+        assert result is not None
+        return result
 
-    def __init__(self, trio: Trio, epoch: int) -> None:
-        super().__init__()
-        self.trio = trio
-        self.broker_epoch = epoch
-
-    async def alter_partitions(self, proposals: Sequence[tuple[PartitionId, Proposal]]) -> list[IsrDecision]:
-        """Grants what is asked for in the present epochs."""
-        await asyncio.sleep(0)
-        decided = []
-        for id, proposal in proposals:
-            now = self.trio.image.partitions[id]
-            if (now.leader_epoch, now.partition_epoch) != (proposal.leader_epoch, proposal.partition_epoch):
-                decided.append(IsrDecision(error=InvalidUpdateVersion("the partition has changed")))
-                continue
-            isr = tuple(broker for broker, _ in proposal.isr)
-            if proposal.resign:
-                heir = next((broker for broker in isr if broker != now.leader), None)
-                gone = IsrDecision(error=IneligibleReplica("nobody else is in sync"))
-                decided.append(gone if heir is None else IsrDecision(self.trio.change(id, leader=heir)))
-                continue
-            decided.append(IsrDecision(self.trio.change(id, isr=isr)))
-        return decided
+    async def produce(self, batch: bytes, *, acks: int = -1) -> Appended:
+        """Send and wait."""
+        self.send(batch, acks=acks)
+        return await self.answer()
 
 
 @dataclass
 class Trio:
-    """The brokers, and the image that they are shown."""
+    """See the module's text. All brokers have all partitions of topic ``t``; broker 1 leads them at first."""
 
-    image: ClusterImage
-    members: dict[NodeId, Member] = field(default_factory=dict)
-    cut: set[NodeId] = field(default_factory=set)
-    """Brokers that no stream reaches."""
-    transactions: FakeTransactions = field(default_factory=FakeTransactions)
+    cluster: Cluster
+    admin: AdminClient
+    brokers: dict[NodeId, Broker]
+    """The last process of each."""
+    crashes: dict[str, BaseException] = field(default_factory=dict)
+    """Of processes that ended with an error, by their names."""
 
-    def show(self, *, but: Sequence[int] = ()) -> None:
-        """Show the image to everybody, or to all but some."""
-        for member in self.members.values():
-            if member.id not in but:
-                member.cluster.show(self.image)
+    @property
+    def id(self) -> PartitionId:
+        """The first partition."""
+        images = [broker.replicas.image for broker in self.brokers.values()]
+        return PartitionId(max(images, key=lambda image: image.revision).topic_ids[TOPIC], 0)
 
-    def change(self, id: PartitionId, *, but: Sequence[int] = (), **fields: object) -> Partition:
-        """Change one partition; its partition epoch grows, its leader epoch with the leader."""
-        old = self.image.partitions[id]
-        new = replace(old, **fields, partition_epoch=old.partition_epoch + 1)  # type: ignore[arg-type]  # its fields
-        if new.leader != old.leader:
-            new = replace(new, leader_epoch=old.leader_epoch + 1)
-        self.image = replace(self.image, partitions={**self.image.partitions, id: new})
-        self.show(but=but)
-        return new
+    @property
+    def now(self) -> Metadata:
+        """The first partition, as the brokers know it that heard of it last."""
+        known = [broker.replicas.image.partitions.get(self.id) for broker in self.brokers.values()]
+        return max((one for one in known if one is not None), key=lambda one: one.partition_epoch)
 
-    def fence(self, *brokers: NodeId) -> None:
-        """Fence these brokers and nobody else; to be seen with the next image."""
-        nodes = {
-            key: replace(node, fenced=key.role is Role.BROKER and key.id in brokers)
-            for key, node in self.image.nodes.items()
-        }
-        self.image = replace(self.image, nodes=nodes)
+    def core(self, broker: NodeId, number: int = 0) -> Partition:
+        """What a broker makes of a partition."""
+        replica = self.brokers[broker].replicas.get(PartitionId(self.id.topic_id, number))
+        assert replica is not None
+        return replica.core
 
-    async def open(self, broker: NodeId, endpoint: Endpoint) -> MemoryStream:
-        """See ``Leaders``."""
-        del endpoint
-        await asyncio.sleep(0)
-        if broker in self.cut:
-            raise NetworkFailed("a test has cut the broker off")
-        member = self.members[broker]
-        return MemoryStream(member.broker.replication.session(), lambda: broker in self.cut, member.tasks)
+    def store(self, broker: NodeId) -> MemoryLogs:
+        """The logs of its process, or of its next one."""
+        return self.cluster.disk(broker).logs
+
+    def client(self, broker: NodeId) -> Client:
+        """For the first partition."""
+        return Client(self.brokers[broker], self.id)
+
+    async def fetch(self, broker: NodeId, offset: int = 0, *, rack: str | None = None, wait_ms: int = 0) -> Fetched:
+        """From the first partition; in ``rack`` of the broker it need not lead."""
+        ask = FetchAsk(
+            [FetchEntry(self.id, Offset(offset), 1 << 20, None)], 1 if wait_ms else 0, 1 << 20, wait_ms, rack
+        )
+        [result] = await self.brokers[broker].fetches.fetch(ask)
+        return result
+
+    async def stored(self, broker: NodeId) -> list[bytes]:
+        """The batches of its log."""
+        log = self.core(broker).log
+        rows = list(self.store(broker).index(log, Offset(0), self.core(broker).log_end))
+        return list(await self.store(broker).read(log, rows))
+
+    def all_in_sync(self) -> bool:
+        """Whether every broker is in the ISR of the first partition."""
+        return set(self.now.isr) == set(ALL)
+
+    def cut(self, broker: NodeId) -> None:
+        """It hears no other broker, and none hears it; the controller does."""
+        for other in set(ALL) - {broker}:
+            self.cluster.cut(broker, other)
+
+    def silence(self, broker: NodeId) -> None:
+        """The controller does not hear it, and fences it; the others do."""
+        self.cluster.cut(broker, "controller-1")
+
+    async def restart(self, *brokers: NodeId) -> None:
+        """They run again, and have opened their logs when this returns."""
+        before = {broker: self.brokers[broker] for broker in brokers}
+        for broker in brokers:
+            self.cluster.restart(broker)
+        await until(lambda: all(self.brokers[broker] is not one for broker, one in before.items()))
+
+    async def assign(self, *brokers: NodeId) -> None:
+        """From now on these have the first partition; returns when it is so."""
+        await self.admin.alter_reassignments({(TOPIC, 0): list(brokers)})
+        await until(lambda: set(self.now.replicas) == set(brokers) and not (self.now.adding or self.now.removing))
+
+    async def lead(self, broker: NodeId) -> None:
+        """It leads the first partition, and knows it."""
+        await self.assign(broker, *(each for each in self.now.replicas if each != broker))
+        async with asyncio.timeout(PATIENCE_S):
+            while self.core(broker).leading is None:
+                await self.admin.elect_leaders([(TOPIC, 0)])
+                await asyncio.sleep(0.02)
 
 
-async def until(condition: Callable[[], bool], *, seconds: float = 10.0) -> None:
-    """Return once ``condition`` holds."""
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.001)
+@contextmanager
+def _noted(brokers: dict[NodeId, Broker]) -> Iterator[None]:
+    """Every broker that is made meanwhile is in ``brokers``."""
+    init = Broker.__init__
 
+    def note(one: Broker, *args: Any, **rest: Any) -> None:
+        init(one, *args, **rest)
+        brokers[one.who.broker_id] = one
 
-def trio_image(topic: str, partitions: int, count: int = 3) -> ClusterImage:
-    """``count`` brokers; broker 1 leads all partitions of the topic, everybody is in sync."""
-    ids = tuple(NodeId(n) for n in range(1, count + 1))
-    nodes = [
-        Node(NodeKey(Role.BROKER, n), Endpoint("127.0.0.1", 1), bytes([n]) * 16, 10 + n, fenced=False, rack=f"rack-{n}")
-        for n in ids
-    ]
-    image = image_of({topic: partitions}, nodes=nodes)
-    led = {id: replace(one, replicas=ids, isr=ids) for id, one in image.partitions.items()}
-    return replace(image, partitions=led)
+    with patch.object(Broker, "__init__", note):
+        yield
 
 
 @asynccontextmanager
 async def running_trio(
-    topic: str = "t",
-    partitions: int = 1,
-    *,
-    count: int = 3,
-    flush: Flush = Flush.OS,
-    tail_bytes: int = 1 << 20,
-    stores: Mapping[int, MemoryLogs] | None = None,
+    *, partitions: int = 1, broker: BrokerConfig | None = None, seed: int = 7, **configs: str
 ) -> AsyncIterator[Trio]:
-    """Brokers 1 to ``count``, all up and following the image; no background task may crash. ``stores``: of some."""
-    trio = Trio(with_coordinator(trio_image(topic, partitions, count)))
-    async with AsyncExitStack() as stack:
-        for n in range(1, count + 1):
-            id = NodeId(n)
-            tasks = await stack.enter_async_context(TaskRunner())
-            store, cluster = (stores or {}).get(n) or MemoryLogs(), SharedCluster(trio, 10 + n)
-            broker = Broker(
-                Who(id, bytes([n]) * 16, "c"),
-                EngineSettings(flush=flush, tail_cache_bytes=tail_bytes),
-                disk=Disk(store, MemoryTopicNotes()),
-                cluster=cluster,
-                leaders=trio,
-                transactions=trio.transactions,
-                clock=SystemClock(),
-                tasks=tasks,
-            )
-            broker.start()
-            trio.members[id] = Member(id, broker, store, cluster, tasks)
-        trio.show()
-        for member in trio.members.values():
-            await member.broker.follower.changed.wait()
-        yield trio
-        for member in trio.members.values():
-            if member.tasks.failure is not None:
-                raise member.tasks.failure
-            assert not member.broker.measures.cleaner_crashes, "a cleaner met an error that nobody expected"
+    """Three brokers that have topic ``t``; its settings are given with underscores."""
+    nodes = Configs(
+        broker=broker or BrokerConfig(flush="os"),
+        controller=ControllerConfig(liveness=LivenessConfig(1_000, 3_000)),
+        racks={number: f"rack-{number}" for number in ALL},
+    )
+    brokers: dict[NodeId, Broker] = {}
+    with _noted(brokers), adopted(seed) as loop, laboratory(loop) as lab:
+        cluster = Cluster(lab, brokers=3, controllers=1, coordinators=0, configs=nodes)
+        try:
+            await cluster.start()
+            admin = cluster.admin()
+            trio = Trio(cluster, admin, brokers)
+            cluster.on_crash = trio.crashes.__setitem__
+            settings = {name.replace("_", "."): value for name, value in configs.items()}
+            await admin.create_topic(TOPIC, assignments=[list(ALL)] * partitions, configs=settings)
+            await until(lambda: all(_has(each, partitions) for each in brokers.values()))
+            yield trio
+            assert not trio.crashes, "a test that expects one takes it out"
+            for each in brokers.values():
+                assert not each.measures.cleaner_crashes, "a cleaner met an error that nobody expected"
+            await admin.close()
+        finally:
+            await loop.end_tasks()
+            await cluster.end()
 
 
-__all__ = ["HeadraceError", "Member", "Trio", "running_trio", "until"]
+def _has(broker: Broker, partitions: int) -> bool:
+    topic_id = broker.replicas.image.topic_ids.get(TOPIC)
+    return topic_id is not None and all(
+        broker.replicas.get(PartitionId(topic_id, number)) is not None for number in range(partitions)
+    )
