@@ -10,27 +10,20 @@ from typing import Any
 
 import pytest
 from libs.common.tests.kit.silent_node import SilentNode, unreachable
+from services.admin.tests.kit.known import Known
 
 from headrace_admin.adapters.grpc_brokers import GrpcBrokers
 from headrace_admin.adapters.grpc_coordinators import GrpcCoordinators
 from headrace_admin.ports import CoordinatorPlace
 from headrace_common.core.errors import NetworkFailed, UnknownOutcome
 from headrace_common.core.ids import Endpoint, NodeId
-from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, Node, NodeKey, Role
+from headrace_common.core.image import NodeKey, Role
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import coordinator_pb2, transaction_pb2
 
 ONE, TWO = NodeId(1), NodeId(2)
 KEY = NodeKey(Role.BROKER, ONE)
 NOBODY = Endpoint("127.0.0.1", 1)
-
-
-class Known:
-    """Of the port ``Cluster`` what brokers are found by: an image, with brokers that a test moves."""
-
-    def __init__(self, *brokers: NodeId) -> None:
-        keys = [NodeKey(Role.BROKER, broker) for broker in brokers]
-        self.image: ClusterImage = replace(EMPTY_IMAGE, nodes={key: Node(key, NOBODY, bytes(16), 1) for key in keys})
 
 
 BROKER_CALLS: dict[str, Callable[[GrpcBrokers], Awaitable[Any]]] = {
@@ -58,7 +51,7 @@ def moved(cluster: Known, to: Endpoint, key: NodeKey = KEY) -> None:
 @pytest.mark.parametrize("call", BROKER_CALLS)
 async def test_a_broker_that_moves_under_a_call(call: str, nodes: list[SilentNode]) -> None:
     here, there = nodes
-    cluster = Known(ONE)
+    cluster = Known({ONE: NOBODY})
     brokers = GrpcBrokers(cluster, 60_000)
     moved(cluster, here.endpoint)
     first = asyncio.ensure_future(BROKER_CALLS[call](brokers))
@@ -79,7 +72,7 @@ async def test_a_broker_that_moves_under_a_call(call: str, nodes: list[SilentNod
 @pytest.mark.parametrize("call", BROKER_CALLS)
 async def test_a_broker_is_called_where_it_takes_nodes(call: str, nodes: list[SilentNode]) -> None:
     for_clients, for_nodes = nodes
-    cluster = Known(ONE)
+    cluster = Known({ONE: NOBODY})
     moved(cluster, for_clients.endpoint)
     node = replace(cluster.image.nodes[KEY], internal=for_nodes.endpoint)
     cluster.image = replace(cluster.image, nodes={**cluster.image.nodes, KEY: node})
@@ -93,7 +86,7 @@ async def test_a_broker_is_called_where_it_takes_nodes(call: str, nodes: list[Si
 
 
 async def test_a_fetch_that_never_got_through_ends() -> None:
-    cluster = Known(ONE)
+    cluster = Known({ONE: NOBODY})
     brokers = GrpcBrokers(cluster, 300)
     with unreachable() as nobody:
         moved(cluster, nobody)
@@ -106,7 +99,7 @@ async def test_a_fetch_that_never_got_through_ends() -> None:
 
 
 async def test_channels_of_brokers_that_left_are_closed(nodes: list[SilentNode]) -> None:
-    cluster = Known(ONE, TWO)
+    cluster = Known({ONE: NOBODY, TWO: NOBODY})
     brokers = GrpcBrokers(cluster, 60_000)
     moved(cluster, nodes[0].endpoint)
     moved(cluster, NOBODY, NodeKey(Role.BROKER, TWO))
