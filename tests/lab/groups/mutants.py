@@ -139,7 +139,7 @@ def keep_cooperative_claims_out() -> Patches:
 
 def let_sessions_end_at_the_load() -> Patches:
     """Who takes a shard over gives its members no new session."""
-    classic = ClassicGroup.restored
+    classic = ClassicGroup.restore
     consumer = ConsumerGroup.restore
 
     def restored(group_id: str, settings: GroupSettings, record: Any, at: Moment) -> ClassicGroup:
@@ -156,7 +156,7 @@ def let_sessions_end_at_the_load() -> Patches:
         self.wake_ms = at.mono_ms
 
     return [
-        patch.object(ClassicGroup, "restored", staticmethod(restored)),
+        patch.object(ClassicGroup, "restore", staticmethod(restored)),
         patch.object(ConsumerGroup, "restore", restore),
     ]
 

@@ -195,12 +195,12 @@ def apply_positions_of_aborted() -> Patches:
 
 def show_unstable_positions() -> Patches:
     """Positions are read although an undecided transaction has newer ones."""
-    found = Offsets._found
+    found = Offsets._find
 
     def _found(self: Offsets, topic: str, number: int, topics: Any, _require_stable: bool) -> Any:
         return found(self, topic, number, topics, False)
 
-    return [patch.object(Offsets, "_found", _found)]
+    return [patch.object(Offsets, "_find", _found)]
 
 
 def take_old_owners() -> Patches:

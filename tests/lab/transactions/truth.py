@@ -277,7 +277,7 @@ class Truth:
             if txn.state in AT_REST:
                 self._complete.add(decided.producer)
         if about is not None:
-            self.enrolled[about] |= dict.fromkeys(txn.enrolled())
+            self.enrolled[about] |= dict.fromkeys(txn.list_enrolled())
 
     def is_complete(self, name: str, marker: Producer) -> None:
         """Its coordinator takes it that every partition has its marker."""

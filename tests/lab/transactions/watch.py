@@ -85,7 +85,7 @@ class Watch:
         opened, made, handled = StorageLoop.__init__, Replicas.__init__, Core.handle
         recovered = Core.with_transactions
         taken, shown, shown_to_groups = Host._handle, TransactionHost._show, ShardHost._show
-        followed = TransactionHost._taken
+        followed = TransactionHost._carry_out_at_once
 
         def open_loop(loop: StorageLoop, store: LogStore, *rest: Any, **named: Any) -> None:
             self._stores[NODE.get()] = store
@@ -139,7 +139,7 @@ class Watch:
                 (Core, "handle", handle),
                 (Core, "with_transactions", recover),
                 (Host, "_handle", take),
-                (TransactionHost, "_taken", follow),
+                (TransactionHost, "_carry_out_at_once", follow),
                 (TransactionHost, "_show", show),
                 (ShardHost, "_show", show_to_groups),
             ):

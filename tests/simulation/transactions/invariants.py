@@ -268,7 +268,7 @@ class Invariants(OfReplicas):
                         "prepared", f"{name} {decided.producer} was prepared; {decided.cause.name} ended it"
                     )
             if about is not None:
-                self.enrolled.update((about, partition) for partition in txn.enrolled())
+                self.enrolled.update((about, partition) for partition in txn.list_enrolled())
 
     def _claimed(self, owner: str, claim: int, epoch: int) -> None:
         """A claim has one epoch, and a higher claim a higher one."""

@@ -150,7 +150,7 @@ async def test_a_load_while_the_log_is_rewritten_gives_what_a_quiet_one_gives(
     random = Random(seed)
     for _ in range(4):
         log, until = await world.take_over()
-        fetched = log._fetched
+        fetched = log._fetch_batches
 
         async def compacting(at: int, fetched: object = fetched) -> object:
             found = await fetched(at)
@@ -158,9 +158,9 @@ async def test_a_load_while_the_log_is_rewritten_gives_what_a_quiet_one_gives(
                 await world.compact(later_ms=1_000)
             return found
 
-        monkeypatch.setattr(log, "_fetched", compacting)
+        monkeypatch.setattr(log, "_fetch_batches", compacting)
         assert (await load(log, until))[0] == world.state
-        monkeypatch.setattr(log, "_fetched", fetched)
+        monkeypatch.setattr(log, "_fetch_batches", fetched)
         for _ in range(60):
             key = b"key-%d" % random.randrange(12)
             records: list[Record] = [(key, None if random.random() < 0.3 else random.randbytes(random.randrange(200)))]

@@ -158,7 +158,7 @@ class GrpcShardLog:
     async def read(self, until: Offset) -> AsyncIterator[Slice]:
         at = await self._calls.ask(self._start)
         while at < until:
-            batches, log_start = await self._fetched(at)
+            batches, log_start = await self._fetch_batches(at)
             if log_start > at:
                 at = Offset(log_start)
                 continue
@@ -168,7 +168,7 @@ class GrpcShardLog:
             if part.keys:
                 yield part
 
-    async def _fetched(self, at: Offset) -> tuple[list[bytes], int]:
+    async def _fetch_batches(self, at: Offset) -> tuple[list[bytes], int]:
         return await self._calls.ask(lambda leader: self._fetch(leader, at))
 
     async def _start(self, leader: Leader) -> Offset:

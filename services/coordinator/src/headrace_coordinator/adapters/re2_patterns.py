@@ -36,13 +36,13 @@ class Re2Patterns:
         if found is not None:
             self._compiled.move_to_end(pattern)
             return found
-        compiled = self._compiled[pattern] = _compiled(pattern)
+        compiled = self._compiled[pattern] = _compile_pattern(pattern)
         if len(self._compiled) > COMPILED_MAX:
             self._compiled.popitem(last=False)
         return compiled
 
 
-def _compiled(pattern: str) -> Any:
+def _compile_pattern(pattern: str) -> Any:
     if not pattern:
         raise InvalidRegularExpression("the pattern is empty; leave it out, or write one that matches topic names")
     if len(pattern) > PATTERN_CHARACTERS_MAX:

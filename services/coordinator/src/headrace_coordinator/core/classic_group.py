@@ -78,12 +78,12 @@ class ClassicGroup:
         return ClassicRecord(state, self.generation, self.protocol, self.leader, self.empty_since_ms, members)
 
     @staticmethod
-    def restored(group_id: str, settings: GroupSettings, record: ClassicRecord, at: Moment) -> ClassicGroup:
+    def restore(group_id: str, settings: GroupSettings, record: ClassicRecord, at: Moment) -> ClassicGroup:
         """The group of a record, on the coordinator that serves it from now on: every member has a full session."""
         group = ClassicGroup(group_id, settings, record.generation, record.empty_since_ms)
         group.state, group.protocol, group.leader = record.state, record.protocol, record.leader
         for member_record in record.members:
-            member = ClassicMember.restored(member_record)
+            member = ClassicMember.restore(member_record)
             member.deadline_ms = at.mono_ms + member.session_timeout_ms
             group.members.add(member)
         if group.state is _PREPARING:
@@ -104,7 +104,7 @@ class ClassicGroup:
         """
         if not member_id and instance_id is None and generation < 0 and (transactional or not self.members):
             return None
-        member = self.members.identified(member_id, instance_id)
+        member = self.members.identify(member_id, instance_id)
         if isinstance(member, HeadraceError):
             return member
         if generation != self.generation:

@@ -9,7 +9,7 @@ from enum import Enum
 
 from headrace_common.core.errors import HeadraceError
 from headrace_coordinator.core.effects import MemberDescription
-from headrace_coordinator.core.identity import identified
+from headrace_coordinator.core.identity import identify
 from headrace_coordinator.core.records import ClassicMemberRecord
 from headrace_coordinator.core.values import ClassicAssignment, ClassicSubscription
 
@@ -76,7 +76,7 @@ class ClassicMember:
         )
 
     @staticmethod
-    def restored(record: ClassicMemberRecord) -> ClassicMember:
+    def restore(record: ClassicMemberRecord) -> ClassicMember:
         """The member of a record."""
         return ClassicMember(
             member_id=record.member_id,
@@ -118,9 +118,9 @@ class ClassicMembers:
         """Who has this instance id."""
         return None if instance_id is None else self._by_id.get(self._by_instance.get(instance_id, ""))
 
-    def identified(self, member_id: str, instance_id: str | None) -> ClassicMember | HeadraceError:
+    def identify(self, member_id: str, instance_id: str | None) -> ClassicMember | HeadraceError:
         """The member that speaks, or why it may not: it is not known, or another one has its instance id."""
-        return identified(self._by_id.get(member_id), self.holder(instance_id), member_id, instance_id)
+        return identify(self._by_id.get(member_id), self.holder(instance_id), member_id, instance_id)
 
     def add(self, member: ClassicMember) -> None:
         assert member.member_id not in self._by_id, "member ids are unique"

@@ -70,7 +70,7 @@ def _join_fault(group: ClassicGroup, event: ClassicJoined) -> HeadraceError | No
         return InvalidSessionTimeout(f"session.timeout.ms is {event.session_timeout_ms}; {low} to {high} are allowed")
     known = group.members.holder(event.instance_id)
     if event.member_id:
-        member = group.members.identified(event.member_id, event.instance_id)
+        member = group.members.identify(event.member_id, event.instance_id)
         if isinstance(member, HeadraceError):
             return member
         known = member
@@ -160,7 +160,7 @@ def _sync(group: ClassicGroup, event: ClassicSynced) -> None:
 
 
 def _heartbeat(group: ClassicGroup, event: ClassicHeartbeat) -> None:
-    member = group.members.identified(event.member_id, event.instance_id)
+    member = group.members.identify(event.member_id, event.instance_id)
     if not isinstance(member, HeadraceError) and member.awaits is not Awaits.JOIN:
         member = _speaker(group, event)
     if isinstance(member, HeadraceError):
@@ -175,7 +175,7 @@ def _heartbeat(group: ClassicGroup, event: ClassicHeartbeat) -> None:
 
 
 def _leave(group: ClassicGroup, event: Left) -> None:
-    member: ClassicMember | HeadraceError | None = group.members.identified(event.member_id, event.instance_id)
+    member: ClassicMember | HeadraceError | None = group.members.identify(event.member_id, event.instance_id)
     if not event.member_id:
         member = group.members.holder(event.instance_id)
     if member is None:
@@ -208,7 +208,7 @@ def _stream_broke(group: ClassicGroup, event: StreamBroke) -> None:
 
 
 def _speaker(group: ClassicGroup, event: ClassicSynced | ClassicHeartbeat) -> ClassicMember | HeadraceError:
-    member = group.members.identified(event.member_id, event.instance_id)
+    member = group.members.identify(event.member_id, event.instance_id)
     if not isinstance(member, HeadraceError) and event.generation != group.generation:
         return group.illegal_generation(event.generation)
     return member

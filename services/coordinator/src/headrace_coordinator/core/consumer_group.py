@@ -26,12 +26,12 @@ from headrace_coordinator.core.effects import (
     PersistGroup,
     Send,
 )
-from headrace_coordinator.core.identity import identified
+from headrace_coordinator.core.identity import identify
 from headrace_coordinator.core.reconcile import ConsumerMember, Ownership, advance, depart, release
 from headrace_coordinator.core.records import ConsumerRecord
 from headrace_coordinator.core.settings import GroupSettings
 from headrace_coordinator.core.streams import Streams
-from headrace_coordinator.core.targets import TopicView, chosen_assignor, target_assignment
+from headrace_coordinator.core.targets import TopicView, choose_assignor, target_assignment
 from headrace_coordinator.core.values import (
     GroupProtocol,
     GroupState,
@@ -102,7 +102,7 @@ class ConsumerGroup:
 
     def subscribes(self, topic: str) -> bool:
         """Whether a member reads the topic."""
-        return any(topic in self.view.wanted(m.subscription) for m in self.members.values())
+        return any(topic in self.view.list_names(m.subscription) for m in self.members.values())
 
     @property
     def state(self) -> GroupState:
@@ -125,12 +125,12 @@ class ConsumerGroup:
                 state=m.state.name,
                 topics=tuple(sorted(m.subscription.topics)),
                 pattern=m.subscription.pattern,
-                assigned=self._shaped(m.assigned),
-                target=self._shaped(m.target),
+                assigned=self._group_by_topic(m.assigned),
+                target=self._group_by_topic(m.target),
             )
             for m in self.members.values()
         )
-        assignor = chosen_assignor(self.members.values(), self.settings.group_consumer_assignors)
+        assignor = choose_assignor(self.members.values(), self.settings.group_consumer_assignors)
         return GroupDescription(
             self.group_id, GroupProtocol.CONSUMER, self.state, self.group_epoch, self.group_epoch, assignor, members
         )
@@ -140,10 +140,10 @@ class ConsumerGroup:
     def record(self) -> ConsumerRecord:
         """The durable state."""
         members = tuple(member.record() for member in self.members.values())
-        topics = {**self._gone_topics(), **self._topics}
+        topics = {**self._find_gone_topics(), **self._topics}
         return ConsumerRecord(self.group_epoch, self.group_epoch, self.empty_since_ms, topics, members)
 
-    def _gone_topics(self) -> dict[str, TopicInfo]:
+    def _find_gone_topics(self) -> dict[str, TopicInfo]:
         """Topics that are read no more, of which members still hold partitions: they are told by name to let go."""
         if len(self._names) == len(self._topics):
             return {}
@@ -159,7 +159,7 @@ class ConsumerGroup:
         self._topics = {name: info for name, info in record.topics.items() if info.partitions}
         self._names = {info.topic_id: name for name, info in record.topics.items()}
         for member_record in record.members:
-            member = ConsumerMember.restored(member_record)
+            member = ConsumerMember.restore(member_record)
             self.add(member)
             self._ownership.take(member.assigned | member.revoking, member.member_id)
             self._wanted_by.update(dict.fromkeys(member.target, member.member_id))
@@ -187,7 +187,7 @@ class ConsumerGroup:
 
     def topics_changed(self, at: Moment) -> list[Effect]:
         """The view has other topics than before: a new target, if the group's are among them."""
-        topics = self.view.read_by(self.members.values())
+        topics = self.view.find_subscribed(self.members.values())
         if self.members and not _same(self._topics, topics):
             self.bump_epoch(at)
         elif self.members:
@@ -208,7 +208,7 @@ class ConsumerGroup:
 
     def identify(self, member_id: str, instance_id: str | None) -> ConsumerMember | HeadraceError:
         """The member that speaks, or why it may not: it is not known, or another one has its instance id."""
-        return identified(self.members.get(member_id), self.holder(instance_id), member_id, instance_id)
+        return identify(self.members.get(member_id), self.holder(instance_id), member_id, instance_id)
 
     def bind(self, member: ConsumerMember, stream: int, at: Moment) -> bool:
         """Whether the member may speak over this stream; it is its only one from now on."""
@@ -272,9 +272,9 @@ class ConsumerGroup:
         self.group_epoch += 1
         self.dirty = True
         self.empty_since_ms = -1 if self.members else at.wall_ms
-        self._topics = self.view.read_by(self.members.values())
+        self._topics = self.view.find_subscribed(self.members.values())
         self._names.update((info.topic_id, name) for name, info in self._topics.items())
-        assignor = chosen_assignor(self.members.values(), self.settings.group_consumer_assignors)
+        assignor = choose_assignor(self.members.values(), self.settings.group_consumer_assignors)
         targets = target_assignment(assignor, self.members, self._topics, self.view)
         self._wanted_by = {p: member_id for member_id, partitions in targets.items() for p in partitions}
         for member_id, partitions in targets.items():
@@ -323,10 +323,10 @@ class ConsumerGroup:
             member_epoch=member.epoch,
             heartbeat_interval_ms=self.settings.group_consumer_heartbeat_interval_ms,
             session_timeout_ms=self.settings.group_consumer_session_timeout_ms,
-            assignment=self._shaped(member.assigned) if whole else None,
+            assignment=self._group_by_topic(member.assigned) if whole else None,
         )
 
-    def _shaped(self, partitions: frozenset[PartitionId]) -> tuple[TopicPartitions, ...]:
+    def _group_by_topic(self, partitions: frozenset[PartitionId]) -> tuple[TopicPartitions, ...]:
         by_topic: dict[TopicId, list[int]] = {}
         for topic_id, number in sorted(partitions):
             by_topic.setdefault(topic_id, []).append(number)

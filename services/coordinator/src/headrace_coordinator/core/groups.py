@@ -173,7 +173,7 @@ class ReadLog:
             group = groups.setdefault(group_id, Group(Offsets(group_id)))
             group.recorded = True
             if isinstance(record, ClassicRecord):
-                group.membership = ClassicGroup.restored(group_id, settings, record, at)
+                group.membership = ClassicGroup.restore(group_id, settings, record, at)
             else:
                 group.membership = ConsumerGroup(group_id, settings, view)
                 group.membership.restore(record, at)

@@ -19,7 +19,7 @@ class HasMemberId(Protocol):
 M = TypeVar("M", bound=HasMemberId)
 
 
-def identified(member: M | None, holder: M | None, member_id: str, instance_id: str | None) -> M | HeadraceError:
+def identify(member: M | None, holder: M | None, member_id: str, instance_id: str | None) -> M | HeadraceError:
     """
     The member that speaks, or why it may not: it is not known, or another one has its instance id (KIP-345).
 

@@ -160,13 +160,13 @@ class Offsets:
         """What is committed for these, or for all partitions of topics that exist."""
         if partitions is not None:
             wanted = ((topic, number) for topic, numbers in partitions for number in numbers)
-            return tuple(self._found(topic, number, topics, require_stable) for topic, number in wanted)
+            return tuple(self._find(topic, number, topics, require_stable) for topic, number in wanted)
         present = {info.topic_id: name for name, info in topics.items()}
         keys = self.held.keys() | self.pending.keys() if require_stable else self.held.keys()
         named = sorted((present[key.topic_id], key.partition) for key in keys if key.topic_id in present)
-        return tuple(self._found(topic, number, topics, require_stable) for topic, number in named)
+        return tuple(self._find(topic, number, topics, require_stable) for topic, number in named)
 
-    def _found(self, topic: str, number: int, topics: Topics, require_stable: bool) -> OffsetFound:
+    def _find(self, topic: str, number: int, topics: Topics, require_stable: bool) -> OffsetFound:
         info = topics.get(topic)
         if info is None:
             return OffsetFound(topic, number, None)

@@ -91,7 +91,7 @@ class ConsumerMember:
         )
 
     @staticmethod
-    def restored(record: ConsumerMemberRecord) -> ConsumerMember:
+    def restore(record: ConsumerMemberRecord) -> ConsumerMember:
         """The member of a record; what it holds is to be confirmed anew."""
         return ConsumerMember(
             member_id=record.member_id,

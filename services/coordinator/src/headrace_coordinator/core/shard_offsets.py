@@ -141,11 +141,11 @@ class ShardOffsets:
         group = self._groups.get(event.group_id)
         fault = self._member_fault(event, group)
         if fault is not None:
-            return [_refused(event, fault)]
+            return [_refuse(event, fault)]
         group = group or Group(Offsets(event.group_id))
         limit = self._settings.offset_metadata_max_bytes
         rows, outcomes = group.offsets.commit(event.offsets, self._view.topics, limit, event.at.wall_ms)
-        return self._taken(event, group, rows, outcomes)
+        return self._accept(event, group, rows, outcomes)
 
     def _member_fault(self, event: CommitAsked | TxnCommitAsked, group: Group | None) -> HeadraceError | None:
         if group is not None and group.membership is not None:
@@ -159,7 +159,7 @@ class ShardOffsets:
             return UnknownMemberId(f"the group {event.group_id!r} has no member {event.member_id!r}; join it")
         return self._room.fault(event.group_id) if group is None else None
 
-    def _taken(
+    def _accept(
         self,
         event: CommitAsked | TxnCommitAsked,
         group: Group,
@@ -205,7 +205,7 @@ class ShardOffsets:
     def _commit_in_transaction(self, event: TxnCommitAsked) -> list[Effect]:
         fault = self._txn_fault(event)
         if fault is not None:
-            return [_refused(event, fault)]
+            return [_refuse(event, fault)]
         transaction = _transaction_of(event)
         opened = self._open.get(event.producer_id)
         worthless = not valid(event.offsets, self._view.topics, self._settings.offset_metadata_max_bytes)
@@ -233,7 +233,7 @@ class ShardOffsets:
         """Until the coordinator of the transaction knows of this shard."""
         if self._waiting + len(event.offsets) > WAITING_MAX:
             error = Overloaded(f"{self._waiting} positions wait for the coordinators of their transactions; try again")
-            return [_refused(event, error)]
+            return [_refuse(event, error)]
         self._waiting += len(event.offsets)
         for enrolment in self._enrolments.get(event.producer_id, ()):
             if enrolment.transaction == transaction:
@@ -260,14 +260,14 @@ class ShardOffsets:
         self._close(enrolment)
         error = event.error or self._predecessor_fault(enrolment.transaction)
         if error is not None:
-            return [_refused(one, error) for one in enrolment.waiting]
+            return [_refuse(one, error) for one in enrolment.waiting]
         opened = self._open.get(enrolment.transaction.producer_id)
         if opened is None or opened.transaction.epoch < enrolment.transaction.epoch:
             self._open[enrolment.transaction.producer_id] = _Open(enrolment.transaction)
         effects: list[Effect] = []
         for one in enrolment.waiting:
             fault = self._txn_fault(one)  # the member may be out by now
-            effects += self._hold(one) if fault is None else [_refused(one, fault)]
+            effects += self._hold(one) if fault is None else [_refuse(one, fault)]
         return effects
 
     def _predecessor_fault(self, transaction: Transaction) -> HeadraceError | None:
@@ -298,7 +298,7 @@ class ShardOffsets:
         if rows:
             positions = self._open[event.producer_id].positions.setdefault(event.group_id, set())
             positions |= group.offsets.keys_of(event.offsets, self._view.topics)
-        return self._taken(event, group, rows, outcomes)
+        return self._accept(event, group, rows, outcomes)
 
     # --- the ends of transactions ---------------------------------------------------------------------------
 
@@ -340,13 +340,13 @@ class ShardOffsets:
             if epoch < marker.producer_epoch:
                 self._close(enrolment)
                 error = InvalidProducerEpoch(f"the transaction of producer {producer_id}, epoch {epoch}, has ended")
-                effects += [_refused(one, error) for one in enrolment.waiting]
+                effects += [_refuse(one, error) for one in enrolment.waiting]
 
 
 def _transaction_of(event: TxnCommitAsked) -> Transaction:
     return Transaction(event.producer_id, event.producer_epoch, event.transactional_id)
 
 
-def _refused(event: CommitAsked | TxnCommitAsked, error: HeadraceError) -> Answer:
+def _refuse(event: CommitAsked | TxnCommitAsked, error: HeadraceError) -> Answer:
     failed = tuple(OffsetOutcome(one.topic, one.partition, error) for one in event.offsets)
     return Answer(event.group_id, event.ref, OffsetOutcomes(failed))

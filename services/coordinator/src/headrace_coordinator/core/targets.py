@@ -20,21 +20,21 @@ class TopicView:
     matches: dict[str, frozenset[str]] = field(default_factory=dict)
     """Pattern -> the topics that it matches now."""
 
-    def wanted(self, subscription: Subscription) -> frozenset[str]:
+    def list_names(self, subscription: Subscription) -> frozenset[str]:
         """Names of the topics that are subscribed to, whether they exist or not."""
         if subscription.pattern is None:
             return subscription.topics
         return subscription.topics | self.matches.get(subscription.pattern, frozenset())
 
-    def read_by(self, members: Iterable[ConsumerMember]) -> dict[str, TopicInfo]:
+    def find_subscribed(self, members: Iterable[ConsumerMember]) -> dict[str, TopicInfo]:
         """The topics that exist and that a member subscribes to."""
         names: set[str] = set()
         for subscription in {m.subscription for m in members}:
-            names |= self.wanted(subscription)
+            names |= self.list_names(subscription)
         return {name: self.topics[name] for name in sorted(names) if name in self.topics}
 
 
-def chosen_assignor(members: Iterable[ConsumerMember], offered: tuple[str, ...]) -> str:
+def choose_assignor(members: Iterable[ConsumerMember], offered: tuple[str, ...]) -> str:
     """The one that most members ask for; of equals the one that is offered first; if nobody asks, the first."""
     votes = Counter(m.assignor for m in members if m.assignor in offered)
     return max(offered, key=lambda name: (votes[name], -offered.index(name)))
@@ -45,7 +45,7 @@ def target_assignment(
 ) -> dict[str, frozenset[PartitionId]]:
     """What each member is to hold; sticky assignors start from the members' present targets."""
     names = {info.topic_id: name for name, info in topics.items()}
-    wanted = {s: view.wanted(s) for s in {m.subscription for m in members.values()}}
+    wanted = {s: view.list_names(s) for s in {m.subscription for m in members.values()}}
     inputs = {
         member_id: MemberSubscription(
             topics=wanted[m.subscription],

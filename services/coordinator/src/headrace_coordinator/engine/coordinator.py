@@ -164,13 +164,13 @@ class Coordinator:
         """
         if isinstance(event, ConsumerHeartbeat) and event.subscription is not None:
             try:
-                event = self._matched(event)
+                event = self._match_pattern(event)
             except Rejected as error:
                 stream.send(ConsumerStanding(error, event.member_id))
                 return
         self._host(stream.group_id).post(event)
 
-    def _matched(self, event: ConsumerHeartbeat) -> ConsumerHeartbeat:
+    def _match_pattern(self, event: ConsumerHeartbeat) -> ConsumerHeartbeat:
         pattern = None if event.subscription is None else event.subscription.pattern
         if pattern is None:
             return event

@@ -133,7 +133,7 @@ class Host(ABC, Generic[C, E, V]):
         """What the state machine is told when its log has been read."""
 
     @abstractmethod
-    def _woken(self, at: Moment) -> E:
+    def _make_wake(self, at: Moment) -> E:
         """What the state machine is told when its time has come."""
 
     @abstractmethod
@@ -148,11 +148,11 @@ class Host(ABC, Generic[C, E, V]):
     def _let_go(self, error: HeadraceError) -> None:
         """The state was dropped: tell everybody but those who wait in ``ask``."""
 
-    def _prepared(self, core: C) -> C:
+    def _prepare(self, core: C) -> C:
         """``core`` after its replay; beside the event loop, for what takes long."""
         return core
 
-    def _taken(self, event: E, effects: Sequence[Any]) -> Sequence[Any]:
+    def _carry_out_at_once(self, event: E, effects: Sequence[Any]) -> Sequence[Any]:
         """See to those effects that need not wait; the others are returned."""
         del event
         return effects
@@ -298,13 +298,13 @@ class Host(ABC, Generic[C, E, V]):
             await self._ports.clock.sleep_ms(0)
         # Beside the event loop, like the decoding before it: nobody else has the state machine yet.
         with exclude_from_gc():
-            core = await run_in_thread(self._replayed, latest)
+            core = await run_in_thread(self._replay, latest)
         return core, records
 
-    def _replayed(self, latest: Mapping[bytes | None, bytes | None]) -> C:
+    def _replay(self, latest: Mapping[bytes | None, bytes | None]) -> C:
         core = self._new_core()
         core.replay((key, value) for key, value in latest.items() if key is not None and value is not None)
-        return self._prepared(core)
+        return self._prepare(core)
 
     async def _serve(self) -> None:
         """Handle what comes in, for ever."""
@@ -351,7 +351,7 @@ class Host(ABC, Generic[C, E, V]):
     # --- events -----------------------------------------------------------------------------------------------
 
     def _handle(self, event: E) -> None:
-        effects = self._taken(event, self._core.handle(event))
+        effects = self._carry_out_at_once(event, self._core.handle(event))
         self._outbox.take(effects, proof=not self._surely_ours() or self._needs_proof(event, effects))
         if self._outbox.append_wanted and self._urgent(effects):
             self._append_wanted.set()
@@ -383,4 +383,4 @@ class Host(ABC, Generic[C, E, V]):
             log.warning("this process was held up", extra={"shard": str(self.key), "ms": round(late_ms)})
             await clock.sleep_ms(STALL_GRACE_MS)
         self._timer = None
-        self._take_in(self._woken(self._ports.moment()))
+        self._take_in(self._make_wake(self._ports.moment()))

@@ -241,7 +241,7 @@ class MarkerPlan:
             effects.append(AskRevision())
         for to in list(self._queues):
             effects += self._sends(to)
-        effects += self._finished()
+        effects += self._take_done()
         return effects
 
     # --- inside -----------------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ class MarkerPlan:
         item.queued, item.due_ms = False, math.inf
         self._done.setdefault(item.ending, []).append(item.id)
 
-    def _finished(self) -> Iterable[Done]:
+    def _take_done(self) -> Iterable[Done]:
         done, self._done = self._done, {}
         for ending, ids in done.items():
             key = (ending.source, ending.transactional_id)

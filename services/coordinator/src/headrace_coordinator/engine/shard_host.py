@@ -151,20 +151,20 @@ class ShardHost(Host[Shard, Event, Visible]):
     def _new_outbox(self) -> Outbox[Visible]:
         return Outbox(self._core.group_record, self._show)
 
-    def _prepared(self, core: Shard) -> Shard:
+    def _prepare(self, core: Shard) -> Shard:
         core.patterns()  # reads the records
         return core
 
     def _first_events(self) -> Iterable[Event]:
         return self._topics_event(), Loaded(self._ports.moment())
 
-    def _woken(self, at: Moment) -> Event:
+    def _make_wake(self, at: Moment) -> Event:
         return Woken(at)
 
     def _needs_proof(self, event: Event, effects: Sequence[Any]) -> bool:
         return isinstance(event, PROVED) or any(map(_refuses, effects))
 
-    def _taken(self, event: Event, effects: Sequence[Any]) -> Sequence[Any]:
+    def _carry_out_at_once(self, event: Event, effects: Sequence[Any]) -> Sequence[Any]:
         if not isinstance(event, TxnCommitAsked | ShardEnrolled | MarkersAsked):
             return effects
         if any(isinstance(effect, Persist) for effect in effects):

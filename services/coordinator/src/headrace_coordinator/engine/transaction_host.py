@@ -152,7 +152,7 @@ class TransactionHost(Host[TransactionShard, Event, Visible]):
     def _first_events(self) -> Iterable[Event]:
         return (Loaded(self._ports.moment()),)
 
-    def _woken(self, at: Moment) -> Event:
+    def _make_wake(self, at: Moment) -> Event:
         return Woken(at)
 
     def _handle(self, event: Event) -> None:
@@ -163,7 +163,7 @@ class TransactionHost(Host[TransactionShard, Event, Visible]):
     def _needs_proof(self, event: Event, effects: Sequence[Any]) -> bool:
         return any(isinstance(effect, Answer) for effect in effects)
 
-    def _taken(self, event: Event, effects: Sequence[Any]) -> Sequence[Any]:
+    def _carry_out_at_once(self, event: Event, effects: Sequence[Any]) -> Sequence[Any]:
         rest = []
         for effect in effects:
             match effect:

@@ -38,7 +38,7 @@ def message(said: Message) -> pb.MembershipResponse:
     """One message over a member's stream."""
     match said:
         case JoinAnswer():
-            return pb.MembershipResponse(classic_joined=_joined(said))
+            return pb.MembershipResponse(classic_joined=_encode_join(said))
         case SyncAnswer(error, generation, assignment):
             synced = pb.ClassicSynced(
                 error=_code(error),
@@ -59,7 +59,7 @@ def message(said: Message) -> pb.MembershipResponse:
     assert_never(said)
 
 
-def _joined(said: JoinAnswer) -> pb.ClassicJoined:
+def _encode_join(said: JoinAnswer) -> pb.ClassicJoined:
     return pb.ClassicJoined(
         error=_code(said.error),
         message=_text(said.error),
@@ -110,7 +110,7 @@ def offset_outcome(one: OffsetOutcome) -> pb.OffsetResult:
     return pb.OffsetResult(topic=one.topic, partition=one.partition, error=_code(one.error), message=_text(one.error))
 
 
-def offset_found(one: OffsetFound) -> pb.CommittedOffset:
+def encode_offset(one: OffsetFound) -> pb.CommittedOffset:
     """One committed position, or that there is none."""
     found = one.committed
     if found is None:

@@ -73,7 +73,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServicer):
         protocol: str | None = None
         try:
             while request is not None:
-                protocol = _checked(request, first.group_id, protocol)
+                protocol = _check_protocol(request, first.group_id, protocol)
                 event = decode.member_event(request, stream, self._coordinator.moment(), self._coordinator.fresh_id)
                 self._coordinator.say(stream, event)
                 await stream.room()
@@ -118,7 +118,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServicer):
             decode.partitions_by_topic(request.partitions) or None,
             require_stable=request.require_stable,
         )
-        return pb.FetchOffsetsResponse(offsets=map(encode.offset_found, found.offsets))
+        return pb.FetchOffsetsResponse(offsets=map(encode.encode_offset, found.offsets))
 
     async def DeleteOffsets(self, request: pb.DeleteOffsetsRequest, context: Context) -> pb.DeleteOffsetsResponse:
         del context
@@ -164,7 +164,7 @@ async def _next(context: Context) -> pb.MembershipRequest | None:
     return None if request is _EOF else request
 
 
-def _checked(request: pb.MembershipRequest, group_id: str, protocol: str | None) -> str | None:
+def _check_protocol(request: pb.MembershipRequest, group_id: str, protocol: str | None) -> str | None:
     """
     The stream's protocol, which its first request that has one fixes.
 

@@ -215,7 +215,7 @@ def _row_text(row: Row) -> str:
     if kind is Kind.OWNER:
         owner = read_owner(name, row[1])
         free = "".join(f" {pid}@{epoch}" for pid, epoch in FREE.iter_unpack(owner.free))
-        undone = "".join(f" #{nonce}" for (nonce,) in sorted(NONCE.iter_unpack(owner.packed_undone())))
+        undone = "".join(f" #{nonce}" for (nonce,) in sorted(NONCE.iter_unpack(owner.pack_undone())))
         claim = "" if owner.claim < 0 else f" claim {owner.claim}@{owner.claim_epoch}"
         free = f" free{free}" if free else ""
         return f"owner {name} epoch {owner.epoch}{claim} unit {owner.last_sequence}{undone}{free}"

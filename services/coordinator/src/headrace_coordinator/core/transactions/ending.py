@@ -23,7 +23,7 @@ class Ending:
     def abort(self, txn: Transaction, cause: EndCause, at: Moment, *, continues: bool) -> list[Effect]:
         """Abort what is open or prepared; nobody asked who is to be answered."""
         txn.decide(commit=False, cause=cause, at=at, continues=continues)
-        row, after = self.decided(txn, at)
+        row, after = self.carry_out(txn, at)
         return [Persist(txn.group_id, (row,)), *after]
 
     def replace(self, txn: Transaction, at: Moment) -> tuple[Row, list[Effect]]:
@@ -32,14 +32,14 @@ class Ending:
             return self._register.bury(txn), []
         if txn.ending:
             txn.continues = False
-            return self._register.saved(txn, at), []
+            return self._register.save(txn, at), []
         txn.decide(commit=False, cause=EndCause.OWNER, at=at, continues=False)
-        return self.decided(txn, at)
+        return self.carry_out(txn, at)
 
-    def decided(self, txn: Transaction, at: Moment) -> tuple[Row, list[Effect]]:
+    def carry_out(self, txn: Transaction, at: Moment) -> tuple[Row, list[Effect]]:
         """After a verdict: the row to persist, and what follows it."""
         txn.decided_at_step = self._register.step
-        return (self._register.saved(txn, at), [tell(txn)]) if txn.ending else self._completed(txn, at)
+        return (self._register.save(txn, at), [tell(txn)]) if txn.ending else self._complete(txn, at)
 
     def markers_written(self, event: MarkersWritten) -> tuple[Transaction | None, list[Effect]]:
         """Some partitions were told: the transaction if these were the last ones, and what follows."""
@@ -52,10 +52,10 @@ class Ending:
         if txn.partitions:
             return None, []
         txn.complete()
-        row, after = self._completed(txn, event.at)
+        row, after = self._complete(txn, event.at)
         return txn, [Persist(txn.group_id, (row,)), *after]
 
-    def _completed(self, txn: Transaction, at: Moment) -> tuple[Row, list[Effect]]:
+    def _complete(self, txn: Transaction, at: Moment) -> tuple[Row, list[Effect]]:
         """
         An id of an owner is forgotten once nobody goes on with it and no holder of its token may ask for the verdict.
         """
@@ -65,7 +65,7 @@ class Ending:
         if owner is not None:
             self._register.owners[owner].completed(decided.nonce, self._register.step)
         buried = owner is not None and not txn.continues and not txn.contested
-        row = self._register.bury(txn) if buried else self._register.saved(txn, at)
+        row = self._register.bury(txn) if buried else self._register.save(txn, at)
         spent_ms = at.mono_ms - txn.ending_since_ms
         return row, [Completed(txn.group_id, txn.transactional_id, decided.commit, decided.cause, spent_ms)]
 

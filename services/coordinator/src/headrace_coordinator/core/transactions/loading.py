@@ -95,7 +95,7 @@ def _mend(register: Register, ending: Ending, owner: Owner, at: Moment) -> list[
             txn.undecide()
         elif txn.state is TxnState.PREPARED and owner.has_committed(txn.nonce):
             txn.decide(commit=True, cause=EndCause.UNIT, at=at, continues=False)
-            rows.append(ending.decided(txn, at)[0])
+            rows.append(ending.carry_out(txn, at)[0])
     for txn in [txn for txn in owner.ids.values() if txn.owner_epoch != owner.epoch_of_ids]:
         if not txn.ending or txn.continues:
             rows.append(ending.replace(txn, at)[0])

@@ -105,14 +105,14 @@ class Owner:
         """Whether a unit committed what was prepared under ``nonce``."""
         return nonce in self._undone
 
-    def packed_undone(self) -> bytes:
+    def pack_undone(self) -> bytes:
         """Nonces of what units committed, as the record has them."""
         if self._packed is None:
             self._packed = b"".join(map(NONCE.pack, self._undone))
         return self._packed
 
     def read_undone(self, packed: bytes) -> None:
-        """Take what ``packed_undone`` gave."""
+        """Take what ``pack_undone`` gave."""
         self._undone = {nonce for (nonce,) in NONCE.iter_unpack(packed)}
 
     # --- producer ids -----------------------------------------------------------------------------------------

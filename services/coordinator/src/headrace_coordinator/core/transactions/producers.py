@@ -134,7 +134,7 @@ class Producers:
             producer = Producer(event.spare_producer_id, 0)
             effects.append(TookProducerId(event.spare_producer_id))
         txn.take_over(producer, event.timeout_ms, self._register.owner_epoch(event.transactional_id))
-        effects.append(Persist(txn.group_id, (self._register.saved(txn, event.at),)))
+        effects.append(Persist(txn.group_id, (self._register.save(txn, event.at),)))
         return effects + _answer(event, InitResult(producer))
 
     def _create(self, event: InitAsked) -> list[Effect]:
@@ -143,7 +143,7 @@ class Producers:
         owner_epoch = self._register.owner_epoch(event.transactional_id)
         txn = Transaction(event.transactional_id, producer, event.timeout_ms, owner_epoch=owner_epoch)
         self._register.add(txn)
-        row = self._register.saved(txn, event.at)
+        row = self._register.save(txn, event.at)
         if free is None:
             return [
                 TookProducerId(event.spare_producer_id),
@@ -156,7 +156,7 @@ class Producers:
         effects: list[Effect] = []
         if not txn.contested:
             txn.contest()
-            effects.append(Persist(txn.group_id, (self._register.saved(txn, event.at),)))
+            effects.append(Persist(txn.group_id, (self._register.save(txn, event.at),)))
         return effects + _answer(event, InitResult(txn.producer, txn.token))
 
     def _owner_fault(self, event: InitAsked | PrepareAsked) -> HeadraceError | None:
@@ -187,7 +187,7 @@ class Producers:
         if txn.at_rest:
             txn.begin(event.at)
         txn.add(added)
-        return [Persist(txn.group_id, (self._register.saved(txn, event.at),)), *_answer(event, None)]
+        return [Persist(txn.group_id, (self._register.save(txn, event.at),)), *_answer(event, None)]
 
     # --- ending -----------------------------------------------------------------------------------------------
 
@@ -196,7 +196,7 @@ class Producers:
         if txn is None:
             return _answer(event, refusals.unknown_id(event.transactional_id))
         asked = Producer(event.producer_id, event.epoch)
-        if txn.ended_as(asked) is not None:
+        if txn.find_verdict(asked) is not None:
             return self._end_again(txn, event)
         fault = refusals.producer_fault(txn, asked)
         if fault is not None:
@@ -220,12 +220,12 @@ class Producers:
     def _decide(self, txn: Transaction, event: EndAsked | DecideAsked, cause: EndCause) -> list[Effect]:
         """The verdict, durable, then the answer, then the partitions."""
         txn.decide(commit=event.commit, cause=cause, at=event.at, continues=True)
-        took = self._replaced(txn, event.spare_producer_id)
-        row, after = self._ending.decided(txn, event.at)
+        took = self._replace_exhausted(txn, event.spare_producer_id)
+        row, after = self._ending.carry_out(txn, event.at)
         result = txn.producer if isinstance(event, EndAsked) else _decide_result(txn)
         return [*took, Persist(txn.group_id, (row,)), *_answer(event, result), *after]
 
-    def _replaced(self, txn: Transaction, spare_producer_id: int) -> list[Effect]:
+    def _replace_exhausted(self, txn: Transaction, spare_producer_id: int) -> list[Effect]:
         """Where the epochs have run out whoever goes on does so under the spare id."""
         if not txn.continues or txn.producer.epoch <= EPOCH_LAST:
             return []
@@ -233,8 +233,8 @@ class Producers:
         return [TookProducerId(spare_producer_id)]
 
     def _replace_last(self, txn: Transaction, event: EndAsked | DecideAsked) -> list[Effect]:
-        took = self._replaced(txn, event.spare_producer_id)
-        return [*took, Persist(txn.group_id, (self._register.saved(txn, event.at),))] if took else []
+        took = self._replace_exhausted(txn, event.spare_producer_id)
+        return [*took, Persist(txn.group_id, (self._register.save(txn, event.at),))] if took else []
 
     # --- preparing --------------------------------------------------------------------------------------------
 
@@ -246,7 +246,7 @@ class Producers:
         if txn is None:
             return _answer(event, refusals.unknown_id(event.transactional_id))
         asked = Producer(event.producer_id, event.epoch)
-        if txn.ended_as(asked) is not None:
+        if txn.find_verdict(asked) is not None:
             return self._prepare_ended(txn, event)
         fault = refusals.producer_fault(txn, asked)
         if fault is not None:
@@ -260,7 +260,7 @@ class Producers:
             txn.prepare(event.nonce, event.at)
             unit_id = owner_of(event.transactional_id) is not None
             txn.due_ms = event.at.mono_ms + self._settings.unit_prepared_timeout_ms if unit_id else inf
-            effects.append(Persist(txn.group_id, (self._register.saved(txn, event.at),)))
+            effects.append(Persist(txn.group_id, (self._register.save(txn, event.at),)))
         return effects + _answer(event, txn.token)
 
     @staticmethod

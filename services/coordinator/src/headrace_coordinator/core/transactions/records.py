@@ -183,7 +183,7 @@ def read_transaction(transactional_id: str, value: bytes) -> Transaction:
 
 def owner_row(owner: Owner, *, with_time: bool = False) -> Row:
     """The owner's record as it is now; with the time that it was used at, which not every version can read."""
-    undone = owner.packed_undone()
+    undone = owner.pack_undone()
     number = TIMED if with_time else FORMAT if owner.claim == NO_CLAIM else CLAIMED
     head = _OWNER.pack(number, owner.epoch, owner.last_sequence, len(undone))
     claim = _CLAIM.pack((owner.claim, owner.claim_epoch)) if number >= CLAIMED else b""

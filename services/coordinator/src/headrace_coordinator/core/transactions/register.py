@@ -1,5 +1,5 @@
 """
-All ids and owners of a shard, and whose time is up. What changes an id calls ``saved`` or ``bury`` and persists the row
+All ids and owners of a shard, and whose time is up. What changes an id calls ``save`` or ``bury`` and persists the row
 that it gets.
 """
 
@@ -67,7 +67,7 @@ class Register:
         if owner is not None:
             self.owners[owner].ids[txn.transactional_id] = txn
 
-    def saved(self, txn: Transaction, at: Moment) -> Row:
+    def save(self, txn: Transaction, at: Moment) -> Row:
         """The id's row, to be persisted now."""
         txn.updated_at_ms = at.wall_ms
         self.note(txn)
@@ -104,14 +104,14 @@ class Register:
         """An identity that the id's owner has to give, and the owner's row, which has to be persisted with the id's."""
         name = owner_of(transactional_id)
         producer = None if name is None else self.owners[name].take()
-        return None if name is None or producer is None else (producer, self.owner_saved(self.owners[name], at))
+        return None if name is None or producer is None else (producer, self.save_owner(self.owners[name], at))
 
     def owner_epoch(self, transactional_id: str) -> int:
         """What the record of an id says of its owner's epoch, see ``Owner.epoch_of_ids``; -1 for a plain id."""
         name = owner_of(transactional_id)
         return NO_OWNER_EPOCH if name is None else self.owners[name].epoch_of_ids
 
-    def owner_saved(self, owner: Owner, at: Moment) -> Row:
+    def save_owner(self, owner: Owner, at: Moment) -> Row:
         """The owner's row, to be persisted now."""
         owner.forget_complete(self.durable_step)
         owner.used_at_ms = at.wall_ms

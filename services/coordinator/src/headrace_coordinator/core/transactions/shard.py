@@ -167,7 +167,7 @@ class TransactionShard:
         effects: list[Effect] = []
         for transactional_id in self._to_check[-EXPIRY_IDS_PER_WAKE:]:
             txn = self._register.ids.get(transactional_id)
-            if txn is not None and txn.at_rest and txn.updated_at_ms + self._kept_ms(txn) <= at.wall_ms:
+            if txn is not None and txn.at_rest and txn.updated_at_ms + self._expiration_ms_of(txn) <= at.wall_ms:
                 effects.append(Persist(txn.group_id, (self._register.bury(txn),)))
         checked = len(self._to_check[-EXPIRY_IDS_PER_WAKE:])
         del self._to_check[-EXPIRY_IDS_PER_WAKE:]
@@ -180,7 +180,7 @@ class TransactionShard:
             self._next_check_ms = at.mono_ms + self._settings.transactional_id_check_interval_ms
         return effects
 
-    def _kept_ms(self, txn: Transaction) -> int:
+    def _expiration_ms_of(self, txn: Transaction) -> int:
         """Ids of an owner are made anew for each piece of work; one that was used up is of no use to anybody soon."""
         if owner_of(txn.transactional_id) is not None and txn.state is not TxnState.EMPTY:
             return self._settings.unit_prepared_timeout_ms

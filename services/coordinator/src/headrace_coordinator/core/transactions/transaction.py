@@ -117,18 +117,18 @@ class Transaction:
             return None
         return Token(self.transactional_id, *self.producer, self.nonce)
 
-    def ended_as(self, producer: Producer) -> Decided | None:
+    def find_verdict(self, producer: Producer) -> Decided | None:
         """How the transaction that was written under ``producer`` ended, if that is still known."""
         return self.decided if self.decided is not None and self.decided.producer == producer else None
 
     def verdict_on(self, token: Token) -> Decided | None:
         """How the prepared transaction that ``token`` names was decided, if that is still known."""
-        ended = self.ended_as(Producer(token.producer_id, token.epoch))
+        ended = self.find_verdict(Producer(token.producer_id, token.epoch))
         if ended is None or token.nonce == NO_NONCE or ended.nonce != token.nonce:
             return None
         return ended
 
-    def enrolled(self) -> tuple[PartitionId, ...]:
+    def list_enrolled(self) -> tuple[PartitionId, ...]:
         """All partitions, in the order in which they came."""
         return tuple(PartitionId(TopicId(topic), number) for topic, number in PARTITION.iter_unpack(self.packed))
 
@@ -146,7 +146,7 @@ class Transaction:
             timeout_ms=self.timeout_ms,
             started_at_ms=self.started_at_ms,
             prepared_at_ms=self.prepared_at_ms,
-            partitions=self.enrolled(),
+            partitions=self.list_enrolled(),
             without_marker=tuple(self.partitions) if self.ending else (),
             token=self.token,
         )

@@ -57,11 +57,11 @@ class Units:
             rows.append(row)
             after += effects
         result = OwnerResult(owner.epoch, owner.last_sequence)
-        rows.insert(0, self._register.owner_saved(owner, event.at))
+        rows.insert(0, self._register.save_owner(owner, event.at))
         return [Persist(owner.name, tuple(rows)), Answer(owner.name, event.ref, result), *after]
 
     def _collect(self, txn: Transaction, at: Moment, rows: list[Row], after: list[Effect]) -> None:
-        row, effects = self._ending.decided(txn, at)
+        row, effects = self._ending.carry_out(txn, at)
         rows.append(row)
         after += effects
 
@@ -81,11 +81,11 @@ class Units:
             return [Answer(owner.name, event.ref, FencedOwner(f"{text}; this one has to stop"))]
         if event.sequence == owner.last_sequence:
             return self._again(owner, event)
-        found = self._listed(owner, event.tokens)
+        found = self._find_listed(owner, event.tokens)
         if isinstance(found, HeadraceError):
             return [Answer(owner.name, event.ref, found)]
         owner.commit(event.sequence, [txn.nonce for txn in found.values()])
-        rows: list[Row] = [self._register.owner_saved(owner, event.at)]
+        rows: list[Row] = [self._register.save_owner(owner, event.at)]
         after: list[Effect] = []
         for txn in found.values():
             txn.decide(commit=True, cause=EndCause.UNIT, at=event.at, continues=False)
@@ -109,7 +109,7 @@ class Units:
                 self._collect(txn, at, rows, after)
 
     @staticmethod
-    def _listed(owner: Owner, tokens: Sequence[Token]) -> dict[str, Transaction] | HeadraceError:
+    def _find_listed(owner: Owner, tokens: Sequence[Token]) -> dict[str, Transaction] | HeadraceError:
         """Those that are to be committed; without those that somebody committed singly."""
         found: dict[str, Transaction] = {}
         for token in tokens:
