@@ -17,8 +17,8 @@ from headrace_jobs.arguments import (
     add_source,
     exit_status,
     job_parser,
-    named_values,
     names,
+    parse_values,
     sink_options,
     source_options,
     trigger_of,
@@ -47,9 +47,9 @@ def test_a_trigger_is_now_or_an_interval() -> None:
 def test_lists_and_named_values() -> None:
     assert names(" a, b ,,c ") == ("a", "b", "c")
     assert names(None) == ()
-    assert named_values("--sink-option", ["a=1", "b=x=y", "c="]) == {"a": "1", "b": "x=y", "c": ""}
+    assert parse_values("--sink-option", ["a=1", "b=x=y", "c="]) == {"a": "1", "b": "x=y", "c": ""}
     with pytest.raises(InvalidConfig, match="takes NAME=VALUE"):
-        named_values("--sink-option", ["a"])
+        parse_values("--sink-option", ["a"])
 
 
 def test_without_an_address_a_job_finds_the_cluster_as_every_client_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace_jobs.retention_audit.report import Found, failed, findings, report
-from headrace_jobs.retention_audit.transform import BOUNDS, duplicates, gaps, keys, partitions, projected
+from headrace_jobs.retention_audit.transform import BOUNDS, duplicates, gaps, keys, partitions, project
 
 from .records import TIME, record, records
 
@@ -31,7 +31,7 @@ def test_sizes_ages_and_shares_of_partitions(spark: SparkSession) -> None:
         record(b"1", 7, partition=1),
     ]
     held = bounds(spark, ("t", 0, 5, 7, 5, False), ("t", 1, 0, 8, 0, False), ("t", 2, 3, 3, 3, False))
-    found = plain(partitions(projected(records(spark, given)), held), "partition")
+    found = plain(partitions(project(records(spark, given)), held), "partition")
     wanted = {
         "records": [2, 1, 0],
         "missing": [0, 7, 0],
@@ -57,7 +57,7 @@ def test_gaps_and_what_explains_them(spark: SparkSession) -> None:
     known = bounds(
         spark, ("t", 0, 0, 25, 0, False), ("t", 1, 0, 6, 0, True), ("t", 2, 0, 3, 0, False), ("t", 3, 9, 9, 9, True)
     )
-    found = plain(gaps(projected(records(spark, given)), known, markers_max=1), "partition", "start")
+    found = plain(gaps(project(records(spark, given)), known, markers_max=1), "partition", "start")
     assert [(row["partition"], row["start"], row["end"], row["missing"], row["cause"]) for row in found] == [
         (0, 2, 3, 1, "markers"),
         (0, 5, 8, 3, "unexplained"),
@@ -71,7 +71,7 @@ def test_gaps_and_what_explains_them(spark: SparkSession) -> None:
 def test_what_retention_took_meanwhile_is_no_finding(spark: SparkSession) -> None:
     given = [record(b"x", offset) for offset in (6, 7)]
     known = bounds(spark, ("t", 0, 0, 8, 6, False))
-    found = plain(gaps(projected(records(spark, given)), known, markers_max=0), "start")
+    found = plain(gaps(project(records(spark, given)), known, markers_max=0), "start")
     assert [(row["start"], row["end"], row["cause"]) for row in found] == [(0, 6, "retention")]
 
 
@@ -87,14 +87,14 @@ def test_duplicates_by_content(spark: SparkSession) -> None:
         record(None, 7, key=b"n"),
         record(b"", 8, key=b"n"),
     ]
-    found = plain(duplicates(projected(records(spark, given))), "topic")
+    found = plain(duplicates(project(records(spark, given))), "topic")
     assert [(row["topic"], row["records"]) for row in found] == [("t", 3)]
     assert (found[0]["first"]["offset"], found[0]["last"]["offset"]) == (0, 2)
 
 
 def test_duplicates_by_a_field(spark: SparkSession) -> None:
     given = [b'{"o":{"id":1}}', b'{"o":{"id":1},"x":2}', b'{"o":{"id":2}}', b'{"o":{}}', b'{"o":{}}', b"junk", b"junk"]
-    rows = projected(records(spark, (record(value, n) for n, value in enumerate(given))), "o.id")
+    rows = project(records(spark, (record(value, n) for n, value in enumerate(given))), "o.id")
     assert [(row["identity"], row["records"]) for row in plain(duplicates(rows), "identity")] == [("1", 2)]
 
 
@@ -104,7 +104,7 @@ def test_the_heaviest_keys(spark: SparkSession) -> None:
         record(b"x", 7),
         record(b"x", 8),
     ]
-    found = plain(keys(projected(records(spark, given)), top=2), "rank")
+    found = plain(keys(project(records(spark, given)), top=2), "rank")
     assert [(row["rank"], row["key"], row["records"], row["bytes"], row["keys"]) for row in found] == [
         (1, b"hot", 6, 30, 3),
         (2, None, 2, 2, 3),

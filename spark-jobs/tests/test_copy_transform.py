@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
-from headrace_jobs.topic_copy.transform import SOURCE_POSITION, SOURCE_TIMESTAMP, Copy, copied
+from headrace_jobs.topic_copy.transform import SOURCE_POSITION, SOURCE_TIMESTAMP, Copy, copy_records
 from headrace_spark.core.columns import FieldGiven
 from headrace_spark.core.sink_columns import check_sink_schema
 
@@ -28,7 +28,7 @@ GIVEN = [
 
 
 def found(spark: SparkSession, copy: Copy) -> list[dict[str, Any]]:
-    frame = copied(records(spark, GIVEN), copy)
+    frame = copy_records(records(spark, GIVEN), copy)
     given = [FieldGiven(each.name, each.dataType.simpleString(), each.nullable) for each in frame.schema.fields]
     check_sink_schema(given, "t" if copy.one_topic else None)
     return [row.asDict(recursive=True) for row in frame.collect()]
@@ -81,4 +81,4 @@ def test_what_is_kept(spark: SparkSession) -> None:
 
 def test_an_expression_that_does_not_fit_is_spark_s_to_tell(spark: SparkSession) -> None:
     with pytest.raises(AnalysisException, match="nothing"):
-        copied(records(spark, GIVEN), Copy(filter="nothing > 1"))
+        copy_records(records(spark, GIVEN), Copy(filter="nothing > 1"))

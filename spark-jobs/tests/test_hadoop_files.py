@@ -19,5 +19,5 @@ def test_a_file_is_written_whole_and_again(spark: SparkSession, tmp_path: Path) 
         for text in ("one", "zwei \u00e4 \U0001f600", ""):
             files.write(path, text)
             assert files.read(path) == text
-    assert sorted(name for name in files.listed(f"{tmp_path}/a b") if not name.endswith(".crc")) == ["c.json"]
-    assert files.listed(f"{tmp_path}/none") == []
+    assert sorted(name for name in files.list_names(f"{tmp_path}/a b") if not name.endswith(".crc")) == ["c.json"]
+    assert files.list_names(f"{tmp_path}/none") == []

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from headrace_common.core.errors import Conflict, UnsupportedVersion
-from headrace_jobs.topic_to_lake.layout import Layout, check_together, continued, last_batch
+from headrace_jobs.topic_to_lake.layout import Layout, check_together, continue_layout, last_batch
 
 ID = StructField("id", LongType(), False)
 NAME = StructField("name", StringType())
@@ -28,8 +28,8 @@ def test_it_is_read_as_it_was_written() -> None:
 
 def test_columns_may_be_added_and_need_not_be_there() -> None:
     wider = changed(NAME, StructField("id", LongType(), True), StructField("more", StringType()))
-    assert continued(BASE, wider) == wider
-    assert continued(wider, wider) == wider
+    assert continue_layout(BASE, wider) == wider
+    assert continue_layout(wider, wider) == wider
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_columns_may_be_added_and_need_not_be_there() -> None:
 )
 def test_what_would_tear_the_table_is_refused(given: Layout, said: str) -> None:
     with pytest.raises(Conflict, match=said):
-        continued(BASE, given)
+        continue_layout(BASE, given)
 
 
 def test_numbers_of_micro_batches() -> None:

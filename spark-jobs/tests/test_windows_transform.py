@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from headrace_common.core.errors import InvalidConfig
-from headrace_jobs.running import finished
+from headrace_jobs.running import wait_for_end
 from headrace_jobs.windowed_aggregate.transform import (
     Aggregate,
     Windows,
-    aggregated,
+    aggregate,
     aggregates_of,
     check_windows,
 )
@@ -39,7 +39,7 @@ def flight(minute: int, carrier: str = "UA", delay: int | None = 1, late: int = 
 
 def test_each_record_counts_in_its_window_and_group(spark: SparkSession) -> None:
     given = [flight(0, delay=1), flight(59, delay=4), flight(60, delay=None), flight(1, "AA", 7)]
-    found = aggregated(records(spark, given), windows(keys=("carrier",), time="at")).collect()
+    found = aggregate(records(spark, given), windows(keys=("carrier",), time="at")).collect()
     results = {(row.key, json.loads(row.value)["window_start"]): json.loads(row.value) for row in found}
     assert results == {
         ("UA", "2026-03-01T12:00:00.000Z"): {
@@ -79,7 +79,7 @@ def test_each_record_counts_in_its_window_and_group(spark: SparkSession) -> None
 
 
 def test_windows_that_overlap_count_a_record_in_each(spark: SparkSession) -> None:
-    found = aggregated(records(spark, [flight(40)]), windows(slide="30 minutes", time="at")).collect()
+    found = aggregate(records(spark, [flight(40)]), windows(slide="30 minutes", time="at")).collect()
     starts = sorted(json.loads(row.value)["window_start"] for row in found)
     assert starts == ["2026-03-01T12:00:00.000Z", "2026-03-01T12:30:00.000Z"]
     assert [row.key for row in found] == [None, None]
@@ -94,7 +94,7 @@ def test_windows_that_overlap_count_a_record_in_each(spark: SparkSession) -> Non
     ],
 )
 def test_keys_of_results(spark: SparkSession, keys: tuple[str, ...], with_window: bool, key: str) -> None:
-    found = aggregated(records(spark, [flight(0)]), windows(keys=keys, time="at", key_with_window=with_window))
+    found = aggregate(records(spark, [flight(0)]), windows(keys=keys, time="at", key_with_window=with_window))
     assert [row.key for row in found.collect()] == [key]
 
 
@@ -103,7 +103,7 @@ def test_a_sum_beyond_its_type_is_null_and_ends_nothing(spark: SparkSession) -> 
         StructType.fromDDL("n bigint"), "1 hour", "0 seconds", aggregates=(Aggregate("sum", "n"), Aggregate("max", "n"))
     )
     value = json.dumps({"n": 2**63 - 1}).encode()
-    found = aggregated(records(spark, [record(value, 0), record(value, 1)]), large).collect()
+    found = aggregate(records(spark, [record(value, 0), record(value, 1)]), large).collect()
     assert json.loads(found[0].value)["sum_n"] is None
     assert json.loads(found[0].value)["max_n"] == 2**63 - 1
 
@@ -125,14 +125,14 @@ def test_late_records_are_left_out_and_counted(spark: SparkSession, tmp_path: Pa
         records(spark, batch).coalesce(1).write.mode("append").parquet(str(source))
         stream = spark.readStream.schema(schema).parquet(str(source))
         query = (
-            aggregated(stream, checked)
+            aggregate(stream, checked)
             .writeStream.format("parquet")
             .option("path", str(tmp_path / "out"))
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
             .start()
         )
-        dones.append(finished(query, look_seconds=1))
+        dones.append(wait_for_end(query, look_seconds=1))
         assert dones[number].rows >= len(batch)
     total = {
         name: sum(done.observed.get(name, 0) for done in dones) for name in ("unreadable", "without_time", "ahead")

@@ -7,7 +7,14 @@ import os
 import pytest
 
 from headrace_spark.adapters import clients
-from headrace_spark.adapters.clients import CLIENTS_MAX, dropped, settings_key, settle_worker, shared, warn_once
+from headrace_spark.adapters.clients import (
+    CLIENTS_MAX,
+    drop_client,
+    settings_key,
+    settle_worker,
+    share_client,
+    warn_once,
+)
 
 
 class Client:
@@ -26,33 +33,33 @@ def none_before(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_same_settings_share_one() -> None:
-    first = shared(("watch", settings_key({"b": 1, "a": 2})), Client)
-    assert shared(("watch", settings_key({"a": 2, "b": 1})), Client) is first
-    assert shared(("watch", settings_key({"a": 3})), Client) is not first
+    first = share_client(("watch", settings_key({"b": 1, "a": 2})), Client)
+    assert share_client(("watch", settings_key({"a": 2, "b": 1})), Client) is first
+    assert share_client(("watch", settings_key({"a": 3})), Client) is not first
 
 
 def test_after_a_fork_there_is_a_new_one_and_the_old_one_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = shared("k", Client)
+    first = share_client("k", Client)
     pid = os.getpid()
     monkeypatch.setattr(os, "getpid", lambda: pid + 1)
-    assert shared("k", Client) is not first
+    assert share_client("k", Client) is not first
     assert first.closed == 0
 
 
 def test_the_one_that_was_not_used_for_longest_is_closed() -> None:
-    made = [shared(number, Client) for number in range(CLIENTS_MAX)]
-    assert shared(0, Client) is made[0]
-    shared("more", Client)
+    made = [share_client(number, Client) for number in range(CLIENTS_MAX)]
+    assert share_client(0, Client) is made[0]
+    share_client("more", Client)
     assert [client.closed for client in made] == [0, 1, *[0] * (CLIENTS_MAX - 2)]
-    assert shared(0, Client) is made[0]
+    assert share_client(0, Client) is made[0]
 
 
 def test_one_that_failed_is_made_anew() -> None:
-    first = shared("k", Client)
-    dropped("k")
-    dropped("k")
+    first = share_client("k", Client)
+    drop_client("k")
+    drop_client("k")
     assert first.closed == 1
-    assert shared("k", Client) is not first
+    assert share_client("k", Client) is not first
 
 
 def test_a_warning_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,10 +13,10 @@ from headrace_common.core.errors import InvalidConfig
 from headrace_common.core.ids import TopicPartition
 from headrace_spark.core.batch import lookups, plan_batch
 from headrace_spark.core.limits import AtOffsets, AtTime, AtTimes, Earliest, Latest
-from headrace_spark.core.losses import Cause, Loss, RecordsLost, said
-from headrace_spark.core.offsets import Bound, OffsetRange, Positions, Snapshot, listed, ranges_between
+from headrace_spark.core.losses import Cause, Loss, RecordsLost, describe_losses
+from headrace_spark.core.offsets import Bound, OffsetRange, Positions, Snapshot, name_partitions, ranges_between
 from headrace_spark.core.options import ConnectorOptions, Mode
-from headrace_spark.core.resolving import resolve_end, resolve_start, times_wanted
+from headrace_spark.core.resolving import plan_lookups, resolve_end, resolve_start
 
 Offsets: TypeAlias = dict[TopicPartition, int]
 
@@ -83,8 +83,8 @@ def test_no_range_is_empty_and_none_leaves_its_positions(start: Offsets, end: Of
 
 
 def test_long_lists_are_cut_for_people() -> None:
-    assert listed([B0, A0]) == "a-0, b-0"
-    assert listed([TopicPartition("t", n) for n in range(12)]).endswith("t-9 and 2 more")
+    assert name_partitions([B0, A0]) == "a-0, b-0"
+    assert name_partitions([TopicPartition("t", n) for n in range(12)]).endswith("t-9 and 2 more")
 
 
 # --- resolving ---------------------------------------------------------------------------------------------------
@@ -122,10 +122,10 @@ def test_starts_that_do_not_fit(limit: Any, told: str) -> None:
 
 
 def test_starting_times() -> None:
-    assert times_wanted(AtTime(9), BOUNDS) == {A0: 9, A1: 9}
-    assert times_wanted(Earliest(), BOUNDS) == {}
+    assert plan_lookups(AtTime(9), BOUNDS) == {A0: 9, A1: 9}
+    assert plan_lookups(Earliest(), BOUNDS) == {}
     with pytest.raises(InvalidConfig, match="leave out a-1"):
-        times_wanted(AtTimes({A0: 9}), BOUNDS)
+        plan_lookups(AtTimes({A0: 9}), BOUNDS)
     assert start(AtTime(9), {A0: 11, A1: None}, latest=True) == ({A0: 11, A1: 0}, [])
     assert start(AtTime(9), {A0: 3, A1: None}, latest=True)[0][A0] == 5, "what was found is trimmed by now"
 
@@ -171,6 +171,6 @@ def test_a_batch_tells_exactly_what_is_gone() -> None:
 
 
 def test_many_losses_are_cut_for_people() -> None:
-    text = said([Loss(TopicPartition("t", n), Cause.DELETED, 5) for n in range(30)])
+    text = describe_losses([Loss(TopicPartition("t", n), Cause.DELETED, 5) for n in range(30)])
     assert "t-9: records from offset 5 on" in text
     assert text.endswith("and in 20 more partitions")

@@ -6,20 +6,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace_common.core.ids import TopicPartition
-from headrace_spark.core.rate import limited, waiting, worth_it
+from headrace_spark.core.rate import limit_ends, waiting, worth_it
 
 A, B, C = (TopicPartition("t", n) for n in range(3))
 
 
 def test_shares_follow_what_waits() -> None:
     start, end = {A: 0, B: 100, C: 5}, {A: 900, B: 200, C: 5}
-    assert limited(start, end, 100) == {A: 90, B: 110, C: 5}
-    assert limited(start, end, 1_000) == end
-    assert limited(start, end, 999) == {A: 899, B: 199, C: 5}
+    assert limit_ends(start, end, 100) == {A: 90, B: 110, C: 5}
+    assert limit_ends(start, end, 1_000) == end
+    assert limit_ends(start, end, 999) == {A: 899, B: 199, C: 5}
 
 
 def test_small_partitions_do_not_starve() -> None:
-    assert limited({A: 0, B: 0}, {A: 1_000_000, B: 3}, 10) == {A: 9, B: 1}
+    assert limit_ends({A: 0, B: 0}, {A: 1_000_000, B: 3}, 10) == {A: 9, B: 1}
 
 
 ends = st.dictionaries(st.sampled_from([A, B, C]), st.tuples(st.integers(0, 2**62), st.integers(0, 2**40)), min_size=1)
@@ -29,7 +29,7 @@ ends = st.dictionaries(st.sampled_from([A, B, C]), st.tuples(st.integers(0, 2**6
 def test_a_batch_moves_and_stays_within_its_limit(rows: dict[TopicPartition, tuple[int, int]], most: int) -> None:
     start = {tp: low for tp, (low, _) in rows.items()}
     end = {tp: low + size for tp, (low, size) in rows.items()}
-    chosen = limited(start, end, most)
+    chosen = limit_ends(start, end, most)
     assert all(start[tp] <= chosen[tp] <= end[tp] for tp in end)
     left = waiting(start, end)
     assert all(chosen[tp] > start[tp] for tp in left), "who waits gets something"
@@ -45,7 +45,7 @@ def test_batch_after_batch_everything_is_read(rows: dict[TopicPartition, tuple[i
     for _ in range(3_001):
         if start == end:
             break
-        start = limited(start, end, most)
+        start = limit_ends(start, end, most)
     assert start == end
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace_spark.adapters.sdk_address import cluster_of, located
+from headrace_spark.adapters.sdk_address import add_address, cluster_of
 from headrace_spark.core.option_table import Mode
 from headrace_spark.core.options import ConnectorOptions
 
@@ -26,9 +26,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.usefixtures("here")
 def test_an_address_that_is_given_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_BOOTSTRAP", "env:1")
-    assert located({"Kafka.Bootstrap.Servers": "a:1"}) == {"Kafka.Bootstrap.Servers": "a:1"}
-    assert located({"bootstrap.servers": "a:1"}) == {"bootstrap.servers": "a:1"}
-    assert located({"topic": "t"}) == {"topic": "t", "kafka.bootstrap.servers": "env:1"}
+    assert add_address({"Kafka.Bootstrap.Servers": "a:1"}) == {"Kafka.Bootstrap.Servers": "a:1"}
+    assert add_address({"bootstrap.servers": "a:1"}) == {"bootstrap.servers": "a:1"}
+    assert add_address({"topic": "t"}) == {"topic": "t", "kafka.bootstrap.servers": "env:1"}
 
 
 def test_a_local_cluster_travels_to_the_tasks_with_its_id(here: Path) -> None:
@@ -37,7 +37,7 @@ def test_a_local_cluster_travels_to_the_tasks_with_its_id(here: Path) -> None:
         {"cluster_id": "mine", "data_dir": os.path.realpath(here / ".headrace"), "bootstrap_servers": ["a:1", "b:2"]}
     )
     (here / ".headrace" / "cluster.json").write_text(text)
-    options = ConnectorOptions.parse(located({"topic": "t"}), Mode.WRITE_BATCH)
+    options = ConnectorOptions.parse(add_address({"topic": "t"}), Mode.WRITE_BATCH)
     cluster = pickle.loads(pickle.dumps(cluster_of(options)))
     assert list(cluster) == ["a:1", "b:2"]
     assert cluster.cluster_id == "mine"

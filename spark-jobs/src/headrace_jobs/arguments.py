@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from headrace_common.core.errors import HeadraceError, InvalidConfig
-from headrace_spark.adapters.sdk_address import located
+from headrace_spark.adapters.sdk_address import add_address
 from headrace_spark.core.option_table import Mode
 from headrace_spark.core.options import ConnectorOptions
 
@@ -156,7 +156,7 @@ def source_options(args: argparse.Namespace, mode: Mode, *, headers: bool = Fals
         options |= {"startingOffsets": args.starting_offsets, "failOnDataLoss": args.fail_on_data_loss}
         if args.max_offsets_per_trigger:
             options["maxOffsetsPerTrigger"] = args.max_offsets_per_trigger
-    return _checked(options, named_values("--source-option", args.source_option), mode)
+    return _merge(options, parse_values("--source-option", args.source_option), mode)
 
 
 def sink_options(args: argparse.Namespace, mode: Mode) -> dict[str, str]:
@@ -169,15 +169,15 @@ def sink_options(args: argparse.Namespace, mode: Mode) -> dict[str, str]:
     options = _cluster(args.output_bootstrap or args.bootstrap)
     if args.output_topic:
         options["topic"] = args.output_topic
-    return _checked(options, named_values("--sink-option", args.sink_option), mode)
+    return _merge(options, parse_values("--sink-option", args.sink_option), mode)
 
 
 def _cluster(bootstrap: str | None) -> dict[str, str]:
     """Raises: InvalidConfig: the environment or a profile names it wrongly."""
-    return located({BOOTSTRAP: bootstrap} if bootstrap else {})
+    return add_address({BOOTSTRAP: bootstrap} if bootstrap else {})
 
 
-def _checked(options: dict[str, str], more: Mapping[str, str], mode: Mode) -> dict[str, str]:
+def _merge(options: dict[str, str], more: Mapping[str, str], mode: Mode) -> dict[str, str]:
     named = {name.lower(): name for name in options}
     for name, value in more.items():
         options[named.get(name.lower(), name)] = value
@@ -185,7 +185,7 @@ def _checked(options: dict[str, str], more: Mapping[str, str], mode: Mode) -> di
     return options
 
 
-def named_values(option: str, given: Sequence[str]) -> dict[str, str]:
+def parse_values(option: str, given: Sequence[str]) -> dict[str, str]:
     """
     Read options of the form NAME=VALUE.
 
@@ -216,13 +216,15 @@ def exit_status(job: Callable[[], int]) -> int:
     try:
         return job()
     except InvalidConfig as error:
-        return _said(str(error), EXIT_WRONG)
+        return _report(str(error), EXIT_WRONG)
     except HeadraceError as error:
-        return _said(str(error), EXIT_FAILED)
+        return _report(str(error), EXIT_FAILED)
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in ("pyspark", "py4j"):
             raise
-        return _said("pyspark is not installed here; install it with: pip install 'headrace-spark[spark]'", EXIT_FAILED)
+        return _report(
+            "pyspark is not installed here; install it with: pip install 'headrace-spark[spark]'", EXIT_FAILED
+        )
 
 
 def begin(main: Callable[[], int]) -> NoReturn:
@@ -232,6 +234,6 @@ def begin(main: Callable[[], int]) -> NoReturn:
     sys.exit(main())
 
 
-def _said(text: str, status: int) -> int:
+def _report(text: str, status: int) -> int:
     sys.stderr.write(f"error: {text}\n")
     return status

@@ -15,7 +15,7 @@ from headrace_jobs.schemas import schema_of_json
 from headrace_jobs.session import reason
 
 
-def given_schema(spark: SparkSession, ddl: str | None, file: str | None) -> StructType:
+def read_schema(spark: SparkSession, ddl: str | None, file: str | None) -> StructType:
     """
     Read it; a file is one of the driver's machine.
 

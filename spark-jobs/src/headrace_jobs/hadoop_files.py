@@ -44,7 +44,7 @@ class HadoopFiles:
         overwrite[0] = getattr(hadoop, "Options$Rename").OVERWRITE
         files.rename(system.makeQualified(hidden), whole, overwrite)
 
-    def listed(self, path: str) -> list[str]:
+    def list_names(self, path: str) -> list[str]:
         """Names in a directory; empty where there is none."""
         system, name = self._open(path)
         if not system.exists(name):

@@ -55,7 +55,7 @@ def with_fields(
     text = fn.col(value).cast("string")
     wrapped = fn.concat(fn.lit(f'{{"{_VALUE}":'), text, fn.lit(f',"{_END}":true}}'))
     options = _OPTIONS | ({"timestampFormat": timestamp_format} if timestamp_format else {})
-    parsed = records.withColumn(_PARSED, fn.from_json(wrapped, _wrapped(schema), options))
+    parsed = records.withColumn(_PARSED, fn.from_json(wrapped, _wrap(schema), options))
     alone = fn.json_object_keys(wrapped) == fn.array(fn.lit(_VALUE), fn.lit(_END))
     return (
         parsed.withColumn(REASON, _reason(fn.col(value), alone, schema))
@@ -80,7 +80,7 @@ def check_fields(schema: StructType) -> None:
         raise InvalidConfig("the schema has no fields; name at least one, as in 'id bigint, name string'")
 
 
-def _wrapped(schema: StructType) -> StructType:
+def _wrap(schema: StructType) -> StructType:
     return StructType(
         [
             StructField(_VALUE, nullable(schema)),

@@ -52,7 +52,7 @@ class Done:
         return {"batches": self.batches, "rows": self.rows, "late_groups": self.late_groups, **self.observed}
 
 
-def started(rows: DataFrame, trigger: Trigger, shape: Callable[[DataStreamWriter], DataStreamWriter]) -> StreamingQuery:
+def start(rows: DataFrame, trigger: Trigger, shape: Callable[[DataStreamWriter], DataStreamWriter]) -> StreamingQuery:
     """Begin a query; ``shape`` says where its rows go, and where its checkpoint is."""
     writer = shape(rows.writeStream)
     if trigger.interval is None:
@@ -60,7 +60,7 @@ def started(rows: DataFrame, trigger: Trigger, shape: Callable[[DataStreamWriter
     return writer.trigger(processingTime=trigger.interval).start()
 
 
-def finished(query: StreamingQuery, *, look_seconds: int = LOOK_SECONDS) -> Done:
+def wait_for_end(query: StreamingQuery, *, look_seconds: int = LOOK_SECONDS) -> Done:
     """
     Wait until the query ends, logging its micro-batches.
 

@@ -19,7 +19,7 @@ from headrace_spark.core.offsets import OffsetRange, Snapshot
 from headrace_spark.core.option_table import Mode
 from headrace_spark.core.options import ConnectorOptions
 from headrace_spark.reading import columns_of, rows_of, tasks_of
-from headrace_spark.telling import told
+from headrace_spark.telling import shorten_trace
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,7 +40,7 @@ class HeadraceBatchReader(DataSourceReader):
         self._options = ConnectorOptions.parse(options, Mode.READ_BATCH)
         self._reading = Reading.of(self._options, columns_of(schema))
 
-    @told
+    @shorten_trace
     def partitions(self) -> list[InputPartition]:
         """
         On the driver, once: the tasks.
@@ -56,7 +56,7 @@ class HeadraceBatchReader(DataSourceReader):
         logs = self._logs()
         assert self._options.selection is not None, "a query that reads says what"
         snapshot = logs.snapshot(self._options.selection, must_exist=True)
-        return tasks_of(self._planned(snapshot, logs), self._options, snapshot, logs)
+        return tasks_of(self._plan_ranges(snapshot, logs), self._options, snapshot, logs)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """
@@ -73,7 +73,7 @@ class HeadraceBatchReader(DataSourceReader):
 
         return SdkLogs(cluster_of(self._options), self._options.client)
 
-    def _planned(self, snapshot: Snapshot, logs: Logs) -> tuple[OffsetRange, ...]:
+    def _plan_ranges(self, snapshot: Snapshot, logs: Logs) -> tuple[OffsetRange, ...]:
         times = lookups(self._options, snapshot)
         plan = plan_batch(
             self._options, snapshot, logs.offsets_for_times(times.start_ms), logs.offsets_for_times(times.end_ms)

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter
 
 from headrace_common.core.errors import InvalidConfig
 from headrace_spark.core.option_table import Mode
-from headrace_spark.telling import told
+from headrace_spark.telling import shorten_trace
 from headrace_spark.writing import SinkMessage, Writing
 
 if TYPE_CHECKING:
@@ -34,17 +34,17 @@ class HeadraceBatchWriter(DataSourceArrowWriter):
             raise InvalidConfig("a topic is a log, and cannot be overwritten; write with mode('append')")
         self._writing = Writing(options, schema, Mode.WRITE_BATCH)
 
-    @told
+    @shorten_trace
     def write(self, iterator: Iterator[Any]) -> SinkMessage:
         """In a task; Spark gives Arrow batches."""
         return self._writing.write(iterator)
 
-    @told
+    @shorten_trace
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver, when all tasks have ended."""
         self._writing.commit(messages, None)
 
-    @told
+    @shorten_trace
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver, when a task or the commit failed."""
         self._writing.abort(messages)

@@ -193,7 +193,7 @@ def _end(sink: Sink, unit: UnitCommit, event: CommitEvent, batch_id: int | None)
             sink.sweep(effect.owner, effect.claim)
         match effects[-1]:
             case CommitUnit() as asked:
-                event = _asked(sink, asked)
+                event = _commit_unit(sink, asked)
             case Done(rows, repeated):
                 if repeated:
                     _log.warning("repeated: batch %s was committed before, what was written now is dropped", batch_id)
@@ -204,7 +204,7 @@ def _end(sink: Sink, unit: UnitCommit, event: CommitEvent, batch_id: int | None)
                 raise AssertionError(f"{other} ends no call")
 
 
-def _asked(sink: Sink, unit: CommitUnit) -> CommitEvent:
+def _commit_unit(sink: Sink, unit: CommitUnit) -> CommitEvent:
     try:
         return UnitCommitted(sink.commit(unit))
     except HeadraceError as error:

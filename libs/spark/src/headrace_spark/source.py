@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from headrace_spark.telling import told
+from headrace_spark.telling import shorten_trace
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -27,18 +27,18 @@ NAME = "headrace"
 class HeadraceDataSource(DataSource):
     """Topics of a Headrace cluster as tables; options and columns: README.md."""
 
-    @told
+    @shorten_trace
     def __init__(self, options: dict[str, str]) -> None:
-        from headrace_spark.adapters.sdk_address import located
+        from headrace_spark.adapters.sdk_address import add_address
 
-        super().__init__(located(options))
+        super().__init__(add_address(options))
 
     @classmethod
     def name(cls) -> str:
         """For ``format``."""
         return NAME
 
-    @told
+    @shorten_trace
     def schema(self) -> str:
         """
         The columns where the user gives no schema.
@@ -51,28 +51,28 @@ class HeadraceDataSource(DataSource):
 
         return ddl(default_columns(headers=headers_wanted(self.options)))
 
-    @told
+    @shorten_trace
     def reader(self, schema: StructType) -> DataSourceReader:
         """Of a batch query."""
         from headrace_spark.batch_reader import batch_reader
 
         return batch_reader(self.options, schema)
 
-    @told
+    @shorten_trace
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Of a streaming query."""
         from headrace_spark.stream_reader import HeadraceStreamReader
 
         return HeadraceStreamReader(self.options, schema)
 
-    @told
+    @shorten_trace
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Of a batch query; topics cannot be overwritten."""
         from headrace_spark.batch_writer import HeadraceBatchWriter
 
         return HeadraceBatchWriter(self.options, schema, overwrite)
 
-    @told
+    @shorten_trace
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Of one micro-batch of a streaming query."""
         from headrace_spark.stream_writer import HeadraceStreamWriter

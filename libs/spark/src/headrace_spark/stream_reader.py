@@ -39,7 +39,7 @@ from headrace_spark.core.stream import (
     stream_settings,
 )
 from headrace_spark.reading import columns_of, rows_of, tasks_of
-from headrace_spark.telling import told
+from headrace_spark.telling import shorten_trace
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,51 +65,51 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- on the driver ---
 
-    @told
+    @shorten_trace
     def getDefaultReadLimit(self) -> ReadLimit:
         """As ``maxOffsetsPerTrigger`` says."""
-        offsets_max = default_offsets_max(self._asked().options)
+        offsets_max = default_offsets_max(self._open_query().options)
         return ReadAllAvailable() if offsets_max is None else ReadMaxRows(offsets_max)
 
-    @told
+    @shorten_trace
     def prepareForTriggerAvailableNow(self) -> None:
         """The query ends when what is there now was read."""
-        self._asked().available_now()
+        self._open_query().available_now()
 
-    @told
+    @shorten_trace
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query begins; Spark asks twice and gets the same."""
-        return self._asked().initial().to_json()
+        return self._open_query().initial().to_json()
 
-    @told
+    @shorten_trace
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next batch may end. Waits for ``longPollMs`` where nothing is new."""
         offsets_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         everything = isinstance(limit, ReadAllAvailable)
-        return self._asked().latest(Positions.from_json(start), offsets_max, everything=everything).to_json()
+        return self._open_query().latest(Positions.from_json(start), offsets_max, everything=everything).to_json()
 
-    @told
+    @shorten_trace
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The ends that were seen last, for the progress report."""
-        latest = self._asked().latest_seen
+        latest = self._open_query().latest_seen
         return None if latest is None else latest.to_json()
 
-    @told
+    @shorten_trace
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks of a batch."""
-        return self._asked().tasks(Positions.from_json(start), Positions.from_json(end))
+        return self._open_query().tasks(Positions.from_json(start), Positions.from_json(end))
 
-    @told
+    @shorten_trace
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing depends on it: the checkpoint has the positions. It only shows how far the query is."""
-        self._asked().show(Positions.from_json(end))
+        self._open_query().show(Positions.from_json(end))
 
     def stop(self) -> None:
         """The query ends; the process too."""
         if self._query is not None:
             self._query.close()
 
-    def _asked(self) -> StreamQuery:
+    def _open_query(self) -> StreamQuery:
         if self._query is None:
             from headrace_spark.adapters.sdk_address import cluster_of
             from headrace_spark.adapters.sdk_logs import SdkLogs, SdkOnlookers
@@ -215,7 +215,7 @@ class StreamQuery:
             for effect in effects:
                 match effect:
                     case FetchSnapshot():
-                        event = self._fetched(effect, must_exist=must_exist)
+                        event = self._fetch(effect, must_exist=must_exist)
                     case FetchTimes(timestamps_ms):
                         event = TimesFetched(self._logs.offsets_for_times(timestamps_ms))
                     case Warn(text):
@@ -226,7 +226,7 @@ class StreamQuery:
                         return effect
         raise AssertionError("a question has an answer after a few looks at the cluster")
 
-    def _fetched(self, wanted: FetchSnapshot, *, must_exist: bool) -> SnapshotFetched:
+    def _fetch(self, wanted: FetchSnapshot, *, must_exist: bool) -> SnapshotFetched:
         assert self.options.selection is not None, "a query that reads says what"
         self._snapshot = self._logs.snapshot(
             self.options.selection,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamArrowWriter
 
 from headrace_spark.core.option_table import Mode
-from headrace_spark.telling import told
+from headrace_spark.telling import shorten_trace
 from headrace_spark.writing import SinkMessage, Writing
 
 if TYPE_CHECKING:
@@ -31,17 +31,17 @@ class HeadraceStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._writing = Writing(options, schema, Mode.WRITE_STREAM)
 
-    @told
+    @shorten_trace
     def write(self, iterator: Iterator[Any]) -> SinkMessage:
         """In a task; Spark gives Arrow batches."""
         return self._writing.write(iterator)
 
-    @told
+    @shorten_trace
     def commit(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
         """On the driver, when all tasks have ended; a batch that was committed before stays as it is."""
         self._writing.commit(messages, batch_id)
 
-    @told
+    @shorten_trace
     def abort(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
         """On the driver, when a task or the commit failed."""
         self._writing.abort(messages)

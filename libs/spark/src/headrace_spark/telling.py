@@ -15,7 +15,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def told(function: Callable[P, T]) -> Callable[P, T]:
+def shorten_trace(function: Callable[P, T]) -> Callable[P, T]:
     """Spark puts the whole trace of an error into its own; of ours it gets this frame alone, and the text behind it."""
 
     @functools.wraps(function)

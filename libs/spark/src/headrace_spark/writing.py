@@ -81,11 +81,11 @@ class Writing:
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None) -> None:
         """On the driver: make all that was written visible."""
-        commit_unit(self._sink(), self._plan, _told(messages), batch_id)
+        commit_unit(self._sink(), self._plan, _extract_messages(messages), batch_id)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver: give up what was written."""
-        abort_unit(self._sink(), self._plan, _told(messages))
+        abort_unit(self._sink(), self._plan, _extract_messages(messages))
 
     def _sink(self) -> Sink:
         from headrace_spark.adapters.sdk_address import cluster_of
@@ -94,7 +94,7 @@ class Writing:
         return SdkSink(cluster_of(self._options), self._options.client)
 
 
-def _told(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessage | None]:
+def _extract_messages(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessage | None]:
     return [message.told if isinstance(message, SinkMessage) else None for message in messages]
 
 

@@ -85,30 +85,30 @@ def run(spark: SparkSession, options: dict[str, str], audit: Audit, output: str,
         JobFailed: Spark could not read it.
     """
     from headrace_jobs.hadoop_files import HadoopFiles
-    from headrace_jobs.retention_audit.logs import held
+    from headrace_jobs.retention_audit.logs import list_logs
 
     servers = options[BOOTSTRAP]
-    before = held(
+    before = list_logs(
         servers,
         topics=names(options.get("subscribe")),
         pattern=options.get("subscribePattern"),
         isolation=options["kafka.isolation.level"],
     )
     directory = f"{output.rstrip('/')}/run={now:%Y%m%dT%H%M%S%fZ}"
-    found = _found(spark, options, audit, before, directory)
+    found = _run_audit(spark, options, audit, before, directory)
     told = report(found, audited_at=now, skew_max=audit.skew_max) | {"report": f"{directory}/report.json"}
     HadoopFiles(spark).write(told["report"], json.dumps(told, indent=2) + "\n")
     return told
 
 
-def _found(spark: SparkSession, options: dict[str, str], audit: Audit, before: list[Held], directory: str) -> Found:
+def _run_audit(spark: SparkSession, options: dict[str, str], audit: Audit, before: list[Held], directory: str) -> Found:
     from pyspark import StorageLevel
 
     from headrace_jobs.retention_audit.logs import log_starts
-    from headrace_jobs.retention_audit.transform import projected
+    from headrace_jobs.retention_audit.transform import project
     from headrace_jobs.running import table
 
-    rows = projected(table(spark, _pinned(options, before)), audit.id_field).persist(StorageLevel.DISK_ONLY)
+    rows = project(table(spark, _pin(options, before)), audit.id_field).persist(StorageLevel.DISK_ONLY)
     try:
         rows.count()
         after = log_starts(options[BOOTSTRAP], [each.partition for each in before])
@@ -117,7 +117,7 @@ def _found(spark: SparkSession, options: dict[str, str], audit: Audit, before: l
         rows.unpersist()
 
 
-def _pinned(options: dict[str, str], before: list[Held]) -> dict[str, str]:
+def _pin(options: dict[str, str], before: list[Held]) -> dict[str, str]:
     """Exactly the records between the bounds that the report names."""
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}

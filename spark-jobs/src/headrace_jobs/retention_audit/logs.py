@@ -26,7 +26,7 @@ class Held:
     compacted: bool
 
 
-def held(servers: str, *, topics: Iterable[str], pattern: str | None, isolation: str) -> list[Held]:
+def list_logs(servers: str, *, topics: Iterable[str], pattern: str | None, isolation: str) -> list[Held]:
     """
     All partitions of the topics, which are named or match as a whole; topics of the cluster's own never match.
 

@@ -1,7 +1,7 @@
 """
 What topics hold, as small tables: sizes and ages per partition, gaps in offsets, duplicates, shares of keys.
 
-All take the rows of ``projected``: what is needed of each record, and not its value.
+All take the rows of ``project``: what is needed of each record, and not its value.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BOUNDS: Final = "topic string, partition int, log_start bigint, log_end bigint, 
 RETENTION, MARKERS, COMPACTION, UNEXPLAINED = "retention", "markers", "compaction", "unexplained"
 
 
-def projected(records: DataFrame, id_field: str | None = None) -> DataFrame:
+def project(records: DataFrame, id_field: str | None = None) -> DataFrame:
     """
     What is needed of each record: position, time, key, sizes, and ``identity``, by which records are the same.
 
@@ -51,7 +51,7 @@ def partitions(rows: DataFrame, bounds: DataFrame) -> DataFrame:
     One row per partition, with what the cluster says of it, whether or not it holds records.
 
     Args:
-        rows: as ``projected`` gives them.
+        rows: as ``project`` gives them.
         bounds: of the schema ``BOUNDS``.
     """
     size = fn.col("key_bytes") + fn.coalesce(fn.col("value_bytes"), fn.lit(0))
@@ -87,7 +87,7 @@ def gaps(rows: DataFrame, bounds: DataFrame, *, markers_max: int) -> DataFrame:
     transactions take; ``compaction``, the topic is compacted.
 
     Args:
-        rows: as ``projected`` gives them, of the partitions of ``bounds``, or more.
+        rows: as ``project`` gives them, of the partitions of ``bounds``, or more.
         bounds: of the schema ``BOUNDS``.
         markers_max: the longest run that is taken for ends of transactions.
     """

@@ -72,12 +72,12 @@ def _run(args: argparse.Namespace) -> int:
     write = sink_options(args, Mode.WRITE_BATCH if batch else Mode.WRITE_STREAM)
     _check(args, read, write)
 
-    from headrace_jobs.given_schema import given_schema
+    from headrace_jobs.given_schema import read_schema
     from headrace_jobs.session import job_session
     from headrace_jobs.topic_copy.transform import Copy
 
     with job_session() as spark:
-        schema = given_schema(spark, args.schema, args.schema_file) if args.schema or args.schema_file else None
+        schema = read_schema(spark, args.schema, args.schema_file) if args.schema or args.schema_file else None
         copy = Copy(args.filter, args.select, schema, keep, one_topic=not args.same_topics)
         if trigger is None:
             run_batch(spark, read, write, copy)
@@ -122,18 +122,18 @@ def run(
     Raises:
         JobFailed: the query failed; what was committed stays, and the next run goes on behind it.
     """
-    from headrace_jobs.running import finished, started, stream
-    from headrace_jobs.topic_copy.transform import copied
+    from headrace_jobs.running import start, stream, wait_for_end
+    from headrace_jobs.topic_copy.transform import copy_records
 
     def shape(writer: DataStreamWriter) -> DataStreamWriter:
         return writer.format("headrace").outputMode("append").options(**write).option("checkpointLocation", checkpoint)
 
-    return finished(started(copied(stream(spark, read), copy), trigger, shape))
+    return wait_for_end(start(copy_records(stream(spark, read), copy), trigger, shape))
 
 
 def run_batch(spark: SparkSession, read: dict[str, str], write: dict[str, str], copy: Copy) -> None:
     """Copy what the topics hold now, all of it or nothing; run again, it is copied again."""
     from headrace_jobs.running import table
-    from headrace_jobs.topic_copy.transform import copied
+    from headrace_jobs.topic_copy.transform import copy_records
 
-    copied(table(spark, read), copy).write.format("headrace").options(**write).mode("append").save()
+    copy_records(table(spark, read), copy).write.format("headrace").options(**write).mode("append").save()

@@ -42,14 +42,14 @@ class Copy:
     """Whether all goes to one topic; else each record goes to the topic of its name."""
 
 
-def copied(records: DataFrame, copy: Copy) -> DataFrame:
+def copy_records(records: DataFrame, copy: Copy) -> DataFrame:
     """
     The records to write, with the columns that the connector's sink takes.
 
     Args:
         records: as the connector's source gives them, with ``headers`` if these are kept.
     """
-    rows = _chosen(_read(records, copy), copy)
+    rows = _filter(_read(records, copy), copy)
     columns: list[Column] = [_value(copy).alias("value")]
     if "key" in copy.keep:
         columns.append(fn.col(_RAW_KEY).alias("key"))
@@ -79,7 +79,7 @@ def _read(records: DataFrame, copy: Copy) -> DataFrame:
     return read.withColumns({JSON: fn.col(FIELDS), READABLE: fn.col(REASON).isNull()}).drop(FIELDS, REASON)
 
 
-def _chosen(rows: DataFrame, copy: Copy) -> DataFrame:
+def _filter(rows: DataFrame, copy: Copy) -> DataFrame:
     return rows if copy.filter is None else rows.where(fn.expr(copy.filter))
 
 

@@ -78,19 +78,19 @@ def _rows(
     gathered = _Gathered([], [], [], 0)
     rows = 0
     for position, value in enumerate(values):
-        table, reason = _decoded(value, fields, required)
+        table, reason = _decode(value, fields, required)
         gathered.tables.append(table)
         gathered.counts.append(len(table))
         gathered.reasons.append(reason)
         rows += len(table)
         if rows >= ROWS_AT_ONCE:
-            yield from _joined(batch, gathered, target)
+            yield from _join(batch, gathered, target)
             gathered, rows = _Gathered([], [], [], position + 1), 0
     if gathered.counts:
-        yield from _joined(batch, gathered, target)
+        yield from _join(batch, gathered, target)
 
 
-def _decoded(value: Any, fields: pa.Schema, required: frozenset[str]) -> tuple[pa.Table, str | None]:
+def _decode(value: Any, fields: pa.Schema, required: frozenset[str]) -> tuple[pa.Table, str | None]:
     """The rows of one value, or one row of nulls and the reason."""
     if not value.is_valid:
         return _nulls(fields), NO_VALUE
@@ -98,12 +98,12 @@ def _decoded(value: Any, fields: pa.Schema, required: frozenset[str]) -> tuple[p
         with pa.ipc.open_stream(value.as_buffer()) as stream:
             found = stream.read_all()
         found.validate(full=True)
-        return _fitted(found, fields, required), None
+        return _fit(found, fields, required), None
     except (pa.ArrowException, OSError, ValueError, UnicodeDecodeError) as error:
         return _nulls(fields), f"the value is not a stream of Arrow that fits: {str(error).splitlines()[0][:200]}"
 
 
-def _fitted(found: pa.Table, fields: pa.Schema, required: frozenset[str]) -> pa.Table:
+def _fit(found: pa.Table, fields: pa.Schema, required: frozenset[str]) -> pa.Table:
     columns: list[Any] = []
     for field in fields:
         places = found.schema.get_all_field_indices(field.name)
@@ -120,7 +120,7 @@ def _nulls(fields: pa.Schema) -> pa.Table:
     return pa.table([pa.nulls(1, field.type) for field in fields], schema=fields)
 
 
-def _joined(batch: pa.RecordBatch, gathered: _Gathered, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _join(batch: pa.RecordBatch, gathered: _Gathered, target: pa.Schema) -> Iterator[pa.RecordBatch]:
     counts = np.array(gathered.counts, dtype=np.int64)
     positions = np.repeat(np.arange(gathered.first, gathered.first + len(counts)), counts)
     bad = np.repeat(np.array([reason is not None for reason in gathered.reasons]), counts)

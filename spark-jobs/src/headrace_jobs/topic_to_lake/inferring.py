@@ -19,7 +19,7 @@ ARROW_SAMPLE: Final = 100
 """Records of Arrow, of which the first that can be read says the schema."""
 
 
-def inferred(spark: SparkSession, options: dict[str, str], values: str) -> StructType:
+def infer_schema(spark: SparkSession, options: dict[str, str], values: str) -> StructType:
     """
     The schema of the oldest records.
 

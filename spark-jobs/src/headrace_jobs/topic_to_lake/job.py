@@ -117,7 +117,7 @@ def run(
         Conflict: the checkpoint is of another lake, or the lake of another checkpoint.
         JobFailed: the query failed; what was committed stays, and the next run goes on behind it.
     """
-    from headrace_jobs.running import finished, started, stream
+    from headrace_jobs.running import start, stream, wait_for_end
     from headrace_jobs.topic_to_lake.transform import partition_columns, rows
 
     def shape(writer: DataStreamWriter) -> DataStreamWriter:
@@ -131,7 +131,7 @@ def run(
         )
 
     _check_together(spark, output, checkpoint)
-    return finished(started(rows(stream(spark, options), lake), trigger, shape))
+    return wait_for_end(start(rows(stream(spark, options), lake), trigger, shape))
 
 
 def _check_together(spark: SparkSession, output: str, checkpoint: str) -> None:
@@ -140,21 +140,21 @@ def _check_together(spark: SparkSession, output: str, checkpoint: str) -> None:
 
     files = HadoopFiles(spark)
     check_together(
-        planned=last_batch(files.listed(f"{checkpoint}/offsets")),
-        committed=last_batch(files.listed(f"{checkpoint}/commits")),
-        written=last_batch(files.listed(f"{output}/{LOG}")),
+        planned=last_batch(files.list_names(f"{checkpoint}/offsets")),
+        committed=last_batch(files.list_names(f"{checkpoint}/commits")),
+        written=last_batch(files.list_names(f"{output}/{LOG}")),
     )
 
 
 def _lake(spark: SparkSession, args: argparse.Namespace) -> Lake:
     """What the user asks for, after what the first run has fixed; a run that wrote nothing has fixed nothing."""
     from headrace_jobs.hadoop_files import HadoopFiles
-    from headrace_jobs.topic_to_lake.layout import FILE, Layout, continued, last_batch
+    from headrace_jobs.topic_to_lake.layout import FILE, Layout, continue_layout, last_batch
     from headrace_jobs.topic_to_lake.transform import Lake, check_lake
 
     files = HadoopFiles(spark)
     path = f"{args.checkpoint.rstrip('/')}/{FILE}"
-    text = files.read(path) if last_batch(files.listed(f"{args.output}/{LOG}")) >= 0 else None
+    text = files.read(path) if last_batch(files.list_names(f"{args.output}/{LOG}")) >= 0 else None
     kept = Layout.of_text(text) if text is not None else None
     schema = _schema(spark, args, kept)
     lake = Lake(
@@ -170,22 +170,22 @@ def _lake(spark: SparkSession, args: argparse.Namespace) -> Lake:
     check_lake(lake)
     layout = Layout(schema, lake.values, lake.partition_by)
     if kept is not None:
-        layout = continued(kept, layout)
+        layout = continue_layout(kept, layout)
     if layout != kept:
         files.write(path, layout.text())
     return lake
 
 
 def _schema(spark: SparkSession, args: argparse.Namespace, kept: Layout | None) -> StructType:
-    from headrace_jobs.given_schema import given_schema
+    from headrace_jobs.given_schema import read_schema
 
     if args.schema or args.schema_file:
-        return given_schema(spark, args.schema, args.schema_file)
+        return read_schema(spark, args.schema, args.schema_file)
     if kept is not None:
         return kept.schema
     if not args.infer:
         raise InvalidConfig("what are the fields? give --schema, --schema-file, or --infer for the first run")
 
-    from headrace_jobs.topic_to_lake.inferring import inferred
+    from headrace_jobs.topic_to_lake.inferring import infer_schema
 
-    return inferred(spark, source_options(args, Mode.READ_BATCH), args.values)
+    return infer_schema(spark, source_options(args, Mode.READ_BATCH), args.values)

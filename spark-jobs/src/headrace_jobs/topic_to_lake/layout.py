@@ -53,7 +53,7 @@ class Layout:
         return Layout(StructType.fromJson(found["schema"]), found["values"], tuple(found["partition_by"]))
 
 
-def continued(kept: Layout, given: Layout) -> Layout:
+def continue_layout(kept: Layout, given: Layout) -> Layout:
     """
     The layout of a run after the first.
 

@@ -94,11 +94,11 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _windows(spark: SparkSession, args: argparse.Namespace) -> Windows:
-    from headrace_jobs.given_schema import given_schema
+    from headrace_jobs.given_schema import read_schema
     from headrace_jobs.windowed_aggregate.transform import Windows, aggregates_of, check_windows
 
     windows = Windows(
-        given_schema(spark, args.schema, args.schema_file),
+        read_schema(spark, args.schema, args.schema_file),
         size=args.window,
         slide=args.slide,
         watermark=args.watermark,
@@ -128,8 +128,8 @@ def run(
     Raises:
         JobFailed: the query failed; what was committed stays, and the next run goes on behind it.
     """
-    from headrace_jobs.running import finished, started, stream
-    from headrace_jobs.windowed_aggregate.transform import aggregated
+    from headrace_jobs.running import start, stream, wait_for_end
+    from headrace_jobs.windowed_aggregate.transform import aggregate
 
     def shape(writer: DataStreamWriter) -> DataStreamWriter:
         placed = writer.outputMode(mode).option("checkpointLocation", checkpoint)
@@ -141,4 +141,4 @@ def run(
         """Spark's own sinks in Python take no updates; under a name, a micro-batch is one unit here too."""
         results.write.format("headrace").options(**{"transactionalId": UPDATES, **write}).mode("append").save()
 
-    return finished(started(aggregated(stream(spark, read), windows), trigger, shape))
+    return wait_for_end(start(aggregate(stream(spark, read), windows), trigger, shape))

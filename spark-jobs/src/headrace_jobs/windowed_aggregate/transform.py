@@ -120,7 +120,7 @@ def check_windows(windows: Windows) -> None:
         raise InvalidConfig(f"two columns of the result have one name: {', '.join(results)[:500]}")
 
 
-def aggregated(records: DataFrame, windows: Windows) -> DataFrame:
+def aggregate(records: DataFrame, windows: Windows) -> DataFrame:
     """
     One record per window and group: ``key`` and ``value``, the latter a JSON object.
 
@@ -128,7 +128,7 @@ def aggregated(records: DataFrame, windows: Windows) -> DataFrame:
         records: as the connector's source gives them.
         windows: as ``check_windows`` has seen it.
     """
-    rows = _timed(records, windows)
+    rows = _add_time(records, windows)
     ahead = fn.col(_TIME) > fn.col("timestamp") + _interval(windows.ahead_max)
     counted = rows.observe(
         METRICS,
@@ -145,7 +145,7 @@ def aggregated(records: DataFrame, windows: Windows) -> DataFrame:
     return _results(groups.agg(*(_aggregate(each) for each in windows.aggregates)), windows)
 
 
-def _timed(records: DataFrame, windows: Windows) -> DataFrame:
+def _add_time(records: DataFrame, windows: Windows) -> DataFrame:
     read = with_fields(records, windows.schema)
     if windows.time is None:
         return read.withColumn(_TIME, fn.col("timestamp"))

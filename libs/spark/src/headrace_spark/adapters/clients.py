@@ -38,7 +38,7 @@ _log: Final = logging.getLogger("headrace.spark")
 _clients: OrderedDict[tuple[int, Hashable], Any] = OrderedDict()
 
 
-def shared(key: Hashable, make: Callable[[], C]) -> C:
+def share_client(key: Hashable, make: Callable[[], C]) -> C:
     """
     The client of this process under ``key``, which names its kind and its settings; made if there is none.
 
@@ -60,7 +60,7 @@ def shared(key: Hashable, make: Callable[[], C]) -> C:
     return client
 
 
-def dropped(key: Hashable) -> None:
+def drop_client(key: Hashable) -> None:
     """Close the client under ``key``, if there is one: the next who wants it gets a new one."""
     with _lock:
         client = _clients.pop((os.getpid(), key), None)

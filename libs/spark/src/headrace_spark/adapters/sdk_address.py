@@ -16,7 +16,7 @@ _BOOTSTRAP = kafka_settings.PREFIX + kafka_settings.BOOTSTRAP
 CLUSTER_ID = "clusterId"
 
 
-def located(options: Mapping[str, str]) -> dict[str, str]:
+def add_address(options: Mapping[str, str]) -> dict[str, str]:
     """
     ``options`` with the cluster's address, and its id where that is known.
 

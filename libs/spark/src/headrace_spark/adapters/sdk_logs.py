@@ -15,7 +15,7 @@ from headrace.errors import HeadraceError, UnknownTopicOrPartition
 from headrace.finding import ClusterAddress
 from headrace_common.core.ids import TopicPartition
 from headrace_common.runtime.clock import SystemClock
-from headrace_spark.adapters.clients import CLIENTS_MAX, dropped, settings_key, shared
+from headrace_spark.adapters.clients import CLIENTS_MAX, drop_client, settings_key, share_client
 from headrace_spark.core.limits import Selection, check_there
 from headrace_spark.core.offsets import Bound, OffsetRange, Snapshot
 
@@ -105,10 +105,10 @@ class SdkLogs:
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._sizes_until_ms:
             self._sizes_until_ms = now_ms + SIZES_MS
-            self._sizes = self._found_sizes(snapshot)
+            self._sizes = self._find_sizes(snapshot)
         return self._sizes
 
-    def _found_sizes(self, snapshot: Snapshot) -> Mapping[TopicPartition, int]:
+    def _find_sizes(self, snapshot: Snapshot) -> Mapping[TopicPartition, int]:
         """Of the replicas' sizes on disk, so of compressed records."""
         names = {bytes.fromhex(topic_id): topic for topic, topic_id in snapshot.topic_ids.items()}
         found: dict[TopicPartition, int] = {}
@@ -122,7 +122,7 @@ class SdkLogs:
 
     def _watch(self) -> LogWatch:
         key = ("watch", self._bootstrap, settings_key(self._settings))
-        return shared(key, lambda: LogWatch(self._bootstrap, **self._settings))
+        return share_client(key, lambda: LogWatch(self._bootstrap, **self._settings))
 
 
 class SdkOnlookers:
@@ -164,12 +164,12 @@ class _Admin:
         if self._clock.monotonic_ms() < _not_before_ms.get(key, 0.0):
             return None
         try:
-            return question(shared(key, lambda: AdminClient(self._bootstrap, **self._settings)))
+            return question(share_client(key, lambda: AdminClient(self._bootstrap, **self._settings)))
         except HeadraceError as error:
             if len(_not_before_ms) >= CLIENTS_MAX:
                 _not_before_ms.clear()
             _not_before_ms[key] = self._clock.monotonic_ms() + ADMIN_AGAIN_MS
-            dropped(key)
+            drop_client(key)
             _log.warning("not known or shown for now, which changes nothing in what is read: %s", error)
             return None
 

@@ -20,7 +20,7 @@ from headrace.finding import ClusterAddress
 from headrace.settings import DecidingSettings
 from headrace_common.runtime.entropy import new_incarnation
 from headrace_common.runtime.failpoints import failpoint
-from headrace_spark.adapters.clients import settings_key, shared
+from headrace_spark.adapters.clients import settings_key, share_client
 from headrace_spark.core.units import CommitUnit, Owned
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class SdkSink:
     def claim(self, owner: str, claim: int) -> Owned:
         failpoint("spark.claim.before")
         key = ("owner", self._bootstrap, owner, settings_key(self._deciding))
-        client = shared(key, lambda: UnitOwner(self._bootstrap, owner, **self._deciding))
+        client = share_client(key, lambda: UnitOwner(self._bootstrap, owner, **self._deciding))
         epoch, last_sequence = client.init(claim=claim)
         return Owned(owner, epoch, last_sequence)
 

@@ -13,7 +13,7 @@ from headrace_common.core.ids import TopicPartition
 from headrace_spark.core.losses import RecordsLost, warning
 from headrace_spark.core.offsets import OffsetRange, Snapshot, ranges_between
 from headrace_spark.core.options import ConnectorOptions
-from headrace_spark.core.resolving import resolve_end, resolve_start, times_wanted
+from headrace_spark.core.resolving import plan_lookups, resolve_end, resolve_start
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def lookups(options: ConnectorOptions, snapshot: Snapshot) -> Lookups:
     Raises:
         InvalidConfig: times were given for other partitions than are read.
     """
-    return Lookups(times_wanted(options.start, snapshot.bounds), times_wanted(options.end, snapshot.bounds))
+    return Lookups(plan_lookups(options.start, snapshot.bounds), plan_lookups(options.end, snapshot.bounds))
 
 
 def plan_batch(

@@ -130,7 +130,7 @@ def batches(table: pa.Table, columns: Sequence[Column]) -> Iterator[pa.RecordBat
         table: as ``RangeReader`` gives it, with ``table_columns(columns)`` or more.
     """
     schema = arrow_schema(columns)
-    for part in _parts(_needed(table, columns)):
+    for part in _parts(_select(table, columns)):
         arrays = [_column(part, column.source) for column in columns]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -143,7 +143,7 @@ def table_columns(columns: Sequence[Column]) -> tuple[str, ...]:
     return tuple(_SOURCES.get(column.source, column.source) for column in columns)
 
 
-def _needed(table: pa.Table, columns: Sequence[Column]) -> pa.Table:
+def _select(table: pa.Table, columns: Sequence[Column]) -> pa.Table:
     return table.select(table_columns(columns))
 
 

@@ -83,7 +83,7 @@ def _recreated(tp: TopicPartition, known: Positions, snapshot: Snapshot) -> bool
     return before is not None and now is not None and before != now
 
 
-def planned(start: Positions, end: Positions, snapshot: Snapshot) -> tuple[tuple[OffsetRange, ...], list[Loss]]:
+def plan_ranges(start: Positions, end: Positions, snapshot: Snapshot) -> tuple[tuple[OffsetRange, ...], list[Loss]]:
     """
     What a batch between two positions reads of what is there, and what of it is not there any more.
 

@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from headrace_spark.core.option_values import INT_MAX, Reader, boolean, choice, shown, text, whole
+from headrace_spark.core.option_values import INT_MAX, Reader, boolean, choice, quote, text, whole
 
 PREFIX: Final = "kafka."
 BOOTSTRAP: Final = "bootstrap.servers"
@@ -103,10 +103,10 @@ def is_secret(name: str) -> bool:
     return any(word in name.lower() for word in _SECRETIVE)
 
 
-def secret_refused(name: str) -> str:
+def explain_secret(name: str) -> str:
     """What is said of a secret."""
     return (
-        f"{shown(name)} looks like a secret, and Spark writes options into plans, logs and its event log; "
+        f"{quote(name)} looks like a secret, and Spark writes options into plans, logs and its event log; "
         "give secrets to driver and executors in their environment or in files"
     )
 
@@ -124,13 +124,13 @@ def read_setting(name: str, value: str, *, writing: bool) -> tuple[str, Any] | N
     table, refused = (WRITING, REFUSED_WRITING) if writing else (READING, REFUSED_READING)
     other, other_refused = (READING, REFUSED_READING) if writing else (WRITING, REFUSED_WRITING)
     if is_secret(name):
-        raise ValueError(secret_refused(PREFIX + name))
+        raise ValueError(explain_secret(PREFIX + name))
     if name in refused:
         raise ValueError(f"'{PREFIX}{name}' cannot be set: {refused[name]}")
     if name == "security.protocol" and value.strip().upper() == "PLAINTEXT":
         return None
     if name.startswith(_SECURITY):
-        raise ValueError(f"{shown(PREFIX + name)} cannot be set: connections have neither TLS nor SASL yet")
+        raise ValueError(f"{quote(PREFIX + name)} cannot be set: connections have neither TLS nor SASL yet")
     if name in table:
         try:
             return name.replace(".", "_"), table[name](value)
@@ -146,4 +146,4 @@ def read_setting(name: str, value: str, *, writing: bool) -> tuple[str, Any] | N
 def _unknown(name: str, known: list[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean '{PREFIX}{near[0]}'?" if near else ""
-    return f"{shown(PREFIX + name)} is not a setting{hint} Known: {', '.join(PREFIX + each for each in sorted(known))}"
+    return f"{quote(PREFIX + name)} is not a setting{hint} Known: {', '.join(PREFIX + each for each in sorted(known))}"

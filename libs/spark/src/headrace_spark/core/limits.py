@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from headrace_common.core.errors import UnknownTopicOrPartition
 from headrace_common.core.ids import TopicPartition
-from headrace_spark.core.offsets import EARLIEST, LATEST, listed
+from headrace_spark.core.offsets import EARLIEST, LATEST, name_partitions
 
 INTERNAL: str = "__"
 """Internal topics begin so; a pattern never matches them."""
@@ -171,7 +171,7 @@ def _limit(values: Mapping[str, Any], names: tuple[str, str, str], default: Star
 
 def rules_of_limits(selection: Selection, start: Start, end: End, *, batch: bool) -> list[str]:
     """What is wrong with them, beside each other and beside what is read."""
-    wrong = _outside("start", selection, _named(start)) + _outside("end", selection, _named(end))
+    wrong = _outside("start", selection, _extract_numbers(start)) + _outside("end", selection, _extract_numbers(end))
     if not batch:
         return wrong
     if isinstance(start, Latest):
@@ -180,16 +180,16 @@ def rules_of_limits(selection: Selection, start: Start, end: End, *, batch: bool
         wrong.append("a batch query cannot end at earliest; leave 'endingOffsets' out to read all")
     if isinstance(start, AtOffsets):
         late = [tp for tp, offset in start.offsets.items() if offset == LATEST]
-        said = f"a batch query cannot start at latest (-1); 'startingOffsets' says so of {listed(late)}"
+        said = f"a batch query cannot start at latest (-1); 'startingOffsets' says so of {name_partitions(late)}"
         wrong += [said] if late else []
     if isinstance(end, AtOffsets):
         early = [tp for tp, offset in end.offsets.items() if offset == EARLIEST]
-        said = f"a batch query cannot end at earliest (-2); 'endingOffsets' says so of {listed(early)}"
+        said = f"a batch query cannot end at earliest (-2); 'endingOffsets' says so of {name_partitions(early)}"
         wrong += [said] if early else []
     return wrong + _order(start, end)
 
 
-def _named(limit: Start) -> Mapping[TopicPartition, int]:
+def _extract_numbers(limit: Start) -> Mapping[TopicPartition, int]:
     if isinstance(limit, AtOffsets):
         return limit.offsets
     return limit.timestamps_ms if isinstance(limit, AtTimes) else {}
@@ -197,10 +197,10 @@ def _named(limit: Start) -> Mapping[TopicPartition, int]:
 
 def _outside(which: str, selection: Selection, named: Mapping[TopicPartition, int]) -> list[str]:
     others = [tp for tp in named if not selection.allows(tp)]
-    wrong = [f"the {which} names {listed(others)}, which this query does not read"] if others else []
+    wrong = [f"the {which} names {name_partitions(others)}, which this query does not read"] if others else []
     if named and isinstance(selection, Assign):
         left_out = [tp for tp in selection.partitions if tp not in named]
-        wrong += [f"the {which} leaves out {listed(left_out)}; {ALL_NEEDED}"] if left_out else []
+        wrong += [f"the {which} leaves out {name_partitions(left_out)}; {ALL_NEEDED}"] if left_out else []
     return wrong
 
 
@@ -213,10 +213,12 @@ def _order(start: Start, end: End) -> list[str]:
         wrong.append(f"the query starts at {start.timestamp_ms} ms, after it ends at {end.timestamp_ms} ms")
     if type(start) is not type(end):
         return wrong
-    first, last = _named(start), _named(end)
+    first, last = _extract_numbers(start), _extract_numbers(end)
     if set(first) != set(last):
-        wrong.append(f"start and end name different partitions: {listed(set(first) ^ set(last))} are in one of them")
+        wrong.append(
+            f"start and end name different partitions: {name_partitions(set(first) ^ set(last))} are in one of them"
+        )
     behind = [tp for tp, low in first.items() if 0 <= last.get(tp, -1) < low]
     if behind:
-        wrong.append(f"the query starts after it ends in {listed(behind)}")
+        wrong.append(f"the query starts after it ends in {name_partitions(behind)}")
     return wrong

@@ -61,14 +61,14 @@ class RecordsLost(DataLost):
     def of(cls, losses: Sequence[Loss]) -> RecordsLost:
         """All of them in one text."""
         error = cls(
-            f"{said(losses)}. To go on without them set 'failOnDataLoss' to false; "
+            f"{describe_losses(losses)}. To go on without them set 'failOnDataLoss' to false; "
             "to read from elsewhere start the query with a new checkpoint"
         )
         error.losses = tuple(losses)
         return error
 
 
-def said(losses: Sequence[Loss]) -> str:
+def describe_losses(losses: Sequence[Loss]) -> str:
     """What is lost, for people: the first few partitions, and how many more."""
     more = f"; and in {len(losses) - SHOWN_MAX} more partitions" if len(losses) > SHOWN_MAX else ""
     return "; ".join(map(str, losses[:SHOWN_MAX])) + more
@@ -76,4 +76,4 @@ def said(losses: Sequence[Loss]) -> str:
 
 def warning(losses: Sequence[Loss]) -> str:
     """What is logged where a query goes on."""
-    return f"{said(losses)}. The query goes on without them; set 'failOnDataLoss' to true to end it instead"
+    return f"{describe_losses(losses)}. The query goes on without them; set 'failOnDataLoss' to true to end it instead"

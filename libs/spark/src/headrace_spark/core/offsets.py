@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.core.ids import TopicPartition
-from headrace_spark.core.option_values import OURS, read_partition_numbers, shown
+from headrace_spark.core.option_values import OURS, quote, read_partition_numbers
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -94,7 +94,7 @@ class Positions:
         Raises:
             InvalidConfig: it is not of this connector.
         """
-        expected = f"the checkpoint should hold offsets such as {EXAMPLE}, not {shown(str(given))}"
+        expected = f"the checkpoint should hold offsets such as {EXAMPLE}, not {quote(str(given))}"
         try:
             if not isinstance(given, dict):
                 raise ValueError(expected)
@@ -145,7 +145,7 @@ def ranges_between(start: Mapping[TopicPartition, int], end: Mapping[TopicPartit
     )
 
 
-def listed(partitions: Iterable[TopicPartition], most: int = 10) -> str:
+def name_partitions(partitions: Iterable[TopicPartition], most: int = 10) -> str:
     """Names of partitions for people: sorted, the first few."""
     names = sorted(partitions)
     more = f" and {len(names) - most} more" if len(names) > most else ""

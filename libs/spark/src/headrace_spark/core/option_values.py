@@ -50,7 +50,7 @@ def boolean(value: str) -> bool:
     """``true`` or ``false``, in any case."""
     read = {"true": True, "false": False}.get(value.strip().lower())
     if read is None:
-        raise ValueError(f"takes true or false, not {shown(value)}")
+        raise ValueError(f"takes true or false, not {quote(value)}")
     return read
 
 
@@ -60,7 +60,7 @@ def whole(low: int, high: int = LONG_MAX) -> Reader:
     def read(value: str) -> int:
         stripped = value.strip()
         if not _WHOLE.fullmatch(stripped) or not low <= int(stripped) <= high:
-            raise ValueError(f"takes a whole number from {low} to {high}, not {shown(value)}")
+            raise ValueError(f"takes a whole number from {low} to {high}, not {quote(value)}")
         return int(stripped)
 
     return read
@@ -72,7 +72,7 @@ def choice(*allowed: str) -> Reader:
     def read(value: str) -> str:
         stripped = value.strip().lower()
         if stripped not in allowed:
-            raise ValueError(f"takes {' or '.join(allowed)}, not {shown(value)}")
+            raise ValueError(f"takes {' or '.join(allowed)}, not {quote(value)}")
         return stripped
 
     return read
@@ -83,7 +83,7 @@ def duration_ms(value: str) -> int:
     match = _TIME.fullmatch(value.strip().lower())
     unit = match and TIME_UNITS_MS.get(match[2] or "ms")
     if not match or unit is None:
-        raise ValueError(f"takes a time such as 500ms, 10s, 15m, 2h or 1d, not {shown(value)}")
+        raise ValueError(f"takes a time such as 500ms, 10s, 15m, 2h or 1d, not {quote(value)}")
     milliseconds = int(match[1]) * unit if unit >= 1 else int(match[1]) // 1_000
     return min(int(milliseconds), LONG_MAX)
 
@@ -98,9 +98,9 @@ def addresses(value: str) -> tuple[str, ...]:
         try:
             endpoint = Endpoint.parse(part)
         except ValueError:
-            raise ValueError(f"takes host:port, separated by commas; {shown(part)} is not one") from None
+            raise ValueError(f"takes host:port, separated by commas; {quote(part)} is not one") from None
         if not endpoint.port:
-            raise ValueError(f"takes addresses that brokers listen on; {shown(part)} has port 0")
+            raise ValueError(f"takes addresses that brokers listen on; {quote(part)} has port 0")
         found.append(str(endpoint))
     return tuple(dict.fromkeys(found))
 
@@ -116,7 +116,7 @@ def topic_names(value: str) -> tuple[str, ...]:
     """Names of topics, separated by commas; each once."""
     names = [part.strip() for part in value.split(",") if part.strip()]
     if not names:
-        raise ValueError(f"takes names of topics, separated by commas, not {shown(value)}")
+        raise ValueError(f"takes names of topics, separated by commas, not {quote(value)}")
     return tuple(dict.fromkeys(topic_name(name) for name in names))
 
 
@@ -130,13 +130,13 @@ def pattern(value: str) -> str:
     try:
         re.compile(stripped)
     except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"takes a regular expression; {shown(stripped)} is none: {error}") from None
+        raise ValueError(f"takes a regular expression; {quote(stripped)} is none: {error}") from None
     return stripped
 
 
 def partition_lists(value: str) -> tuple[TopicPartition, ...]:
     """``{"topicA":[0,1],"topicB":[2]}``, in the order of topics and partitions."""
-    expected = f'takes JSON such as {{"topicA":[0,1],"topicB":[2]}}, not {shown(value)}'
+    expected = f'takes JSON such as {{"topicA":[0,1],"topicB":[2]}}, not {quote(value)}'
     found: set[TopicPartition] = set()
     for topic, numbers in _json_object(value, expected).items():
         if not isinstance(numbers, list):
@@ -150,7 +150,7 @@ def partition_lists(value: str) -> tuple[TopicPartition, ...]:
 
 def partition_numbers(value: str, example: str, low: int) -> dict[TopicPartition, int]:
     """``{"topicA":{"0":23}}``: one number for each partition, at least ``low``; sorted."""
-    expected = f"takes JSON such as {example}, not {shown(value)}"
+    expected = f"takes JSON such as {example}, not {quote(value)}"
     given = _json_object(value, expected)
     given.pop(OURS, None)
     return read_partition_numbers(given, expected, low)
@@ -165,7 +165,7 @@ def read_partition_numbers(given: Mapping[str, Any], expected: str, low: int) ->
         for name, number in numbers.items():
             tp = TopicPartition(topic_name(topic), partition_number(name, expected))
             if not _is_whole(number) or not low <= number <= LONG_MAX or tp in found:
-                raise ValueError(f"{expected}: {shown(str(number))} for {tp}")
+                raise ValueError(f"{expected}: {quote(str(number))} for {tp}")
             found[tp] = number
     if not found:
         raise ValueError(expected)
@@ -177,11 +177,11 @@ def partition_number(given: object, expected: str) -> int:
     if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) <= 10:
         given = int(given)
     if not _is_whole(given) or not 0 <= given < PARTITIONS_PER_TOPIC_MAX:
-        raise ValueError(f"{expected}: {shown(str(given))} is no partition")
+        raise ValueError(f"{expected}: {quote(str(given))} is no partition")
     return given
 
 
-def shown(value: str) -> str:
+def quote(value: str) -> str:
     """A value in an error: short, and without control characters."""
     return repr(value if len(value) <= 100 else f"{value[:97]}...")
 

@@ -34,7 +34,7 @@ from headrace_spark.core.limits import (
     start_of,
 )
 from headrace_spark.core.option_table import BY_NAME, OPTIONS, READS, WRITES, Known, Mode
-from headrace_spark.core.option_values import Reader, addresses, shown
+from headrace_spark.core.option_values import Reader, addresses, quote
 
 _SELECTIONS: Final[Mapping[str, Callable[[Any], Selection]]] = {
     "assign": Assign,
@@ -159,14 +159,14 @@ class _Parsing:
             self._wrong += rules_of_limits(selection, start, end, batch=self._mode is Mode.READ_BATCH)
         if self._wrong:
             raise InvalidConfig("; ".join(self.wrong))
-        return self._made(bootstrap, selection, start, end)
+        return self._build(bootstrap, selection, start, end)
 
     def _option(self, given: str, value: object) -> None:
         name = given.lower()
         if name in _SPARKS_OWN:
             return
         if not isinstance(value, str):
-            self._wrong.append(f"{shown(given)} takes a text")
+            self._wrong.append(f"{quote(given)} takes a text")
         elif name in (_BOOTSTRAP, kafka_settings.BOOTSTRAP):
             self._read(given, addresses, value, self._bootstrap, name)
         elif name.startswith(kafka_settings.PREFIX):
@@ -182,9 +182,9 @@ class _Parsing:
                 "and the like"
             )
         elif name in BY_NAME:
-            self._known(BY_NAME[name], value)
+            self._parse_known(BY_NAME[name], value)
         elif kafka_settings.is_secret(name):
-            self._wrong.append(kafka_settings.secret_refused(given))
+            self._wrong.append(kafka_settings.explain_secret(given))
         else:
             self._wrong.append(self._unknown(given))
 
@@ -192,9 +192,9 @@ class _Parsing:
         try:
             into[name] = read(value)
         except ValueError as error:
-            self._wrong.append(f"{shown(given)} {error}")
+            self._wrong.append(f"{quote(given)} {error}")
 
-    def _known(self, known: Known, value: str) -> None:
+    def _parse_known(self, known: Known, value: str) -> None:
         if self._mode in known.ignored:
             self._warnings.append(f"'{known.name}' changes nothing in {self._mode.value}")
         elif self._mode in known.modes:
@@ -216,7 +216,7 @@ class _Parsing:
             self._wrong.append(str(error))
             return
         if found is None:
-            self._warnings.append(f"{shown(kafka_settings.PREFIX + name)} has no effect here")
+            self._warnings.append(f"{quote(kafka_settings.PREFIX + name)} has no effect here")
         else:
             self._client[found[0]] = found[1]
 
@@ -226,7 +226,7 @@ class _Parsing:
         spelled = {name.lower(): name for name in known}
         near = difflib.get_close_matches(given.lower(), spelled, n=1, cutoff=0.7)
         hint = f"; did you mean '{spelled[near[0]]}'?" if near else "."
-        return f"{shown(given)} is not an option{hint} Known: {', '.join(sorted(known, key=str.lower))}, kafka.*"
+        return f"{quote(given)} is not an option{hint} Known: {', '.join(sorted(known, key=str.lower))}, kafka.*"
 
     def _one_bootstrap(self) -> tuple[str, ...]:
         found = list(self._bootstrap.values())
@@ -283,7 +283,7 @@ class _Parsing:
         if self._client.get("enable_idempotence") is False:
             self._wrong.append(f"writing exactly once needs 'kafka.enable.idempotence' true{way}")
 
-    def _made(
+    def _build(
         self, bootstrap: tuple[str, ...], selection: Selection | None, start: Start, end: End
     ) -> ConnectorOptions:
         plain = {field_name: self._values[name] for name, field_name in _FIELDS.items() if name in self._values}

@@ -17,7 +17,7 @@ def waiting(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, in
     return {tp: offset - start[tp] for tp, offset in end.items() if tp in start and offset > start[tp]}
 
 
-def limited(
+def limit_ends(
     start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], offsets_max: int
 ) -> dict[TopicPartition, int]:
     """

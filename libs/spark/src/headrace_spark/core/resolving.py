@@ -12,10 +12,10 @@ from headrace_common.core.errors import InvalidConfig
 from headrace_common.core.ids import TopicPartition
 from headrace_spark.core.limits import ALL_NEEDED, AtOffsets, AtTime, AtTimes, Earliest, End, Latest, Start
 from headrace_spark.core.losses import Cause, Loss
-from headrace_spark.core.offsets import EARLIEST, LATEST, Bound, listed
+from headrace_spark.core.offsets import EARLIEST, LATEST, Bound, name_partitions
 
 
-def times_wanted(limit: Start, partitions: Mapping[TopicPartition, Bound]) -> dict[TopicPartition, int]:
+def plan_lookups(limit: Start, partitions: Mapping[TopicPartition, Bound]) -> dict[TopicPartition, int]:
     """
     What must be looked up for ``resolve``: a time in ms for each partition; empty when no times are involved.
 
@@ -43,7 +43,7 @@ def resolve_start(
     Where to begin in each partition, and what is missing before it can begin there.
 
     Args:
-        found: for ``times_wanted``, the offset of the first record at or after the time; None: there is none.
+        found: for ``plan_lookups``, the offset of the first record at or after the time; None: there is none.
 
     Raises:
         InvalidConfig: offsets were given for other partitions than are read, or beyond a log's end; or no record is at
@@ -53,8 +53,8 @@ def resolve_start(
         unmatched = [tp for tp in bounds if found.get(tp) is None]
         if unmatched and not latest_if_no_match:
             raise InvalidConfig(
-                f"no record is at or after the starting time in {listed(unmatched)}; give an earlier time, or set "
-                "'startingOffsetsByTimestampStrategy' to latest to begin at the end there"
+                f"no record is at or after the starting time in {name_partitions(unmatched)}; give an earlier time, or "
+                "set 'startingOffsetsByTimestampStrategy' to latest to begin at the end there"
             )
     starts = _resolve(limit, bounds, found)
     beyond = [tp for tp, offset in starts.items() if offset > bounds[tp].end]
@@ -63,7 +63,7 @@ def resolve_start(
         raise InvalidConfig(
             f"the start lies beyond the end of the log in {which}; give offsets that are there, or latest"
         )
-    return _trimmed(starts, bounds)
+    return _trim_starts(starts, bounds)
 
 
 def resolve_end(
@@ -111,12 +111,12 @@ def _or_end(offset: int | None, bound: Bound) -> int:
 def _check_all(named: Mapping[TopicPartition, int], partitions: Mapping[TopicPartition, Bound]) -> None:
     left_out, not_there = set(partitions) - set(named), set(named) - set(partitions)
     if left_out:
-        raise InvalidConfig(f"the offsets or times given leave out {listed(left_out)}; {ALL_NEEDED}")
+        raise InvalidConfig(f"the offsets or times given leave out {name_partitions(left_out)}; {ALL_NEEDED}")
     if not_there:
-        raise InvalidConfig(f"offsets or times were given for {listed(not_there)}, which are not there")
+        raise InvalidConfig(f"offsets or times were given for {name_partitions(not_there)}, which are not there")
 
 
-def _trimmed(
+def _trim_starts(
     starts: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, Bound]
 ) -> tuple[dict[TopicPartition, int], list[Loss]]:
     losses = [

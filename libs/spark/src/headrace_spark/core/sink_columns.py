@@ -86,7 +86,7 @@ def tables_by_topic(batch: pa.RecordBatch, columns: SinkColumns) -> Iterator[tup
     if not len(batch):
         return
     arrays: list[Any] = [
-        _sent(batch.column(name), source) for name, source in zip(columns.names, columns.sources, strict=True)
+        _cast(batch.column(name), source) for name, source in zip(columns.names, columns.sources, strict=True)
     ]
     table = pa.Table.from_arrays(arrays, names=list(columns.sources))
     if columns.topic is not None:
@@ -96,7 +96,7 @@ def tables_by_topic(batch: pa.RecordBatch, columns: SinkColumns) -> Iterator[tup
     yield from _split(table, batch.column(columns.topic_column))
 
 
-def _sent(column: Any, source: str) -> Any:
+def _cast(column: Any, source: str) -> Any:
     kind = arrow_types()[source]
     if source == "partition":
         no_partition: Any = pc.fill_null(column.cast(kind), NO_PARTITION)

@@ -154,7 +154,7 @@ class SinkTask:
             case Prepared(token):
                 return self._finish(self._message(token))
             case TaskFailed(error):
-                return self._fail(error if self._owned is not None else self._not_claimed(error))
+                return self._fail(error if self._owned is not None else self._explain_fencing(error))
 
     def _begin(self, came: RowsCame) -> list[TaskEffect]:
         if not self._plan.transactional:
@@ -183,7 +183,7 @@ class SinkTask:
             return [Prepare() if self._plan.transactional else Flush()]
         return self._finish(self._message(None) if self._came is not None else TaskMessage())
 
-    def _not_claimed(self, error: HeadraceError) -> HeadraceError:
+    def _explain_fencing(self, error: HeadraceError) -> HeadraceError:
         if self._name is None or not isinstance(error, FencedOwner):
             return error
         return FencedOwner(

@@ -25,14 +25,14 @@ from typing import Final, TypeAlias
 
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import TopicPartition
-from headrace_spark.core.follow import Followed, follow, planned
+from headrace_spark.core.follow import Followed, follow, plan_ranges
 from headrace_spark.core.limits import Selection, Start
 from headrace_spark.core.losses import Loss, RecordsLost, warning
 from headrace_spark.core.offsets import OffsetRange, Positions, Snapshot
 from headrace_spark.core.option_values import LONG_MAX
 from headrace_spark.core.options import ConnectorOptions
-from headrace_spark.core.rate import limited, worth_it
-from headrace_spark.core.resolving import resolve_start, times_wanted
+from headrace_spark.core.rate import limit_ends, worth_it
+from headrace_spark.core.resolving import plan_lookups, resolve_start
 
 LOOKS_MAX: Final = 3
 """How often a log's end that fell back is looked at before it is believed: a new leader may be behind for a moment."""
@@ -216,40 +216,40 @@ class StreamPlanner:
             case SnapshotFetched(snapshot, now_ms):
                 return self._with_errors(lambda: self._fetched(snapshot, now_ms))
             case TimesFetched(offsets):
-                return self._with_errors(lambda: self._started(offsets))
+                return self._with_errors(lambda: self._start(offsets))
             case _:
                 self._question, self._looks = event, 0
-                return self._asked(event)
+                return self._take_question(event)
 
     def _with_errors(self, decide: Callable[[], list[Effect]]) -> list[Effect]:
         assert self._question is not None, "an answer from the cluster belongs to a question of Spark"
         try:
             return decide()
         except HeadraceError as error:
-            return self._answered(Fail(error))
+            return self._answer(Fail(error))
 
-    def _answered(self, answer: Effect, before: Sequence[Effect] = ()) -> list[Effect]:
+    def _answer(self, answer: Effect, before: Sequence[Effect] = ()) -> list[Effect]:
         self._question = None
         return [*before, answer]
 
     # --- questions ---
 
-    def _asked(self, question: Question) -> list[Effect]:
+    def _take_question(self, question: Question) -> list[Effect]:
         match question:
             case InitialAsked(reader):
                 self._reader = reader
-                return [FetchSnapshot()] if self._initial is None else self._answered(Answer(self._initial))
+                return [FetchSnapshot()] if self._initial is None else self._answer(Answer(self._initial))
             case AvailableNowAsked():
                 return [FetchSnapshot()]
             case LatestAsked(start) if start == self._initial and not self._anchored:
                 self._anchored = True
-                return self._answered(Answer(start))
+                return self._answer(Answer(start))
             case LatestAsked():
                 return [self._look(question)]
             case PlanAsked(start, end):
                 self._anchored = True
                 if start == end:
-                    return self._answered(Planned(()))
+                    return self._answer(Planned(()))
                 return [FetchSnapshot()]
 
     def _look(self, asked: LatestAsked) -> FetchSnapshot:
@@ -270,20 +270,20 @@ class StreamPlanner:
         self._snapshot = snapshot
         match self._question:
             case InitialAsked():
-                wanted = times_wanted(self._settings.start, snapshot.bounds)
-                return [FetchTimes(wanted)] if wanted else self._started({})
+                wanted = plan_lookups(self._settings.start, snapshot.bounds)
+                return [FetchTimes(wanted)] if wanted else self._start({})
             case AvailableNowAsked():
                 self._target = self.latest
-                return self._answered(Answer(None))
+                return self._answer(Answer(None))
             case LatestAsked() as asked:
                 return self._latest(asked, snapshot, now_ms)
             case PlanAsked(start, end):
-                ranges, losses = planned(start, end, snapshot)
-                return self._or_look_again(losses) or self._answered(Planned(ranges), self._tell(losses))
+                ranges, losses = plan_ranges(start, end, snapshot)
+                return self._or_look_again(losses) or self._answer(Planned(ranges), self._tell(losses))
             case _:
                 raise AssertionError("nobody asked")
 
-    def _started(self, found: Mapping[TopicPartition, int | None]) -> list[Effect]:
+    def _start(self, found: Mapping[TopicPartition, int | None]) -> list[Effect]:
         assert self._snapshot is not None, "times are asked for partitions that are known"
         starts, losses = resolve_start(
             self._settings.start,
@@ -293,7 +293,7 @@ class StreamPlanner:
         )
         warnings = self._tell(losses)
         self._initial = Positions.of(starts, self._snapshot.topic_ids, self._reader)
-        return self._answered(Answer(self._initial), warnings)
+        return self._answer(Answer(self._initial), warnings)
 
     def _latest(self, asked: LatestAsked, snapshot: Snapshot, now_ms: float) -> list[Effect]:
         followed = follow(asked.start, snapshot, self._target, self._settings.selection)
@@ -305,7 +305,7 @@ class StreamPlanner:
         answer = Positions.of(ends, {**asked.start.topic_ids, **snapshot.topic_ids}, asked.start.reader)
         if answer != asked.start:
             self._last_batch_ms = now_ms
-        return self._answered(Answer(answer), warnings)
+        return self._answer(Answer(answer), warnings)
 
     def _ends(self, asked: LatestAsked, followed: Followed, now_ms: float) -> Mapping[TopicPartition, int]:
         """Where the batch ends: everything, as much as the limit allows, or nothing yet."""
@@ -318,7 +318,7 @@ class StreamPlanner:
             if not worth_it(base, ends, least, waited_ms, self._settings.delay_ms_max):
                 self._held = ends
                 return base
-        return ends if asked.offsets_max is None else limited(base, ends, asked.offsets_max)
+        return ends if asked.offsets_max is None else limit_ends(base, ends, asked.offsets_max)
 
     # --- losses ---
 

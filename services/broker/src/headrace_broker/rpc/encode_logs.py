@@ -27,10 +27,10 @@ def log_description(
     replica: Replica,
     segments: Sequence[SegmentRow] | None,
     compaction: Compaction | None = None,
-    learn_ids: TopicNote | None = None,
+    known_as: TopicNote | None = None,
     unreadable: str | None = None,
 ) -> pb.LogDescription:
-    """One log of this broker; ``learn_ids``: what is noted of its topic; ``unreadable``: a batch of it."""
+    """One log of this broker; ``known_as``: what is noted of its topic; ``unreadable``: a batch of it."""
     core = replica.core
     damage = replica.damage
     note = None
@@ -40,7 +40,7 @@ def log_description(
             f" {ACCEPT_LOSS}"
         )
     elif replica.standing is Standing.STRAY:
-        name = "" if learn_ids is None else f"; last heard of as {learn_ids.topic.name}-{replica.id.partition}"
+        name = "" if known_as is None else f"; last heard of as {known_as.topic.name}-{replica.id.partition}"
         note = f"not in the cluster's metadata: kept, not served{name}"
     return pb.LogDescription(
         topic_id=replica.id.topic_id,
