@@ -83,7 +83,7 @@ def test_a_copy_keeps_options_and_ports_and_no_process(original: DataDir, bystan
     assert (state.options.brokers, state.ports, state.cluster_id) == (5, {"broker-1": 1}, "c")
     assert (state.processes, state.bootstrap_servers, state.phase) == ([], [], Phase.STOPPED)
     assert not state.supervisor.alive()
-    assert copy.copied_from(state) == original.real
+    assert copy.find_original(state) == original.real
     assert bystander.alive()
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from headrace_cli import moving
 from headrace_cli.app import app
 from headrace_cli.commands import broker
-from headrace_cli.commands.local import unasked
+from headrace_cli.commands.local import judge_processes
 from headrace_cli.commands.partition import parse_moves, read_moves
 from headrace_cli.exits import CommandFailed
 from headrace_common.core.errors import ErrorCode
@@ -225,7 +225,7 @@ def test_the_throttle_is_shown_and_changed(stub: Any) -> None:
 
 def test_a_cluster_that_cannot_be_asked_is_judged_by_its_processes() -> None:
     roles = ["broker", "broker", "admin"]
-    assert unasked(roles, ["admin"], "admin-1 is dead")[0] == "degraded"
-    called, verdict = unasked(roles, roles, "all are dead")
+    assert judge_processes(roles, ["admin"], "admin-1 is dead")[0] == "degraded"
+    called, verdict = judge_processes(roles, roles, "all are dead")
     assert called == "unavailable"
     assert "0 brokers run; all are dead" in verdict

@@ -112,7 +112,7 @@ def test_a_job_is_described_without_being_run(tmp_path: Path, monkeypatch: pytes
     package.mkdir()
     (package / "__init__.py").write_text('"""Copies a topic.\n\nAll of it."""\nraise RuntimeError("run")\n')
     monkeypatch.syspath_prepend(tmp_path)
-    found = jobs.installed_jobs([ENTRY, EntryPoint("absent", "nowhere.job:main", jobs.GROUP)])
+    found = jobs.list_jobs([ENTRY, EntryPoint("absent", "nowhere.job:main", jobs.GROUP)])
     assert [(job.name, job.summary, job.package) for job in found.values()] == [
         ("absent", "", ""),
         ("topic_copy", "Copies a topic.", ""),
@@ -120,13 +120,13 @@ def test_a_job_is_described_without_being_run(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_job_is_found_by_either_spelling_and_what_there_is_is_told() -> None:
-    found = jobs.installed_jobs([ENTRY])
-    assert jobs.job_named("topic-copy", found) is found["topic_copy"]
+    found = jobs.list_jobs([ENTRY])
+    assert jobs.find_job("topic-copy", found) is found["topic_copy"]
     with pytest.raises(CommandFailed, match="no job 'copy'; there are topic_copy") as failed:
-        jobs.job_named("copy", found)
+        jobs.find_job("copy", found)
     assert failed.value.exit_code is ExitCode.NOT_FOUND
     with pytest.raises(CommandFailed, match="none is installed"):
-        jobs.job_named("copy", {})
+        jobs.find_job("copy", {})
 
 
 def test_settings_of_the_user_come_instead_of_ours(spark: SparkHere) -> None:

@@ -15,8 +15,8 @@ from headrace_cli.commanding import (
     DebugOption,
     OutputOption,
     ProfileOption,
+    add_shared_options,
     note_options,
-    shared_options,
 )
 from headrace_cli.commands import (
     apply,
@@ -73,7 +73,7 @@ GROUPS = {
 for name, commands in GROUPS.items():
     inner = typer.Typer(help=commands.HELP, no_args_is_help=True, rich_markup_mode=None)
     commands.register(inner)
-    shared_options(inner, commands.HELP)
+    add_shared_options(inner, commands.HELP)
     app.add_typer(inner, name=name)
 
 

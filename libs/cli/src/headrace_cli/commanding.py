@@ -104,7 +104,7 @@ def plain_command(app: typer.Typer, name: str | None = None, **settings: Any) ->
     return register
 
 
-def shared_options(app: typer.Typer, help_text: str | None = None) -> None:
+def add_shared_options(app: typer.Typer, help_text: str | None = None) -> None:
     """The options of every command before its name too: ``headrace -b HOST topic -o json list``. The nearest counts."""
 
     @app.callback(help=help_text)

@@ -68,7 +68,7 @@ def _complete(ctx: typer.Context, incomplete: str, names: Callable[[ClusterAddre
     from headrace.finding import find_cluster
 
     try:
-        given = _given(ctx)
+        given = _collect_options(ctx)
         cluster = find_cluster(given.get("bootstrap"), given.get("profile"), os.environ, Path.cwd)
         _check_there(cluster)
         said = {name for name in names(cluster) if name.startswith(incomplete) and _can_be_typed(name)}
@@ -77,7 +77,7 @@ def _complete(ctx: typer.Context, incomplete: str, names: Callable[[ClusterAddre
     return sorted(said)[:NAMES_MAX]
 
 
-def _given(ctx: typer.Context) -> dict[str, Any]:
+def _collect_options(ctx: typer.Context) -> dict[str, Any]:
     """The options that are on the line so far, of the command or before it."""
     given: dict[str, Any] = {}
     at: Any = ctx

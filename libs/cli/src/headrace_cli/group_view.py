@@ -47,7 +47,7 @@ def lag(admin: AdminClient, group_id: str, topics: Sequence[str], *, ages: bool)
     return answers.lag(group_id, admin.ask("DescribeGroupLag", request))
 
 
-def committed(admin: AdminClient, group_id: str, topics: Sequence[str]) -> list[tuple[str, int, int]]:
+def list_committed(admin: AdminClient, group_id: str, topics: Sequence[str]) -> list[tuple[str, int, int]]:
     rows = lag(admin, group_id, topics, ages=False)["partitions"]
     return [(r["topic"], r["partition"], r["committed_offset"]) for r in rows if r["committed_offset"] is not None]
 

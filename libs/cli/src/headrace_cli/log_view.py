@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headrace_cli.output import age_for_people, bytes_for_people, counted, moment_for_people
+from headrace_cli.output import age_for_people, bytes_for_people, format_count, moment_for_people
 
 Row = dict[str, Any]
 
@@ -89,7 +89,7 @@ def _summary(rows: Sequence[Row], now_ms: int) -> str:
     when = "none since their brokers started" if last is None else f"last {age_for_people(now_ms - last)} ago"
     dirty = max(row["dirty_ratio"] for row in rows)
     stuck = sum(row["stuck"] for row in rows)
-    return f"{when}; at most {dirty:.0%} dirty; {stuck} of {counted(len(rows), 'replica')} stuck"
+    return f"{when}; at most {dirty:.0%} dirty; {stuck} of {format_count(len(rows), 'replica')} stuck"
 
 
 def _compaction_for_people(row: Row, now_ms: int) -> Row:

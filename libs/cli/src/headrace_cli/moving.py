@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace_cli.exits import CommandFailed, ExitCode
-from headrace_cli.output import bytes_for_people, counted
+from headrace_cli.output import bytes_for_people, format_count
 from headrace_cli.replication_view import Named, reassignments, set_throttle
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ POLL_SECONDS: Final = 0.5
 TELL_SECONDS: Final = 5.0
 
 
-def until_moved(session: Session, admin: AdminClient, partitions: Collection[Named], seconds: float) -> None:
+def wait_for_moves(session: Session, admin: AdminClient, partitions: Collection[Named], seconds: float) -> None:
     """
     Return when none of these partitions is being changed.
 
@@ -48,7 +48,7 @@ def wait_for(left: Callable[[], int], seconds: float) -> None:
     while number := left():
         if time.monotonic() >= end:
             raise CommandFailed(
-                f"{counted(number, 'partition')} still on the move after {seconds:.0f} s; it goes on by itself",
+                f"{format_count(number, 'partition')} still on the move after {seconds:.0f} s; it goes on by itself",
                 ExitCode.TIMED_OUT,
                 "`headrace partition reassignments` shows how far it is, `headrace partition cancel` ends it.",
             )
@@ -77,7 +77,7 @@ def summary(found: list[dict[str, Any]]) -> str:
     whole = sum(r["of"] for r in news)
     percent = f", {100 * done // whole} %" if whole else ""
     return (
-        f"{counted(len(found), 'partition')} on the move: {bytes_for_people(done)} of {bytes_for_people(whole)} "
+        f"{format_count(len(found), 'partition')} on the move: {bytes_for_people(done)} of {bytes_for_people(whole)} "
         f"copied{percent}{waiting(found)}"
     )
 

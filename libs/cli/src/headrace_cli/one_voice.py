@@ -22,12 +22,12 @@ class OneVoice(TyperGroup):
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         """Read the line up to the first command."""
-        with _told():
+        with _tell_usage_errors():
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: Any) -> Any:
         """Read the rest of it, and run the command."""
-        with _told():
+        with _tell_usage_errors():
             return super().invoke(ctx)
 
 
@@ -45,7 +45,7 @@ class Named(TyperCommand):
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _tell_usage_errors() -> Iterator[None]:
     try:
         yield
     except _UsageError as error:

@@ -171,6 +171,6 @@ def age_for_people(ms: int) -> str:
     return " ".join(f"{amount}{unit}" for amount, unit in amounts[first : first + 2])
 
 
-def counted(number: int, what: str) -> str:
+def format_count(number: int, what: str) -> str:
     """``1 broker``, ``3 brokers``."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

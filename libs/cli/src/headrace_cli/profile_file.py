@@ -26,7 +26,7 @@ def with_chosen(text: str, name: str | None) -> str:
     while kept and not kept[-1].strip():
         kept.pop()
     gap = [""] if lines[top:] and (kept or chosen) else []
-    return _joined([*kept, *chosen, *gap, *lines[top:]])
+    return _join([*kept, *chosen, *gap, *lines[top:]])
 
 
 def with_profile(text: str, name: str, section: Mapping[str, str]) -> str:
@@ -36,12 +36,12 @@ def with_profile(text: str, name: str, section: Mapping[str, str]) -> str:
     lines = text.splitlines()
     start = next((at for at, line in enumerate(lines) if header.match(line)), None)
     if start is None:
-        return _joined([*lines, *([""] if lines and lines[-1].strip() else []), *made])
+        return _join([*lines, *([""] if lines and lines[-1].strip() else []), *made])
     end = next((at for at in range(start + 1, len(lines)) if _SECTION.match(lines[at])), len(lines))
     comments = [line for line in lines[start + 1 : end] if line.lstrip().startswith("#")]
     rest = lines[end:]
-    return _joined([*lines[:start], *made, *comments, *([""] if rest else []), *rest])
+    return _join([*lines[:start], *made, *comments, *([""] if rest else []), *rest])
 
 
-def _joined(lines: list[str]) -> str:
+def _join(lines: list[str]) -> str:
     return "".join(f"{line}\n" for line in lines)

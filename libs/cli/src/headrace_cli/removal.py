@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace_cli.exits import CommandFailed
-from headrace_cli.output import counted
+from headrace_cli.output import format_count
 
 if TYPE_CHECKING:
     from headrace import AdminClient
@@ -51,7 +51,7 @@ def check_removable(found: Sequence[Holding]) -> None:
     holding = [broker for broker in found if broker.partitions]
     if not holding:
         return
-    said = ", ".join(f"broker {b.id} ({b.state}) holds {counted(len(b.partitions), 'replica')}" for b in holding)
+    said = ", ".join(f"broker {b.id} ({b.state}) holds {format_count(len(b.partitions), 'replica')}" for b in holding)
     steps = [f"`headrace broker decommission {b.id} --wait`" for b in holding]
     hint = f"{', '.join(steps)} moves its replicas to other brokers; then try again."
     away = [str(broker.id) for broker in holding if broker.state != ONLINE]

@@ -38,7 +38,7 @@ def status_for_people(found: Row) -> Row:
         for t in found["troubled"]
     ]
     shown["holding_back"] = [
-        {"partition": _named(t)}
+        {"partition": _name_partition(t)}
         | {name: t[name] for name in ("transactional_id", "producer_id", "standing")}
         | {"open_since": moment_for_people(t["open_since_ms"])}
         | {name: t[name] for name in ("first_offset", "held_back")}
@@ -50,12 +50,13 @@ def status_for_people(found: Row) -> Row:
         for p in found["prepared_overdue"]
     ]
     shown["stuck_compactions"] = [
-        {"partition": _named(s), "broker": s["broker"], "reason": s["reason"]} for s in found["stuck_compactions"]
+        {"partition": _name_partition(s), "broker": s["broker"], "reason": s["reason"]}
+        for s in found["stuck_compactions"]
     ]
     return shown
 
 
-def _named(row: Row) -> str:
+def _name_partition(row: Row) -> str:
     return f"{row['topic']}-{row['partition']}"
 
 
@@ -125,18 +126,18 @@ class Topics:
         what = f"topic {topic}" if described is None else f"partition {topic}-{number}"
         raise CommandFailed(f"{what} does not exist", ExitCode.NOT_FOUND, "`headrace topic list` shows the topics.")
 
-    def meant(self, text: str) -> list[Named]:
+    def resolve(self, text: str) -> list[Named]:
         """
         ``TOPIC``, ``TOPIC-N`` or ``TOPIC:N``; the first is all of its partitions.
 
         Raises:
             CommandFailed: it does not exist, or could mean two things.
         """
-        exact = named(text, ":")
+        exact = parse_partition(text, ":")
         if exact is not None:
             self.partition(*exact)
             return [exact]
-        topic, single = self.get(text), named(text, "-")
+        topic, single = self.get(text), parse_partition(text, "-")
         if single is not None and self.get(single[0]) is not None:
             if topic is not None:
                 hint = (
@@ -158,7 +159,7 @@ class Topics:
         return [cluster_pb2.PartitionRef(topic_id=p.topic_id, partition=p.partition) for p in found]
 
 
-def named(text: str, mark: str) -> Named | None:
+def parse_partition(text: str, mark: str) -> Named | None:
     """``a-b-3`` as ``("a-b", 3)``; None where it does not end in a number behind the mark."""
     topic, found, number = text.rpartition(mark)
     return (topic, int(number)) if found and topic and number.isascii() and number.isdigit() else None

@@ -37,7 +37,7 @@ def described_for_people(found: Row) -> Row:
     return {name: value for name, value in found.items() if name not in hidden} | times
 
 
-def prepared(admin: AdminClient, older_than: str) -> Row:
+def list_prepared(admin: AdminClient, older_than: str) -> Row:
     """What is prepared, with what decides it."""
     from headrace_common.rpc import answers
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace_cli.exits import CommandFailed, ExitCode
-from headrace_cli.output import counted
+from headrace_cli.output import format_count
 
 if TYPE_CHECKING:
     from headrace.admin_types import ConfigEntry, TopicDescription
@@ -76,8 +76,8 @@ def parse(text: str, source: str) -> Wanted:
     found = _read_json(text, source) if text.lstrip()[:1] in ("{", "[") else _read_yaml(text, source)
     try:
         top = _section(found, "the file", {"cluster", "topics"})
-        cluster = _section(_given(top, "cluster", {}), "cluster", {"configs"})
-        topics = _given(top, "topics", [])
+        cluster = _section(_take_field(top, "cluster", {}), "cluster", {"configs"})
+        topics = _take_field(top, "topics", [])
         if not isinstance(topics, list):
             raise _Wrong("topics takes a list")
         wanted = tuple(_topic(topic, number) for number, topic in enumerate(topics))
@@ -85,7 +85,7 @@ def parse(text: str, source: str) -> Wanted:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise _Wrong(f"topics has {', '.join(twice)} twice")
-        return Wanted(_configs(_given(cluster, "configs", {}), "cluster.configs"), wanted)
+        return Wanted(_configs(_take_field(cluster, "configs", {}), "cluster.configs"), wanted)
     except _Wrong as error:
         raise CommandFailed(f"{source}: {error}", ExitCode.USAGE, _HINT) from None
 
@@ -137,7 +137,7 @@ def left_as_they_are(wanted: WantedTopic, present: TopicDescription) -> Iterable
     """What is wanted and not done, as sentences."""
     count = len(present.partitions)
     if wanted.partitions is not None and wanted.partitions < count:
-        yield f"{wanted.name} has {counted(count, 'partition')}, {wanted.partitions} wanted: partitions never go"
+        yield f"{wanted.name} has {format_count(count, 'partition')}, {wanted.partitions} wanted: partitions never go"
     replicas = {len(p.replicas) for p in present.partitions}
     if wanted.replication_factor is not None and replicas - {wanted.replication_factor}:
         has = " to ".join(map(str, dict.fromkeys((min(replicas), max(replicas)))))
@@ -159,7 +159,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _given(fields: dict[str, Any], name: str, default: Any) -> Any:
+def _take_field(fields: dict[str, Any], name: str, default: Any) -> Any:
     """A field; null means that it is not given."""
     return default if fields.get(name) is None else fields[name]
 
@@ -183,7 +183,7 @@ def _topic(value: Any, number: int) -> WantedTopic:
         name,
         _count(fields.get("partitions"), f"{name}: partitions"),
         _count(fields.get("replicationFactor"), f"{name}: replicationFactor"),
-        _configs(_given(fields, "configs", {}), f"{name}: configs"),
+        _configs(_take_field(fields, "configs", {}), f"{name}: configs"),
     )
 
 

@@ -13,7 +13,7 @@ import typer
 from headrace_cli.commanding import command
 from headrace_cli.commands.partition import DryRun
 from headrace_cli.exits import CommandFailed, ExitCode
-from headrace_cli.output import Output, counted
+from headrace_cli.output import Output, format_count
 from headrace_cli.session import API_TIMEOUT_MS, Session
 from headrace_cli.wanted import Change, Wanted, cluster_changes, left_as_they_are, parse, topic_changes
 from headrace_common.core.errors import HeadraceError, NetworkFailed, RequestTimedOut, TopicAlreadyExists
@@ -107,7 +107,7 @@ def _check_brokers(admin: AdminClient, wanted: int) -> None:
     """Topics are made with as many replicas as there are brokers, so these must be there first."""
     up = sum(not broker.fenced for broker in admin.list_brokers())
     if up < wanted:
-        raise _NotYet(f"{counted(up, 'broker')} up, {wanted} wanted")
+        raise _NotYet(f"{format_count(up, 'broker')} up, {wanted} wanted")
 
 
 def _bring(admin: AdminClient, wanted: Wanted, *, dry_run: bool) -> tuple[list[Change], list[str]]:
@@ -161,6 +161,6 @@ def _report(session: Session, done: list[Change], notes: list[str], *, dry_run: 
 def _lines(done: list[Change]) -> Iterator[str]:
     for change in done:
         about: list[Any] = [] if change.topic is None else [change.topic.name]
-        about += [] if change.total is None else [counted(change.total, "partition")]
+        about += [] if change.total is None else [format_count(change.total, "partition")]
         about += [f"{name}={'(default)' if value is None else value}" for name, value in change.configs.items()]
         yield f"{change.kind}: {', '.join(about)}"

@@ -16,7 +16,7 @@ import typer
 
 from headrace_cli.commanding import command
 from headrace_cli.exits import CommandFailed, ExitCode
-from headrace_cli.output import Output, counted
+from headrace_cli.output import Output, format_count
 from headrace_cli.session import DEFAULT_DATA_DIR, Session
 
 HELP = "Measure produce, consume and end-to-end times"
@@ -84,7 +84,7 @@ def consume(
         raise typer.BadParameter("--mode takes iterate, poll or table")
     with bench_topic(session, topic, partitions) as name:
         if topic is None:
-            session.say(f"writing {counted(records, 'record')} first ...")
+            session.say(f"writing {format_count(records, 'record')} first ...")
             write(session, name, records, size, "many", {"compression_type": compression})
         result = read(session, name, records, mode)
     _report(session, "consume", name, result, flush_info)

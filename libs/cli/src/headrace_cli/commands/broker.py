@@ -12,7 +12,7 @@ from headrace_cli.commanding import command, pairs
 from headrace_cli.commands.cluster import show_configs, show_plan
 from headrace_cli.commands.partition import DryRun, Throttle, Timeout, Wait, confirm
 from headrace_cli.exits import CommandFailed, ExitCode
-from headrace_cli.output import Output, bytes_for_people, counted, moment_for_people
+from headrace_cli.output import Output, bytes_for_people, format_count, moment_for_people
 from headrace_cli.session import Session
 
 if TYPE_CHECKING:
@@ -152,9 +152,9 @@ def _drain(session: Session, broker: int, *, drained: bool) -> None:
         session.say(f"broker {broker} may lead again; `headrace partition elect` brings its leaders back at once")
     elif leading:
         session.say(
-            f"broker {broker} is drained and leads {counted(leading, 'partition')} that nobody else can lead now: no "
-            "other replica is in sync, or there is none; `headrace topic describe` shows them, and `headrace partition "
-            "move` gives them others"
+            f"broker {broker} is drained and leads {format_count(leading, 'partition')} that nobody else can lead now: "
+            "no other replica is in sync, or there is none; `headrace topic describe` shows them, and "
+            "`headrace partition move` gives them others"
         )
     else:
         session.say(f"broker {broker} is drained; it leads nothing and may be stopped")
@@ -184,7 +184,7 @@ def decommission(
         session.say(left["next_step"])
     if refused:
         raise CommandFailed(
-            f"{counted(len(refused), 'partition')} could not be moved: {refused[0]['error']['detail']}",
+            f"{format_count(len(refused), 'partition')} could not be moved: {refused[0]['error']['detail']}",
             hint="Mend that, then give the command again.",
         )
 

@@ -9,7 +9,7 @@ import typer
 from headrace_cli.commanding import command, pairs
 from headrace_cli.commands.partition import DryRun, Throttle, Timeout, Wait, agreed, wait_until_moved
 from headrace_cli.exits import CommandFailed, ExitCode, exit_code_of_state
-from headrace_cli.output import Output, bytes_for_people, counted
+from headrace_cli.output import Output, bytes_for_people, format_count
 from headrace_cli.session import Session
 from headrace_cli.terminal import visible
 
@@ -76,7 +76,8 @@ def rebalance(
     with session.admin() as admin:
         found = view.rebalance(admin, topic or [], execute=execute, throttle=throttle if execute else None)
         _show_moves(session, found)
-        if found["moves"] and not (plan or execute) and agreed(f"move {counted(len(found['moves']), 'partition')}?"):
+        moves = format_count(len(found["moves"]), "partition")
+        if found["moves"] and not (plan or execute) and agreed(f"move {moves}?"):
             execute = True
             found = view.rebalance(admin, topic or [], execute=True, throttle=throttle)
             _show_moves(session, found)
@@ -87,7 +88,7 @@ def rebalance(
             view.elect(admin, "preferred", moved, view.Topics(admin))
     if refused:
         raise CommandFailed(
-            f"{counted(len(refused), 'partition')} could not be moved: {refused[0]['error']['detail']}",
+            f"{format_count(len(refused), 'partition')} could not be moved: {refused[0]['error']['detail']}",
             hint="Mend that, then give the command again.",
         )
     if not found["moves"]:

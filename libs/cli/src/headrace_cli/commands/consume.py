@@ -27,7 +27,7 @@ from headrace_cli.commands.starts import (
 )
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.interrupts import end_if_interrupted
-from headrace_cli.output import Output, counted
+from headrace_cli.output import Output, format_count
 from headrace_cli.printing import Printer, Waiting, selection
 from headrace_cli.session import Session
 from headrace_cli.terminal import hint, is_terminal
@@ -119,7 +119,7 @@ def consume(
             partitions = _assign(consumer, topic, partition)
             _read(consumer, partitions, span, printer, Waiting(topic))
     finally:
-        hint(f"{counted(printer.printed, 'record')} of {topic} shown")
+        hint(f"{format_count(printer.printed, 'record')} of {topic} shown")
 
 
 def _span(start: str | None, last: str | None) -> tuple[Start, Start | None]:

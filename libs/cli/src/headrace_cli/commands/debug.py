@@ -12,7 +12,7 @@ from headrace_cli import completing
 from headrace_cli.commanding import command
 from headrace_cli.commands.local import DataDirOption
 from headrace_cli.exits import CommandFailed, ExitCode
-from headrace_cli.output import Output, bytes_for_people, counted, show
+from headrace_cli.output import Output, bytes_for_people, format_count, show
 from headrace_cli.session import DEFAULT_DATA_DIR, Session
 from headrace_cli.terminal import hint, is_terminal
 
@@ -115,7 +115,7 @@ def bundle(
         return
     size = gathered.write(file, root, int(now.timestamp()))
     if session.output is Output.TABLE:
-        session.say(f"{file}: {counted(len(gathered.names), 'part')}, {bytes_for_people(size)}")
+        session.say(f"{file}: {format_count(len(gathered.names), 'part')}, {bytes_for_people(size)}")
         for name, why in gathered.missing.items():
             session.say(f"note: {name} is missing: {why}")
         session.say("secrets are cut out; names of topics, groups and hosts are in it: look before you send it on")

@@ -12,7 +12,7 @@ from headrace_cli import completing
 from headrace_cli.commanding import command
 from headrace_cli.commands.partition import DryRun, agreed, confirm
 from headrace_cli.exits import CommandFailed, ExitCode, exit_code_of, hint_of
-from headrace_cli.output import Output, counted
+from headrace_cli.output import Output, format_count
 from headrace_cli.session import Session
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def list_(
     missing = found["missing_shards"]
     if missing:
         numbers = ", ".join(str(m["shard"]) for m in missing[:10]) + (", ..." if len(missing) > 10 else "")
-        text = f"{counted(len(missing), 'shard')} cannot answer ({numbers}), so groups may be missing; "
+        text = f"{format_count(len(missing), 'shard')} cannot answer ({numbers}), so groups may be missing; "
         raise CommandFailed(
             text + missing[0]["error"]["detail"], ExitCode.UNREACHABLE, "Try again; `headrace cluster status`."
         )
@@ -113,7 +113,7 @@ def lag(
         columns = [*(["group"] if len(groups) > 1 else []), *columns, *(["lag_seconds"] if seconds else [])]
         session.show(rows, *columns, "client_id", empty="it has committed nothing, and holds nothing")
         if rows:
-            session.say(f"{counted(sum(row['lag'] or 0 for row in rows), 'record')} behind in all")
+            session.say(f"{format_count(sum(row['lag'] or 0 for row in rows), 'record')} behind in all")
     else:
         session.show(found[0] if len(found) == 1 else {"groups": found})
     _end_with(rows, "partition", lambda row: f"{row['topic']}-{row['partition']}", "not fully known")
@@ -172,7 +172,7 @@ def reset(
         found = view.plan(admin.reset_offsets(group, parts(topic), **given, execute=execute or yes))
         _show_plan(session, found, as_csv=export_plan)
         asks = not (found["executed"] or dry_run or export_plan or found["members"])
-        if asks and agreed(f"set {counted(len(found['partitions']), 'offset')} of group {group}?"):
+        if asks and agreed(f"set {format_count(len(found['partitions']), 'offset')} of group {group}?"):
             _show_plan(
                 session, view.plan(admin.reset_offsets(group, parts(topic), **given, execute=True)), as_csv=False
             )
@@ -209,9 +209,9 @@ def _show_plan(session: Session, found: Row, *, as_csv: bool) -> None:
         session.show(found)
     done = sum(row["error"] is None for row in rows)
     if found["executed"]:
-        session.say(f"{counted(done, 'offset')} of group {found['group']} set")
+        session.say(f"{format_count(done, 'offset')} of group {found['group']} set")
     else:
-        members = f"; it has {counted(found['members'], 'member')}: stop them first" if found["members"] else ""
+        members = f"; it has {format_count(found['members'], 'member')}: stop them first" if found["members"] else ""
         made = " (there is no such group yet: it will be made)" if found["new_group"] else ""
         session.say(f"a plan, nothing was changed{made}; --execute carries it out{members}")
     _end_with(rows, "partition", lambda row: f"{row['topic']}-{row['partition']}", "not set")
@@ -223,7 +223,7 @@ def export(session: Session, group: Group, topic: Topics = None) -> None:
     from headrace_cli.offset_file import write_offsets
 
     with session.admin(default_api_timeout_ms=LOOK_MS) as admin:
-        offsets = view.committed(admin, group, topic or [])
+        offsets = view.list_committed(admin, group, topic or [])
     if session.output is not Output.TABLE:
         session.show({"offsets": [{"topic": t, "partition": n, "offset": o} for t, n, o in offsets]})
     elif offsets:
@@ -246,7 +246,7 @@ def delete(
 
     if dry_run:
         with session.admin(default_api_timeout_ms=LOOK_MS) as admin:
-            rows = [_offsets_row(group, offset) for group in groups for offset in view.committed(admin, group, [])]
+            rows = [_offsets_row(group, offset) for group in groups for offset in view.list_committed(admin, group, [])]
         _show_forgotten(session, rows)
         return
 
@@ -269,7 +269,7 @@ def _offsets_row(group: str, offset: tuple[str, int, int]) -> Row:
 def _show_forgotten(session: Session, rows: list[Row]) -> None:
     columns = ("group", "topic", "partition", "committed_offset")
     session.show_rows("offsets", rows, *columns, empty="nothing is committed")
-    session.say(f"a plan, nothing was changed: {counted(len(rows), 'offset')} would be forgotten")
+    session.say(f"a plan, nothing was changed: {format_count(len(rows), 'offset')} would be forgotten")
 
 
 def delete_offsets(
@@ -283,7 +283,7 @@ def delete_offsets(
     if dry_run:
         wanted = parts(topic)
         with session.admin(default_api_timeout_ms=LOOK_MS) as admin:
-            offsets = view.committed(admin, group, [])
+            offsets = view.list_committed(admin, group, [])
         _show_forgotten(session, [_offsets_row(group, o) for o in offsets if o[0] in wanted or o[:2] in wanted])
         return
     confirm(f"forget the positions of {group} in {', '.join(topic)}?", yes)
@@ -292,7 +292,7 @@ def delete_offsets(
     if session.output is not Output.TABLE:
         session.show({"partitions": rows})
     done = sum(row["error"] is None for row in rows)
-    session.say(f"{counted(done, 'offset')} of group {group} forgotten")
+    session.say(f"{format_count(done, 'offset')} of group {group} forgotten")
     _end_with(rows, "partition", lambda row: f"{row['topic']}-{row['partition']}", "not forgotten")
 
 
@@ -320,5 +320,5 @@ def _end_with(rows: list[Row], what: str, named: Any, told: str) -> None:
     failed = [row for row in rows if row["error"] is not None]
     if failed:
         first = error_of_problem(failed[0]["error"])
-        text = f"{counted(len(failed), what)} of {len(rows)} {told}; {named(failed[0])}: {first}"
+        text = f"{format_count(len(failed), what)} of {len(rows)} {told}; {named(failed[0])}: {first}"
         raise CommandFailed(text, exit_code_of(first), hint_of(first))

@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 def list_jobs(session: Session) -> None:
     """The jobs that are installed."""
-    rows = [{"job": j.name, "does": j.summary, "package": j.package} for j in jobs.installed_jobs().values()]
+    rows = [{"job": j.name, "does": j.summary, "package": j.package} for j in jobs.list_jobs().values()]
     session.show_rows("jobs", rows, "job", "does", "package", empty=f"no job is installed; {jobs.GET_THEM}")
 
 
@@ -47,7 +47,7 @@ def run_job(
 
     The job gets the cluster's address, unless its own options name another.
     """
-    job = jobs.job_named(name, jobs.installed_jobs())
+    job = jobs.find_job(name, jobs.list_jobs())
     settings = pairs(conf, "KEY=VALUE")
     given = arguments or []
     if _ASKS_FOR_HELP & set(given):

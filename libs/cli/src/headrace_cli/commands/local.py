@@ -13,7 +13,7 @@ from headrace.finding import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
 from headrace_cli.commanding import pairs, plain_command
 from headrace_cli.exits import CommandFailed, ExitCode, exit_code_of_state
 from headrace_cli.interrupts import interruptible
-from headrace_cli.output import Output, bytes_for_people, counted
+from headrace_cli.output import Output, bytes_for_people, format_count
 from headrace_cli.session import DEFAULT_DATA_DIR, Session
 from headrace_cli.terminal import visible
 
@@ -123,7 +123,7 @@ def status(session: Session, data_dir: DataDirOption = Path(DEFAULT_DATA_DIR)) -
         )
     running = directory.locked()
     stopped = "stopped" if state.phase in {"stopped", "failed"} else "not running: its supervisor was killed"
-    original = directory.copied_from(state)
+    original = directory.find_original(state)
     if original is not None:
         stopped = f"not running: the directory was copied or moved from {original}"
     called, verdict = _verdict(state) if running else ("unavailable", f"{stopped}; `headrace up` starts it")
@@ -200,7 +200,7 @@ def _show_cluster(session: Session, cluster: LocalCluster) -> None:
 
 def what_starts(brokers: int, directory: Path) -> str:
     """The first line, before anything is there."""
-    return f"starting {counted(brokers, 'broker')} on {directory} ..."
+    return f"starting {format_count(brokers, 'broker')} on {directory} ..."
 
 
 def how_to_find(servers: list[str], data_dir: Path, here: Path) -> list[str]:
@@ -269,17 +269,17 @@ def _verdict(state: ClusterState) -> tuple[str, str]:
     missing = [p for p in state.processes if not p.alive() or p.health != "ready"]
     said = ", ".join(f"{p.name} is {p.health if p.alive() else 'dead'}" for p in missing)
     admins = [p.grpc for p in state.processes if p.role == "admin" and p.alive()]
-    found = _asked(admins)
+    found = _ask_status(admins)
     if found is None:
         said = said or "no admin service answers"
-        return unasked([p.role for p in state.processes], [p.role for p in missing], said)
+        return judge_processes([p.role for p in state.processes], [p.role for p in missing], said)
     called, verdict = found["state"], found["verdict"]
     if missing and called == "healthy":
         return "degraded", f"degraded: {said}; nothing is lost; it is started again by itself, or see its log"
     return called, f"{verdict} ({said})" if missing else verdict
 
 
-def _asked(admins: list[str]) -> dict[str, Any] | None:
+def _ask_status(admins: list[str]) -> dict[str, Any] | None:
     """The status from the first admin service that tells it; None: none does. Brokers may be away, so none is asked."""
     import grpc
 
@@ -297,7 +297,7 @@ def _asked(admins: list[str]) -> dict[str, Any] | None:
     return None
 
 
-def unasked(roles: list[str], missing: list[str], said: str) -> tuple[str, str]:
+def judge_processes(roles: list[str], missing: list[str], said: str) -> tuple[str, str]:
     """The verdict where the cluster cannot be asked: by its processes. Pure."""
     brokers_left = roles.count("broker") - missing.count("broker")
     called = "degraded" if brokers_left else "unavailable"

@@ -11,7 +11,7 @@ import typer
 
 from headrace_cli.commanding import command, pairs
 from headrace_cli.exits import CommandFailed, ExitCode
-from headrace_cli.output import Output, bytes_for_people, counted
+from headrace_cli.output import Output, bytes_for_people, format_count
 from headrace_cli.session import Session
 from headrace_cli.terminal import is_terminal
 
@@ -91,10 +91,10 @@ def wait_until_moved(
     """For ``--wait``. Raises: CommandFailed when it takes longer."""
     from headrace_cli import moving
 
-    moving.until_moved(session, admin, set(partitions), timeout)
+    moving.wait_for_moves(session, admin, set(partitions), timeout)
     if throttled:
         moving.clear_throttle(session, admin)
-    session.say(f"done: {counted(len(partitions), 'partition')}")
+    session.say(f"done: {format_count(len(partitions), 'partition')}")
 
 
 def cancel(
@@ -113,7 +113,7 @@ def cancel(
             under_way = view.reassignments(admin)["reassignments"]
             chosen = [(p["topic"], p["partition"]["partition"]) for p in under_way]
         else:
-            chosen = [one for text in partitions or [] for one in topics.meant(text)]
+            chosen = [one for text in partitions or [] for one in topics.resolve(text)]
         if not chosen:
             session.report({"partitions": []}, "nothing is under way")
             return
@@ -185,13 +185,15 @@ def elect(
         confirm(f"an election of type {kind} of {', '.join(partitions)} may lose records for good; do it?", yes)
     with session.admin() as admin:
         topics = view.Topics(admin)
-        chosen = [one for text in partitions or [] for one in topics.meant(text)]
+        chosen = [one for text in partitions or [] for one in topics.resolve(text)]
         rows = view.elect(admin, kind, chosen, topics)
         _name(rows, admin)
     not_needed = [row for row in rows if _code(row) == "ELECTION_NOT_NEEDED"]
     rest = [row for row in rows if _code(row) != "ELECTION_NOT_NEEDED"]
     if session.output is Output.TABLE and not rest:
-        session.say(f"nothing to do: {counted(len(not_needed), 'partition')} led as asked" if rows else "nothing to do")
+        session.say(
+            f"nothing to do: {format_count(len(not_needed), 'partition')} led as asked" if rows else "nothing to do"
+        )
         return
     _show_outcomes(session, rest if session.output is Output.TABLE else rows, "elected", ignored="ELECTION_NOT_NEEDED")
 
@@ -250,7 +252,7 @@ def _show_outcomes(
 
         first = error_of_problem(failed[0]["error"])
         which = f"{failed[0]['topic']}-{failed[0]['partition']}"
-        text = f"{counted(len(failed), 'partition')} of {len(rows)} refused; {which}: {first}"
+        text = f"{format_count(len(failed), 'partition')} of {len(rows)} refused; {which}: {first}"
         raise CommandFailed(text, exit_code_of(first), hint_of(first))
 
 
@@ -270,11 +272,11 @@ def _outcome_for_people(row: Row, told: str, still: str | None) -> Row:
 
 def parse_moves(texts: list[str]) -> dict[Named, list[int]]:
     """``["a-0=1,2"]`` as ``{("a", 0): [1, 2]}``. Raises: BadParameter when it is not written so."""
-    from headrace_cli.replication_view import named
+    from headrace_cli.replication_view import parse_partition
 
     found: dict[Named, list[int]] = {}
     for text, ids in pairs(texts, "TOPIC-N=1,2,3").items():
-        one = named(text, ":") or named(text, "-")
+        one = parse_partition(text, ":") or parse_partition(text, "-")
         parts = ids.split(",")
         if one is None or not all(part.strip().isascii() and part.strip().isdigit() for part in parts):
             raise typer.BadParameter(f"{text}={ids}: write it as TOPIC-N=1,2,3 with broker ids")

@@ -15,7 +15,7 @@ import typer
 from headrace_cli import completing
 from headrace_cli.commanding import command, pairs
 from headrace_cli.exits import CommandFailed, ExitCode
-from headrace_cli.output import Output, bytes_for_people, counted
+from headrace_cli.output import Output, bytes_for_people, format_count
 from headrace_cli.session import Session
 from headrace_cli.terminal import Progress, hint, is_terminal
 
@@ -177,13 +177,13 @@ def _send_all(
             producer.flush(timeout)
     except KeyboardInterrupt:
         progress.clear()
-        hint(f"interrupted: {acknowledged.records:,} of {counted(sent, 'record')} acknowledged")
+        hint(f"interrupted: {acknowledged.records:,} of {format_count(sent, 'record')} acknowledged")
         raise
     progress.clear()
     acknowledged.raise_first()
     seconds = time.monotonic() - begun
     if session.output is Output.TABLE:
-        records_are = f"{counted(sent, 'record')} ({bytes_for_people(size)}) {'is' if sent == 1 else 'are'}"
+        records_are = f"{format_count(sent, 'record')} ({bytes_for_people(size)}) {'is' if sent == 1 else 'are'}"
         session.say(f"{records_are} in {topic}, after {seconds:.2f} s")
     else:
         session.show({"topic": topic, "records": sent, "bytes": size, "seconds": round(seconds, 3)})

@@ -9,7 +9,7 @@ import typer
 from headrace_cli import completing
 from headrace_cli.commanding import command, pairs
 from headrace_cli.commands.partition import DryRun, confirm
-from headrace_cli.output import Output, counted
+from headrace_cli.output import Output, format_count
 from headrace_cli.session import Session
 from headrace_common.core.errors import HeadraceError
 
@@ -69,7 +69,7 @@ def create(
         session.show(made)
         return
     verb = "could be created" if dry_run else "created"
-    partitions_are = counted(len(made["partitions"]), "partition")
+    partitions_are = format_count(len(made["partitions"]), "partition")
     replicas = max((len(p["replicas"]) for p in made["partitions"]), default=0)
     session.say(f"{verb}: {name}, {partitions_are}, replication factor {replicas}")
 
@@ -166,7 +166,7 @@ def delete(
             rows = [admin_view.describe_topic(admin, name) for name in dict.fromkeys(names)]
         plan = [{"name": r["name"], "partitions": len(r["partitions"]), "records": r["records"]} for r in rows]
         session.show_rows("topics", plan)
-        session.say(f"a plan, nothing was changed: {counted(len(rows), 'topic')} would be deleted")
+        session.say(f"a plan, nothing was changed: {format_count(len(rows), 'topic')} would be deleted")
         return
     confirm(f"delete {', '.join(names)} with all records?", yes)
     with session.admin() as admin:
@@ -270,4 +270,4 @@ def adopt(
         session.show(made)
         return
     verb = "could be adopted" if dry_run else "adopted"
-    session.say(f"{verb}: {made['name']}, {counted(len(made['partitions']), 'partition')}")
+    session.say(f"{verb}: {made['name']}, {format_count(len(made['partitions']), 'partition')}")

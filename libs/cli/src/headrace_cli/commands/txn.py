@@ -11,7 +11,7 @@ import typer
 from headrace_cli.commanding import command
 from headrace_cli.commands.partition import confirm
 from headrace_cli.exits import CommandFailed, ExitCode
-from headrace_cli.output import Output, counted
+from headrace_cli.output import Output, format_count
 from headrace_cli.session import Session
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def prepared(session: Session, older_than: OlderThan = "0s") -> None:
     from headrace_cli import txn_view as view
 
     with session.admin(default_api_timeout_ms=LOOK_MS) as admin:
-        found = view.prepared(admin, older_than)
+        found = view.list_prepared(admin, older_than)
     if session.output is Output.TABLE:
         rows = view.prepared_for_people(found, _now_ms())
         columns = ["transactional_id", "producer_id", "prepared", "age_seconds", "overdue", "token"]
@@ -205,7 +205,9 @@ def abort(
         raise typer.BadParameter("a token names its producer; leave out --producer-id")
     with session.admin() as admin:
         if partition is not None:
-            _abort_hanging(session, admin, _named(partition), producer_id, dry_run=dry_run, force=force, yes=yes)
+            _abort_hanging(
+                session, admin, _parse_partition(partition), producer_id, dry_run=dry_run, force=force, yes=yes
+            )
         elif token is not None:
             _abort_prepared(session, admin, token, dry_run=dry_run, yes=yes)
         else:
@@ -224,7 +226,7 @@ def _abort_id(
         _show_aborted(session, before)
         session.say("nothing was changed; without --dry-run it is aborted, and its producer goes on with its next")
         return
-    where = counted(len(found["partitions"]), "partition")
+    where = format_count(len(found["partitions"]), "partition")
     confirm(f"abort the transaction of {i}, open in {where}? All that it wrote is lost", yes)
     done = view.abort(admin, i, found["producer_id"], found["producer_epoch"], dry_run=False)
     if session.output is not Output.TABLE:
@@ -287,7 +289,7 @@ def _abort_hanging(
         session.show(row if session.output is Output.TABLE else before)
         session.say(f"nothing was changed; without --dry-run what producer {producer} wrote there is aborted")
         return
-    held = counted(row["held_back"], "record")
+    held = format_count(row["held_back"], "record")
     confirm(f"abort what producer {producer} has open in {name}, which holds {held} back?", yes)
     done = view.abort_hanging(admin, partition, producer, dry_run=False, force=force)
     if session.output is not Output.TABLE:
@@ -295,7 +297,7 @@ def _abort_hanging(
     session.say(f"aborted: producer {producer} in {name}; readers of read_committed go on")
 
 
-def _named(text: str) -> tuple[str, int]:
+def _parse_partition(text: str) -> tuple[str, int]:
     """``TOPIC-N`` or ``TOPIC:N``. Raises: BadParameter."""
     for separator in (":", "-"):
         topic, found, number = text.rpartition(separator)
@@ -322,14 +324,14 @@ def _end_whole(found: Row) -> None:
     missing: list[dict[str, Any]] = found["missing_shards"]
     if missing:
         numbers = ", ".join(str(m["shard"]) for m in missing[:10]) + (", ..." if len(missing) > 10 else "")
-        text = f"{counted(len(missing), 'shard')} cannot answer ({numbers}), so transactions may be missing; "
+        text = f"{format_count(len(missing), 'shard')} cannot answer ({numbers}), so transactions may be missing; "
         raise CommandFailed(
             text + missing[0]["error"]["detail"], ExitCode.UNREACHABLE, "Try again; `headrace cluster status`."
         )
     unasked: list[dict[str, Any]] = found.get("unasked", [])
     if unasked:
         number = sum(len(u["partitions"]) for u in unasked)
-        text = f"{counted(number, 'partition')} could not be asked, so more may be open; "
+        text = f"{format_count(number, 'partition')} could not be asked, so more may be open; "
         raise CommandFailed(
             text + unasked[0]["error"]["detail"], ExitCode.UNREACHABLE, "Try again; `headrace cluster health`."
         )

@@ -18,7 +18,7 @@ import typer
 from headrace_cli.commanding import command
 from headrace_cli.commands.partition import agreed
 from headrace_cli.exits import CommandFailed, ExitCode, exit_code_of
-from headrace_cli.output import Output, counted
+from headrace_cli.output import Output, format_count
 from headrace_cli.session import Session
 from headrace_cli.terminal import Progress, hint
 from headrace_common.core.errors import HeadraceError
@@ -114,7 +114,9 @@ def _plan(session: Session, **given: Any) -> Plan:
         )
     in_sync = 2 if replicas == REPLICAS else 1
     if replicas < REPLICAS:
-        session.say(f"note: {counted(alive, 'broker')} alive, so {counted(replicas, 'replica')} of each partition")
+        session.say(
+            f"note: {format_count(alive, 'broker')} alive, so {format_count(replicas, 'replica')} of each partition"
+        )
     plan_id = secrets.token_hex(4)
     return Plan(tuple(session.cluster), plan_id, replicas=replicas, min_in_sync=in_sync, **given)
 

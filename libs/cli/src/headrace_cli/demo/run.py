@@ -134,7 +134,7 @@ class Demo:
 
     def _missing(self, rows: Iterator[Departure]) -> Iterator[Departure]:
         """The rows that are not in the topic yet; counts the source on the way."""
-        there = self.progress.tally.seen()
+        there = self.progress.tally.count_seen()
         for row in rows:
             code = row.key.decode()
             self._source[code] += 1

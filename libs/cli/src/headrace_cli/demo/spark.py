@@ -62,7 +62,7 @@ def spark_sums(source: str, bootstrap: str, spark: submit.SparkHere, log: Path) 
         code = submit.run(program, spark, os.environ, stdout=output)
     if code != ExitCode.OK:
         raise CommandFailed(f"Spark ended with {code}:\n{_last_lines(log)}", hint=f"All it said is in {log}.")
-    return _written_since(before, bootstrap)
+    return _read_since(before, bootstrap)
 
 
 def differences(ours: Mapping[str, Carrier], sparks: Mapping[str, Sequence[Carrier]]) -> list[str]:
@@ -75,7 +75,7 @@ def differences(ours: Mapping[str, Carrier], sparks: Mapping[str, Sequence[Carri
         elif code not in ours:
             wrong.append(f"{code} is known to Spark only")
         elif written[0] != ours[code]:
-            wrong.append(f"{code}: the consumer has {_shown(ours[code])}, Spark {_shown(written[0])}")
+            wrong.append(f"{code}: the consumer has {_format(ours[code])}, Spark {_format(written[0])}")
     return wrong
 
 
@@ -100,7 +100,7 @@ def _end(bootstrap: str) -> int:
     return end
 
 
-def _written_since(offset: int, bootstrap: str) -> dict[str, list[Carrier]]:
+def _read_since(offset: int, bootstrap: str) -> dict[str, list[Carrier]]:
     from headrace import Consumer
 
     end = _end(bootstrap)  # all is in the log, and the end of the transactions may be a moment behind
@@ -120,5 +120,5 @@ def _last_lines(log: Path) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:])
 
 
-def _shown(carrier: Carrier) -> str:
+def _format(carrier: Carrier) -> str:
     return ", ".join(f"{name} {value}" for name, value in dataclasses.asdict(carrier).items())

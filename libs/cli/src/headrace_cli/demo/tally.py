@@ -64,7 +64,7 @@ class Tally:
             carrier.arrival_delays += 1
             carrier.arrival_delay_sum += delay
 
-    def seen(self) -> Counter[str]:
+    def count_seen(self) -> Counter[str]:
         return Counter({code: carrier.departures for code, carrier in self.carriers.items()})
 
     def verdict(self, source: Mapping[str, int], in_topic: int) -> list[str]:
@@ -81,7 +81,7 @@ class Tally:
             wrong.append(f"the topic holds {in_topic:,} records, not {total:,}")
         if self.records != in_topic:
             wrong.append(f"{self.records:,} records were read, not {in_topic:,}")
-        seen = self.seen()
+        seen = self.count_seen()
         wrong += [
             f"{code} has {seen[code]:,} departures, not {source.get(code, 0):,}"
             for code in sorted({*source, *seen})

@@ -103,7 +103,7 @@ def _issue_ca(now: datetime) -> Pair:
             False,
         ),
     )
-    builder = _begun(name, name, key, now, CA_DAYS)
+    builder = _begin(name, name, key, now, CA_DAYS)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     return Pair(builder.add_extension(usage, critical=True).sign(key, hashes.SHA256()), key)
 
@@ -112,7 +112,7 @@ def _issue(ca: Pair, name: str, hosts: frozenset[str], now: datetime) -> Pair:
     """For a client alone if it has no ``hosts``; members of etcd are clients of each other too."""
     key = ec.generate_private_key(ec.SECP256R1())
     uses = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])]
-    builder = _begun(_name(name), ca.certificate.subject, key, now, LEAF_DAYS)
+    builder = _begin(_name(name), ca.certificate.subject, key, now, LEAF_DAYS)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
     if hosts:
@@ -121,7 +121,7 @@ def _issue(ca: Pair, name: str, hosts: frozenset[str], now: datetime) -> Pair:
     return Pair(builder.sign(ca.key, hashes.SHA256()), key)
 
 
-def _begun(
+def _begin(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, days: int
 ) -> x509.CertificateBuilder:
     return (

@@ -331,7 +331,7 @@ class LocalCluster:
     def _ready(self) -> bool:
         own = self._supervisor
         if own is not None and own.poll() is not None:
-            raise self._start_failed(own.returncode)
+            raise self._explain_failed_start(own.returncode)
         state = self.directory.read()
         if own is not None and (state is None or state.supervisor.pid != own.pid):
             return False  # the file is of an earlier supervisor
@@ -343,7 +343,7 @@ class LocalCluster:
             raise StartFailed(f"{dead[0].name} {dead[0].note} and stays dead. The end of {log}:\n{tail(log, 12)}")
         return state.phase is Phase.READY and all(p.health is Health.READY and p.alive() for p in state.processes)
 
-    def _start_failed(self, code: int) -> HeadraceError:
+    def _explain_failed_start(self, code: int) -> HeadraceError:
         words = tail(self.directory.logs / "supervisor.err", 20)
         state = self.directory.read()
         own = self._supervisor

@@ -39,10 +39,10 @@ class EventTail:
             return []
         whole = data.rfind(b"\n") + 1
         self._position += whole
-        return [event for line in data[:whole].splitlines() if (event := _parsed(line)) is not None]
+        return [event for line in data[:whole].splitlines() if (event := _parse(line)) is not None]
 
 
-def _parsed(line: bytes) -> LocalEvent | None:
+def _parse(line: bytes) -> LocalEvent | None:
     try:
         fields = json.loads(line)
         return LocalEvent(fields["event"], fields["msg"], fields.get("process"))

@@ -262,18 +262,18 @@ class DataDir:
             ) from None
         return state.without_processes() if self._is_of_another(state) else state
 
-    def copied_from(self, state: ClusterState) -> str | None:
+    def find_original(self, state: ClusterState) -> str | None:
         """The directory that ``state`` was written in, if that is not this one."""
         return state.data_dir if state.data_dir not in (None, self.real) else None
 
     def original_exists(self, state: ClusterState) -> bool:
         """Whether this is a copy, not a directory that was moved: then the original may be started again."""
-        original = self.copied_from(state)
+        original = self.find_original(state)
         return original is not None and DataDir(Path(original)).state_file.exists()
 
     def _is_of_another(self, state: ClusterState) -> bool:
         """A supervisor of this directory that lives has its lock, so one that lives without it is not of here."""
-        return self.copied_from(state) is not None or (state.supervisor.alive() and not self.locked())
+        return self.find_original(state) is not None or (state.supervisor.alive() and not self.locked())
 
     def cluster_id(self) -> str | None:
         """Whose data the brokers' directories hold; None before one of them was told."""

@@ -34,7 +34,7 @@ def find_java(env: Mapping[str, str], installed: Path = INSTALLED, version_of: V
         version_of: answers the major version of a home; asks the program itself unless given.
     """
     ask = version_of or version_at
-    for home in _named(env):
+    for home in _find_candidates(env):
         if (ask(home) or 0) >= VERSION_MIN:
             return home
     others = [(version, home) for home in _below(installed) if (version := ask(home) or 0) >= VERSION_MIN]
@@ -60,7 +60,7 @@ def version_in(text: str) -> int | None:
     return int(found[2]) if found[1] == "1" and found[2] else int(found[1])
 
 
-def _named(env: Mapping[str, str]) -> Iterator[Path]:
+def _find_candidates(env: Mapping[str, str]) -> Iterator[Path]:
     if env.get("JAVA_HOME"):
         yield Path(env["JAVA_HOME"])
     program = shutil.which("java", path=env.get("PATH", os.defpath))

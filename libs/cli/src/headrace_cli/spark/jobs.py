@@ -42,7 +42,7 @@ class Job:
         return (text or "").partition("\n")[0].strip()
 
 
-def installed_jobs(entries: Iterable[EntryPoint] | None = None) -> dict[str, Job]:
+def list_jobs(entries: Iterable[EntryPoint] | None = None) -> dict[str, Job]:
     """All of them by name, sorted; of two with one name the first that Python finds, as it runs."""
     jobs: dict[str, Job] = {}
     for entry in entry_points(group=GROUP) if entries is None else entries:
@@ -50,7 +50,7 @@ def installed_jobs(entries: Iterable[EntryPoint] | None = None) -> dict[str, Job
     return dict(sorted(jobs.items()))
 
 
-def job_named(name: str, jobs: dict[str, Job]) -> Job:
+def find_job(name: str, jobs: dict[str, Job]) -> Job:
     """
     The one that is meant; ``topic-to-lake`` is ``topic_to_lake``.
 

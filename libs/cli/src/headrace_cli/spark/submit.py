@@ -144,7 +144,7 @@ def run(program: Program, spark: SparkHere, env: Mapping[str, str], *, stdout: I
         try:
             with held(*SIGNALS):
                 process = subprocess.Popen(words, env=found, stdout=stdout, stderr=errors)
-            with _relayed(process.stderr):
+            with _relay_errors(process.stderr):
                 code = process.wait()
         except KeyboardInterrupt:
             if process is not None:
@@ -164,7 +164,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def _relayed(errors: IO[bytes] | None) -> Iterator[None]:
+def _relay_errors(errors: IO[bytes] | None) -> Iterator[None]:
     """Pass its errors on, without what Java says each time; None: they go where ours go."""
 
     def relay(lines: IO[bytes]) -> None:
