@@ -9,9 +9,8 @@ from libs.sdk.tests.kit.cluster import LabCluster, Labs
 from libs.sdk.tests.kit.labs import labs, pytest_asyncio_loop_factories
 from services.admin.tests.kit.rest import Rest, served
 from services.admin.tests.kit.world import World, opened
-from services.admin.tests.twin.rest import rest_in_memory
 
-__all__ = ["labs", "pytest_asyncio_loop_factories", "rest_in_memory"]
+__all__ = ["labs", "pytest_asyncio_loop_factories"]
 
 
 @pytest.fixture
