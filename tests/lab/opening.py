@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from headrace_lab.adopting import adopted
+from headrace_lab.adopting import adopt_loop
 from headrace_lab.cluster import Cluster
 from headrace_lab.lab import laboratory
 from headrace_lab.loop import LabLoop
@@ -26,7 +26,7 @@ async def open_cluster(
     A cluster, until the block ends; with ``configs`` its nodes have settings of their own. Its nodes serve when the
     block begins; without admin services nobody has asked them, and they have just been started.
     """
-    with adopted(seed) as loop, laboratory(loop) as lab:
+    with adopt_loop(seed) as loop, laboratory(loop) as lab:
         cluster = Cluster(
             lab, brokers=brokers, controllers=controllers, coordinators=coordinators, admins=admins, configs=configs
         )

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from headrace_lab.adopting import adopted
+from headrace_lab.adopting import adopt_loop
 from headrace_lab.loop import LabLoop, Node, Stuck
 
 T = TypeVar("T")
@@ -154,7 +154,7 @@ async def test_a_node_that_does_not_end_is_not_waited_for() -> None:
             except asyncio.CancelledError:
                 continue
 
-    with adopted(1) as loop:
+    with adopt_loop(1) as loop:
         task = loop.create_task(stay(), context=Node("client").context.copy())
         await asyncio.sleep(1)
         loop.kill_all()

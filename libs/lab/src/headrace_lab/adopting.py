@@ -16,7 +16,7 @@ from headrace_lab.loop import LabLoop
 
 
 @contextmanager
-def adopted(seed: int) -> Iterator[LabLoop]:
+def adopt_loop(seed: int) -> Iterator[LabLoop]:
     """
     The running loop as a ``LabLoop`` of this seed, until the block ends.
 

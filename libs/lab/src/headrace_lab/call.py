@@ -155,7 +155,7 @@ class Call:
         """The connection is gone."""
         self.finish(Status(grpc.StatusCode.UNAVAILABLE, why), drop=True)
 
-    async def connected(self) -> None:
+    async def wait_for_connection(self) -> None:
         """Wait until it is known whether somebody is there; if not, it ends."""
         if self.connection is None:
             await asyncio.shield(self.ended)

@@ -28,7 +28,7 @@ class ClientCallEnd(Protocol):
     ended: asyncio.Future[Status]
     responses: Pipe
 
-    async def connected(self) -> None: ...
+    async def wait_for_connection(self) -> None: ...
 
     async def room(self) -> None: ...
 
@@ -82,14 +82,14 @@ class LabChannel(Channel):
         if self._closed:
             raise grpc.aio.UsageError("Channel is closed.")
         loop = self._network.loop
-        connection = self._connected()
+        connection = self._connect()
         request_bytes_max = 0 if connection is None else connection.server.bytes_max
         call = Call(loop, connection, method, metadata, timeout_s, (request_bytes_max, self._bytes_max))
         if connection is None:
             loop.call_later(ATTEMPT_S, call.broken, REFUSED)
         return call
 
-    def _connected(self) -> Connection | None:
+    def _connect(self) -> Connection | None:
         if self._connection is None or not self._connection.alive:
             server = self._network.servers.get(self._target)
             self._connection = None if server is None else Connection(self._network, self._node, server)
@@ -162,7 +162,7 @@ class _ClientCall:
 
     async def wait_for_connection(self) -> None:
         """Raises: grpc.aio.AioRpcError: there was none."""
-        await self._call.connected()
+        await self._call.wait_for_connection()
         self._raise_for_status()
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:

@@ -130,33 +130,33 @@ class Cluster:
         A node stops in its midst: ``kill(broker=1)``, ``kill(coordinator=1)``. With ``power`` its machine does, and a
         broker loses what it had not synced.
         """
-        name = _called(broker, role)
+        name = _name_node(broker, role)
         self._kill(name, self._process(name), power=power)
 
     async def stop(self, broker: int | None = None, **role: int) -> None:
         """A node is told to end, as by SIGTERM; returns when it has left the cluster and ended."""
-        process = self._process(_called(broker, role))
+        process = self._process(_name_node(broker, role))
         process.stop.set()
         await asyncio.wait([process.task], timeout=WAIT_S_MAX)
 
     def restart(self, broker: int | None = None, **role: int) -> None:
         """Start a node again, a broker on the disk that it had; one that runs is killed before."""
-        name = self._name(_called(broker, role))
+        name = self._name(_name_node(broker, role))
         if name in self._processes:
             self._kill(name, self._processes[name])
         self._start(name)
 
     def runs(self, broker: int | None = None, **role: int) -> bool:
         """Whether it does: it was not killed, and has not ended."""
-        return self._name(_called(broker, role)) in self._processes
+        return self._name(_name_node(broker, role)) in self._processes
 
     def pause(self, broker: int | None = None, **role: int) -> None:
         """A node does nothing until ``resume``, as after SIGSTOP or in a long pause of its machine."""
-        self.lab.loop.pause(self._process(_called(broker, role)).node)
+        self.lab.loop.pause(self._process(_name_node(broker, role)).node)
 
     def resume(self, broker: int | None = None, **role: int) -> None:
         """It goes on."""
-        self.lab.loop.resume(self._process(_called(broker, role)).node)
+        self.lab.loop.resume(self._process(_name_node(broker, role)).node)
 
     def cut(self, source: int | str, target: int | str, *, one_way: bool = False) -> None:
         """What the two send to each other does not arrive until ``heal``; ``one_way``: what goes to ``target``."""
@@ -262,7 +262,7 @@ def _seconds(days: float, hours: float, minutes: float) -> float:
     return ((days * 24 + hours) * 60 + minutes) * 60
 
 
-def _called(broker: int | None, role: dict[str, int]) -> str:
+def _name_node(broker: int | None, role: dict[str, int]) -> str:
     """The one node that a caller has named."""
     named = [f"{role}-{number}" for role, number in {**role, "broker": broker}.items() if number is not None]
     if len(named) != 1:

@@ -54,8 +54,8 @@ class FarCall:
 
     # --- at home ----------------------------------------------------------------------------------------------
 
-    async def connected(self) -> None:
-        await self._in_lab(lambda near: near.connected())
+    async def wait_for_connection(self) -> None:
+        await self._in_lab(lambda near: near.wait_for_connection())
 
     async def room(self) -> None:
         if self._unasked >= UNASKED_BYTES_MAX:

@@ -38,13 +38,13 @@ def laboratory(loop: LabLoop, thread: LoopThread | None = None) -> Iterator[Lab]
     that on which a loop in real time runs; its time and chance are the machine's own.
     """
     lab = Lab(loop)
-    with lab_found(lab, thread):
+    with install_lab(lab, thread):
         loop.test.join(copy_context())
         yield lab
 
 
 @contextmanager
-def lab_found(lab: Lab, thread: LoopThread | None = None) -> Iterator[None]:
+def install_lab(lab: Lab, thread: LoopThread | None = None) -> Iterator[None]:
     """In the block the lab is found where the machine would be."""
     found: list[tuple[ContextVar[Any], Any]] = [
         (GRPC, LabGrpc(lab.network)),

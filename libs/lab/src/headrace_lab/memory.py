@@ -13,7 +13,7 @@ from headrace.log_watch import LogWatch
 from headrace.producer import Producer
 from headrace.range_reader import RangeReader
 from headrace_lab.cluster import Cluster
-from headrace_lab.lab import lab_found, laboratory
+from headrace_lab.lab import install_lab, laboratory
 from headrace_lab.live import LiveLoop
 
 if TYPE_CHECKING:
@@ -98,34 +98,34 @@ class MemoryBackend:
             return [record.value for record in consumer.read_to_end()]
 
     def admin(self, **settings: Unpack[AdminSettingsDict]) -> AdminClient:
-        return self._made(lambda servers: AdminClient(servers, **settings))
+        return self._make(lambda servers: AdminClient(servers, **settings))
 
     def producer(self, **settings: Unpack[ProducerSettingsDict]) -> Producer:
         """A producer on these topics."""
-        return self._made(lambda servers: Producer(servers, **settings))
+        return self._make(lambda servers: Producer(servers, **settings))
 
     def consumer(self, *topics: str, **settings: Unpack[ConsumerSettingsDict]) -> Consumer:
         """A consumer of these topics; it reads from the beginning unless told otherwise."""
         settings.setdefault("auto_offset_reset", "earliest")
-        return self._made(lambda servers: Consumer(*topics, bootstrap_servers=servers, **settings))
+        return self._make(lambda servers: Consumer(*topics, bootstrap_servers=servers, **settings))
 
     def log_watch(self, **settings: Unpack[ReadingSettingsDict]) -> LogWatch:
         """Looks at these topics."""
-        return self._made(lambda servers: LogWatch(servers, **settings))
+        return self._make(lambda servers: LogWatch(servers, **settings))
 
     def range_reader(self, ranges: Iterable[tuple[str, int, int, int]], **settings: Any) -> RangeReader:
         """Reads ranges of them."""
-        return self._made(lambda servers: RangeReader(servers, ranges, **settings))
+        return self._make(lambda servers: RangeReader(servers, ranges, **settings))
 
     def aio_producer(self, **settings: Unpack[ProducerSettingsDict]) -> aio.Producer:
         """The same for asyncio, on the caller's loop."""
-        return self._made(lambda servers: aio.Producer(servers, **settings))
+        return self._make(lambda servers: aio.Producer(servers, **settings))
 
     def aio_consumer(self, *topics: str, **settings: Unpack[ConsumerSettingsDict]) -> aio.Consumer:
         """The same for asyncio, on the caller's loop."""
         settings.setdefault("auto_offset_reset", "earliest")
-        return self._made(lambda servers: aio.Consumer(*topics, bootstrap_servers=servers, **settings))
+        return self._make(lambda servers: aio.Consumer(*topics, bootstrap_servers=servers, **settings))
 
-    def _made(self, make: Callable[[list[str]], T]) -> T:
-        with lab_found(self._lab, self._thread):
+    def _make(self, make: Callable[[list[str]], T]) -> T:
+        with install_lab(self._lab, self._thread):
             return make(self.cluster.bootstrap_servers)

@@ -9,7 +9,7 @@ from typing import Final
 
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.runtime.machine import MACHINE
-from headrace_lab.adopting import adopted
+from headrace_lab.adopting import adopt_loop
 from headrace_lab.cluster import Cluster
 from headrace_lab.lab import laboratory
 
@@ -36,9 +36,9 @@ async def lab(
         Rejected: the test does not run on asyncio's own event loop.
         InvalidConfig: HEADRACE_LAB_SEED is no number.
     """
-    chosen = _chosen() if seed is None else seed
+    chosen = _choose_seed() if seed is None else seed
     try:
-        with adopted(chosen) as loop, laboratory(loop) as laboratory_:
+        with adopt_loop(chosen) as loop, laboratory(loop) as laboratory_:
             cluster = Cluster(laboratory_, brokers=brokers, controllers=controllers, coordinators=coordinators)
             try:
                 await cluster.start()
@@ -51,7 +51,7 @@ async def lab(
         raise
 
 
-def _chosen() -> int:
+def _choose_seed() -> int:
     text = os.environ.get(SEED_VARIABLE)
     if text is None:
         return int(MACHINE.get().random() * SEEDS)

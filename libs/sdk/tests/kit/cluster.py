@@ -36,7 +36,7 @@ from headrace_coordinator.config import CoordinatorConfig
 from headrace_coordinator.core.settings import GroupSettings
 from headrace_coordinator.core.transactions.settings import TransactionSettings
 from headrace_lab.cluster import Cluster
-from headrace_lab.lab import Lab, lab_found, laboratory
+from headrace_lab.lab import Lab, install_lab, laboratory
 from headrace_lab.live import LiveLoop
 from headrace_lab.loop import LabLoop
 from headrace_lab.nodes import Configs
@@ -488,7 +488,7 @@ class LabCluster:
         return self._made(lambda: aio.Consumer(*topics, bootstrap_servers=self.bootstrap_servers, **settings))
 
     def _made(self, make: Callable[[], T]) -> T:
-        with lab_found(self.lab, self._thread):
+        with install_lab(self.lab, self._thread):
             return make()
 
 

@@ -148,7 +148,7 @@ class _Readers:
             self.copies[event.log][event.process] = sweep
         if event.first:
             who = f"process {event.process} begins {event.log} at {event.position}"
-            self._gone(event.log, 0, event.position, event.time_ns, who)
+            self._judge_gone(event.log, 0, event.position, event.time_ns, who)
 
     def _read(self, event: Read) -> None:
         sweep = self._sweeps[event.process, event.log]
@@ -156,7 +156,7 @@ class _Readers:
         at = sweep.number
         told = [each for n in (at, at + 1) for each in self._told.get((event.process, event.log, n), ())]
         who = f"process {event.process}, {event.log}"
-        if event.before != _after_told(sweep.at, event.before, told):
+        if event.before != _follow(sweep.at, event.before, told):
             text = f"{who}: was at {sweep.at}, goes on at {event.before}"
             self._verdict.anomalies["position-jump"].append(text)
         self._order(event, told, who)
@@ -213,7 +213,7 @@ class _Readers:
 
     # --- log starts -----------------------------------------------------------------------------------------
 
-    def _gone(self, log: Log, begin: int, end: int, now_ns: int, who: str) -> None:
+    def _judge_gone(self, log: Log, begin: int, end: int, now_ns: int, who: str) -> None:
         """Everything there is gone as it is below the log's start."""
         policy = self._facts.policies[log]
         for offset in self._facts.between(log, begin, end):
@@ -233,7 +233,7 @@ class _Readers:
         if told.position <= told.lost or told.position > self.starts.get(log, NEVER):
             text = f"{who}, the log begins at {self.starts.get(log)}"
             self._verdict.anomalies["told-wrong"].append(text)
-        self._gone(log, told.lost, told.position, told.time_ns, who)
+        self._judge_gone(log, told.lost, told.position, told.time_ns, who)
 
     def _count(self) -> None:
         for log in self._facts.settled:
@@ -247,7 +247,7 @@ class _Readers:
             self._verdict.compacted += sum(offset not in seen for offset in self._facts.between(log, start, NEVER))
 
 
-def _after_told(at: int, wanted: int, told: Sequence[Told]) -> int:
+def _follow(at: int, wanted: int, told: Sequence[Told]) -> int:
     """Where somebody at ``at`` goes on who was told so, perhaps several times: at ``wanted`` if that can be."""
     ways = {each.lost: each.position for each in told}
     for _ in told:

@@ -56,7 +56,7 @@ class Graph:
             return []
         size = len(self.owner)
         sources, targets = np.frombuffer(self._from, dtype=np.int64), np.frombuffer(self._to, dtype=np.int64)
-        left = _not_sorted(size, sources, targets)
+        left = _find_unsorted(size, sources, targets)
         if not left.any():
             return []
         inside = left[sources] & left[targets]
@@ -73,7 +73,7 @@ def _successors(
     return starts.tolist(), targets[np.argsort(sources, kind="stable")].tolist()
 
 
-def _not_sorted(size: int, sources: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+def _find_unsorted(size: int, sources: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Which nodes no order of time reaches (Kahn 1962): those on cycles and behind them. Most histories have none."""
     starts, after = _successors(size, sources, targets)
     waits = np.bincount(targets, minlength=size).tolist()
@@ -115,12 +115,12 @@ def components(nodes: Iterable[int], starts: Sequence[int], after: Sequence[int]
                 if work:
                     low[work[-1][0]] = min(low[work[-1][0]], low[node])
                 if low[node] == place[node]:
-                    found = _popped(path, on_path, node)
+                    found = _pop_until(path, on_path, node)
                     if len(found) > 1 or node in after[starts[node] : starts[node + 1]]:
                         yield found
 
 
-def _popped(path: list[int], on_path: set[int], until: int) -> list[int]:
+def _pop_until(path: list[int], on_path: set[int], until: int) -> list[int]:
     found = []
     while True:
         found.append(path.pop())
@@ -234,7 +234,7 @@ def impossible(graph: Graph, acts: Sequence[Act]) -> Iterable[tuple[str, str]]:
     """Name and text of each cycle of moments."""
     for cycle in graph.cycles():
         name = "G1c" if any(node in graph.polls for node in cycle) else "G0-realtime"
-        yield name, _told(cycle, graph, acts)
+        yield name, _describe(cycle, graph, acts)
 
 
 def find_interleaved(acts: Sequence[Act], offsets: Mapping[Key, Mapping[Value, int]]) -> Iterable[str]:
@@ -254,10 +254,10 @@ def find_interleaved(acts: Sequence[Act], offsets: Mapping[Key, Mapping[Value, i
             if before != after:
                 graph.edge(before, after)
     for cycle in graph.cycles():
-        yield _told(cycle, graph, acts)
+        yield _describe(cycle, graph, acts)
 
 
-def _told(cycle: Sequence[int], graph: Graph, acts: Sequence[Act]) -> str:
+def _describe(cycle: Sequence[int], graph: Graph, acts: Sequence[Act]) -> str:
     owners = sorted({acts[graph.owner[node]].number for node in cycle if graph.owner[node] >= 0})
     more = f" and {len(owners) - SHOWN_MAX} more" if len(owners) > SHOWN_MAX else ""
     return f"operations {', '.join(map(str, owners[:SHOWN_MAX]))}{more} each come before the other"

@@ -139,12 +139,12 @@ def _reads(acts: Sequence[Act], facts: Facts, verdict: Verdict, *, read_committe
     for act in acts:
         if act.f is F.TXN:
             own = {(micro.key, micro.value) for micro in act.micros if isinstance(micro, Sent)}
-            for key, value in sorted(own.intersection(_read_by(act))) if own else ():
+            for key, value in sorted(own.intersection(_list_read(act))) if own else ():
                 text = f"operation {act.number} read its own {value} of {key}"
                 verdict.anomalies["precommitted-read"].append(text)
 
 
-def _read_by(act: Act) -> Iterable[tuple[Key, Value]]:
+def _list_read(act: Act) -> Iterable[tuple[Key, Value]]:
     for micro in act.micros:
         if isinstance(micro, Polled):
             for key, points in micro.points.items():

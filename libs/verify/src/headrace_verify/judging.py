@@ -120,7 +120,7 @@ def final_reads(history: Iterable[Operation], reader: int) -> dict[Key, dict[int
 
 def find_vanished(ended: Ended, final: Mapping[Key, Mapping[int, Value]]) -> Mapping[str, list[str]]:
     """Records that somebody read and that the last reader, who read all, did not find."""
-    read = offsets_read(ended.history, lambda process: process != ended.reader)
+    read = collect_offsets(ended.history, lambda process: process != ended.reader)
     texts = [
         f"{key}@{offset} was read, and is not there at the end"
         for key in sorted(read)
@@ -131,7 +131,7 @@ def find_vanished(ended: Ended, final: Mapping[Key, Mapping[int, Value]]) -> Map
 
 def find_skipped_by_group(ended: Ended, final: Mapping[Key, Mapping[int, Value]]) -> Mapping[str, list[str]]:
     """Records that the group has committed and that no member was ever given."""
-    given = offsets_read(ended.history, ended.members.__contains__)
+    given = collect_offsets(ended.history, ended.members.__contains__)
     texts = [
         f"{key}@{offset} was given to no member, committed is {ended.group_committed[key]}"
         for key in sorted(ended.group_committed)
@@ -141,7 +141,7 @@ def find_skipped_by_group(ended: Ended, final: Mapping[Key, Mapping[int, Value]]
     return {"skipped-by-group": texts} if texts else {}
 
 
-def offsets_read(history: Iterable[Operation], by: Callable[[int], bool]) -> dict[Key, set[int]]:
+def collect_offsets(history: Iterable[Operation], by: Callable[[int], bool]) -> dict[Key, set[int]]:
     """The offsets of each key that these processes were given, alone or in a transaction."""
     found: dict[Key, set[int]] = defaultdict(set)
     for entry in history:

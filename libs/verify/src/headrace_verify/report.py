@@ -134,7 +134,7 @@ class Report:
             f"seed {self.plan.seed}{', ended early' if self.interrupted else ''}.",
             "",
             f"{records['acknowledged']:,} records acknowledged, {records['unknown']:,} without an answer, "
-            f"{records['read']:,} read, {records['copied']:,} copied; transactions: {_told(self.transactions)}.",
+            f"{records['read']:,} read, {records['copied']:,} copied; transactions: {_list_counts(self.transactions)}.",
             "",
             "## Anomalies",
             "",
@@ -145,12 +145,12 @@ class Report:
             lines.append("None.")
         if self.not_judged is not None:
             lines += ["", f"The last round could not be judged: {self.not_judged}."]
-        lines += ["", f"Allowed, and found: {_told(self.allowed)}.", "", "## Operations", ""]
+        lines += ["", f"Allowed, and found: {_list_counts(self.allowed)}.", "", "## Operations", ""]
         lines += ["| operation | ok | failed | unknown |", "|---|---|---|---|"]
         lines += [
             f"| {f} | {row['ok']:,} | {row['fail']:,} | {row['info']:,} |" for f, row in told["operations"].items()
         ]
-        lines += ["", f"Errors that clients saw: {_told(self.errors)}.", "", "## Availability", ""]
+        lines += ["", f"Errors that clients saw: {_list_counts(self.errors)}.", "", "## Availability", ""]
         lines += [
             f"{available['seconds_all_partitions_written']:,} of {available['seconds']:,} seconds had an acknowledged "
             f"write on every partition, {available['seconds_none_written']:,} on none.",
@@ -173,5 +173,5 @@ class Report:
         return "\n".join(lines) + "\n"
 
 
-def _told(counts: Counter[str]) -> str:
+def _list_counts(counts: Counter[str]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in counts.most_common() if count) or "none"

@@ -133,9 +133,9 @@ class Run:
         self._say("read")
         reader = self._read_all(load, names)
         with self._consumer(names.group("copier")) as consumer:
-            copiers = _committed(consumer, names.log)
+            copiers = _fetch_committed(consumer, names.log)
         with self._consumer(names.group("group")) as consumer:
-            group = _committed(consumer, names.log)
+            group = _fetch_committed(consumer, names.log)
         copies = [_origin(one.value) for one in read_records(self._plan.servers, names.copies, self._plan.settle_s)]
         self._say("judge")
         history = merge_histories(load.histories)
@@ -236,7 +236,7 @@ class Run:
         self._watch(State(phase, self.report.rounds, seconds, events, errors))
 
 
-def _committed(consumer: Consumer, topic: str) -> dict[Key, int]:
+def _fetch_committed(consumer: Consumer, topic: str) -> dict[Key, int]:
     found = consumer.committed(partitions_of(consumer, topic))
     return {str(partition.partition): at.offset for partition, at in found.items() if at is not None}
 

@@ -23,7 +23,7 @@ from headrace_broker.engine.produce import Appended, ProduceEntry, ProduceSessio
 from headrace_common.core.ids import NodeId, Offset, PartitionId
 from headrace_common.core.image import Partition as Metadata
 from headrace_controller.config import ControllerConfig, LivenessConfig
-from headrace_lab.adopting import adopted
+from headrace_lab.adopting import adopt_loop
 from headrace_lab.cluster import Cluster
 from headrace_lab.lab import laboratory
 from headrace_lab.nodes import Configs
@@ -174,7 +174,7 @@ async def running_trio(
         racks={number: f"rack-{number}" for number in ALL},
     )
     brokers: dict[NodeId, Broker] = {}
-    with _noted(brokers), adopted(seed) as loop, laboratory(loop) as lab:
+    with _noted(brokers), adopt_loop(seed) as loop, laboratory(loop) as lab:
         cluster = Cluster(lab, brokers=3, controllers=1, coordinators=0, configs=nodes)
         try:
             await cluster.start()
