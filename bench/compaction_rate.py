@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from services.broker.tests.kit.engine import Engine, running_engine
-from services.broker.tests.kit.standalone import topic_id_of
+from services.broker.tests.kit.cluster import topic_id_of
+from services.broker.tests.kit.dialogue import Engine, running_engine
 
 from bench.clients.values import random_values
 from bench.in_process import as_brokers_do, delays

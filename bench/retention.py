@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.broker.tests.kit.batches import batch_of
-from services.broker.tests.kit.standalone import BROKER_ID, INCARNATION, FakeCluster, image_of, topic_id_of
+from services.broker.tests.kit.cluster import BROKER_ID, INCARNATION, FakeCluster, image_of, topic_id_of
 from services.broker.tests.kit.transactions import FakeTransactions
 
 from bench.in_process import as_brokers_do, delays

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from services.broker.tests.kit.standalone import BROKER_ID, standalone_broker
+from services.broker.tests.kit.cluster import BROKER_ID
+from services.broker.tests.kit.dialogue import serving_broker
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +21,7 @@ def address() -> Iterator[str]:
     ready: list[str] = []
 
     async def serve() -> None:
-        async with standalone_broker({"orders": 1, "orders-late": 1, "flights": 1}) as endpoint:
+        async with serving_broker({"orders": 1, "orders-late": 1, "flights": 1}) as endpoint:
             ready.append(str(endpoint))
             begun.set()
             await stop.wait()

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from services.broker.tests.kit.standalone import standalone_broker
+from services.broker.tests.kit.dialogue import serving_broker
 
 from headrace import Producer
 from headrace_cli.interrupts import Interrupted, end_if_interrupted, interruptible
@@ -34,7 +34,7 @@ def address() -> Iterator[str]:
     begun = threading.Event()
 
     async def serve() -> None:
-        async with standalone_broker({"typed": 1, "nasty": 1, "empty": 1, "numbers": 1}) as endpoint:
+        async with serving_broker({"typed": 1, "nasty": 1, "empty": 1, "numbers": 1}) as endpoint:
             ready.append(str(endpoint))
             begun.set()
             await stop.wait()

@@ -8,8 +8,9 @@ from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
+from services.broker.tests.kit.cluster import BROKER_ID, FakeCluster, image_of, topic_id_of
 from services.broker.tests.kit.compacting import compact
-from services.broker.tests.kit.standalone import BROKER_ID, FakeCluster, image_of, running_broker, topic_id_of
+from services.broker.tests.kit.dialogue import running_broker
 
 from headrace._transport.grpc import GrpcTransport
 from headrace_broker.adapters.memory_log import MemoryLogs

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
-from services.broker.tests.kit.standalone import standalone_broker
+from services.broker.tests.kit.dialogue import serving_broker
 
 from headrace._transport.grpc import GrpcTransport
 
@@ -19,7 +19,7 @@ TOPICS = {"one": 1, "t": 3}
 @asynccontextmanager
 async def open_transport(topics: Mapping[str, int] = TOPICS) -> AsyncIterator[GrpcTransport]:
     """To a broker of its own, over gRPC."""
-    async with standalone_broker(topics) as endpoint:
+    async with serving_broker(topics) as endpoint:
         yield GrpcTransport([str(endpoint)])
 
 
@@ -31,7 +31,7 @@ class BrokerThread:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._stack = AsyncExitStack()
-        self.address = str(self.run(self._stack.enter_async_context(standalone_broker(topics))))
+        self.address = str(self.run(self._stack.enter_async_context(serving_broker(topics))))
 
     def run(self, coro: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coro, self._loop).result(30)

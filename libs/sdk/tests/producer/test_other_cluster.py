@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from services.broker.tests.kit.standalone import image_of
+from services.broker.tests.kit.cluster import image_of
 
 import headrace
 from headrace import Consumer, Producer

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from services.broker.tests.kit.engine import Engine, running_engine
-from services.broker.tests.kit.standalone import topic_id_of
+from services.broker.tests.kit.cluster import topic_id_of
+from services.broker.tests.kit.dialogue import Engine, running_engine
 
 from headrace_broker.engine import body_checks
 from headrace_broker.engine.produce import ProduceEntry

@@ -8,8 +8,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
 import pytest
-from services.broker.tests.kit.engine import Engine, running_engine
-from services.broker.tests.kit.standalone import topic_id_of
+from services.broker.tests.kit.cluster import topic_id_of
+from services.broker.tests.kit.dialogue import Engine, running_engine
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.core.compaction.cleaning import Cleaning

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from services.broker.tests.kit.batches import NOW_MS
+from services.broker.tests.kit.cluster import topic_id_of
 from services.broker.tests.kit.compacting import batches_of, compact
-from services.broker.tests.kit.engine import Engine, running_engine
-from services.broker.tests.kit.standalone import topic_id_of
+from services.broker.tests.kit.dialogue import Engine, running_engine
 
 from headrace_broker.engine.broker import EngineSettings
 from headrace_broker.engine.fetch import FetchAsk, Fetched, FetchEntry

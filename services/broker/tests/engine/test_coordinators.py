@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from services.broker.tests.kit.engine import running_engine
-from services.broker.tests.kit.standalone import image_of
+from services.broker.tests.kit.cluster import image_of
+from services.broker.tests.kit.dialogue import running_engine
 
 from headrace_broker.core.coordination import coordinator_of
 from headrace_broker.engine.coordinators import KEYS_PER_REQUEST_MAX

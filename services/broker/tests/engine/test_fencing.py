@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from services.broker.tests.kit.batches import NOW_MS, batch_of
-from services.broker.tests.kit.engine import running_engine
-from services.broker.tests.kit.standalone import topic_id_of
+from services.broker.tests.kit.cluster import topic_id_of
+from services.broker.tests.kit.dialogue import running_engine
 from services.broker.tests.kit.trio import ALL, ONE, THREE, TWO, Trio, running_trio, until
 
 from headrace_broker.adapters.memory_log import MemoryLogs

@@ -8,8 +8,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from services.broker.tests.kit.batches import batch_of
-from services.broker.tests.kit.engine import Engine, running_engine
-from services.broker.tests.kit.standalone import image_of, topic_id_of
+from services.broker.tests.kit.cluster import image_of, topic_id_of
+from services.broker.tests.kit.dialogue import Engine, running_engine
 
 from headrace_broker.engine.broker import EngineSettings
 from headrace_broker.engine.fetch import RESPONSE_BYTES_MAX, FetchAsk, Fetched, FetchEntry, FetchSession

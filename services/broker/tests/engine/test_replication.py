@@ -9,8 +9,8 @@ from typing import Literal
 
 import pytest
 from services.broker.tests.kit.batches import batch_of
-from services.broker.tests.kit.engine import running_engine
-from services.broker.tests.kit.standalone import BROKER_ID, image_of, topic_id_of
+from services.broker.tests.kit.cluster import BROKER_ID, image_of, topic_id_of
+from services.broker.tests.kit.dialogue import running_engine
 from services.broker.tests.kit.trio import ALL, ONE, THREE, TWO, Trio, running_trio, until
 
 from headrace_broker.config import BrokerConfig

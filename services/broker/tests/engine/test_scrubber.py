@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 from services.broker.tests.kit.batches import batch_of
-from services.broker.tests.kit.engine import Engine, running_engine
-from services.broker.tests.kit.standalone import topic_id_of
+from services.broker.tests.kit.cluster import topic_id_of
+from services.broker.tests.kit.dialogue import Engine, running_engine
 from services.broker.tests.kit.trio import ONE, TWO, running_trio, until
 
 from headrace_broker.config import BrokerConfig

@@ -10,8 +10,8 @@ from functools import partial
 
 import pytest
 from services.broker.tests.kit.batches import batch_of
-from services.broker.tests.kit.engine import running_engine
-from services.broker.tests.kit.standalone import topic_id_of
+from services.broker.tests.kit.cluster import topic_id_of
+from services.broker.tests.kit.dialogue import running_engine
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.core.compaction.steps import Step

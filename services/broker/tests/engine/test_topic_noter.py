@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 from services.broker.tests.kit.batches import batch_of
-from services.broker.tests.kit.engine import Engine, running_engine
-from services.broker.tests.kit.standalone import BROKER_ID, image_of, topic_id_of
+from services.broker.tests.kit.cluster import BROKER_ID, image_of, topic_id_of
+from services.broker.tests.kit.dialogue import Engine, running_engine
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.adapters.memory_topic_notes import MemoryTopicNotes

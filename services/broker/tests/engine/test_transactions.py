@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from services.broker.tests.kit.batches import NOW_MS, batch_of
-from services.broker.tests.kit.engine import Engine, running_engine
-from services.broker.tests.kit.standalone import image_of, topic_id_of, with_coordinator
+from services.broker.tests.kit.cluster import image_of, topic_id_of, with_coordinator
+from services.broker.tests.kit.dialogue import Engine, running_engine
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.engine import describing

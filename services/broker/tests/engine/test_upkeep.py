@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from services.broker.tests.kit.batches import batch_of
-from services.broker.tests.kit.engine import Engine, running_engine
-from services.broker.tests.kit.standalone import FakeCluster, image_of, topic_id_of
+from services.broker.tests.kit.cluster import FakeCluster, image_of, topic_id_of
+from services.broker.tests.kit.dialogue import Engine, running_engine
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.engine.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAsk, OffsetFound

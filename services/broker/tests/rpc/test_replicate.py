@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from services.broker.tests.kit.batches import batch_of
-from services.broker.tests.kit.standalone import FakeCluster, image_of, running_broker, topic_id_of
+from services.broker.tests.kit.cluster import FakeCluster, image_of, topic_id_of
+from services.broker.tests.kit.dialogue import running_broker
 
 from headrace_broker.adapters.data_directory import DataDirectory
 from headrace_broker.adapters.grpc_leaders import GrpcLeaders

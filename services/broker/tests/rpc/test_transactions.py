@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 from services.broker.tests.kit.batches import batch_of
-from services.broker.tests.kit.standalone import FakeCluster, image_of, running_broker, topic_id_of, with_coordinator
+from services.broker.tests.kit.cluster import FakeCluster, image_of, topic_id_of, with_coordinator
+from services.broker.tests.kit.dialogue import running_broker
 
 from headrace_broker.adapters.data_directory import DataDirectory
 from headrace_broker.adapters.grpc_transactions import GrpcTransactions

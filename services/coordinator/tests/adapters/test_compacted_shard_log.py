@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 import pytest
+from services.broker.tests.kit.cluster import FakeCluster, image_of, topic_id_of
 from services.broker.tests.kit.compacting import batches_of, compact
-from services.broker.tests.kit.standalone import FakeCluster, image_of, running_broker, topic_id_of
+from services.broker.tests.kit.dialogue import running_broker
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.engine.broker import Broker

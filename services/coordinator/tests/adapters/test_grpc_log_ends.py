@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from services.broker.tests.kit.standalone import FakeCluster, image_of, running_broker
+from services.broker.tests.kit.cluster import FakeCluster, image_of
+from services.broker.tests.kit.dialogue import running_broker
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_common.core.ids import NO_NODE, Endpoint, NodeId, PartitionId

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 import pytest
-from services.broker.tests.kit.standalone import FakeCluster, image_of, running_broker
+from services.broker.tests.kit.cluster import FakeCluster, image_of
+from services.broker.tests.kit.dialogue import running_broker
 from services.coordinator.tests.kit.shard_logs import MemoryShardLogs
 
 from headrace_broker.adapters.memory_log import MemoryLogs

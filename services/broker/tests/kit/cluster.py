@@ -1,7 +1,7 @@
 """
-A broker with a cluster of its own that never changes: real gRPC, the store of choice, no controller.
+The port of a broker to its cluster, which a test drives by hand: it says which image comes next.
 
-For tests of clients: ``async with standalone_broker(topics={"t": 6}) as endpoint``.
+Nothing is decided here: what a broker asks for is noted and granted, and no other broker is there whom it concerns.
 """
 
 from __future__ import annotations
@@ -9,20 +9,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-from services.broker.tests.kit.transactions import FakeTransactions
-
-from headrace_broker.adapters.memory_log import MemoryLogs
-from headrace_broker.adapters.memory_topic_notes import MemoryTopicNotes
-from headrace_broker.config import REQUEST_BYTES_MAX
 from headrace_broker.core.leadership import Proposal
-from headrace_broker.engine.broker import Broker, EngineSettings, Who
-from headrace_broker.engine.replication import NoLeaders
-from headrace_broker.engine.storage_queue import Flush
-from headrace_broker.ports import Disk, IsrDecision, LogStore, TopicNotes, TransactionCoordinators
-from headrace_broker.rpc.servicer import BrokerServicer
+from headrace_broker.ports import IsrDecision
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId
 from headrace_common.core.image import (
@@ -38,13 +28,9 @@ from headrace_common.core.image import (
     ShardKind,
     Topic,
 )
-from headrace_common.rpc.node_gate import NodeGate
-from headrace_common.runtime.clock import Clock, SystemClock
-from headrace_common.runtime.service import GrpcService, ServerConfig
-from headrace_common.runtime.tasks import TaskRunner
-from headrace_proto.v1 import broker_pb2_grpc
 
 INCARNATION = b"standalone-test!"
+CLUSTER_ID = "standalone"
 BROKER_ID = NodeId(1)
 COORDINATOR_ID = NodeId(7)
 NOWHERE = Endpoint("127.0.0.1", 1)
@@ -157,7 +143,7 @@ def image_of(
         EMPTY_IMAGE,
         incarnation=b"i" * 16,
         revision=1,
-        cluster_id="standalone",
+        cluster_id=CLUSTER_ID,
         nodes={node.key: node} | {other.key: other for other in nodes},
         topics={topic.topic_id: topic for topic in made},
         topic_ids={topic.name: topic.topic_id for topic in made},
@@ -178,54 +164,3 @@ def with_coordinator(image: ClusterImage, at: Endpoint = NOWHERE, shards: int = 
         topic_ids={**image.topic_ids, **made.topic_ids},
         shards={**image.shards, **owned},
     )
-
-
-@asynccontextmanager
-async def running_broker(
-    store: LogStore,
-    cluster: FakeCluster,
-    *,
-    settings: EngineSettings | None = None,
-    clock: Clock | None = None,
-    transactions: TransactionCoordinators | None = None,
-    notes: TopicNotes | None = None,
-) -> AsyncIterator[tuple[Broker, GrpcService]]:
-    """A broker over ``store`` that follows ``cluster`` and serves on a free port of the loopback."""
-    async with TaskRunner() as tasks:
-        broker = Broker(
-            Who(BROKER_ID, INCARNATION, "standalone"),
-            settings or EngineSettings(flush=Flush.OS),
-            disk=Disk(store, notes or MemoryTopicNotes()),
-            cluster=cluster,
-            leaders=NoLeaders(),
-            transactions=transactions or FakeTransactions(),
-            clock=clock or SystemClock(),
-            tasks=tasks,
-        )
-        draining = asyncio.Event()
-        servicer = BrokerServicer(broker, draining, NodeGate(), request_bytes_max=REQUEST_BYTES_MAX)
-        config = ServerConfig(drain_ms_max=1_000, request_bytes_max=REQUEST_BYTES_MAX)
-        async with GrpcService.open(config, [(broker_pb2_grpc.add_BrokerServicer_to_server, servicer)]) as server:
-            broker.start()
-            try:
-                yield broker, server
-            finally:
-                draining.set()
-                broker.drain()
-
-
-@asynccontextmanager
-async def standalone_broker(
-    topics: Mapping[str, int],
-    *,
-    configs: Mapping[str, Mapping[str, str]] | None = None,
-    store: LogStore | None = None,
-    settings: EngineSettings | None = None,
-) -> AsyncIterator[Endpoint]:
-    """The address of a broker that leads ``topics`` (name to partition count), in memory unless told otherwise."""
-    cluster = FakeCluster()
-    async with running_broker(store or MemoryLogs(), cluster, settings=settings) as (broker, server):
-        endpoint = Endpoint("127.0.0.1", server.port)
-        cluster.show(image_of(topics, configs=configs, endpoint=endpoint))
-        await broker.follower.changed.wait()
-        yield endpoint

@@ -1,4 +1,8 @@
-"""A broker's engine without gRPC, on a clock that a test moves: for tests of the loops."""
+"""
+One broker's engine over ports that a test drives by hand: alone on a clock that a test moves, or behind its gRPC.
+
+How brokers and a controller get on is for ``trio`` and ``tests/lab`` to show.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from libs.common.tests.kit.clock import FakeClock
-from services.broker.tests.kit.standalone import (
+from services.broker.tests.kit.cluster import (
     BROKER_ID,
+    CLUSTER_ID,
     INCARNATION,
     FakeCluster,
     image_of,
@@ -21,15 +26,21 @@ from services.broker.tests.kit.transactions import FakeTransactions
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.adapters.memory_topic_notes import MemoryTopicNotes
+from headrace_broker.config import REQUEST_BYTES_MAX
 from headrace_broker.engine.broker import Broker, EngineSettings, Who
 from headrace_broker.engine.fetch import FetchAsk, Fetched, FetchEntry
 from headrace_broker.engine.produce import Appended, ProduceEntry, ProduceSession
 from headrace_broker.engine.replication import NoLeaders
 from headrace_broker.engine.storage_queue import Flush
-from headrace_broker.ports import Disk
-from headrace_common.core.ids import Offset, PartitionId
+from headrace_broker.ports import Disk, LogStore, TopicNotes, TransactionCoordinators
+from headrace_broker.rpc.servicer import BrokerServicer
+from headrace_common.core.ids import Endpoint, Offset, PartitionId
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage
+from headrace_common.rpc.node_gate import NodeGate
+from headrace_common.runtime.clock import Clock, SystemClock
+from headrace_common.runtime.service import GrpcService, ServerConfig
 from headrace_common.runtime.tasks import TaskRunner
+from headrace_proto.v1 import broker_pb2_grpc
 
 DEFAULT: Final = EMPTY_IMAGE
 """In place of an image: the one in which the engine leads its topics."""
@@ -115,6 +126,29 @@ class Engine:
             await asyncio.sleep(0)
 
 
+def broker_over(
+    store: LogStore,
+    cluster: FakeCluster,
+    clock: Clock,
+    tasks: TaskRunner,
+    *,
+    settings: EngineSettings | None = None,
+    transactions: TransactionCoordinators | None = None,
+    notes: TopicNotes | None = None,
+) -> Broker:
+    """Broker 1, not started."""
+    return Broker(
+        Who(BROKER_ID, INCARNATION, CLUSTER_ID),
+        settings or EngineSettings(flush=Flush.OS),
+        disk=Disk(store, notes or MemoryTopicNotes()),
+        cluster=cluster,
+        leaders=NoLeaders(),
+        transactions=transactions or FakeTransactions(),
+        clock=clock,
+        tasks=tasks,
+    )
+
+
 @asynccontextmanager
 async def running_engine(
     topics: Mapping[str, int] | None = None,
@@ -135,16 +169,7 @@ async def running_engine(
     store, cluster, clock = store or MemoryLogs(), FakeCluster(), FakeClock()
     transactions, notes = FakeTransactions(), notes or MemoryTopicNotes()
     async with TaskRunner() as tasks:
-        broker = Broker(
-            Who(BROKER_ID, INCARNATION, "c"),
-            settings or EngineSettings(flush=Flush.OS),
-            disk=Disk(store, notes),
-            cluster=cluster,
-            leaders=NoLeaders(),
-            transactions=transactions,
-            clock=clock,
-            tasks=tasks,
-        )
+        broker = broker_over(store, cluster, clock, tasks, settings=settings, transactions=transactions, notes=notes)
         broker.start()
         if image is DEFAULT:
             image = image_of(topics or {"t": 2}, configs=configs)
@@ -156,3 +181,50 @@ async def running_engine(
         if not fails and tasks.failure is not None:
             raise tasks.failure
         assert fails or not broker.measures.cleaner_crashes, "the cleaner met an error that nobody expected"
+
+
+# --- over gRPC ----------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def running_broker(
+    store: LogStore,
+    cluster: FakeCluster,
+    *,
+    settings: EngineSettings | None = None,
+    clock: Clock | None = None,
+    transactions: TransactionCoordinators | None = None,
+    notes: TopicNotes | None = None,
+) -> AsyncIterator[tuple[Broker, GrpcService]]:
+    """A broker over ``store`` that follows ``cluster`` and serves on a free port of the loopback."""
+    async with TaskRunner() as tasks:
+        broker = broker_over(
+            store, cluster, clock or SystemClock(), tasks, settings=settings, transactions=transactions, notes=notes
+        )
+        draining = asyncio.Event()
+        servicer = BrokerServicer(broker, draining, NodeGate(), request_bytes_max=REQUEST_BYTES_MAX)
+        config = ServerConfig(drain_ms_max=1_000, request_bytes_max=REQUEST_BYTES_MAX)
+        async with GrpcService.open(config, [(broker_pb2_grpc.add_BrokerServicer_to_server, servicer)]) as server:
+            broker.start()
+            try:
+                yield broker, server
+            finally:
+                draining.set()
+                broker.drain()
+
+
+@asynccontextmanager
+async def serving_broker(
+    topics: Mapping[str, int],
+    *,
+    configs: Mapping[str, Mapping[str, str]] | None = None,
+    store: LogStore | None = None,
+    settings: EngineSettings | None = None,
+) -> AsyncIterator[Endpoint]:
+    """The address of a broker that leads ``topics`` (name to partition count), in memory unless told otherwise."""
+    cluster = FakeCluster()
+    async with running_broker(store or MemoryLogs(), cluster, settings=settings) as (broker, server):
+        endpoint = Endpoint("127.0.0.1", server.port)
+        cluster.show(image_of(topics, configs=configs, endpoint=endpoint))
+        await broker.follower.changed.wait()
+        yield endpoint
