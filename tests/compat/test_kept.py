@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.unknown_fields import UnknownFieldSet
-from services.controller.tests.kit.harness import Cell, broker, cell
+from services.controller.tests.kit.dialogue import Cell, broker, cell
 from services.coordinator.tests.kit.processes import Cluster, until_answered
 from tests.compat import record, wire
 from tests.compat.standing import KEPT, VERSIONS, metadata, standing

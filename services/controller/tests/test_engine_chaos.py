@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import count
 
 import pytest
-from services.controller.tests.kit.harness import Cell, broker, cell
+from services.controller.tests.kit.dialogue import Cell, broker, cell
 
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
-from services.controller.tests.kit.harness import Cell, broker, cell
+from services.controller.tests.kit.dialogue import Cell, broker, cell
 
 from headrace_common.core.errors import MetadataUnavailable, NotController
 from headrace_common.core.ids import Endpoint, NodeId, TopicId

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from services.controller.tests.kit.harness import Cell, Link, broker, cell
+from services.controller.tests.kit.dialogue import Cell, Link, broker, cell
 
 from headrace_common.core.errors import HeadraceError, UnsupportedVersion
 from headrace_common.core.features import HIGHEST

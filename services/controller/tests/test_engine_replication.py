@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from services.controller.tests.kit.harness import Cell, broker, cell
+from services.controller.tests.kit.dialogue import Cell, broker, cell
 
 from headrace_common.core.errors import (
     ErrorCode,

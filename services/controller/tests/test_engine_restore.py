@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
-from services.controller.tests.kit.harness import Cell, Link, broker, cell
+from services.controller.tests.kit.dialogue import Cell, Link, broker, cell
 
 from headrace_common.core.errors import (
     HeadraceError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from services.controller.tests.kit.harness import Cell, broker, cell
+from services.controller.tests.kit.dialogue import Cell, broker, cell
 
 from headrace_common.core.errors import InvalidConfig, InvalidTopic
 from headrace_common.core.ids import NodeId

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import pytest
-from services.controller.tests.kit.harness import Cell, broker, cell
+from services.controller.tests.kit.dialogue import Cell, broker, cell
 
 from headrace_common.core.errors import CoordinatorNotAvailable, HeadraceError, InvalidTopic, MetadataUnavailable
 from headrace_common.core.ids import NO_NODE, Endpoint, NodeId

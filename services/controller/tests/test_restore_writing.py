@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from libs.common.tests.kit.clock import FakeClock
-from services.controller.tests.kit.harness import broker, cell
+from services.controller.tests.kit.dialogue import broker, cell
 
 from headrace_common.core.errors import Conflict, HeadraceError, MetadataUnavailable
 from headrace_common.core.ids import NodeId

@@ -9,7 +9,7 @@ from typing import Any
 import grpc.aio
 import pytest
 from services.controller.tests.kit.client import Client, Watcher, active_of
-from services.controller.tests.kit.harness import FakeInventories, FakeLogEnds, FakeProbe
+from services.controller.tests.kit.dialogue import FakeInventories, FakeLogEnds, FakeProbe
 
 from headrace_common.core.errors import ErrorCode, HeadraceError, Kind, NotFound, Rejected
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId

@@ -1,4 +1,9 @@
-"""Whole controllers in one process: memory store, fake clock, fake probes."""
+"""
+Controllers' engines over one store in memory, on a clock that a test moves: for dialogues.
+
+Brokers are what a test says: what they claim, whether they listen, what their logs hold. How real ones get on with a
+controller is for ``tests/lab`` to show.
+"""
 
 from __future__ import annotations
 
