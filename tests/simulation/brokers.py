@@ -217,7 +217,7 @@ class Broker:
         self._may_lead = False
         self.image = self._world.first_image
         self.replicas = {}
-        for found in self.disk.recovered():
+        for found in self.disk.list_recovered():
             core = restore(self.disk, found, self._world.config_of(self.id), int(self.clock))
             self.replicas[core.id] = Replica(core, damaged=core.id in damaged)
         self._joining = Joining(self.id, self.incarnation, previous_epoch, damaged, wiped)

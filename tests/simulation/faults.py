@@ -79,7 +79,7 @@ class Faults(Misfortune):
 
     def _rot(self, broker: Broker) -> None:
         """Each log is sound up to some batch, and known to have had more."""
-        for found in list(broker.disk.recovered()):
+        for found in list(broker.disk.list_recovered()):
             rows = list(broker.disk.index(found.log, found.state.log_start, found.log_end))
             end = self._world.rng.choice(rows).base_offset if rows else found.log_end
             broker.disk = broker.disk.cut_short(found.log, max(end, found.state.log_start))

@@ -248,7 +248,7 @@ async def test_a_disk_that_refuses_a_note_stops_the_broker_before_the_log_is_mad
         assert f"{FILE} cannot be written" in cluster.broker.log()
         data = DataDirectory.open(tmp_path / "data")
         store = RocksDbLogs.open(data)
-        assert [log.state.partition.topic_id for log in store.recovered()] == [kept]
+        assert [log.state.partition.topic_id for log in store.list_recovered()] == [kept]
         await store.close(None)
         data.close()
         await cluster.broker.start()

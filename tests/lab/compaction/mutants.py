@@ -79,7 +79,7 @@ def copy_without_what_is_forgotten() -> Patches:
 
 def delete_deletions_at_once() -> Patches:
     """The first compaction that passes a deletion removes it."""
-    return [patch.object(rules, "passed_below", lambda points, _now_ms, _retention_ms: points[-1].end)]
+    return [patch.object(rules, "find_passed_end", lambda points, _now_ms, _retention_ms: points[-1].end)]
 
 
 MUTANTS: dict[str, Mutant] = {

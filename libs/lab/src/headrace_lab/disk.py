@@ -70,7 +70,7 @@ class LabDisk:
 
     def rot(self) -> None:
         """Bytes of each log are not what was written, while no process runs: each is sound up to some batch only."""
-        for found in list(self.logs.recovered()):
+        for found in list(self.logs.list_recovered()):
             bases = [row.base_offset for row in self.logs.index(found.log, found.state.log_start, found.log_end)]
             if bases:
                 self.logs.damage(found.log, self._random.choice(bases))

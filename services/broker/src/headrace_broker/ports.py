@@ -38,7 +38,7 @@ class LogStore(Protocol):
 
     report: RecoveryReport
 
-    def recovered(self) -> Sequence[RecoveredLog]:
+    def list_recovered(self) -> Sequence[RecoveredLog]:
         """All logs found at opening, strays and damaged ones included. Valid until the first write."""
         ...
 

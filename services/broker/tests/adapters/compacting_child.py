@@ -32,7 +32,7 @@ async def write(path: Path, policy: str, seed: int) -> None:
     directory = DataDirectory.open(path)
     logs = RocksDbLogs.open(directory, SMALL)
     assert not logs.report.damaged, logs.report
-    found = {log.log: log for log in logs.recovered()}
+    found = {log.log: log for log in logs.list_recovered()}
     if not found:
         compacted = [CompactedLog(logs, logs.new_log_id(), keys) for keys in KEYS]
         await put(logs, [one for log in compacted for one in log.create()])
@@ -70,7 +70,7 @@ async def inspect(path: Path) -> None:
     directory = DataDirectory.open(path)
     logs = RocksDbLogs.open(directory, SMALL)
     wrong: list[str] = []
-    for at, log in enumerate(logs.recovered()):
+    for at, log in enumerate(logs.list_recovered()):
         try:
             wrong += await faults(logs, log.log, log.log_end, KEYS[at])
         except HeadraceError as error:
@@ -80,7 +80,7 @@ async def inspect(path: Path) -> None:
             if row.segment_base in sizes:
                 sizes[row.segment_base] -= row.size
         wrong += [f"log {log.log}: segment {base} says {off} bytes too many" for base, off in sizes.items() if off]
-    found = {int(log.log): (log.state.cleaned_to, log.log_end) for log in logs.recovered()}
+    found = {int(log.log): (log.state.cleaned_to, log.log_end) for log in logs.list_recovered()}
     report = logs.report
     damaged = [(d.partition.partition, d.recovered_end, d.evident_end, d.reason) for d in report.damaged]
     say(json.dumps({"clean": report.clean, "cuts": report.cuts, "damaged": damaged, "logs": found, "wrong": wrong}))

@@ -39,8 +39,8 @@ async def write(path: Path, policy: str, seed: int) -> None:
     directory = DataDirectory.open(path)
     logs = RocksDbLogs.open(directory, SMALL)
     assert not logs.report.damaged, logs.report
-    writers = [Writer(found.log, found.log_end) for found in logs.recovered()]
-    starts = {found.log: found.state.log_start for found in logs.recovered()}
+    writers = [Writer(found.log, found.log_end) for found in logs.list_recovered()]
+    starts = {found.log: found.state.log_start for found in logs.list_recovered()}
     if not writers:
         writers = [Writer(logs.new_log_id()) for _ in range(LOGS)]
         logs.write([one for writer in writers for one in writer.create()])
@@ -82,7 +82,7 @@ async def inspect(path: Path) -> None:
     report = logs.report
     wrong: list[str] = []
     found = {}
-    for log in logs.recovered():
+    for log in logs.list_recovered():
         found[int(log.log)] = (log.state.log_start, log.log_end)
         expected = int(log.state.log_start)
         rows = list(logs.index(log.log, log.state.log_start, log.log_end))

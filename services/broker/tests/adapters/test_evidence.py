@@ -182,7 +182,7 @@ async def test_damage_ends_when_the_loss_is_accepted(rocks: RocksDisk) -> None:
     rocks.logs.note_synced(writer.log, Offset(100), 1)
     rocks.logs._store._db.delete(b"\x00\x00\x00\x01\x06" + (50).to_bytes(8, "big"))
     await rocks.restart()
-    (found,) = rocks.logs.recovered()
+    (found,) = rocks.logs.list_recovered()
     assert found.damage is not None
     assert (found.log_end, found.damage.evident_end) == (50, 100)
     assert "offsets 50 to 59 are missing before 60" in found.damage.reason
@@ -191,7 +191,7 @@ async def test_damage_ends_when_the_loss_is_accepted(rocks: RocksDisk) -> None:
     again = Writer(writer.log, end=50, epoch=2)
     rocks.logs.write([PutEpoch(writer.log, EpochRow(2, Offset(50))), *again.append(1)])
     await rocks.restart()
-    (found,) = rocks.logs.recovered()
+    (found,) = rocks.logs.list_recovered()
     assert (found.damage, found.log_end, found.last_row) == (None, 60, again.rows[0])
     assert found.epochs == (EpochRow(1, Offset(0)), EpochRow(2, Offset(50)))
 
@@ -201,7 +201,7 @@ async def test_a_hole_that_nobody_was_promised_is_cut(rocks: RocksDisk) -> None:
     rocks.logs.write([*writer.create(), *writer.append(10)])
     rocks.logs._store._db.delete(b"\x00\x00\x00\x01\x06" + (50).to_bytes(8, "big"))
     await rocks.restart()
-    (found,) = rocks.logs.recovered()
+    (found,) = rocks.logs.list_recovered()
     # Closing flushed the memtable; that the ends are in table files was not noted yet.
     assert (found.damage, found.log_end) == (None, 50)
     assert rocks.logs.floor(writer.log, Offset(99)) == writer.rows[4]
@@ -217,7 +217,7 @@ async def test_a_log_rewritten_under_a_later_epoch_is_not_damaged(rocks: RocksDi
     rocks.logs.write([DropSuffix(writer.log, Offset(30)), *again.append(2)])
     rocks.logs._keeper.note_synced(writer.log, Offset(100), 1)
     await rocks.restart()
-    (found,) = rocks.logs.recovered()
+    (found,) = rocks.logs.list_recovered()
     assert (found.damage, found.log_end) == (None, 50)
 
 
@@ -229,7 +229,7 @@ async def test_deleted_logs_leave_no_evidence(rocks: RocksDisk) -> None:
     await rocks.logs.lower_evidence([(writer.log, Offset(0), -1)])
     rocks.logs.write([DropLog(writer.log)])
     await rocks.restart()
-    assert rocks.logs.recovered() == []
+    assert rocks.logs.list_recovered() == []
     assert rocks.logs.report.damaged == ()
 
 

@@ -92,7 +92,7 @@ async def test_a_log_is_recovered_with_all_its_rows(disk: Disk) -> None:
     )
     await disk.logs.sync()
     logs = await disk.restart()
-    (found,) = logs.recovered()
+    (found,) = logs.list_recovered()
     assert found.log == writer.log
     assert found.state == state
     assert found.log_end == 50
@@ -117,7 +117,7 @@ async def test_a_cut_takes_the_fences_behind_it(disk: Disk, state_in_the_same_gr
     await disk.logs.sync()
     await disk.logs.lower_evidence([(writer.log, Offset(20), 1)])
     disk.logs.write([before, *cut] if state_in_the_same_group else cut)
-    (found,) = (await disk.restart()).recovered()
+    (found,) = (await disk.restart()).list_recovered()
     assert found.log_end == 20
     assert found.state.fences == (early,)
     assert found.state.fencing_token == 5
@@ -127,7 +127,7 @@ async def test_an_empty_log_ends_where_it_starts(disk: Disk) -> None:
     writer = Writer(disk.logs.new_log_id(), end=500)
     disk.logs.write(writer.create())
     logs = await disk.restart()
-    (found,) = logs.recovered()
+    (found,) = logs.list_recovered()
     assert (found.log_end, found.last_row, found.producers_at, found.producers) == (500, None, 500, ())
 
 
@@ -150,7 +150,7 @@ async def test_drop_prefix_takes_whole_segments_and_old_snapshots(disk: Disk, be
     disk.logs.write([PutState(writer.log, state), DropPrefix(writer.log, Offset(30), below)])
     assert [(disk.logs.producers_before(writer.log, Offset(at)) or (-1,))[0] for at in (29, 39)] == [-1, 30]
     assert [row.base_offset for row in disk.logs.index(writer.log, Offset(0), Offset(999))] == list(range(30, 100, 10))
-    (found,) = (await disk.restart()).recovered()
+    (found,) = (await disk.restart()).list_recovered()
     assert [row.base_offset for row in found.segments] == [30, 60]
     assert (found.producers_at, found.log_end) == (40, 100)
     with pytest.raises(StorageFailed, match="offset 0 "):
@@ -163,7 +163,7 @@ async def test_drop_prefix_keeps_the_newest_snapshot_at_or_below_the_start(disk:
     disk.logs.write(
         [PutState(writer.log, StateRow(partition(1), Offset(30), Offset(30))), DropPrefix(writer.log, Offset(30))]
     )
-    (found,) = (await disk.restart()).recovered()
+    (found,) = (await disk.restart()).list_recovered()
     assert (found.producers_at, found.producers) == (20, (producer(20),))
 
 
@@ -190,7 +190,7 @@ async def test_drop_prefix_of_everything_leaves_an_empty_log(disk: Disk) -> None
             DropPrefix(writer.log, Offset(50)),
         ]
     )
-    (found,) = (await disk.restart()).recovered()
+    (found,) = (await disk.restart()).list_recovered()
     assert (found.log_end, found.last_row) == (50, None)
     assert [row.base_offset for row in found.segments] == [50]
 
@@ -214,7 +214,7 @@ async def test_drop_suffix_truncates_together_with_the_new_rows(disk: Disk) -> N
     assert len(batch) == 4096
     assert list(disk.logs.index(writer.log, Offset(20), Offset(99))) == [writer.rows[2], again.rows[0]]
     assert await disk.logs.read(writer.log, again.rows) == [again.batches[30]]
-    (found,) = (await disk.restart()).recovered()
+    (found,) = (await disk.restart()).list_recovered()
     assert found.log_end == 40
     assert found.epochs == (EpochRow(1, Offset(0)), EpochRow(2, Offset(20)), EpochRow(9, Offset(30)))
     assert found.segments == (SegmentRow(Offset(0), 1),)
@@ -237,7 +237,7 @@ async def test_drops_see_what_their_own_group_wrote_before_them(disk: Disk) -> N
             DropSuffix(writer.log, Offset(50)),
         ]
     )
-    (found,) = (await disk.restart()).recovered()
+    (found,) = (await disk.restart()).list_recovered()
     assert (found.log_end, found.producers_at) == (50, 20)
     assert found.epochs == (EpochRow(1, Offset(0)),)
     assert found.segments == (SegmentRow(Offset(20), 2),)
@@ -249,16 +249,16 @@ async def test_drop_log_leaves_its_neighbours(disk: Disk) -> None:
     disk.logs.write([DropLog(writers[1].log)])
     assert disk.logs.floor(writers[1].log, Offset(10)) is None
     logs = await disk.restart()
-    assert [found.log for found in logs.recovered()] == [writers[0].log, writers[2].log]
+    assert [found.log for found in logs.list_recovered()] == [writers[0].log, writers[2].log]
     assert await logs.read(writers[2].log, writers[2].rows) == list(writers[2].batches.values())
 
 
 async def test_recovered_is_valid_until_the_first_write(disk: Disk) -> None:
     await started(disk)
     logs = await disk.restart()
-    assert len(logs.recovered()) == 1
+    assert len(logs.list_recovered()) == 1
     await started(disk)
-    assert logs.recovered() == []
+    assert logs.list_recovered() == []
 
 
 async def test_a_clean_shutdown_leaves_its_epoch_once(disk: Disk) -> None:
@@ -287,7 +287,7 @@ async def test_evidence_must_fall_before_rows_do(disk: Disk) -> None:
         disk.logs.write([DropLog(writer.log)])
     await disk.logs.lower_evidence([(writer.log, Offset(20), 1)])
     disk.logs.write([DropSuffix(writer.log, Offset(20))])
-    (found,) = (await disk.restart()).recovered()
+    (found,) = (await disk.restart()).list_recovered()
     assert (found.log_end, found.damage) == (20, None)
 
 
@@ -336,7 +336,7 @@ def aborted(last: int) -> AbortedRow:
 async def test_aborted_transactions_come_back_in_the_order_of_their_markers(disk: Disk) -> None:
     writer = await started(disk)
     disk.logs.write([PutAborted(writer.log, aborted(at)) for at in (40, 10, 20)])
-    (found,) = (await disk.restart()).recovered()
+    (found,) = (await disk.restart()).list_recovered()
     assert found.aborted == (aborted(10), aborted(20), aborted(40))
 
 
@@ -348,11 +348,11 @@ async def test_aborted_transactions_go_with_their_markers(disk: Disk) -> None:
     disk.logs.write(
         [PutState(writer.log, start), DropPrefix(writer.log, Offset(20)), DropSuffix(writer.log, Offset(40))]
     )
-    (found,) = (await disk.restart()).recovered()
+    (found,) = (await disk.restart()).list_recovered()
     assert found.aborted == (aborted(20), aborted(30))
     await disk.logs.lower_evidence([(writer.log, Offset(0), -1)])
     disk.logs.write([DropLog(writer.log)])
-    assert list((await disk.restart()).recovered()) == []
+    assert list((await disk.restart()).list_recovered()) == []
 
 
 async def test_open_and_ended_transactions_of_producers_come_back(disk: Disk) -> None:
@@ -364,5 +364,5 @@ async def test_open_and_ended_transactions_of_producers_come_back(disk: Disk) ->
         ProducerRow(8, 32_767, (), 79, committed=False),
     )
     disk.logs.write([PutProducers(writer.log, Offset(50), rows)])
-    (found,) = (await disk.restart()).recovered()
+    (found,) = (await disk.restart()).list_recovered()
     assert found.producers == rows

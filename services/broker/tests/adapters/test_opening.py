@@ -146,13 +146,13 @@ async def test_a_log_without_an_end_to_show_is_damaged_only_when_the_store_was_l
     image = whole.copy(tmp_path / "data")
     directory, logs = opened(image.path)
     log = logs.new_log_id()
-    logs._keeper.note_created(log, next(iter(logs.recovered())).state.partition)
+    logs._keeper.note_created(log, next(iter(logs.list_recovered())).state.partition)
     await logs.close(7)
     directory.close()
     if emptied:
         min((image.path / "db").glob("*.sst")).unlink()
     directory, logs = opened(image.path)
-    assert (log in {one.log for one in logs.recovered() if one.damage is not None}) is emptied
+    assert (log in {one.log for one in logs.list_recovered() if one.damage is not None}) is emptied
     await logs.close(None)
     directory.close()
 

@@ -131,7 +131,7 @@ async def test_reclaim_without_drops_does_nothing_and_closing_waits_for_one(rock
     await rocks.logs.reclaim()
     await rocks.logs.reclaim()
     await rocks.restart()
-    assert rocks.logs.recovered()[0].log_end == writer.end
+    assert rocks.logs.list_recovered()[0].log_end == writer.end
 
 
 async def compacted(rocks: RocksDisk, records: int, batch: int) -> CompactedLog:
@@ -180,7 +180,7 @@ async def test_a_little_that_is_dead_waits(rocks: RocksDisk) -> None:
     log = await compacted(rocks, 4_000, 200)
     await rocks.logs.reclaim()
     await rocks.logs.wait_until_reclaimed()
-    assert rocks.logs._store.stored_bytes() == 0, "nothing was flushed for it"
+    assert rocks.logs._store.count_stored_bytes() == 0, "nothing was flushed for it"
     assert await faults(rocks.logs, log.log, log.end, log.keys, tombstones=False) == []
 
 

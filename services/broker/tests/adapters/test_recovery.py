@@ -51,7 +51,7 @@ async def test_unsound_batches_at_the_tail_are_cut_one_by_one(rocks: RocksDisk, 
         batch[at] ^= 1
         rocks.logs.write([PutBatch(writer.log, row, bytes(batch))])
     logs = await rocks.restart()
-    (found,) = logs.recovered()
+    (found,) = logs.list_recovered()
     assert (found.log_end, found.last_row, found.damage) == (40, writer.rows[3], None)
     assert f"the batch at 40 is not sound: {reason}" in logs.report.cuts[0]
     assert logs.report.bytes_checked >= 3 * 4096
@@ -66,7 +66,7 @@ async def test_an_unsound_tail_that_was_promised_is_damage_and_keeps_its_rows(ro
     rocks.logs.note_synced(writer.log, Offset(60), 1)
     for _ in range(2):
         logs = await rocks.restart()
-        (found,) = logs.recovered()
+        (found,) = logs.list_recovered()
         assert found.damage is not None
         assert (found.damage.recovered_end, found.damage.evident_end, found.log_end) == (50, 60, 50)
         assert "checksum" in found.damage.reason
@@ -87,7 +87,7 @@ async def test_damage_outlives_clean_stops(rocks: RocksDisk, what: str) -> None:
         rocks.logs._store._db.delete(b"\x00\x00\x00\x01\x06" + at.to_bytes(8, "big"))
     for epoch in (None, 7, 8, None, 9):
         logs = await rocks.restart(clean_epoch=epoch)
-        (found,) = logs.recovered()
+        (found,) = logs.list_recovered()
         assert found.damage is not None, f"after a stop with {epoch}"
         assert (found.damage.recovered_end, found.log_end) == (end, end)
         assert logs.floor(writer.log, Offset(59)) == writer.rows[5], "kept for a human"
@@ -97,7 +97,7 @@ async def test_a_hole_at_the_start_leaves_nothing(rocks: RocksDisk) -> None:
     writer = Writer(rocks.logs.new_log_id())
     rocks.logs.write([*writer.create(), *writer.append(3)])
     rocks.logs._store._db.delete(b"\x00\x00\x00\x01\x06" + (0).to_bytes(8, "big"))
-    (found,) = (await rocks.restart()).recovered()
+    (found,) = (await rocks.restart()).list_recovered()
     assert (found.log_end, found.last_row) == (0, None)
     assert [row.base_offset for row in found.segments] == []
 
@@ -108,7 +108,7 @@ async def test_a_log_start_within_a_batch_is_no_hole(rocks: RocksDisk) -> None:
     rocks.logs.write([PutState(writer.log, StateRow(partition(1), Offset(14), Offset(14)))])
     logs = await rocks.restart()
     assert logs.report.cuts == ()
-    assert logs.recovered()[0].log_end == 30
+    assert logs.list_recovered()[0].log_end == 30
 
 
 async def test_overlapping_batches_are_cut(rocks: RocksDisk) -> None:
@@ -116,7 +116,7 @@ async def test_overlapping_batches_are_cut(rocks: RocksDisk) -> None:
     rocks.logs.write([*writer.create(), *writer.append(3)])
     stray = make_batch(25, 10)
     rocks.logs.write([PutBatch(writer.log, make_row(25, stray), stray)])
-    (found,) = (await rocks.restart()).recovered()
+    (found,) = (await rocks.restart()).list_recovered()
     assert (found.log_end, found.last_row) == (30, writer.rows[-1])
 
 
@@ -128,7 +128,7 @@ async def test_only_what_is_not_verified_is_walked_again(rocks: RocksDisk) -> No
     rocks.logs._store._db.delete(b"\x00\x00\x00\x01\x06" + (20).to_bytes(8, "big"))
     rocks.logs.write(writer.append(2, size=5000))
     logs = await rocks.restart()
-    assert (logs.report.cuts, logs.recovered()[0].log_end) == ((), 120)
+    assert (logs.report.cuts, logs.list_recovered()[0].log_end) == ((), 120)
     assert logs.report.bytes_checked == 5000, "the last batch; closing flushed, so there was no WAL to walk"
 
 
@@ -136,6 +136,6 @@ async def test_a_log_without_state_is_named_and_not_served(rocks: RocksDisk) -> 
     batch = make_batch(0, 10)
     rocks.logs.write([PutBatch(LogId(9), make_row(0, batch), batch)])
     logs = await rocks.restart()
-    assert logs.recovered() == []
+    assert logs.list_recovered() == []
     assert "log 9 has rows but no state" in logs.report.cuts[0]
     assert logs.new_log_id() == 10, "its rows must not become those of a new log"

@@ -48,7 +48,7 @@ async def test_damaged_logs_begin_anew_beside_sound_ones(whole: Image, tmp_path:
     flip(path, int(path.stat().st_size * share))
     directory = DataDirectory.open(image.path)
     logs = RocksDbLogs.open(directory, SMALL)
-    damaged = {one.log for one in logs.recovered() if one.damage is not None}
+    damaged = {one.log for one in logs.list_recovered() if one.damage is not None}
     assert damaged
     assert (image.path / "db.damaged" / path.name).exists()
     await logs.lower_evidence([(log, Offset(0), -1) for log in damaged])
@@ -103,7 +103,7 @@ async def test_a_batch_that_is_lost_is_found_when_it_is_read_and_its_log_begins_
     logs = RocksDbLogs.open(directory, SMALL)
     assert not logs.report.damaged, "nothing of it was read yet"
     lost = []
-    for one in logs.recovered():
+    for one in logs.list_recovered():
         try:
             await logs.read(one.log, list(logs.index(one.log, one.state.log_start, one.log_end)))
         except BytesLost:
@@ -115,13 +115,13 @@ async def test_a_batch_that_is_lost_is_found_when_it_is_read_and_its_log_begins_
     monkeypatch.setattr(rocksdb_rewrite, "_has_room", lambda _: room)
     directory = DataDirectory.open(image.path)
     logs = RocksDbLogs.open(directory, SMALL)
-    assert {one.log for one in logs.recovered() if one.damage is not None} == set(lost)
+    assert {one.log for one in logs.list_recovered() if one.damage is not None} == set(lost)
     await logs.lower_evidence([(log, Offset(0), -1) for log in lost])
     for log in lost:
         logs.write(anew(log))
         logs.write(Writer(log).append(5))
     await logs.sync()
-    for one in logs.recovered():
+    for one in logs.list_recovered():
         await logs.read(one.log, list(logs.index(one.log, one.state.log_start, one.log_end)))
     await logs.close(7)
     directory.close()
@@ -146,7 +146,7 @@ async def test_a_store_that_cannot_be_closed_after_a_compaction_failed_is_replac
     with monkeypatch.context() as patch:
         patch.setattr(RocksDbStore, "close", refused)
         logs = RocksDbLogs.open(directory, SMALL)
-    assert [one.log for one in logs.recovered() if one.damage is not None] == [1]
+    assert [one.log for one in logs.list_recovered() if one.damage is not None] == [1]
     await logs.close(None)
     directory.close()
     assert inspect(image.path).wrong == []

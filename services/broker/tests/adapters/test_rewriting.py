@@ -61,7 +61,7 @@ async def test_a_batch_that_was_replaced_is_read_as_it_is_now(disk: Disk, size: 
         assert logs.floor(writer.log, Offset(29)) == put.row
         found = await logs.read(writer.log, expected)
         assert found == [*list(writer.batches.values())[:2], put.batch, *list(writer.batches.values())[3:]]
-    assert disk.logs.recovered()[0].log_end == 60
+    assert disk.logs.list_recovered()[0].log_end == 60
 
 
 async def test_a_row_from_before_does_not_serve_the_batch_of_now(disk: Disk) -> None:
@@ -129,7 +129,7 @@ async def test_a_gap_grows(disk: Disk) -> None:
     disk.logs.write(gap_of_three(writer.log))
     disk.logs.write([rewrite(writer.log, 10, 50), DropBatch(writer.log, Offset(40))])
     disk.logs.write([rewrite(writer.log, 0, 50), DropBatch(writer.log, Offset(10))])
-    (found,) = (await disk.restart()).recovered()
+    (found,) = (await disk.restart()).list_recovered()
     assert found.log_end == 60
     assert [(row.base_offset, row.next_offset) for row in rows(disk.logs, writer.log)] == [(0, 50), (50, 60)]
 
@@ -141,7 +141,7 @@ async def test_a_log_that_ends_with_a_gap_ends_where_it_did(disk: Disk, clean_ep
     disk.logs.note_synced(writer.log, Offset(60), 1)
     disk.logs.write([rewrite(writer.log, 30, 60), *(DropBatch(writer.log, Offset(at)) for at in (40, 50))])
     logs = await disk.restart(clean_epoch)
-    (found,) = logs.recovered()
+    (found,) = logs.list_recovered()
     assert (found.log_end, found.damage, found.last_row) == (60, None, rows(logs, writer.log)[-1])
     logs.write(writer.append(1))
     assert [row.base_offset for row in rows(logs, writer.log)] == [0, 10, 20, 30, 60]
@@ -154,7 +154,7 @@ async def test_a_log_starts_within_a_gap(disk: Disk, start: int) -> None:
     state = StateRow(partition(1), Offset(start), Offset(60))
     disk.logs.write([PutState(writer.log, state), DropPrefix(writer.log, Offset(10))])
     logs = await disk.restart()
-    (found,) = logs.recovered()
+    (found,) = logs.list_recovered()
     assert (found.state.log_start, found.log_end, found.damage, logs.report.cuts) == (start, 60, None, ())
     assert [row.base_offset for row in rows(logs, writer.log)] == [10, 40, 50]
     holder = logs.floor(writer.log, Offset(start))
@@ -173,7 +173,7 @@ async def test_what_was_compacted_is_cut_at_both_ends(disk: Disk) -> None:
             DropPrefix(writer.log, Offset(40)),
         ]
     )
-    (found,) = (await disk.restart()).recovered()
+    (found,) = (await disk.restart()).list_recovered()
     assert (found.log_end, found.damage) == (70, None)
     assert [row.base_offset for row in rows(disk.logs, writer.log)] == [40, 50, 60]
 
@@ -183,7 +183,7 @@ async def test_the_row_of_an_aborted_transaction_goes(disk: Disk) -> None:
     there = [AbortedRow(7, Offset(at), Offset(at + 5), Offset(at + 6)) for at in (0, 10, 20)]
     disk.logs.write([PutAborted(writer.log, row) for row in there])
     disk.logs.write([DropAborted(writer.log, Offset(15)), DropAborted(writer.log, Offset(99))])
-    (found,) = (await disk.restart()).recovered()
+    (found,) = (await disk.restart()).list_recovered()
     assert found.aborted == (there[0], there[2])
 
 
@@ -193,7 +193,7 @@ async def test_how_far_and_when_a_log_was_compacted_comes_back(disk: Disk) -> No
     state = StateRow(partition(1), Offset(0), Offset(60), (), Offset(40), points)
     sealed = SegmentRow(Offset(0), 1, 2, Offset(40), 777, 0, 40)
     disk.logs.write([PutSegment(writer.log, sealed), PutState(writer.log, state)])
-    (found,) = (await disk.restart()).recovered()
+    (found,) = (await disk.restart()).list_recovered()
     assert found.state == state
     assert found.segments == (sealed,)
 
@@ -207,7 +207,7 @@ async def test_what_is_rewritten_says_nothing_of_how_far_a_log_is_on_disk(disk: 
     disk.logs.write([rewrite(writer.log, 0, 10, 300, 1), PutIndex(writer.log, writer.rows[1])])
     disk.logs.note_synced(writer.log, Offset(60), 1)
     disk.logs.write([DropSuffix(writer.log, Offset(20))])
-    (found,) = (await disk.restart()).recovered()
+    (found,) = (await disk.restart()).list_recovered()
     assert (found.log_end, found.damage) == (20, None)
 
 
@@ -219,7 +219,7 @@ async def test_a_log_that_is_compacted_can_be_deleted(disk: Disk) -> None:
     disk.logs.write([rewrite(writer.log, 0, 10, 300, 1)])
     disk.logs.note_synced(writer.log, Offset(60), 1)
     disk.logs.write([DropLog(writer.log)])
-    (found,) = (await disk.restart()).recovered()
+    (found,) = (await disk.restart()).list_recovered()
     assert (found.log, found.log_end) == (other.log, 60)
 
 
@@ -243,7 +243,7 @@ async def test_a_flush_after_rewriting_raises_the_evidence_to_the_end(rocks: Roc
     rocks.logs._store.flush()
     rocks.logs._keeper.tick()
     assert evidence(rocks, writer.log) == (60, 60)
-    (found,) = (await rocks.restart(clean_epoch=3)).recovered()
+    (found,) = (await rocks.restart(clean_epoch=3)).list_recovered()
     assert (found.log_end, found.damage) == (60, None)
 
 
@@ -256,12 +256,12 @@ async def test_the_last_verified_batch_may_be_rewritten(rocks: RocksDisk) -> Non
     rocks.logs.write([put])
     for epoch in (None, 2, None):
         logs = await rocks.restart(epoch)
-        (found,) = logs.recovered()
+        (found,) = logs.list_recovered()
         assert (found.log_end, found.last_row, found.damage, logs.report.cuts) == (60, put.row, None, ())
     rocks.logs.write([rewrite(writer.log, 40, 60), DropBatch(writer.log, Offset(50))])
     rocks.logs.write(writer.append(1))
     logs = await rocks.restart()
-    assert (logs.recovered()[0].log_end, logs.report.cuts) == (70, ())
+    assert (logs.list_recovered()[0].log_end, logs.report.cuts) == (70, ())
 
 
 async def test_a_gap_over_where_a_log_is_verified_is_no_hole(rocks: RocksDisk) -> None:
@@ -269,7 +269,7 @@ async def test_a_gap_over_where_a_log_is_verified_is_no_hole(rocks: RocksDisk) -
     rocks.logs._keeper.note_flushed([(writer.log, Offset(30), 1)])
     rocks.logs.write([rewrite(writer.log, 0, 50), *(DropBatch(writer.log, Offset(at)) for at in (10, 20, 30, 40))])
     logs = await rocks.restart()
-    (found,) = logs.recovered()
+    (found,) = logs.list_recovered()
     assert (found.log_end, found.damage, logs.report.cuts) == (60, None, ())
 
 
@@ -280,7 +280,7 @@ async def test_an_unsound_gap_at_the_end_is_told(rocks: RocksDisk) -> None:
     rocks.logs.write([PutBatch(writer.log, put.row, wrong), *(DropBatch(writer.log, Offset(at)) for at in (40, 50))])
     await rocks.logs.sync()
     rocks.logs.note_synced(writer.log, Offset(60), 1)
-    (found,) = (await rocks.restart()).recovered()
+    (found,) = (await rocks.restart()).list_recovered()
     assert found.damage is not None
     assert (found.damage.recovered_end, found.damage.evident_end) == (30, 60)
     assert "checksum" in found.damage.reason
@@ -291,7 +291,7 @@ async def test_rewriting_a_damaged_log_leaves_what_is_kept_of_it(rocks: RocksDis
     await rocks.logs.sync()
     rocks.logs.note_synced(writer.log, Offset(60), 1)
     rocks.logs._store._db.delete(b"\x00\x00\x00\x01\x06" + (40).to_bytes(8, "big"))
-    (found,) = (await rocks.restart()).recovered()
+    (found,) = (await rocks.restart()).list_recovered()
     assert found.damage is not None
     assert found.log_end == 40
     sealed = SegmentRow(Offset(0), 1, 2, Offset(40), 777, 0, 40)

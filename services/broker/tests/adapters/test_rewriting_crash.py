@@ -28,7 +28,7 @@ async def problems(path: Path, synced: int) -> list[str]:
     directory = DataDirectory.open(path)
     logs = RocksDbLogs.open(directory, SMALL)
     try:
-        (found,) = logs.recovered()
+        (found,) = logs.list_recovered()
         wrong = await faults(logs, found.log, found.log_end, KEYS)
         sizes = {row.base_offset: row.size for row in found.segments if row.sealed_at_ms is not None}
         for row in logs.index(found.log, Offset(0), found.log_end):
@@ -128,7 +128,7 @@ async def test_a_pass_that_was_cut_off_is_done_anew(tmp_path: Path, monkeypatch:
     directory = DataDirectory.open(tmp_path / "live")
     logs = RocksDbLogs.open(directory, SMALL)
     again = CompactedLog(logs, LogId(log.log), KEYS, segment_bytes=60_000)
-    again.resume(logs.recovered()[0])
+    again.resume(logs.list_recovered()[0])
     before = again.cleaned_to
     await again.clean()
     assert again.cleaned_to > before
@@ -173,7 +173,7 @@ async def test_a_flipped_bit_in_what_was_compacted_is_never_served(
     directory = DataDirectory.open(tmp_path / "copy")
     logs = RocksDbLogs.open(directory, SMALL)
     try:
-        (found,) = logs.recovered()
+        (found,) = logs.list_recovered()
         with suppress(BytesLost):  # found
             assert found.damage is not None or await faults(logs, found.log, end, KEYS) == []
     finally:

@@ -165,7 +165,7 @@ def test_a_setting_that_had_no_effect_is_found(tmp_path: Path) -> None:
     options = rocksdb_store._rocks_options(TINY)
     options.set_compression_type(DBCompressionType.lz4())
     Rdict(str(tmp_path / "db"), options).close()
-    wrong = rocksdb_store.wrong_options(tmp_path / "db", rocksdb_store._expected_options(TINY))
+    wrong = rocksdb_store.wrong_options(tmp_path / "db", rocksdb_store._list_expected_options(TINY))
     assert wrong == ["compression is kLZ4Compression instead of kNoCompression"]
 
 
@@ -173,7 +173,7 @@ def test_settings_of_a_store_that_is_there_come_from_its_options_file_unless_giv
     RocksDbStore(tmp_path / "db", TINY).close()
     other = StoreOptions(memtable_bytes=2 << 20, memtables_max=3, blob_file_bytes=2 << 20)
     Rdict(str(tmp_path / "db"), rocksdb_store._rocks_options(other)).close()
-    wrong = rocksdb_store.wrong_options(tmp_path / "db", rocksdb_store._expected_options(other))
+    wrong = rocksdb_store.wrong_options(tmp_path / "db", rocksdb_store._list_expected_options(other))
     assert "write_buffer_size is 1048576 instead of 2097152" in wrong, "fixed in this rocksdict?"
 
 

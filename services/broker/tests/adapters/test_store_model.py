@@ -242,7 +242,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert logs.report.damaged == ()
         assert logs.report.cuts == ()
         assert logs.read_token() == (3 if clean else None)
-        found = {one.log: one for one in logs.recovered()}
+        found = {one.log: one for one in logs.list_recovered()}
         assert found.keys() == self.models.keys()
         for log, model in self.models.items():
             one = found[log]

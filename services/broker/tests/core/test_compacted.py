@@ -98,7 +98,7 @@ class Log:
 
     def reopened(self) -> Partition:
         store = self.store.reopen()
-        [found] = store.recovered()
+        [found] = store.list_recovered()
         return restore(store, found, CONFIG, NOW_MS)
 
 
@@ -243,7 +243,7 @@ def test_what_was_recovered_is_never_clean_beyond_its_end() -> None:
     state = StateRow(ID, Offset(0), Offset(0), (), Offset(9), (CleanPoint(Offset(9), 5),))
     log = Log(0)
     segments = log.core.segments
-    core = Partition.recovered(state, log.core.log, CONFIG, segments, Offset(4), (), log.core.producers)
+    core = Partition.recover(state, log.core.log, CONFIG, segments, Offset(4), (), log.core.producers)
     assert (core.cleaned_to, core.clean_points) == (4, (CleanPoint(Offset(4), 5),))
     assert SegmentRow(Offset(0), NOW_MS) == segments.active
     assert AbortedRow(1, Offset(0), Offset(1), Offset(2)) not in core.aborted.rows()

@@ -201,7 +201,7 @@ class One:
 
     def reopened(self) -> Partition:
         store = self.store.reopen()
-        [found] = store.recovered()
+        [found] = store.list_recovered()
         return restore(store, found, CONFIG, NOW_MS)
 
 

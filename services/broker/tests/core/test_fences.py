@@ -254,7 +254,7 @@ def test_the_token_is_the_largest_in_the_log_after_any_cut_and_restart(script: l
                 del log.tokens[end:]
                 rows = [EpochRow(epoch - 1, Offset(0))]
                 segments = Segments.fresh(Offset(0), NOW_MS)
-                log.core = Partition.recovered(log.state, LOG, CONFIG, segments, end, rows, Producers())
+                log.core = Partition.recover(log.state, LOG, CONFIG, segments, end, rows, Producers())
                 log.keep([log.core.state()])
         assert log.core.fences.token == log.truth()
         log.core.handle(elected(epoch))

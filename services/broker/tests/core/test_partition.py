@@ -291,7 +291,7 @@ def test_a_checkpoint_writes_only_what_changed() -> None:
 def test_a_recovered_log_is_committed_once_it_is_led() -> None:
     state = StateRow(ID, Offset(2), Offset(4))
     segments = Segments.fresh(Offset(0), NOW_MS)
-    partition = Partition.recovered(state, LOG, CONFIG, segments, Offset(9), [EpochRow(1, Offset(0))], Producers())
+    partition = Partition.recover(state, LOG, CONFIG, segments, Offset(9), [EpochRow(1, Offset(0))], Producers())
     assert (partition.log_start, partition.high_watermark, partition.log_end) == (2, 4, 9)
     assert partition.leader_epoch is None
     assert partition.handle(elected(2)) == [PutEpoch(LOG, EpochRow(2, Offset(9))), ShowUpTo(Offset(9), Offset(4))]
@@ -300,7 +300,7 @@ def test_a_recovered_log_is_committed_once_it_is_led() -> None:
 def test_a_leader_epoch_below_the_logs_own_is_not_taken() -> None:
     state = StateRow(ID, Offset(0), Offset(0))
     segments = Segments.fresh(Offset(0), NOW_MS)
-    partition = Partition.recovered(state, LOG, CONFIG, segments, Offset(0), [EpochRow(7, Offset(0))], Producers())
+    partition = Partition.recover(state, LOG, CONFIG, segments, Offset(0), [EpochRow(7, Offset(0))], Producers())
     assert partition.handle(elected(6)) == []
     assert partition.leader_epoch is None
 

@@ -274,7 +274,7 @@ class RetentionMachine(RuleBasedStateMachine):
         """Everything that was written is there again."""
         self.write(self.core.handle(CheckpointAsked()))
         self.store = self.store.reopen()
-        [found] = self.store.recovered()
+        [found] = self.store.list_recovered()
         self.core = restore(self.store, found, TopicConfig.effective(self.model.config, {}), self.now)
         self.lead()
         self.model.forget_what_is_gone()
@@ -296,7 +296,7 @@ class RetentionMachine(RuleBasedStateMachine):
     def check_a_crash_now(self) -> None:
         """It would find the same start, and the same segments."""
         again = self.store.reopen()
-        [found] = again.recovered()
+        [found] = again.list_recovered()
         assert found.state.log_start == self.core.log_start
         assert found.log_end == self.core.log_end
         known = restore(again, found, self.core.config, self.now)

@@ -131,7 +131,7 @@ def test_records_without_time_are_not_old_before_their_segment_is_sealed() -> No
 def test_a_recovered_log_goes_on_where_it_was() -> None:
     segments, end = build([Piece(10, 5), Piece(20, 7)])
     rows = [*segments.sealed, SegmentRow(Offset(1), 0)]
-    again = Segments.recovered(rows, None, end, 99)
+    again = Segments.recover(rows, None, end, 99)
     assert again.active.size == 0
     assert again.sealed == segments.sealed
 

@@ -52,7 +52,7 @@ class Model:
         end = Offset(len(records))
         state = StateRow(ID, Offset(min(start, end)), Offset(0))
         segments = Segments.fresh(Offset(0), NOW_MS)
-        return Model(Partition.recovered(state, LOG, CONFIG, segments, end, rows, Producers()), records)
+        return Model(Partition.recover(state, LOG, CONFIG, segments, end, rows, Producers()), records)
 
     def append(self, epoch: int, count: int) -> None:
         self.core.begin_epoch(epoch)

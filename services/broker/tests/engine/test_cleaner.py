@@ -171,7 +171,7 @@ async def test_after_each_step_every_key_is_there(monkeypatch: pytest.MonkeyPatc
             write(writes)
             written.append(writes)
             copy = store.reopen()
-            [found] = copy.recovered()
+            [found] = copy.list_recovered()
             core = restore(copy, found, log(engine).core.config, engine.clock.now_ms())
             rows = list(copy.index(found.log, Offset(0), found.log_end))
             ends = [row.next_offset for row in rows]

@@ -127,7 +127,7 @@ async def test_a_log_is_deleted_by_order_only_and_confirmed_after_it_is_gone(eng
     await engine.settle()
     assert len(engine.broker.replicas) == 0
     assert engine.cluster.confirmed == [topic_id_of("t")]
-    assert engine.store.reopen().recovered() == []
+    assert engine.store.reopen().list_recovered() == []
 
 
 async def test_a_deletion_of_what_was_never_here_is_confirmed_too(engine: Engine) -> None:
@@ -185,9 +185,9 @@ async def test_a_damaged_log_never_leads_until_the_loss_was_accepted() -> None:
     again = store.reopen()
     damage = Damage(before, Offset(3), Offset(9), "the disk lied")
     again._recovered = [
-        replace(log, damage=damage) if log.state.partition == before else log for log in again.recovered()
+        replace(log, damage=damage) if log.state.partition == before else log for log in again.list_recovered()
     ]
-    damaged = next(log.log for log in again.recovered() if log.damage is not None)
+    damaged = next(log.log for log in again.list_recovered() if log.damage is not None)
     again._evidence[damaged] = Offset(9)
     async with running_engine(store=again) as engine:
         [result] = await engine.produce(batch_of(1))
@@ -212,7 +212,7 @@ async def test_a_damaged_log_that_cannot_be_read_stops_no_broker_and_is_not_writ
     again = store.reopen()
     damage = Damage(hurt.id, Offset(3), Offset(9), "its rows are not readable")
     again._recovered = [
-        replace(log, damage=damage) if log.state.partition == hurt.id else log for log in again.recovered()
+        replace(log, damage=damage) if log.state.partition == hurt.id else log for log in again.list_recovered()
     ]
     floor, writes = again.floor, list[LogWrite]()
 

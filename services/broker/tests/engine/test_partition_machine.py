@@ -188,7 +188,7 @@ class PartitionMachine(RuleBasedStateMachine):
         before = self.core
         self.waiting.clear()
         self.store = self.store.reopen()
-        [log] = self.store.recovered()
+        [log] = self.store.list_recovered()
         assert log.damage is None
         self.core = restore(self.store, log, CONFIG, self.now)
         assert (self.core.log_start, self.core.log_end) == (before.log_start, before.log_end)

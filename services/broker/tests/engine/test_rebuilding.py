@@ -74,7 +74,7 @@ async def test_a_cut_after_a_trim_takes_only_what_was_sent_behind_it(log: Log, s
     await log.cut(7)
     if restarts:
         log.store = log.store.reopen()
-        (found,) = log.store.recovered()
+        (found,) = log.store.list_recovered()
         log.core = restore(log.store, found, CONFIG, NOW_MS)
     assert log.core.log_end == 7
     assert log.knows(EARLY, 3)

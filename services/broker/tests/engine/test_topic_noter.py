@@ -146,7 +146,7 @@ async def test_a_disk_that_refuses_stops_the_broker_and_nothing_is_acknowledged_
         assert engine.tasks.failure is engine.notes.failure
         assert engine.broker.loop.failure is engine.notes.failure
         assert [
-            one for one in engine.store.reopen().recovered() if one.state.partition.topic_id != topic_id_of("t")
+            one for one in engine.store.reopen().list_recovered() if one.state.partition.topic_id != topic_id_of("t")
         ] == []
 
 
@@ -256,7 +256,7 @@ async def test_damaged_logs_are_told_and_those_being_deleted_are_not() -> None:
     hurt = PartitionId(topic_id_of("t"), 0)
     store._recovered = [
         replace(log, damage=Damage(hurt, Offset(4), Offset(9), "the disk lied")) if log.state.partition == hurt else log
-        for log in store.recovered()
+        for log in store.list_recovered()
     ]
     async with running_engine(store=store, notes=notes, image=None) as engine:
         logs = await held(engine.broker)

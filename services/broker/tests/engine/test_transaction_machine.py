@@ -258,7 +258,7 @@ class TransactionMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.store = self.store.reopen()
-        [log] = self.store.recovered()
+        [log] = self.store.list_recovered()
         self.core = restore(self.store, log, CONFIG, self.now)
         self.epoch += 1
 

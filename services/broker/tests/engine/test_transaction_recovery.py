@@ -41,7 +41,7 @@ class Log:
 
     def restart(self, config: TopicConfig = CONFIG) -> None:
         self.store = self.store.reopen()
-        [found] = self.store.recovered()
+        [found] = self.store.list_recovered()
         self.core = restore(self.store, found, config, NOW_MS + 50_000)
 
 

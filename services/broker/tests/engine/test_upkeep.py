@@ -219,7 +219,7 @@ async def test_a_restart_after_a_clean_end_replays_nothing() -> None:
             await engine.produce(batch_of(1, producer_id=3, epoch=0, sequence=number))
         await engine.broker.checkpoint()
     again = store.reopen()
-    assert [log.producers_at for log in again.recovered() if log.state.partition == T0] == [5]
+    assert [log.producers_at for log in again.list_recovered() if log.state.partition == T0] == [5]
     async with running_engine(store=again) as engine:
         [known] = await engine.produce(batch_of(1, producer_id=3, epoch=0, sequence=4))
         assert known.base_offset == 4

@@ -12,7 +12,7 @@ def deletions_at_once() -> None:
     """A deletion goes with the first compaction, whatever delete.retention.ms says."""
     from headrace_broker.core.compaction import rules
 
-    rules.passed_below = lambda points, now_ms, retention_ms: max(point.end for point in points)
+    rules.find_passed_end = lambda points, now_ms, retention_ms: max(point.end for point in points)
 
 
 def aborted_count() -> None:

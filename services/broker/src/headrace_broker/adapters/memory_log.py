@@ -185,7 +185,7 @@ class MemoryLogs:
         """Write groups that a loss of power may take."""
         return len(self._unsynced)
 
-    def recovered(self) -> Sequence[RecoveredLog]:
+    def list_recovered(self) -> Sequence[RecoveredLog]:
         return self._recovered
 
     def new_log_id(self) -> LogId:

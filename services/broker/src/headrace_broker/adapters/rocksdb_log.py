@@ -166,7 +166,7 @@ class RocksDbLogs:
 
     # --- writing ----------------------------------------------------------------------------------------------
 
-    def recovered(self) -> Sequence[RecoveredLog]:
+    def list_recovered(self) -> Sequence[RecoveredLog]:
         return self._recovered
 
     def new_log_id(self) -> LogId:

@@ -149,7 +149,7 @@ class Reclaimer:
             return taken
 
     def _reclaim(self, noted: _Noted) -> None:
-        stored, held = self._store.stored_bytes(), self._store.memtable_bytes()
+        stored, held = self._store.count_stored_bytes(), self._store.memtable_bytes()
         large = held >= max(DEAD_BYTES_MIN, stored * UNFLUSHED_SHARE_MAX)
         if noted.flush or (large and 2 * held < self._store.free_bytes()):
             self._store.flush()
@@ -160,7 +160,7 @@ class Reclaimer:
                 self._noted.dead += noted.dead
             rewritten = set()
         self._compact(noted.dropped, rewritten)
-        self._due_from = max(DEAD_BYTES_MIN, int(self._store.stored_bytes() * DUE_SHARE_MAX))
+        self._due_from = max(DEAD_BYTES_MIN, int(self._store.count_stored_bytes() * DUE_SHARE_MAX))
 
     def _compact(self, dropped: _Dropped, rewritten: set[LogId]) -> None:
         gone = {log for log, start in dropped.items() if start is None}

@@ -95,7 +95,7 @@ def _rocks_options(sizes: StoreOptions) -> Options:
     return options
 
 
-def _expected_options(sizes: StoreOptions) -> dict[str, str]:
+def _list_expected_options(sizes: StoreOptions) -> dict[str, str]:
     """What must stand in the OPTIONS file; rocksdict says nothing when a setting had no effect."""
     return {
         "wal_recovery_mode": "kPointInTimeRecovery",
@@ -150,7 +150,7 @@ class RocksDbStore:
             options = _rocks_options(sizes)
             # Without the second, rocksdict takes the column family's settings from the OPTIONS file on disk.
             self._db = Rdict(str(path), options, column_families={"default": options}, access_type=access)
-        wrong = [] if read_only else wrong_options(path, _expected_options(sizes))
+        wrong = [] if read_only else wrong_options(path, _list_expected_options(sizes))
         assert not wrong, f"RocksDB did not take its options: {'; '.join(wrong)}"
         # Multi-get takes its read options from the handle only, so blobs get a handle of their own.
         unchecked = ReadOptions()
@@ -290,7 +290,7 @@ class RocksDbStore:
                 }
             )
 
-    def stored_bytes(self) -> int:
+    def count_stored_bytes(self) -> int:
         """Bytes of table and blob files."""
         with map_errors("reading a property"):
             return int(self._db.property_int_value("rocksdb.live-sst-files-size") or 0) + self.blob_bytes()[0]

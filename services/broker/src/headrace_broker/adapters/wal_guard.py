@@ -197,7 +197,7 @@ def _guard_wals(wals: list[tuple[int, Path]], first_max: int, cut: Path, result:
 def _walk(path: Path, number: int, expected: int | None, first_max: int) -> tuple[int, int | None, Fault | None]:
     """End of the sound part, the number of the write that comes next (None: not known), and the fault."""
     sound = 0
-    with _mapped_file(path) as data:
+    with _map_file(path) as data:
         for found in records(data, number):
             if isinstance(found, Fault):
                 return sound, expected, found
@@ -214,7 +214,7 @@ def _walk(path: Path, number: int, expected: int | None, first_max: int) -> tupl
 
 
 def _first_sequence(number: int, path: Path) -> int | None:
-    with _mapped_file(path) as data:
+    with _map_file(path) as data:
         for found in records(data, number):
             if isinstance(found, Record) and len(found.head) == _BATCH_HEAD.size:
                 sequence: int = _BATCH_HEAD.unpack(found.head)[0]
@@ -223,7 +223,7 @@ def _first_sequence(number: int, path: Path) -> int | None:
 
 
 @contextmanager
-def _mapped_file(path: Path) -> Iterator[memoryview]:
+def _map_file(path: Path) -> Iterator[memoryview]:
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
             yield memoryview(b"")

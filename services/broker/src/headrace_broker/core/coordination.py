@@ -37,7 +37,7 @@ def coordinator_of(kind: ShardKind, key: str, image: ClusterImage) -> FoundCoord
     if topic is None:
         missing = f"topic {INTERNAL_TOPICS[kind]} does not exist yet; try again in a moment"
         return FoundCoordinator(key, error=CoordinatorNotAvailable(missing))
-    number = partition_for(_hashed(kind, key).encode(), topic.partition_count)
+    number = partition_for(_choose_hash_key(kind, key).encode(), topic.partition_count)
     shard = image.shards.get(ShardKey(kind, number))
     owner, epoch = (NO_NODE, 0) if shard is None else (shard.owner, shard.epoch)
     node = image.nodes.get(NodeKey(Role.COORDINATOR, owner))
@@ -46,7 +46,7 @@ def coordinator_of(kind: ShardKind, key: str, image: ClusterImage) -> FoundCoord
     return FoundCoordinator(key, number, epoch, node)
 
 
-def _hashed(kind: ShardKind, key: str) -> str:
+def _choose_hash_key(kind: ShardKind, key: str) -> str:
     """What decides the shard: a transactional id "owner/suffix" lives where its owner does."""
     return key.partition("/")[0] if kind is ShardKind.TRANSACTIONS else key
 

@@ -116,7 +116,7 @@ class Leadership:
                 end = follower.written_end
         return end
 
-    def copied_below(self, now_ms: float, away_ms: float) -> Offset:
+    def find_copied_end(self, now_ms: float, away_ms: float) -> Offset:
         """What every follower holds of the log, but for those that have said nothing for ``away_ms``."""
         ends = (one.log_end for one in self.followers.values() if now_ms - one.heard_ms < away_ms)
         return min(ends, default=EVERYWHERE)

@@ -92,7 +92,7 @@ class Partition(LocalLog):
         return fresh, [fresh.state(), PutSegment(log, segments.active)]
 
     @staticmethod
-    def recovered(
+    def recover(
         state: StateRow,
         log: LogId,
         config: TopicConfig,
@@ -223,7 +223,7 @@ class Partition(LocalLog):
         removes what its leader has removed. ``now_ms`` is monotonic.
         """
         if self.leading is not None:
-            return self.leading.copied_below(now_ms, away_ms)
+            return self.leading.find_copied_end(now_ms, away_ms)
         return self.forgotten_to if self.following is None else max(self.forgotten_to, self.copies.leader_forgotten_to)
 
     # --- leading ------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ class _Believed:
     doubted_since_ms: float = 0.0
     """Monotonic."""
 
-    def expected(self, monotonic_ms: float) -> int:
+    def predict(self, monotonic_ms: float) -> int:
         """What the wall clock would say without a jump."""
         return self.wall_ms + int(monotonic_ms - self.monotonic_ms)
 
@@ -40,7 +40,7 @@ class _Believed:
 
     def doubt(self, wall_ms: int, monotonic_ms: float) -> int:
         """The expected time, or ``wall_ms`` once it has stood for long enough."""
-        expected = self.expected(monotonic_ms)
+        expected = self.predict(monotonic_ms)
         off = wall_ms - expected
         if self.doubted_ms == 0 or abs(off - self.doubted_ms) > DRIFT_MS_MAX:  # another jump is doubted anew
             self.doubted_ms, self.doubted_since_ms = off, monotonic_ms
@@ -60,7 +60,7 @@ class RetentionClock:
 
     def now(self, wall_ms: int, monotonic_ms: float) -> int:
         """Never later than the wall clock, nor than what has passed says. One that goes back is followed at once."""
-        if wall_ms - self._believed.expected(monotonic_ms) <= DRIFT_MS_MAX:
+        if wall_ms - self._believed.predict(monotonic_ms) <= DRIFT_MS_MAX:
             return self._believed.believe(wall_ms, monotonic_ms)
         return self._believed.doubt(wall_ms, monotonic_ms)
 
@@ -73,6 +73,6 @@ class StampClock:
 
     def now(self, wall_ms: int, monotonic_ms: float) -> int:
         """Never earlier than the wall clock. One that goes ahead is followed at once."""
-        if self._believed.expected(monotonic_ms) - wall_ms <= DRIFT_MS_MAX:
+        if self._believed.predict(monotonic_ms) - wall_ms <= DRIFT_MS_MAX:
             return self._believed.believe(wall_ms, monotonic_ms)
         return self._believed.doubt(wall_ms, monotonic_ms)

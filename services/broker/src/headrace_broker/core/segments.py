@@ -35,7 +35,7 @@ class Segments:
         return Segments([], SegmentRow(base, now_ms), roll_jitter)
 
     @staticmethod
-    def recovered(
+    def recover(
         rows: Sequence[SegmentRow], last: IndexRow | None, end: Offset, now_ms: int, roll_jitter: float = 0.0
     ) -> Segments:
         """From what is stored; the active one's size and timestamps come from the log's last batch."""

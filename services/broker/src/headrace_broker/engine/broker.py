@@ -26,7 +26,7 @@ from headrace_broker.engine.describing import KnownProducers, describe_producers
 from headrace_broker.engine.enrolments import Enrolments
 from headrace_broker.engine.fetch import Fetches
 from headrace_broker.engine.image_applier import ImageApplier
-from headrace_broker.engine.inventory import Page, last_written, list_pages
+from headrace_broker.engine.inventory import Page, find_last_written, list_pages
 from headrace_broker.engine.markers import Markers
 from headrace_broker.engine.offsets import Offsets
 from headrace_broker.engine.produce import ProduceSession
@@ -142,7 +142,7 @@ class Broker:
         self._clock = clock
         self._tasks = tasks
         self._started = False
-        self.follower.adopt(store.recovered())
+        self.follower.adopt(store.list_recovered())
 
     @property
     def report(self) -> RecoveryReport:
@@ -328,7 +328,7 @@ class Broker:
             raise Rejected(f"the request names {len(partitions)} partitions; {TRIMS_PER_REQUEST_MAX} is the most")
         found = [self.replicas.get(partition) for partition in dict.fromkeys(partitions)]
         return [
-            (one.id, *last_written(one))
+            (one.id, *find_last_written(one))
             for one in found
             if one is not None and one.damage is None and one.standing is not Standing.DELETING
         ]

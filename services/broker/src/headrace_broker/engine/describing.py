@@ -53,7 +53,7 @@ def oldest_ms(log: LocalLog) -> int | None:
     )
 
 
-def stored_bytes(log: LocalLog) -> int:
+def count_stored_bytes(log: LocalLog) -> int:
     """Bytes of its batches, with what was trimmed of the first segment while something of that is left."""
     return 0 if log.log_start == log.log_end else log.segments.size
 
@@ -68,7 +68,7 @@ def topic_gauges(replicas: Replicas, now_ms: int) -> list[TopicGauges]:
     bytes_of: dict[str, int] = {}
     oldest_of: dict[str, int] = {}
     for one in replicas.all():
-        bytes_of[one.topic] = bytes_of.get(one.topic, 0) + stored_bytes(one.core)
+        bytes_of[one.topic] = bytes_of.get(one.topic, 0) + count_stored_bytes(one.core)
         oldest = oldest_ms(one.core)
         if oldest is not None:
             oldest_of[one.topic] = min(oldest, oldest_of.get(one.topic, oldest))

@@ -356,9 +356,9 @@ def restore(
     producers = Producers(log.producers)
     ended += producers.replay(rows, now_ms)
     producers.forget_above(config.producer_ids_max)
-    segments = Segments.recovered(log.segments, log.last_row, log.log_end, now_ms, roll_jitter)
+    segments = Segments.recover(log.segments, log.last_row, log.log_end, now_ms, roll_jitter)
     segments.drop_below(log.state.log_start)
-    core = Partition.recovered(log.state, log.log, config, segments, log.log_end, log.epochs, producers, first_batch)
+    core = Partition.recover(log.state, log.log, config, segments, log.log_end, log.epochs, producers, first_batch)
     core.with_transactions(log.aborted, ended)
     core.snapshot_bytes = sum(row.size for row in rows)  # one that holds the log start is in no snapshot either
     return core

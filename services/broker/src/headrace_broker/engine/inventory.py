@@ -46,7 +46,7 @@ class Page:
         return len(self.topics) + len(self.logs)
 
 
-def last_written(replica: Replica) -> tuple[int, Offset]:
+def find_last_written(replica: Replica) -> tuple[int, Offset]:
     """Epoch of the last record that is down by the flush policy, and the offset after it: what elections compare."""
     core = replica.core
     return core.epochs.epoch_at(Offset(core.written_end - 1)), core.written_end
@@ -98,6 +98,6 @@ def _list_held(replicas: Replicas, topic_noter: TopicNoter, topics: Sequence[Top
 
 def _log(replica: Replica) -> HeldLog:
     core = replica.core
-    last_epoch, end = last_written(replica)
+    last_epoch, end = find_last_written(replica)
     token = core.fences.token if core.fences.token >= 0 else None
     return HeldLog(replica.id, last_epoch, end, replica.damage is not None, core.epochs.latest, token)

@@ -21,7 +21,7 @@ def rebuild(store: LogStore, log: LocalLog, end: Offset, now_ms: int) -> Rebuilt
     if kept and kept[-1].end_offset is not None and kept[-1].end_offset > end:
         open_again = kept.pop()
         kept.append(SegmentRow(open_again.base_offset, open_again.created_at_ms))
-    segments = Segments.recovered(kept, last, end, now_ms, log.segments.roll_jitter)
+    segments = Segments.recover(kept, last, end, now_ms, log.segments.roll_jitter)
     return Rebuilt(producers, segments, sum(row.size for row in since))
 
 

@@ -8,7 +8,7 @@ from headrace_broker.core.recovered import RecoveryReport
 from headrace_broker.core.rows import SegmentRow
 from headrace_broker.core.topic_notes import TopicNote
 from headrace_broker.engine.cleaner import Compaction
-from headrace_broker.engine.describing import oldest_ms, stored_bytes
+from headrace_broker.engine.describing import count_stored_bytes, oldest_ms
 from headrace_broker.engine.inventory import Page
 from headrace_broker.engine.replicas import ACCEPT_LOSS, Replica, Standing
 from headrace_broker.engine.scrubber import Scrub
@@ -49,7 +49,7 @@ def log_description(
         log_start_offset=core.log_start,
         log_end_offset=core.log_end,
         high_watermark=core.high_watermark,
-        size_bytes=stored_bytes(core),
+        size_bytes=count_stored_bytes(core),
         leader_epoch=core.epochs.latest,
         segments=[_segment(row, core.log_start, core.log_end) for row in segments or ()],
         note=note,

@@ -3,16 +3,16 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace_broker.core.compaction.clean_points import POINTS_MAX, CleanPoint, add_point, passed_below
+from headrace_broker.core.compaction.clean_points import POINTS_MAX, CleanPoint, add_point, find_passed_end
 from headrace_common.core.ids import Offset
 
 POINT = CleanPoint(Offset(10), 1000)
 
 
 def test_an_offset_has_passed_once_the_retention_is_over() -> None:
-    assert passed_below((), 5000, 0) == 0
-    assert passed_below((POINT,), 1099, 100) == 0
-    assert passed_below((POINT,), 1100, 100) == 10
+    assert find_passed_end((), 5000, 0) == 0
+    assert find_passed_end((POINT,), 1099, 100) == 0
+    assert find_passed_end((POINT,), 1100, 100) == 10
 
 
 def test_a_compaction_that_got_nowhere_changes_nothing() -> None:
@@ -41,7 +41,9 @@ def test_never_early_and_never_many(compactions: list[tuple[int, int]], retentio
         assert len(points) <= POINTS_MAX
         assert list(points) == sorted(points)
         for later_ms in (now_ms, now_ms + retention_ms // 2, now_ms + retention_ms):
-            assert passed_below(points, later_ms, retention_ms) <= passed_below(tuple(truth), later_ms, retention_ms)
+            assert find_passed_end(points, later_ms, retention_ms) <= find_passed_end(
+                tuple(truth), later_ms, retention_ms
+            )
 
 
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=100), st.integers(1, 1000))
@@ -58,4 +60,4 @@ def test_not_much_later_than_they_must(waits: list[int], retention_ms: int) -> N
             at_ms += waited
             if at_ms <= due_ms:
                 passed = each
-        assert passed_below(points, now_ms, retention_ms) >= passed
+        assert find_passed_end(points, now_ms, retention_ms) >= passed

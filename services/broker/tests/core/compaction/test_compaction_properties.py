@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_broker.core.compaction import cleaning
-from headrace_broker.core.compaction.clean_points import CleanPoint, passed_below
+from headrace_broker.core.compaction.clean_points import CleanPoint, find_passed_end
 from headrace_broker.core.compaction.offset_map import OffsetMap
 from headrace_broker.core.producers import Producers
 from headrace_broker.core.rows import ProducerRow
@@ -125,7 +125,7 @@ def compact(world: World, model: Model, op: dict[str, Any]) -> None:
     for base, batch in before.batches.items():
         if base >= end:
             assert (world.disk.batches[base], world.disk.index[base].size) == (batch, len(batch))
-    horizon = passed_below((*points, CleanPoint(end, world.now_ms)), world.now_ms, op["retention_ms"])
+    horizon = find_passed_end((*points, CleanPoint(end, world.now_ms)), world.now_ms, op["retention_ms"])
     model.compact(world, end, horizon)
     assert world.disk.records() == model.records
     check_clean_stays(world, op["retention_ms"])

@@ -18,7 +18,7 @@ _PARTS: Final = 8
 """Points are at least this part of the retention apart: a deletion stays at most so much longer than it must."""
 
 
-def passed_below(points: tuple[CleanPoint, ...], now_ms: int, retention_ms: int) -> Offset:
+def find_passed_end(points: tuple[CleanPoint, ...], now_ms: int, retention_ms: int) -> Offset:
     """Everything below was compacted ``retention_ms`` ago or earlier."""
     return max((point.end for point in points if point.at_ms + retention_ms <= now_ms), default=Offset(0))
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from headrace_broker.core.compaction.clean_points import passed_below
+from headrace_broker.core.compaction.clean_points import find_passed_end
 from headrace_broker.core.local_log import LocalLog
 from headrace_broker.core.rows import MARKER_BITS, TRANSACTIONAL_BIT, AbortedRow, CleanPoint, IndexRow
 from headrace_common.core.ids import Offset
@@ -87,7 +87,7 @@ def rules_of(
     """
     producers = log.producers.snapshot()
     fences = [row.offset for row in log.fences.rows() if row.offset < end]
-    passed = passed_below((*points, CleanPoint(end, now_ms)), now_ms, delete_retention_ms)
+    passed = find_passed_end((*points, CleanPoint(end, now_ms)), now_ms, delete_retention_ms)
     return Rules(
         now_ms=now_ms,
         delete_retention_ms=delete_retention_ms,
