@@ -20,6 +20,7 @@ from headrace_common.core.errors import (
     ErrorCode,
     HeadraceError,
     NetworkFailed,
+    NotCoordinator,
     UnknownOutcome,
     error_for,
 )
@@ -107,16 +108,21 @@ class Coordination:
         """The lists of all coordinators that have shards, at once; ``ms_max``: how long one may take."""
         if not await self.any_shards():
             return Said({}, ())
-        owners, unanswered = _owners(self._cluster.image, self._kind)
+        before = self._cluster.image
+        owners, unanswered = _owners(before, self._kind)
         asked = sorted(set(owners.values()))
         said = dict(zip(asked, await asyncio.gather(*(self._listed(c, ask, ms_max) for c in asked)), strict=True))
+        now = await self._cluster.caught_up(min(ms_max, _IMAGE_WAIT_MS))
         for shard, owner in owners.items():
-            answer = said[owner]
+            answer, key = said[owner], ShardKey(self._kind, shard)
             if isinstance(answer, HeadraceError):
                 unanswered.append(Unanswered(shard, owner, answer))
             elif shard in answer.loading:
                 text = f"coordinator {owner} still reads shard {shard}; ask again in a moment"
                 unanswered.append(Unanswered(shard, owner, CoordinatorLoading(text)))
+            elif now.shards.get(key) != before.shards.get(key):  # who was asked may have let go of it before
+                text = f"shard {shard} has moved away from coordinator {owner}; ask again in a moment"
+                unanswered.append(Unanswered(shard, owner, NotCoordinator(text)))
         unanswered.sort(key=lambda u: u.shard)
         lists = {c: answer for c, answer in said.items() if not isinstance(answer, HeadraceError)}
         return Said(lists, tuple(unanswered))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
+from headrace_common.core.errors import CoordinatorLoading
 from headrace_common.core.ids import NodeId
 from headrace_common.core.image import INTERNAL_TOPICS, ClusterImage, Shard, ShardKey, ShardKind
 from headrace_common.runtime.logs import logger
@@ -61,5 +62,12 @@ class KeptShards(Generic[H]):
             host.stop()
 
     def loading(self) -> list[int]:
-        """Shards that are this node's, and not served yet."""
+        """
+        Shards that are this node's, and not served yet.
+
+        Raises:
+            CoordinatorLoading: no image has come yet, so it is not known which are.
+        """
+        if self._settled is None:
+            raise CoordinatorLoading("this coordinator has not heard yet which shards it has; ask again in a moment")
         return sorted(n for n, host in self.hosts.items() if host.phase in {Phase.LOADING, Phase.FAILED})
