@@ -308,6 +308,9 @@ async def test_a_leader_that_lost_a_batch_which_others_have_stops_to_copy_the_lo
         assert isinstance((await trio.fetch(ONE)).error, StorageFailed)
         await stopped(trio, ONE)
         assert store.distrusted == [log]
+        await trio.restart(ONE)
+        await until(lambda: trio.brokers[ONE].damaged == () and trio.all_in_sync())
+        assert await trio.stored(ONE) == await trio.stored(TWO)
 
 
 async def test_a_leader_whose_index_cannot_be_read_stops_to_copy_the_log_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,6 +362,9 @@ async def test_a_leader_that_lost_a_batch_and_is_needed_has_another_lead_until_i
         await trio.restart(THREE)
         await stopped(trio, ONE)
         assert store.distrusted == [log]
+        await trio.restart(ONE)
+        await until(lambda: trio.brokers[ONE].damaged == () and trio.all_in_sync())
+        assert await trio.stored(ONE) == await trio.stored(TWO)
 
 
 # --- one engine -------------------------------------------------------------------------------------------------------

@@ -169,6 +169,8 @@ class MemoryLogs:
         other._next_log_id = self._next_log_id
         other._recovered = [_recover(log, kept) for log, kept in sorted(logs.items()) if kept.state is not None]
         other.report = replace(other.report, logs=len(other._recovered))
+        for log in [one.log for one in other._recovered if one.log in self.distrusted]:
+            other.damage(log, Offset(0))
         return other
 
     def damage(self, log: LogId, end: Offset) -> None:
