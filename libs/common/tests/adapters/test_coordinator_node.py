@@ -3,61 +3,87 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
-from libs.common.tests.kit.fake_controller import FakeController
 
 from headrace_common.adapters.controller_client import ControllerClient, Registration
 from headrace_common.core.errors import CoordinatorNotAvailable
-from headrace_common.core.ids import NO_NODE, Endpoint, NodeId
-from headrace_common.core.image import ClusterImage, Node, NodeKey, Role, ShardKey, ShardKind
+from headrace_common.core.ids import NO_NODE, Endpoint
+from headrace_common.core.image import Node, NodeKey, Role, ShardKind
 from headrace_common.runtime.clock import SystemClock
+from headrace_common.runtime.node_tokens import open_tokens
+from headrace_common.runtime.service import ServerConfig
 from headrace_common.runtime.tasks import TaskRunner
-from headrace_proto.v1 import cluster_pb2
+from headrace_lab.cluster import Cluster
+from headrace_lab.heartbeat import HeartbeatTask
+from headrace_lab.nodes import address
+from headrace_lab.testing import lab
 
-NODE = Node(NodeKey(Role.COORDINATOR, NodeId(5)), Endpoint("127.0.0.1", 9600), b"c" * 16, -1)
+SEED = 7
+SESSION_S = 10.0
 
 
-async def owned(client: ControllerClient, numbers: set[int]) -> ClusterImage:
+@asynccontextmanager
+async def opened(cluster: Cluster, role: Role, number: int) -> AsyncIterator[ControllerClient]:
+    """The tie of one more node, which is in the test."""
+    clock = SystemClock()
+    tokens = open_tokens(ServerConfig(node_token_file=cluster.token), clock)
+    async with (
+        TaskRunner() as tasks,
+        ControllerClient.open(
+            [address("controller-1")],
+            role=role,
+            id=number,
+            clock=clock,
+            tasks=tasks,
+            tokens=tokens,
+            beats=HeartbeatTask,
+        ) as client,
+    ):
+        yield client
+
+
+async def wait_for_shards(client: ControllerClient, owners: set[int]) -> None:
+    """Until all shards are theirs."""
     async for image in client.images():
-        if {s.key.number for s in image.shards.values() if s.owner == client.key.id} == numbers:
-            return image
-    raise AssertionError("images never end")
+        if image.shards and {shard.owner for shard in image.shards.values()} == owners:
+            return
+
+
+async def join(client: ControllerClient) -> None:
+    """As a coordinator."""
+    node = Node(NodeKey(Role.COORDINATOR, client.key.id), Endpoint("127.0.0.1", 9600), bytes([client.key.id]) * 16, -1)
+    registered = await client.register(Registration(node))
+    await client.wait_until_unfenced()
+    async for image in client.images():
+        if client.key in image.nodes and not image.nodes[client.key].fenced:
+            assert image.nodes[client.key].epoch == registered.epoch
+            return
 
 
 async def test_it_registers_gets_shards_and_leaves() -> None:
-    async with FakeController().serve() as fake, TaskRunner() as tasks:
-        assert fake.endpoint is not None
-        opened = ControllerClient.open([fake.endpoint], role=Role.COORDINATOR, id=5, clock=SystemClock(), tasks=tasks)
-        async with opened as client, asyncio.timeout(20):
-            registered = await client.register(Registration(NODE))
-            await client.wait_until_unfenced()
-            assert fake.registrations[0].node.role == cluster_pb2.COORDINATOR
-            assert client.image.nodes[client.key].epoch == registered.epoch
-            revision = await client.ensure_internal_topic(ShardKind.GROUPS)
-            image = await owned(client, set())
-            assert image.revision >= revision or fake.image.revision >= revision
-            fake.give_shards(5, range(2))
-            image = await owned(client, {0, 1})
-            assert image.shards[ShardKey(ShardKind.GROUPS, 0)].epoch == 2
-            fake.give_shards(NO_NODE, [0])
-            await owned(client, {1})
-            fake.may_shut_down = False
-            leaving = asyncio.create_task(client.leave(15_000))
-            while not (await fake.until_beat()).want_shutdown:
-                pass
-            assert not leaving.done()
-            fake.give_shards(NO_NODE)
-            fake.may_shut_down = True
-            assert await leaving
+    async with lab(SEED, coordinators=0) as cluster, opened(cluster, Role.COORDINATOR, 5) as five:
+        await join(five)
+        revision = await five.ensure_internal_topic(ShardKind.GROUPS)
+        await wait_for_shards(five, {5})
+        assert five.image.revision >= revision
+        assert {shard.epoch for shard in five.image.shards.values()} == {1}
+        async with opened(cluster, Role.COORDINATOR, 6) as six:
+            await join(six)
+            await wait_for_shards(five, {5, 6})
+            assert await six.leave(15_000)
+            await wait_for_shards(five, {5})
+        assert await five.leave(15_000)
+        await wait_for_shards(five, {NO_NODE})
 
 
 async def test_what_keeps_the_topic_from_being_made_is_told_after_the_time_given() -> None:
-    async with FakeController().serve() as fake, TaskRunner() as tasks:
-        assert fake.endpoint is not None
-        fake.refusals["EnsureInternalTopic"] = [CoordinatorNotAvailable("1 of 3 have joined")] * 1_000
-        opened = ControllerClient.open([fake.endpoint], role=Role.BROKER, id=1, clock=SystemClock(), tasks=tasks)
-        async with opened as client:
-            with pytest.raises(CoordinatorNotAvailable, match="1 of 3"):
-                await client.ensure_internal_topic(ShardKind.GROUPS, timeout_ms=300)
-        assert fake.calls.count("EnsureInternalTopic") >= 2
+    async with lab(SEED, coordinators=0) as cluster, opened(cluster, Role.COORDINATOR, 5) as client:
+        cluster.kill(broker=1)
+        await asyncio.sleep(SESSION_S)
+        began_ms = SystemClock().monotonic_ms()
+        with pytest.raises(CoordinatorNotAvailable, match="0 of 1"):
+            await client.ensure_internal_topic(ShardKind.GROUPS, timeout_ms=300)
+        assert 50 <= SystemClock().monotonic_ms() - began_ms <= 300, "it was asked again, as long as there was time"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -11,22 +11,18 @@ from typing import Any
 from typing_extensions import override
 
 from headrace_common.core.errors import HeadraceError, NotController, NotRegistered, StaleBrokerEpoch
-from headrace_common.core.ids import NO_NODE, Endpoint, NodeId, PartitionId, TopicId
+from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId
 from headrace_common.core.image import (
     EMPTY_IMAGE,
-    INTERNAL_TOPICS,
     ActiveController,
     ClusterImage,
     ImageDelta,
     Node,
     NodeKey,
     Partition,
-    Shard,
-    ShardKey,
-    ShardKind,
     Topic,
 )
-from headrace_common.rpc.convert import node_from_proto, node_key_from_proto, shard_kind_from_proto
+from headrace_common.rpc.convert import node_from_proto, node_key_from_proto
 from headrace_common.rpc.convert_delta import delta_to_proto
 from headrace_common.runtime.service import GrpcService, ServerConfig
 from headrace_proto.v1 import cluster_pb2
@@ -41,8 +37,7 @@ class FakeController(ControllerServicer):
     Registers whoever comes, unfences who has seen its registration, and sends every change to all watchers.
 
     A test steers it: ``active``, ``refusals`` (errors to raise, per RPC name, first in first out), ``put_topic``,
-    ``put_internal_topic``, ``give_shards``, ``change``, ``break_streams``; and looks at ``beats`` and ``calls``.
-    Shards change owners only by ``give_shards``, whatever coordinators do.
+    ``change``, ``break_streams``; and looks at ``beats`` and ``calls``.
     """
 
     def __init__(self, cluster_id: str = "test-cluster") -> None:
@@ -60,7 +55,6 @@ class FakeController(ControllerServicer):
         self._next_epoch = 1
         self._next_producer_id = 1_000
         self._watchers: set[asyncio.Queue[cluster_pb2.MetadataUpdate | None]] = set()
-        self._held: list[ImageDelta] | None = None
         self._changed = asyncio.Event()
 
     @asynccontextmanager
@@ -91,21 +85,8 @@ class FakeController(ControllerServicer):
 
     def send(self, delta: ImageDelta) -> None:
         """Send any delta, also a wrong one, without applying it."""
-        if self._held is not None:
-            self._held.append(delta)
-            return
         for watcher in self._watchers:
             watcher.put_nowait(delta_to_proto(delta))
-
-    def hold_updates(self) -> None:
-        """Send nothing more to watchers, as when a stream is slower than the answers to heartbeats."""
-        self._held = []
-
-    def release_updates(self) -> None:
-        """Send what was held back, and all that comes."""
-        held, self._held = self._held or [], None
-        for delta in held:
-            self.send(delta)
 
     def put_topic(self, name: str, partitions: int, leader: int = 1, configs: dict[str, str] | None = None) -> Topic:
         """A topic whose partitions are all led by one broker."""
@@ -118,25 +99,6 @@ class FakeController(ControllerServicer):
         )
         self.change(topics=(topic,), partitions=parts)
         return topic
-
-    def put_internal_topic(
-        self, kind: ShardKind = ShardKind.GROUPS, partitions: int = 4, leader: int = 1, owner: NodeId = NO_NODE
-    ) -> Topic:
-        """The internal topic of ``kind``, led by one broker, its shards with one owner (epoch 1)."""
-        name = INTERNAL_TOPICS[kind]
-        topic = replace(self.put_topic(name, partitions, leader, {"cleanup.policy": "compact"}), internal=True)
-        self.change(topics=(topic,))
-        self.give_shards(owner, range(partitions), kind)
-        return topic
-
-    def give_shards(
-        self, owner: int, numbers: Iterable[int] | None = None, kind: ShardKind = ShardKind.GROUPS
-    ) -> ClusterImage:
-        """Make ``owner`` the owner of these shards, or of all there are, with the next epoch of each."""
-        held = self.image.shards
-        keys = [k for k in held if k.kind is kind] if numbers is None else [ShardKey(kind, n) for n in numbers]
-        given = [Shard(k, NodeId(owner), held[k].epoch + 1 if k in held else 1) for k in keys]
-        return self.change(shards=tuple(given))
 
     def break_streams(self) -> None:
         """End all watch streams, as a controller that restarts does."""
@@ -219,18 +181,6 @@ class FakeController(ControllerServicer):
         first = self._next_producer_id
         self._next_producer_id += 1_000
         return pb.AllocateProducerIdsResponse(first_id=first, count=1_000)
-
-    @override
-    async def EnsureInternalTopic(
-        self, request: pb.EnsureInternalTopicRequest, context: Context
-    ) -> pb.EnsureInternalTopicResponse:
-        """Makes it with ``put_internal_topic``, its shards without an owner, unless it is there."""
-        self._entered("EnsureInternalTopic")
-        self._something_happened()
-        kind = shard_kind_from_proto(request.kind)
-        if self.image.topic(INTERNAL_TOPICS[kind]) is None:
-            self.put_internal_topic(kind)
-        return pb.EnsureInternalTopicResponse(revision=self.image.revision)
 
     @override
     async def ConfirmDeletions(
