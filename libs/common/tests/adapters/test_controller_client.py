@@ -1,403 +1,217 @@
-"""The node's tie to its controllers, over real gRPC, against controllers in memory that misbehave on demand."""
+"""A node's tie to its controllers: to those of a cluster in the lab."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from libs.common.tests.kit.fake_controller import FakeController
+from libs.common.tests.kit.lab_node import open_tie, wait_for_image
 
-from headrace_common.adapters.controller_calls import ControllerCalls
 from headrace_common.adapters.controller_client import ControllerClient, Registration
 from headrace_common.adapters.controller_route import ControllerRoute
-from headrace_common.core.errors import (
-    DuplicateRegistration,
-    InconsistentClusterId,
-    MetadataUnavailable,
-    NetworkFailed,
-    NotRegistered,
-    RequestTimedOut,
-    UnsupportedVersion,
-)
-from headrace_common.core.features import OWNER_TIMES, too_old
+from headrace_common.core.errors import DuplicateRegistration, InconsistentClusterId, UnsupportedVersion
+from headrace_common.core.features import OWNER_TIMES
 from headrace_common.core.ids import Endpoint, NodeId
-from headrace_common.core.image import ClusterImage, ImageDelta, Node, NodeKey, Role
+from headrace_common.core.image import Node, NodeKey, Role
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.tasks import TaskRunner
-from headrace_proto.v1 import controller_pb2 as pb
+from headrace_lab.cluster import Cluster
+from headrace_lab.nodes import address
+from headrace_lab.testing import lab
 
-KEY = NodeKey(Role.BROKER, NodeId(1))
-NODE = Node(KEY, Endpoint("127.0.0.1", 9292), b"i" * 16, -1)
-DEAD = Endpoint("127.0.0.1", 1)
+SEED = 7
+SESSION_S = 20.0
+"""After which a node that is not heard of any more is fenced."""
+KEY = NodeKey(Role.BROKER, NodeId(2))
+NODE = Node(KEY, Endpoint("127.0.0.1", 9292), b"i" * 16, -1, feature_level_max=9)
+NOBODY = Endpoint("nobody.localhost", 1)
 
 
 @asynccontextmanager
-async def opened(*bootstrap: Endpoint) -> AsyncIterator[ControllerClient]:
-    async with (
-        TaskRunner() as tasks,
-        ControllerClient.open(bootstrap, role=Role.BROKER, id=1, clock=SystemClock(), tasks=tasks) as client,
-    ):
-        yield client
+async def opened(*bootstrap: Endpoint) -> AsyncIterator[tuple[Cluster, ControllerClient]]:
+    """A cluster of broker 1, and the tie of another."""
+    async with lab(SEED, coordinators=0) as cluster, open_tie(cluster, Role.BROKER, 2, *bootstrap) as client:
+        yield cluster, client
 
 
-@pytest.fixture
-async def controller() -> AsyncIterator[FakeController]:
-    async with FakeController().serve() as fake:
-        yield fake
+async def join(client: ControllerClient) -> None:
+    """It takes part when this returns."""
+    await client.register(Registration(NODE))
+    await client.wait_until_unfenced()
 
 
-def at(fake: FakeController) -> Endpoint:
-    assert fake.endpoint is not None
-    return fake.endpoint
+async def create(cluster: Cluster, name: str, *replicas: int) -> None:
+    """A topic of one partition."""
+    async with cluster.admin() as admin:
+        await admin.create_topic(name, assignments=[list(replicas or (1,))])
 
 
-async def image_where(client: ControllerClient, condition: Callable[[ClusterImage], bool]) -> ClusterImage:
-    async for image in client.images():
-        if condition(image):
-            return image
-    raise AssertionError("images never end")
-
-
-async def test_registers_is_unfenced_and_follows(controller: FakeController) -> None:
-    async with opened(at(controller)) as client:
+async def test_registers_is_unfenced_and_follows() -> None:
+    async with opened() as (cluster, client):
         registered = await client.register(Registration(NODE))
-        assert (registered.cluster_id, registered.epoch) == ("test-cluster", 1)
         await client.wait_until_unfenced()
-        controller.put_topic("t", 3)
-        image = await image_where(client, lambda i: "t" in i.topic_ids)
-        assert image == controller.image
+        await create(cluster, "t", 2)
+        image = await wait_for_image(client, lambda i: "t" in i.topic_ids)
+        assert (image.cluster_id, image.nodes[KEY].epoch) == (registered.cluster_id, registered.epoch)
         assert client.image is image
 
 
-async def test_stays_fenced_until_storage_is_ready(controller: FakeController) -> None:
-    async with opened(at(controller)) as client:
+async def test_stays_fenced_until_storage_is_ready() -> None:
+    async with opened() as (_, client):
         await client.register(Registration(NODE), want_fenced=True)
-        assert (await controller.until_beat(2)).want_fenced
+        await asyncio.sleep(SESSION_S)
         assert client.fenced
+        assert client.image.nodes[KEY].fenced
         client.want_unfenced()
         await client.wait_until_unfenced()
 
 
-async def test_a_standby_points_to_the_active_controller(controller: FakeController) -> None:
-    standby = FakeController()
-    standby.active, standby.hint = False, str(at(controller))
-    async with standby.serve(), opened(at(standby)) as client:
-        await client.register(Registration(NODE))
-        assert controller.calls[0] == "RegisterNode"
-        await controller.until_beat()
+async def test_a_standby_points_to_the_active_controller() -> None:
+    async with lab(SEED, coordinators=0, controllers=2) as cluster:
+        async with open_tie(cluster, Role.BROKER, 3) as client:
+            active = (await wait_for_image(client, lambda i: i.active_controller is not None)).active_controller
+        assert active is not None
+        async with open_tie(cluster, Role.BROKER, 2, address(f"controller-{3 - active.id}")) as client:
+            await join(client)
 
 
-async def test_it_follows_who_answers_heartbeats(controller: FakeController) -> None:
-    """A standby that is cut off from the store keeps its stream open and says nothing."""
-    silent = FakeController()
-    silent.active, silent.hint = False, str(at(controller))
-    async with silent.serve(), opened(at(silent)) as client:
-        silent.image = replace(silent.image, active_controller=None)
-        await silent.until_called("WatchMetadata", 1)
-        await client.register(Registration(NODE))
-        await image_where(client, lambda i: KEY in i.nodes)
-        controller.put_topic("news", 1)
-        assert await image_where(client, lambda i: "news" in i.topic_ids) == controller.image
-
-
-async def test_a_dead_bootstrap_entry_is_passed_over(controller: FakeController) -> None:
-    async with opened(DEAD, at(controller)) as client:
-        await client.register(Registration(NODE))
-        await image_where(client, lambda i: KEY in i.nodes)
+async def test_a_dead_bootstrap_entry_is_passed_over() -> None:
+    async with opened(NOBODY, address("controller-1")) as (_, client):
+        await join(client)
 
 
 async def test_registration_waits_until_a_controller_answers() -> None:
-    fake = FakeController()
-    async with fake.serve():
-        endpoint = at(fake)
-    async with opened(endpoint) as client:
+    async with opened() as (cluster, client):
+        cluster.kill(controller=1)
         joining = asyncio.ensure_future(client.register(Registration(NODE)))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(60)
         assert not joining.done()
-        async with fake.serve(endpoint.port):
-            assert (await joining).epoch == 1
+        cluster.restart(controller=1)
+        assert (await joining).epoch > 0
 
 
-async def test_registration_and_heartbeats_tell_the_highest_feature_level(controller: FakeController) -> None:
-    async with opened(at(controller)) as client:
-        await client.register(Registration(replace(NODE, feature_level_max=3)))
-        assert controller.registrations[0].node.feature_level_max == 3
-        assert (await controller.until_beat()).feature_level_max == 3
+async def test_a_busy_controller_is_asked_again() -> None:
+    async with opened() as (cluster, client):
+        cluster.store.reachable = False
+        joining = asyncio.ensure_future(client.register(Registration(NODE)))
+        await asyncio.sleep(5)
+        assert not joining.done()
+        cluster.store.reachable = True
+        await joining
 
 
-async def test_a_node_below_the_clusters_level_is_refused_at_once(controller: FakeController) -> None:
-    controller.refusals["RegisterNode"] = [too_old("broker-1", 0, 1)]
-    async with opened(at(controller)) as client:
+async def test_the_image_follows_the_feature_level_and_a_node_below_it_is_refused_at_once() -> None:
+    async with opened() as (_, client):
+        image = await wait_for_image(client, lambda i: i.feature_level > 0)
+        assert image.has(OWNER_TIMES)
         with pytest.raises(UnsupportedVersion, match="start the newer version again"):
-            await client.register(Registration(NODE))
-    assert controller.calls.count("RegisterNode") == 1
+            await client.register(Registration(replace(NODE, feature_level_max=0)))
 
 
-async def test_the_image_follows_the_feature_level(controller: FakeController) -> None:
-    async with opened(at(controller)) as client:
-        controller.change(feature_level=1)
-        assert (await image_where(client, lambda i: i.feature_level == 1)).has(OWNER_TIMES)
-
-
-async def test_data_of_another_cluster_is_refused_at_once(controller: FakeController) -> None:
-    controller.refusals["RegisterNode"] = [InconsistentClusterId("the data belongs to cluster x")]
-    async with opened(at(controller)) as client:
+async def test_data_of_another_cluster_is_refused_at_once() -> None:
+    async with opened() as (_, client):
         with pytest.raises(InconsistentClusterId):
             await client.register(Registration(NODE, cluster_id="x"))
-    assert controller.calls.count("RegisterNode") == 1
 
 
-async def test_a_busy_controller_is_asked_again(controller: FakeController) -> None:
-    controller.refusals["RegisterNode"] = [MetadataUnavailable("etcd is away")] * 2
-    async with opened(at(controller)) as client:
-        await client.register(Registration(NODE))
-    assert controller.calls.count("RegisterNode") == 3
-
-
-async def test_a_forgotten_node_registers_again_as_the_same_process(controller: FakeController) -> None:
-    async with opened(at(controller)) as client:
-        await client.register(Registration(NODE))
-        await client.wait_until_unfenced()
-        controller.change(removed_nodes=(KEY,))
-        await image_where(client, lambda i: KEY in i.nodes and i.nodes[KEY].epoch == 2)
-        await client.wait_until_unfenced()
-        assert client.registered is not None
-        assert client.registered.epoch == 2
-    assert controller.registrations[1].previous_epoch == 1
-    assert controller.registrations[1].cluster_id == "test-cluster"
-    assert controller.registrations[1].node.incarnation == b"i" * 16
-
-
-async def test_each_registration_claims_what_is_known_then(controller: FakeController) -> None:
-    known = (3, 1005)
-    async with opened(at(controller)) as client:
-        await client.register(Registration(NODE, claims=lambda: known))
-        await client.wait_until_unfenced()
-        known = (4, 2999)
-        controller.change(removed_nodes=(KEY,))
-        await image_where(client, lambda i: KEY in i.nodes and i.nodes[KEY].epoch == 2)
-    claims = [(r.max_leader_epoch, r.max_producer_id) for r in controller.registrations]
-    assert claims == [(3, 1005), (4, 2999)]
-
-
-async def test_a_stale_epoch_without_another_process_registers_again(controller: FakeController) -> None:
-    async with opened(at(controller)) as client:
-        await client.register(Registration(NODE))
-        await client.wait_until_unfenced()
-        own = controller.image.nodes[KEY]
-        controller.change(nodes=(replace(own, epoch=own.epoch + 1, incarnation=own.incarnation),))
-        await image_where(client, lambda i: KEY in i.nodes and i.nodes[KEY].epoch > own.epoch)
-        while len(controller.registrations) < 2:
-            await controller.until_beat()
-
-
-async def test_another_process_with_this_id_stops_this_one(controller: FakeController) -> None:
+async def test_another_process_with_this_id_stops_this_one() -> None:
     async with (
+        lab(SEED, coordinators=0) as cluster,
         TaskRunner() as tasks,
-        ControllerClient.open([at(controller)], role=Role.BROKER, id=1, clock=SystemClock(), tasks=tasks) as client,
+        open_tie(cluster, Role.BROKER, 2, tasks=tasks) as client,
     ):
-        await client.register(Registration(NODE))
-        await client.wait_until_unfenced()
-        other = replace(controller.image.nodes[KEY], epoch=99, incarnation=b"o" * 16)
-        controller.change(nodes=(other,))
-        await tasks.failed.wait()
+        await join(client)
+        cluster.cut("test", "controller-1")
+        other = asyncio.get_running_loop().create_task(take_over(cluster), context=cluster.lab.node("other").context)
+        await asyncio.sleep(SESSION_S)
+        assert not other.done()
+        assert tasks.failure is None
+        cluster.heal()
+        async with asyncio.timeout(60):
+            await tasks.failed.wait()
         assert isinstance(tasks.failure, DuplicateRegistration)
 
 
-async def test_a_broken_stream_is_taken_up_again(controller: FakeController) -> None:
-    async with opened(at(controller)) as client:
-        await image_where(client, lambda i: i.revision > 0)
-        controller.break_streams()
-        controller.put_topic("later", 1)
-        assert await image_where(client, lambda i: "later" in i.topic_ids) == controller.image
-
-
-async def test_a_gap_is_answered_with_a_new_snapshot(controller: FakeController) -> None:
-    async with opened(at(controller)) as client:
-        image = await image_where(client, lambda i: i.revision > 0)
-        controller.send(ImageDelta(image.incarnation, image.revision + 5, image.revision + 6, image.cluster_id))
-        controller.put_topic("after-gap", 1)
-        assert await image_where(client, lambda i: "after-gap" in i.topic_ids) == controller.image
-
-
-async def test_an_older_image_changes_nothing(controller: FakeController) -> None:
-    async with opened(at(controller)) as client:
-        controller.put_topic("kept", 1)
-        held = await image_where(client, lambda i: "kept" in i.topic_ids)
-        controller.image = replace(controller.image, revision=1, topics={}, topic_ids={}, partitions={})
-        controller.break_streams()
-        await controller.until_called("WatchMetadata", 4)
-        assert client.image is held
-
-
-async def test_a_slow_reader_gets_the_newest_only(controller: FakeController) -> None:
-    async with opened(at(controller)) as client:
-        images = client.images()
-        await anext(images)
-        for n in range(20):
-            controller.put_topic(f"t{n}", 1)
-        await image_where(client, lambda i: len(i.topics) == 20)
-        assert len((await anext(images)).topics) == 20
-
-
-async def test_heartbeats_go_on_while_the_event_loop_is_busy() -> None:
-    """The client's loop is blocked in this thread; the controller runs in another."""
-    ready: asyncio.Future[Endpoint] = asyncio.get_running_loop().create_future()
-    loop = asyncio.get_running_loop()
-    fake: list[FakeController] = []
-    done = asyncio.Event()
-    stop: list[Callable[[], object]] = []
-
-    def run_controller() -> None:
-        async def main() -> None:
-            controller = FakeController()
-            fake.append(controller)
-            finished = asyncio.Event()
-            inner = asyncio.get_running_loop()
-            stop.append(lambda: inner.call_soon_threadsafe(finished.set))
-            async with controller.serve():
-                loop.call_soon_threadsafe(ready.set_result, at(controller))
-                await finished.wait()
-            loop.call_soon_threadsafe(done.set)
-
-        asyncio.run(main())
-
-    thread = asyncio.to_thread(run_controller)
-    running = asyncio.ensure_future(thread)
-    try:
-        async with opened(await ready) as client:
-            await client.register(Registration(NODE))
-            await client.wait_until_unfenced()
-            before = len(fake[0].beats)
-            time.sleep(1.0)  # the loop is blocked on purpose
-            assert len(fake[0].beats) >= before + 3
-    finally:
-        stop[0]()
-        await running
-
-
-async def test_leaving_waits_until_nothing_depends_on_the_node(controller: FakeController) -> None:
-    controller.may_shut_down = False
-    async with opened(at(controller)) as client:
-        await client.register(Registration(NODE))
-        await client.wait_until_unfenced()
-        leaving = asyncio.ensure_future(client.leave(20_000))
-        while not (await controller.until_beat()).want_shutdown:
-            pass
-        assert not leaving.done()
-        controller.may_shut_down = True
-        assert await leaving
-        count = len(controller.beats)
-        await asyncio.sleep(0.15)
-        assert len(controller.beats) == count
-
-
-async def test_leaving_is_bounded(controller: FakeController) -> None:
-    controller.may_shut_down = False
-    async with opened(at(controller)) as client:
-        await client.register(Registration(NODE))
-        assert not await client.leave(100)
-
-
-async def test_producer_ids_and_confirmations(controller: FakeController) -> None:
-    async with opened(at(controller)) as client:
-        with pytest.raises(NotRegistered):
-            await client.allocate_producer_ids()
-        await client.register(Registration(NODE))
-        assert await client.allocate_producer_ids() == range(1_000, 2_000)
-        controller.refusals["ConfirmDeletions"] = [MetadataUnavailable("etcd is away")]
-        topic = controller.put_topic("gone", 1)
-        await client.confirm_deletions([topic.topic_id])
-        assert controller.confirmed == [topic.topic_id]
-
-
-async def test_unregistering_removes_the_node(controller: FakeController) -> None:
-    async with opened(at(controller)) as client:
-        await client.register(Registration(NODE))
-        await client.unregister()
-        assert KEY not in controller.image.nodes
-
-
-async def test_calls_give_up_when_nobody_is_active(controller: FakeController) -> None:
-    async with opened(at(controller)) as client:
-        await client.register(Registration(NODE))
-        controller.active = False
-        with pytest.raises(RequestTimedOut, match="no controller was active"):
-            await client.allocate_producer_ids(timeout_ms=500)
-
-
-class Mute(FakeController):
-    """Takes requests for producer ids, and never answers them."""
-
-    async def AllocateProducerIds(self, request: Any, context: Any) -> Any:
-        self._entered("AllocateProducerIds")
+async def take_over(cluster: Cluster) -> None:
+    """Another process registers with the same id, and lives."""
+    async with open_tie(cluster, Role.BROKER, 2) as other:
+        await other.register(Registration(replace(NODE, incarnation=b"o" * 16)))
         await asyncio.Event().wait()
 
 
-def allocation(calls: ControllerCalls, *, repeatable: bool) -> asyncio.Task[pb.AllocateProducerIdsResponse]:
-    request = pb.AllocateProducerIdsRequest()
-    return asyncio.ensure_future(
-        calls.active(
-            lambda stub: stub.AllocateProducerIds,
-            request,
-            timeout_ms=60_000,
-            repeatable=repeatable,
-        )
-    )
+async def test_a_broken_stream_is_taken_up_again() -> None:
+    async with opened() as (cluster, client):
+        await wait_for_image(client, lambda i: i.revision > 0)
+        cluster.reset("test", "controller-1")
+        await create(cluster, "later")
+        await wait_for_image(client, lambda i: "later" in i.topic_ids)
 
 
-async def test_a_call_to_a_controller_that_moves_is_repeated_where_it_is_then(controller: FakeController) -> None:
-    mute = Mute()
-    async with mute.serve():
-        route = ControllerRoute([at(mute)])
-        calls = ControllerCalls(route, SystemClock())
-        asked = allocation(calls, repeatable=True)
-        await mute.until_called("AllocateProducerIds", 1)
-        route.learned(at(controller), 2, [at(controller)])
-        await calls.keep({at(controller)})
-        assert (await asked).count == 1_000
-        assert calls.addresses == {at(controller)}
-        await calls.close()
-
-
-async def test_channels_to_controllers_that_have_moved_are_closed(controller: FakeController) -> None:
-    async with opened(DEAD, at(controller)) as client:
-        await client.register(Registration(NODE))
-        for port in range(10_001, 10_021):
-            moved = Endpoint("127.0.0.2", port)
-            client.calls.stub(moved)
-            image = controller.change(nodes=(Node(NodeKey(Role.CONTROLLER, NodeId(7)), moved, b"c" * 16, port),))
-            await image_where(client, lambda i, at_least=image.revision: i.revision >= at_least)
-        controller.put_topic("news", 1)
-        await image_where(client, lambda i: "news" in i.topic_ids)
-        assert client.calls.addresses <= {DEAD, at(controller), moved}
-
-
-async def test_a_stream_that_is_closed_under_it_is_taken_up_again(controller: FakeController) -> None:
-    async with opened(at(controller)) as client:
-        await client.register(Registration(NODE))
-        await image_where(client, lambda i: KEY in i.nodes)
+async def test_a_stream_that_is_closed_under_it_is_taken_up_again() -> None:
+    async with opened() as (cluster, client):
+        await join(client)
         await client.calls.keep(())
-        await controller.until_called("WatchMetadata", 2)
-        controller.put_topic("news", 1)
-        assert await image_where(client, lambda i: "news" in i.topic_ids) == controller.image
+        await create(cluster, "news")
+        await wait_for_image(client, lambda i: "news" in i.topic_ids)
 
 
-async def test_a_call_that_must_not_be_repeated_says_that_its_outcome_is_unknown() -> None:
-    mute = Mute()
-    async with mute.serve():
-        calls = ControllerCalls(ControllerRoute([at(mute)]), SystemClock())
-        asked = allocation(calls, repeatable=False)
-        await mute.until_called("AllocateProducerIds", 1)
-        await calls.keep(())
-        with pytest.raises(NetworkFailed, match="unknown"):
-            await asked
-        await calls.close()
+async def test_a_slow_reader_gets_the_newest_only() -> None:
+    async with opened() as (cluster, client):
+        images = client.images()
+        await anext(images)
+        for n in range(20):
+            await create(cluster, f"t{n}")
+        await wait_for_image(client, lambda i: len(i.topics) == 20)
+        assert len((await anext(images)).topics) == 20
+
+
+async def test_leaving_waits_until_nothing_depends_on_the_node() -> None:
+    async with opened() as (cluster, client):
+        await join(client)
+        await create(cluster, "t", 2, 1)
+        assert await client.leave(20_000)
+        image = await wait_for_image(client, lambda i: i.nodes[KEY].fenced)
+        assert [partition.leader for partition in image.partitions.values()] == [1]
+
+
+async def test_leaving_is_bounded() -> None:
+    async with opened() as (cluster, client):
+        await join(client)
+        cluster.pause(controller=1)
+        began_ms = SystemClock().monotonic_ms()
+        assert not await client.leave(100)
+        assert SystemClock().monotonic_ms() - began_ms < 200
+
+
+async def test_unregistering_removes_the_node() -> None:
+    key = NodeKey(Role.ADMIN, NodeId(9))
+    async with lab(SEED, coordinators=0) as cluster, open_tie(cluster, Role.ADMIN, 9) as client:
+        await client.register(Registration(replace(NODE, key=key)))
+        await wait_for_image(client, lambda i: key in i.nodes)
+        assert await client.leave(20_000)
+        await client.unregister()
+        await wait_for_image(client, lambda i: key not in i.nodes)
+
+
+async def test_contact_is_when_the_answered_heartbeat_was_sent() -> None:
+    async with opened() as (cluster, client):
+        assert client.contact_ms is None
+        before = SystemClock().monotonic_ms()
+        await join(client)
+        first = client.contact_ms
+        assert first is not None
+        assert before <= first <= SystemClock().monotonic_ms()
+        cluster.pause(controller=1)
+        await asyncio.sleep(5)  # beats are sent, and not answered
+        held = client.contact_ms
+        assert held is not None
+        assert held <= SystemClock().monotonic_ms() - 4_000
+        cluster.resume(controller=1)
+        await asyncio.sleep(5)
+        assert client.contact_ms > held
 
 
 class TestRoute:
@@ -449,35 +263,3 @@ class TestRoute:
     def test_an_empty_list_is_refused(self) -> None:
         with pytest.raises(ValueError, match="host:port"):
             ControllerRoute([])
-
-
-async def test_contact_is_when_the_answered_heartbeat_was_sent(controller: FakeController) -> None:
-    async with opened(at(controller)) as client:
-        assert client.contact_ms is None
-        before = SystemClock().monotonic_ms()
-        await client.register(Registration(NODE))
-        await client.wait_until_unfenced()
-        first = client.contact_ms
-        assert first is not None
-        assert before <= first <= SystemClock().monotonic_ms()
-        controller.active = False
-        await controller.until_called("Heartbeat", controller.calls.count("Heartbeat") + 2)  # sent, and refused
-        held = client.contact_ms
-        assert held is not None
-        controller.active = True
-        await controller.until_beat(2)
-        assert client.contact_ms > held
-
-
-async def test_it_says_once_that_an_older_controller_dropped_the_external_address(
-    controller: FakeController, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with opened(at(controller)) as client:
-        await client.register(Registration(replace(NODE, external=Endpoint("headrace.example", 31_000))))
-        held = controller.image.nodes[KEY]
-        assert held.external is not None
-        for number in range(3):
-            controller.change(nodes=(replace(held, external=None, version=str(number)),))
-        await image_where(client, lambda image: KEY in image.nodes and image.nodes[KEY].version == "2")
-    warned = [r for r in caplog.records if "without the external address" in r.message]
-    assert len(warned) == 1

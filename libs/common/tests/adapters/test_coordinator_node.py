@@ -3,46 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
+from libs.common.tests.kit.lab_node import open_tie
 
 from headrace_common.adapters.controller_client import ControllerClient, Registration
 from headrace_common.core.errors import CoordinatorNotAvailable
 from headrace_common.core.ids import NO_NODE, Endpoint
 from headrace_common.core.image import Node, NodeKey, Role, ShardKind
 from headrace_common.runtime.clock import SystemClock
-from headrace_common.runtime.node_tokens import open_tokens
-from headrace_common.runtime.service import ServerConfig
-from headrace_common.runtime.tasks import TaskRunner
-from headrace_lab.cluster import Cluster
-from headrace_lab.heartbeat import HeartbeatTask
-from headrace_lab.nodes import address
 from headrace_lab.testing import lab
 
 SEED = 7
 SESSION_S = 10.0
-
-
-@asynccontextmanager
-async def opened(cluster: Cluster, role: Role, number: int) -> AsyncIterator[ControllerClient]:
-    """The tie of one more node, which is in the test."""
-    clock = SystemClock()
-    tokens = open_tokens(ServerConfig(node_token_file=cluster.token), clock)
-    async with (
-        TaskRunner() as tasks,
-        ControllerClient.open(
-            [address("controller-1")],
-            role=role,
-            id=number,
-            clock=clock,
-            tasks=tasks,
-            tokens=tokens,
-            beats=HeartbeatTask,
-        ) as client,
-    ):
-        yield client
 
 
 async def wait_for_shards(client: ControllerClient, owners: set[int]) -> None:
@@ -64,13 +37,13 @@ async def join(client: ControllerClient) -> None:
 
 
 async def test_it_registers_gets_shards_and_leaves() -> None:
-    async with lab(SEED, coordinators=0) as cluster, opened(cluster, Role.COORDINATOR, 5) as five:
+    async with lab(SEED, coordinators=0) as cluster, open_tie(cluster, Role.COORDINATOR, 5) as five:
         await join(five)
         revision = await five.ensure_internal_topic(ShardKind.GROUPS)
         await wait_for_shards(five, {5})
         assert five.image.revision >= revision
         assert {shard.epoch for shard in five.image.shards.values()} == {1}
-        async with opened(cluster, Role.COORDINATOR, 6) as six:
+        async with open_tie(cluster, Role.COORDINATOR, 6) as six:
             await join(six)
             await wait_for_shards(five, {5, 6})
             assert await six.leave(15_000)
@@ -80,7 +53,7 @@ async def test_it_registers_gets_shards_and_leaves() -> None:
 
 
 async def test_what_keeps_the_topic_from_being_made_is_told_after_the_time_given() -> None:
-    async with lab(SEED, coordinators=0) as cluster, opened(cluster, Role.COORDINATOR, 5) as client:
+    async with lab(SEED, coordinators=0) as cluster, open_tie(cluster, Role.COORDINATOR, 5) as client:
         cluster.kill(broker=1)
         await asyncio.sleep(SESSION_S)
         began_ms = SystemClock().monotonic_ms()
