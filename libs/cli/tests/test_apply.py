@@ -17,7 +17,7 @@ from headrace_cli.app import app
 from headrace_cli.commands import apply as apply_command
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.session import Session
-from headrace_cli.wanted import Wanted, WantedTopic, left_as_they_are, parse, topic_changes
+from headrace_cli.wanted import Wanted, WantedTopic, list_unmet, parse, topic_changes
 from headrace_common.core.errors import InvalidConfig, NetworkFailed, TopicAlreadyExists, UnknownTopicOrPartition
 
 ID = bytes(range(16))
@@ -245,7 +245,7 @@ def test_partitions_only_grow_and_settings_end_as_wanted(
                 configs[name] = value
     assert count == max(present, wanted or 0)
     assert configs == {name: v for name in "abc" if (v := set_[name] if name in set_ else is_.get(name)) is not None}
-    assert bool(list(left_as_they_are(topic, described))) == (wanted is not None and wanted < present)
+    assert bool(list(list_unmet(topic, described))) == (wanted is not None and wanted < present)
 
 
 YAML = """

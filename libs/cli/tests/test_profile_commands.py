@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace_cli.app import app
-from headrace_cli.profile_file import with_chosen, with_profile
+from headrace_cli.profile_file import choose_profile, put_profile
 
 runner = CliRunner()
 OWN = '# mine\n\n[one]\nbootstrap = "one:1"  # the first\n\n# before two\n[two]\nbootstrap = "two:1"\n# in two\n'
@@ -67,7 +67,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(config: Path, argv: li
 
 
 def test_what_else_is_in_the_file_stays() -> None:
-    changed = with_chosen(with_profile(OWN, "one", {"bootstrap": "x:1", "output": "json"}), "two")
+    changed = choose_profile(put_profile(OWN, "one", {"bootstrap": "x:1", "output": "json"}), "two")
     assert tomllib.loads(changed) == {
         "profile": "two",
         "one": {"bootstrap": "x:1", "output": "json"},
@@ -75,7 +75,7 @@ def test_what_else_is_in_the_file_stays() -> None:
     }
     for comment in ("# mine", "# before two", "# in two"):
         assert comment in changed
-    assert tomllib.loads(with_chosen(changed, None)) == tomllib.loads(with_profile(OWN, "one", changed_one(changed)))
+    assert tomllib.loads(choose_profile(changed, None)) == tomllib.loads(put_profile(OWN, "one", changed_one(changed)))
 
 
 def changed_one(text: str) -> dict[str, str]:
@@ -84,5 +84,5 @@ def changed_one(text: str) -> dict[str, str]:
 
 
 def test_choosing_twice_leaves_one_choice() -> None:
-    assert with_chosen(with_chosen("", "a"), "b") == 'profile = "b"\n'
-    assert with_chosen('[profile]\nbootstrap = "a:1"\n', None) == '[profile]\nbootstrap = "a:1"\n'
+    assert choose_profile(choose_profile("", "a"), "b") == 'profile = "b"\n'
+    assert choose_profile('[profile]\nbootstrap = "a:1"\n', None) == '[profile]\nbootstrap = "a:1"\n'

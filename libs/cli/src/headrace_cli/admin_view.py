@@ -261,9 +261,9 @@ def _topic(topic: TopicDescription) -> Row:
 
 
 def _holding(kept: BrokerLogs | None) -> Row:
-    from headrace_common.rpc.answers import unanswered
+    from headrace_common.rpc.answers import explain_silence
 
-    error = None if kept is None else unanswered(kept)
+    error = None if kept is None else explain_silence(kept)
     if kept is None or error is not None:
         return {"log_count": None, "size_bytes": None, "disk_free_bytes": None, "error": error}
     return {

@@ -20,7 +20,7 @@ def compactions(logs: Sequence[Row]) -> list[Row]:
     return [_place(log) | log["compaction"] for log in logs if log["compaction"] is not None]
 
 
-def described_for_people(topic: Row, *, with_segments: bool, now_ms: int) -> Row:
+def format_topic(topic: Row, *, with_segments: bool, now_ms: int) -> Row:
     """A described topic with sizes, ages and times as people read them, without what is seldom of interest."""
     hidden = ("internal", "notes", "partitions", "logs", "unanswered")
     shown = {k: v for k, v in sizes_for_people(topic, now_ms).items() if k not in hidden}

@@ -17,7 +17,7 @@ _SECTION: Final = re.compile(r"\s*\[")
 _CHOSEN: Final = re.compile(rf"\s*(?:{CHOSEN}|\"{CHOSEN}\"|'{CHOSEN}')\s*=")
 
 
-def with_chosen(text: str, name: str | None) -> str:
+def choose_profile(text: str, name: str | None) -> str:
     """The text that names this profile to be taken; None: no profile."""
     lines = text.splitlines()
     top = next((at for at, line in enumerate(lines) if _SECTION.match(line)), len(lines))
@@ -29,7 +29,7 @@ def with_chosen(text: str, name: str | None) -> str:
     return _join([*kept, *chosen, *gap, *lines[top:]])
 
 
-def with_profile(text: str, name: str, section: Mapping[str, str]) -> str:
+def put_profile(text: str, name: str, section: Mapping[str, str]) -> str:
     """The text with this section, in the place of one of the same name."""
     header = re.compile(rf"\s*\[\s*(?:{re.escape(name)}|\"{re.escape(name)}\"|'{re.escape(name)}')\s*\]")
     made = [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in section.items())]

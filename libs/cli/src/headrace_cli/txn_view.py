@@ -30,7 +30,7 @@ def describe(admin: AdminClient, transactional_id: str) -> Row:
     return answers.transaction(admin.describe_transaction(transactional_id).wire)
 
 
-def described_for_people(found: Row) -> Row:
+def format_transaction(found: Row) -> Row:
     """The same with times as people read them, and without its partitions."""
     hidden = {"partitions", "started_at_ms", "prepared_at_ms", *(() if found["token"] else ("token",))}
     times = {name: moment_for_people(found[f"{name}_at_ms"]) for name in ("started", "prepared")}
@@ -44,7 +44,7 @@ def list_prepared(admin: AdminClient, older_than: str) -> Row:
     return answers.transactions(admin.list_prepared_transactions(older_than=older_than).wire)
 
 
-def prepared_for_people(found: Row, now_ms: int) -> list[Row]:
+def format_prepared(found: Row, now_ms: int) -> list[Row]:
     """What is prepared, with how long it has been, and whether that is too long."""
     return [
         t

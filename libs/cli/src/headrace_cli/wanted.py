@@ -133,7 +133,7 @@ def topic_changes(wanted: WantedTopic, present: TopicDescription | None) -> list
     return changes
 
 
-def left_as_they_are(wanted: WantedTopic, present: TopicDescription) -> Iterable[str]:
+def list_unmet(wanted: WantedTopic, present: TopicDescription) -> Iterable[str]:
     """What is wanted and not done, as sentences."""
     count = len(present.partitions)
     if wanted.partitions is not None and wanted.partitions < count:

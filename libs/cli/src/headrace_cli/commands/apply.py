@@ -15,7 +15,7 @@ from headrace_cli.commands.partition import DryRun
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.output import Output, format_count
 from headrace_cli.session import API_TIMEOUT_MS, Session
-from headrace_cli.wanted import Change, Wanted, cluster_changes, left_as_they_are, parse, topic_changes
+from headrace_cli.wanted import Change, Wanted, cluster_changes, list_unmet, parse, topic_changes
 from headrace_common.core.errors import HeadraceError, NetworkFailed, RequestTimedOut, TopicAlreadyExists
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _bring(admin: AdminClient, wanted: Wanted, *, dry_run: bool) -> tuple[list[C
         for change in topic_changes(topic, present):
             notes += [f"{topic.name}: {note}" for note in _carry_out(admin, change, dry_run=dry_run)]
             done.append(change)
-        notes += [] if present is None else left_as_they_are(topic, present)
+        notes += [] if present is None else list_unmet(topic, present)
     return done, notes
 
 

@@ -79,13 +79,13 @@ def describe(session: Session, broker: BrokerId) -> None:
                 f"broker {broker} is not registered", ExitCode.NOT_FOUND, "`headrace broker list` shows those that are."
             )
         data = admin_view.describe_broker(admin, registered[broker])
-    session.show(_described_for_people(data) if session.output is Output.TABLE else data)
+    session.show(_format_broker(data) if session.output is Output.TABLE else data)
 
 
 _DESCRIBED = ("id", "state", "grpc", "rack", "drained", "version", "logs", "error", "size", "disk_free", "disk_total")
 
 
-def _described_for_people(data: dict[str, Any]) -> dict[str, Any]:
+def _format_broker(data: dict[str, Any]) -> dict[str, Any]:
     row = _for_people(data)
     scrub, configs = data.get("scrub"), data["configs"]
     columns = ("name", "value", "source", "documentation")

@@ -13,7 +13,7 @@ from headrace_cli import completing
 from headrace_cli.commanding import plain_command
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.output import Output
-from headrace_cli.profile_file import with_chosen, with_profile
+from headrace_cli.profile_file import choose_profile, put_profile
 from headrace_cli.session import Session
 from headrace_common.core.errors import InvalidConfig
 
@@ -65,7 +65,7 @@ def use(
     file = config_file(os.environ)
     if name is not None:
         read_profile(name, file)
-    _write(file, with_chosen(_text(file), name))
+    _write(file, choose_profile(_text(file), name))
     told = f"clients take {name} now" if name else "no profile is chosen any more"
     session.report({"name": name, "file": str(file)}, f"{file}: {told}")
     if os.environ.get("HEADRACE_BOOTSTRAP") or os.environ.get("HEADRACE_PROFILE"):
@@ -94,7 +94,7 @@ def set_profile(
         raise CommandFailed(f"profile {name!r} needs an address", ExitCode.USAGE, "Give --bootstrap HOST:PORT.")
     find_cluster(section["bootstrap"], None, {}, Path.cwd)
     kept: dict[str, str] = {key: section[key] for key in PROFILE_KEYS if key in section}
-    _write(file, with_profile(_text(file), name, kept))
+    _write(file, put_profile(_text(file), name, kept))
     session.report(
         {"name": name, **kept, "file": str(file)},
         f"{file}: profile {name} is {section['bootstrap']}; `headrace profile use {name}` chooses it",

@@ -114,7 +114,7 @@ def describe(
         return
     for silent in topic["unanswered"]:
         session.say(f"note: logs are not known of broker {silent['broker']}: {silent['error']['detail']}")
-    session.show(log_view.described_for_people(topic, with_segments=segments, now_ms=SystemClock().now_ms()))
+    session.show(log_view.format_topic(topic, with_segments=segments, now_ms=SystemClock().now_ms()))
 
 
 def set_(

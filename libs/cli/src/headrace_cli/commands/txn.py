@@ -85,7 +85,7 @@ def _show_one(session: Session, found: Row) -> None:
         session.show(found)
         return
     partitions = found["partitions"]
-    session.show(view.described_for_people(found))
+    session.show(view.format_transaction(found))
     sys.stdout.write("\n")
     ending = any(p["without_marker"] for p in partitions)
     columns = ["topic", "partition", *(["without_marker"] if ending else [])]
@@ -99,7 +99,7 @@ def prepared(session: Session, older_than: OlderThan = "0s") -> None:
     with session.admin(default_api_timeout_ms=LOOK_MS) as admin:
         found = view.list_prepared(admin, older_than)
     if session.output is Output.TABLE:
-        rows = view.prepared_for_people(found, _now_ms())
+        rows = view.format_prepared(found, _now_ms())
         columns = ["transactional_id", "producer_id", "prepared", "age_seconds", "overdue", "token"]
         session.show(rows, *columns, empty="nothing is prepared")
         if rows:

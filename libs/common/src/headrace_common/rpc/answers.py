@@ -103,7 +103,7 @@ def logs(brokers: Iterable[admin_pb2.BrokerLogs], names: Mapping[bytes, str]) ->
     ]
     return {
         "logs": sorted(rows, key=lambda log: (log["partition"], log["broker"])),
-        "unanswered": [{"broker": b.broker_id, "error": unanswered(b)} for b in asked if b.HasField("error")],
+        "unanswered": [{"broker": b.broker_id, "error": explain_silence(b)} for b in asked if b.HasField("error")],
     }
 
 
@@ -114,7 +114,7 @@ def broker_logs(answer: admin_pb2.BrokerLogs, names: Mapping[bytes, str]) -> Jso
     return {"broker": answer.broker_id} | told
 
 
-def unanswered(broker: admin_pb2.BrokerLogs) -> Json | None:
+def explain_silence(broker: admin_pb2.BrokerLogs) -> Json | None:
     """Why a broker does not tell what it keeps; None: it does."""
     problem: Json | None = json_of(broker, f"/v1/brokers/{broker.broker_id}/logs")["error"]
     return problem

@@ -65,7 +65,7 @@ def inflate_exact(codec: Codec, data: memoryview, size: int) -> bytes | bytearra
         CorruptBatch: not a frame of that codec, or it inflates to another size.
     """
     assert size > 0, "a body is never empty"
-    if size > _inflated_max(codec, data):
+    if size > _limit_inflation(codec, data):
         raise CorruptBatch(f"{len(data)} bytes of {codec.name.lower()} cannot inflate to {size} bytes")
     if codec is Codec.GZIP:
         out = _gunzip(data, size)
@@ -86,7 +86,7 @@ def check_frame(codec: Codec, data: memoryview, size: int) -> None:
     Raises:
         CorruptBatch: not a frame of that codec, or it inflates to another size. A frame may leave its size unsaid.
     """
-    if size > _inflated_max(codec, data):
+    if size > _limit_inflation(codec, data):
         raise CorruptBatch(f"{len(data)} bytes of {codec.name.lower()} cannot inflate to {size} bytes")
     said = _FRAME_SIZES[codec](data)
     if said is not None and said != size:
@@ -154,7 +154,7 @@ def inflate_rows(codec: Codec, data: memoryview, size_max: int) -> bytes | memor
         return _gunzip(data, size_max)
     if codec is Codec.SNAPPY:
         return _unsnappy_rows(data, size_max)
-    size_max = min(size_max, _inflated_max(codec, data))
+    size_max = min(size_max, _limit_inflation(codec, data))
     guess = min(size_max, max(_FIRST_GUESS_BYTES, 4 * len(data)))
     while True:
         buffer = bytearray(guess)
@@ -166,7 +166,7 @@ def inflate_rows(codec: Codec, data: memoryview, size_max: int) -> bytes | memor
             guess = min(size_max, guess * 4)
 
 
-def _inflated_max(codec: Codec, data: memoryview) -> int:
+def _limit_inflation(codec: Codec, data: memoryview) -> int:
     return (len(data) + 1) * _RATIO_MAX[codec]
 
 
