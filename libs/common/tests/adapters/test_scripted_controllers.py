@@ -79,6 +79,13 @@ async def test_registration_and_heartbeats_tell_the_highest_feature_level(contro
         assert (await controller.until_beat()).feature_level_max == 3
 
 
+async def test_a_busy_controller_is_asked_again(controller: FakeController) -> None:
+    controller.refusals["RegisterNode"] = [MetadataUnavailable("etcd is away")] * 2
+    async with opened(at(controller)) as client:
+        await client.register(Registration(NODE))
+    assert controller.calls.count("RegisterNode") == 3
+
+
 async def test_a_forgotten_node_registers_again_as_the_same_process(controller: FakeController) -> None:
     async with opened(at(controller)) as client:
         await client.register(Registration(NODE))

@@ -48,7 +48,6 @@ class FakeController(ControllerServicer):
         self.beats: list[pb.HeartbeatRequest] = []
         self.registrations: list[pb.RegisterNodeRequest] = []
         self.confirmed: list[bytes] = []
-        self.may_shut_down = True
         self.heartbeat_interval_ms = 50
         self.image: ClusterImage = replace(EMPTY_IMAGE, incarnation=b"m" * 16, revision=1, cluster_id=cluster_id)
         self.endpoint: Endpoint | None = None
@@ -145,15 +144,7 @@ class FakeController(ControllerServicer):
         fenced = request.want_fenced or (node.fenced and request.image_revision < 1)
         if fenced != node.fenced:
             self.change(nodes=(replace(node, fenced=fenced),))
-        return pb.HeartbeatResponse(fenced=fenced, may_shut_down=request.want_shutdown and self.may_shut_down)
-
-    @override
-    async def UnregisterNode(self, request: pb.UnregisterNodeRequest, context: Context) -> pb.UnregisterNodeResponse:
-        """Removes it."""
-        self._entered("UnregisterNode")
-        key = node_key_from_proto(cluster_pb2.NodeKey(role=request.role, id=request.id))
-        self.change(removed_nodes=(key,))
-        return pb.UnregisterNodeResponse()
+        return pb.HeartbeatResponse(fenced=fenced, may_shut_down=request.want_shutdown)
 
     @override
     async def WatchMetadata(
