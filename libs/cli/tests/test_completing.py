@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from libs.sdk.tests.kit.broker_thread import BrokerThread
 from services.broker.tests.kit.cluster import BROKER_ID
-from services.broker.tests.kit.dialogue import serving_broker
 
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    loop, stop, begun = asyncio.new_event_loop(), asyncio.Event(), threading.Event()
-    ready: list[str] = []
-
-    async def serve() -> None:
-        async with serving_broker({"orders": 1, "orders-late": 1, "flights": 1}) as endpoint:
-            ready.append(str(endpoint))
-            begun.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
-    thread.start()
-    assert begun.wait(60)
-    yield ready[0]
-    loop.call_soon_threadsafe(stop.set)
-    thread.join(60)
-    loop.close()
+    broker = BrokerThread({"orders": 1, "orders-late": 1, "flights": 1})
+    yield broker.address
+    broker.stop()
 
 
 def completed(line: str, cwd: Path, **env: str) -> list[str]:

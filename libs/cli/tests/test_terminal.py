@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import pty
@@ -11,13 +10,12 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from services.broker.tests.kit.dialogue import serving_broker
+from libs.sdk.tests.kit.broker_thread import BrokerThread
 
 from headrace import Producer
 from headrace_cli.interrupts import Interrupted, end_if_interrupted, interruptible
@@ -29,28 +27,14 @@ WAIT_SECONDS = 60.0
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """A broker with topics for these tests."""
-    loop, stop = asyncio.new_event_loop(), asyncio.Event()
-    ready: list[str] = []
-    begun = threading.Event()
-
-    async def serve() -> None:
-        async with serving_broker({"typed": 1, "nasty": 1, "empty": 1, "numbers": 1}) as endpoint:
-            ready.append(str(endpoint))
-            begun.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
-    thread.start()
-    assert begun.wait(WAIT_SECONDS)
-    with Producer(ready[0]) as producer:
+    broker = BrokerThread({"typed": 1, "nasty": 1, "empty": 1, "numbers": 1})
+    with Producer(broker.address) as producer:
         producer.send("nasty", b"a\x1b[2Jb\x9b31mc\rd\xff", key=b"\x1b]0;title\x07")
         for number in range(100):
             producer.send("numbers", b"%d" % number, key=b"even" if number % 2 == 0 else b"odd")
         producer.flush(30)
-    yield ready[0]
-    loop.call_soon_threadsafe(stop.set)
-    thread.join(WAIT_SECONDS)
-    loop.close()
+    yield broker.address
+    broker.stop()
 
 
 class Terminal:

@@ -3,8 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-
-from .broker_thread import BrokerThread
+from libs.sdk.tests.kit.broker_thread import BrokerThread
 
 
 @pytest.fixture

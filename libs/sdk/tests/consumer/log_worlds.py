@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import pytest
+from libs.sdk.tests.kit.broker_thread import BrokerThread
 from libs.sdk.tests.kit.cluster import LabCluster
 
 from headrace import LogWatch, RangeReader
 from headrace_common.core.batch import RecordColumns, build_batch
-
-from .broker_thread import BrokerThread
 
 TOPICS = {"t": 2, "one": 1}
 NOW_MS = 1_700_000_000_000
@@ -85,10 +84,10 @@ class BrokerWorld:
         self.broker.show(topics)
 
     def watch(self, **settings: Any) -> LogWatch:
-        return LogWatch(str(self.broker.endpoint), **settings)
+        return LogWatch(self.broker.address, **settings)
 
     def reader(self, ranges: Iterable[tuple[str, int, int, int]], **settings: Any) -> RangeReader:
-        return RangeReader(str(self.broker.endpoint), ranges, **settings)
+        return RangeReader(self.broker.address, ranges, **settings)
 
 
 @pytest.fixture(params=["lab", "broker"])

@@ -7,13 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from libs.sdk.tests.kit.broker_thread import BrokerThread
 
 from headrace import TopicPartition, errors
 from headrace.aio.consumer import Consumer
 from headrace.errors import NoGroup
 from headrace.records import Record
-
-from .broker_thread import BrokerThread
 
 ONE = TopicPartition("one", 0)
 
@@ -21,7 +20,7 @@ ONE = TopicPartition("one", 0)
 @asynccontextmanager
 async def open_consumer(broker: BrokerThread, *topics: str, **settings: object) -> AsyncIterator[Consumer]:
     given = {"auto_offset_reset": "earliest"} | settings
-    async with Consumer(*topics, bootstrap_servers=str(broker.endpoint), **given) as consumer:
+    async with Consumer(*topics, bootstrap_servers=broker.address, **given) as consumer:
         yield consumer
 
 

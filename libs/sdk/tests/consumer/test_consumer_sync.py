@@ -6,19 +6,18 @@ import json
 import time
 
 import pytest
+from libs.sdk.tests.kit.broker_thread import BrokerThread
 
 import headrace
 from headrace import TopicPartition, errors
 from headrace.errors import NoGroup, NoPosition
-
-from .broker_thread import BrokerThread
 
 ONE = TopicPartition("one", 0)
 
 
 def open_consumer(broker: BrokerThread, *topics: str, **settings: object) -> headrace.Consumer:
     given = {"auto_offset_reset": "earliest"} | settings
-    return headrace.Consumer(*topics, bootstrap_servers=str(broker.endpoint), **given)
+    return headrace.Consumer(*topics, bootstrap_servers=broker.address, **given)
 
 
 def numbered(start: int, end: int) -> list[bytes]:

@@ -7,8 +7,7 @@ import importlib
 from collections.abc import Iterator
 
 import pytest
-
-from .broker_thread import BrokerThread
+from libs.sdk.tests.kit.broker_thread import BrokerThread
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 VALUES = [b"JFK-LAX", b"EWR-ORD", b"LGA-MIA", b"JFK-SFO"]
@@ -17,7 +16,7 @@ VALUES = [b"JFK-LAX", b"EWR-ORD", b"LGA-MIA", b"JFK-SFO"]
 @pytest.fixture
 def flights(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     broker = BrokerThread({"flights": 1})
-    monkeypatch.setenv("HEADRACE_BOOTSTRAP", str(broker.endpoint))
+    monkeypatch.setenv("HEADRACE_BOOTSTRAP", broker.address)
     times = [1_700_000_000_000 + 1000 * n for n in range(4)]
     broker.append("flights", 0, VALUES, keys=[b"AA", b"UA", b"AA", b"B6"], timestamps_ms=times)
     yield

@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import pytest
+from libs.sdk.tests.kit.broker_thread import BrokerThread
 from libs.sdk.tests.kit.cluster import Does, Fault, LabCluster, Labs
 
 import headrace
@@ -25,7 +26,6 @@ from headrace.errors import (
     WaitTimedOut,
 )
 
-from .broker_thread import BrokerThread
 from .log_worlds import LabWorld, LogWorld, numbered, world
 from .transactions import TransactionalHand, plain
 
@@ -141,7 +141,7 @@ def test_a_range_that_ends_in_what_compaction_has_taken_ends() -> None:
         for first in range(0, 40, 4):
             broker.append("c", 0, numbered(first, first + 4), keys=[b"a", b"b", b"a", b"b"])
         broker.compact("c", 0)
-        servers, whole = str(broker.endpoint), [("c", 0, 0, 40)]
+        servers, whole = broker.address, [("c", 0, 0, 40)]
         left = read(RangeReader(servers, whole))[TopicPartition("c", 0)]
         assert left != list(range(40)), "compaction took some"
         for start, end in [(0, 40), (1, 3), (3, 37), (5, 6), (30, 39), (38, 40), (39, 40)]:

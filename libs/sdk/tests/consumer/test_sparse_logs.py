@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 import pytest
+from libs.sdk.tests.kit.broker_thread import BrokerThread
 from libs.sdk.tests.kit.cluster import LabCluster, Labs
 
 import headrace
@@ -19,8 +20,6 @@ from headrace_common.core.batch import (
     build_row_batch,
     read_header,
 )
-
-from .broker_thread import BrokerThread
 
 T0 = TopicPartition("c", 0)
 T = TopicPartition("t", 0)
@@ -92,7 +91,7 @@ def read_to_end(consumer: headrace.Consumer, end: int) -> list[Record]:
 
 def open_consumer(broker: BrokerThread, **settings: object) -> headrace.Consumer:
     given = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": 100} | settings
-    return headrace.Consumer("c", bootstrap_servers=str(broker.endpoint), **given)
+    return headrace.Consumer("c", bootstrap_servers=broker.address, **given)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +157,7 @@ async def test_the_asyncio_consumer_sees_the_same(broker: BrokerThread) -> None:
     filled.append(30)
     filled.compact()
     filled.append(5)
-    async with aio.Consumer("c", bootstrap_servers=str(broker.endpoint), auto_offset_reset="earliest") as consumer:
+    async with aio.Consumer("c", bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer:
         records: list[Record] = []
         async for record in consumer:
             records.append(record)

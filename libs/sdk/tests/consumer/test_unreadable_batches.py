@@ -10,6 +10,7 @@ from contextlib import suppress
 import cramjam
 import pytest
 from grpc import insecure_channel
+from libs.sdk.tests.kit.broker_thread import BrokerThread
 from libs.sdk.tests.kit.cluster import Labs
 
 import headrace
@@ -19,8 +20,6 @@ from headrace_common.core.batch import Codec, RecordColumns, build_batch, read_h
 from headrace_common.core.batch.header import replace_header
 from headrace_proto.v1 import broker_pb2
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
-
-from .broker_thread import BrokerThread
 
 ONE, TWO = TopicPartition("t", 0), TopicPartition("t", 1)
 Poll = Callable[[headrace.Consumer], list[int]]
@@ -51,13 +50,13 @@ def broker() -> Iterator[BrokerThread]:
 
 def open_consumer(broker: BrokerThread, **settings: object) -> headrace.Consumer:
     return headrace.Consumer(
-        bootstrap_servers=str(broker.endpoint), auto_offset_reset="earliest", default_api_timeout_ms=20_000, **settings
+        bootstrap_servers=broker.address, auto_offset_reset="earliest", default_api_timeout_ms=20_000, **settings
     )
 
 
 def described(broker: BrokerThread) -> dict[int, str]:
     """What the broker says of its logs, as the verdict on the cluster asks it."""
-    stub = BrokerStub(insecure_channel(str(broker.endpoint)))
+    stub = BrokerStub(insecure_channel(broker.address))
     logs = stub.DescribeLogs(broker_pb2.DescribeLogsRequest(only_stuck=True), timeout=10).logs
     return {log.partition: log.unreadable for log in logs}
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from libs.sdk.tests.kit.broker_thread import BrokerThread
 
 import headrace
 from headrace.delivery import DeliveredBatch
 from headrace.errors import InvalidRecord
-
-from ..consumer.broker_thread import BrokerThread
 
 
 @pytest.fixture
@@ -28,7 +27,7 @@ def test_the_batch_is_refused_once_with_what_to_do_and_the_others_arrive(
     told: list[DeliveredBatch] = []
     settings = {"enable_idempotence": idempotent, "compression_type": codec, "retry_backoff_ms": 1}
     with headrace.Producer(
-        bootstrap_servers=str(broker.endpoint), linger_ms=0, on_delivery=told.append, **settings
+        bootstrap_servers=broker.address, linger_ms=0, on_delivery=told.append, **settings
     ) as producer:
         assert producer.send("c", b"first", key=b"k").result(10).offset == 0
         deliveries = [producer.send("c", b"%d" % n, key=None if n == 7 else b"k") for n in range(20)]
@@ -42,7 +41,7 @@ def test_the_batch_is_refused_once_with_what_to_do_and_the_others_arrive(
         assert [batch.error is not None for batch in told].count(True) == 1
         assert producer.send("c", b"after", key=b"k").result(10).offset == 21 - len(failed)
         assert producer.send("t", b"keyless").result(10).offset == 0
-    with headrace.Consumer("c", bootstrap_servers=str(broker.endpoint), auto_offset_reset="earliest") as consumer:
+    with headrace.Consumer("c", bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer:
         found: list[bytes | None] = []
         while found[-1:] != [b"after"]:
             found += [record.value for record in consumer.poll(timeout_ms=1_000)]

@@ -6,8 +6,7 @@ import subprocess
 import sys
 
 import pytest
-
-from .clusters import BrokerThread
+from libs.sdk.tests.kit.broker_thread import BrokerThread
 
 PROGRAM = """
 import os, resource, sys
@@ -154,7 +153,7 @@ client.close()
 @pytest.mark.parametrize("kind", ["producer", "consumer"])
 def test_a_client_that_never_connected_says_so_and_connects_when_there_are_some(kind: str, left: int) -> None:
     """gRPC ends a process in which it gets none for its own threads."""
-    broker = BrokerThread()
+    broker = BrokerThread({"one": 1, "t": 3})
     try:
         program = [sys.executable, "-W", "ignore", "-c", MADE_BEFORE, broker.address, kind, str(left)]
         ran = subprocess.run(program, capture_output=True, text=True, timeout=120)
@@ -164,7 +163,7 @@ def test_a_client_that_never_connected_says_so_and_connects_when_there_are_some(
 
 
 def test_clients_that_were_made_before_say_so_and_go_on_when_there_are_some_again() -> None:
-    broker = BrokerThread()
+    broker = BrokerThread({"one": 1, "t": 3})
     try:
         program = [sys.executable, "-W", "ignore", "-c", USED_UP_LATER, broker.address]
         ran = subprocess.run(program, capture_output=True, text=True, timeout=120)

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from libs.sdk.tests.kit.broker_thread import BrokerThread
 
 from headrace import Producer, aio
-
-from .clusters import BrokerThread
 
 MODULES = [
     "headrace.errors",

@@ -7,8 +7,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-
-from .clusters import BrokerThread
+from libs.sdk.tests.kit.broker_thread import BrokerThread
 
 CHILDREN = 20
 
@@ -195,7 +194,7 @@ fork(child)
 
 @pytest.fixture
 def broker() -> Iterator[BrokerThread]:
-    broker = BrokerThread()
+    broker = BrokerThread({"one": 1, "t": 3})
     try:
         yield broker
     finally:

@@ -10,13 +10,12 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from libs.sdk.tests.kit.broker_thread import BrokerThread
 
 from headrace import AdminClient, Consumer, LogWatch, Producer, UnitOwner
 from headrace.errors import ClusterUnreachable, HeadraceError, NetworkFailed, Overloaded, RequestTimedOut
 from headrace.settings import ProducerSettings, read_settings
 from headrace_common.rpc.calls import nobody_there
-
-from .clusters import BrokerThread
 
 
 def produce(address: str) -> None:
@@ -199,7 +198,7 @@ def test_one_silent_address_is_waited_for(nobody: str, monkeypatch: pytest.Monke
 
 def test_one_that_was_answered_once_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace._core.phases.UNREACHABLE_MS", GIVE_UP)
-    broker = BrokerThread()
+    broker = BrokerThread({"one": 1, "t": 3})
     settings = read_settings(ProducerSettings, {"max_block_ms": 5 * GIVE_UP})
     monkeypatch.setattr("headrace.producer.read_settings", lambda *_: settings)
     with ExitStack() as stack:

@@ -9,14 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from libs.sdk.tests.kit.broker_thread import BrokerThread
 from services.broker.tests.kit.cluster import image_of
 
 import headrace
 from headrace import Consumer, Producer
 from headrace.errors import InconsistentClusterId, InvalidConfig
 from headrace_common.core.ids import TopicPartition
-
-from .clusters import BrokerThread
 
 
 @pytest.fixture(scope="module")

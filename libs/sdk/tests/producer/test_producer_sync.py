@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
+from libs.sdk.tests.kit.broker_thread import BrokerThread
 from libs.sdk.tests.kit.cluster import Does, Fault, LabCluster, Labs
 
 import headrace
@@ -27,8 +28,6 @@ from headrace.errors import (
     WaitTimedOut,
 )
 from headrace_common.core.murmur2 import partition_for
-
-from .clusters import BrokerThread
 
 
 @pytest.fixture(scope="module")

@@ -12,14 +12,13 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from libs.sdk.tests.kit.broker_thread import BrokerThread
 from libs.sdk.tests.kit.cluster import LabCluster, Labs
 
 from headrace import Delivery, Producer
 from headrace._intake import Intake
 from headrace.errors import Internal, Rejected
 from headrace_common.core.batch import decode_batch
-
-from .clusters import BrokerThread
 
 
 class Interrupted(BaseException):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
+from services.broker.tests.kit.dialogue import serving_broker
 
 from headrace._transport.grpc import GrpcTransport
 from headrace._transport.port import Transport
@@ -14,9 +16,14 @@ from headrace_common.core.batch import RecordColumns, build_batch, decode_batch
 from headrace_common.core.ids import NodeId
 from headrace_proto.v1 import broker_pb2 as pb
 
-from .clusters import open_transport
+TOPICS = {"one": 1, "t": 3}
 
-NAMES = ["one", "t"]
+
+@asynccontextmanager
+async def open_transport() -> AsyncIterator[GrpcTransport]:
+    """To a broker of its own, over gRPC."""
+    async with serving_broker(TOPICS) as endpoint:
+        yield GrpcTransport([str(endpoint)])
 
 
 @pytest.fixture
@@ -27,7 +34,7 @@ async def transport() -> AsyncIterator[Transport]:
 
 
 async def described(transport: Transport) -> dict[str, pb.TopicMetadata]:
-    answer = await transport.metadata(pb.MetadataRequest(topics=NAMES))
+    answer = await transport.metadata(pb.MetadataRequest(topics=[*TOPICS]))
     return {topic.name: topic for topic in answer.topics}
 
 
@@ -54,7 +61,7 @@ async def test_metadata_describes_topics_and_says_which_are_unknown(transport: T
 
 async def test_all_topics_are_listed(transport: Transport) -> None:
     answer = await transport.metadata(pb.MetadataRequest(all_topics=True))
-    assert sorted(topic.name for topic in answer.topics) == NAMES
+    assert sorted(topic.name for topic in answer.topics) == [*TOPICS]
 
 
 async def test_what_is_produced_is_fetched(transport: Transport) -> None:

@@ -1,4 +1,4 @@
-"""A real broker (gRPC, logs in memory) on a thread of its own, and what tests write into it."""
+"""A real broker (logs in memory) on a thread of its own, for clients over sockets, and what tests write into it."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ class BrokerThread:
     async def _start(self) -> None:
         self.broker, server = await self._stack.enter_async_context(running_broker(self._store, self.cluster))
         self.endpoint = Endpoint("127.0.0.1", server.port)
+        self.address = str(self.endpoint)
         self._show()
         await self.broker.follower.changed.wait()
-        self._transport = GrpcTransport([str(self.endpoint)])
+        self._transport = GrpcTransport([self.address])
         await self._transport.metadata(pb.MetadataRequest())
 
     def _show(self) -> None:
