@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from libs.common.tests.kit.fake_controller import FakeController
+from libs.common.tests.kit.lab_node import wait_for_image
 from libs.common.tests.kit.names import FakeNames
 
 from headrace_common.adapters import controller_heartbeat
@@ -24,6 +26,9 @@ from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.health import HealthPort
 from headrace_common.runtime.service import ServerConfig
 from headrace_common.runtime.tasks import TaskRunner
+from headrace_controller.adapters.memory_store import MemoryStore
+from headrace_controller.config import ControllerConfig, LivenessConfig
+from headrace_controller.main import run as run_controller
 from headrace_proto.v1 import controller_pb2 as pb
 
 HOST = "controller-0.example"
@@ -77,44 +82,70 @@ async def test_a_channel_finds_a_name_that_comes_and_moves(names: FakeNames) -> 
     await channel.close()
 
 
+@asynccontextmanager
+async def controlling(store: MemoryStore, at: Endpoint) -> AsyncIterator[None]:
+    """A controller over gRPC, which others know by its name."""
+    config = ControllerConfig(
+        server=ServerConfig(listen=at, advertise_host=HOST, drain_ms_max=0), liveness=LivenessConfig(100, 2_000)
+    )
+    stop = asyncio.Event()
+    running = asyncio.create_task(run_controller(config, stop, store))
+    yield
+    stop.set()
+    await running
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+async def heard(client: ControllerClient) -> None:
+    """One more heartbeat was answered."""
+    before = client.contact_ms
+    while client.contact_ms in {before, None}:
+        await asyncio.sleep(0.01)
+
+
 async def test_a_node_joins_controllers_whose_names_come_late(names: FakeNames) -> None:
-    fake = FakeController()
-    async with TaskRunner() as tasks, fake.serve(advertise_host=HOST) as controller:
-        assert controller.endpoint is not None
-        at = controller.endpoint
-        async with ControllerClient.open([at], role=Role.BROKER, id=0, clock=SystemClock(), tasks=tasks) as client:
-            joining = tasks.start(client.register(Registration(NODE)), name="join")
-            await names.until_asked(2)
-            assert not joining.done()
-            names.addresses[HOST] = "127.0.0.1"
-            await joining
-            await client.wait_until_unfenced()
-            del names.addresses[HOST]  # what is connected stays so
-            await fake.until_beat(2)
+    store, at = MemoryStore(SystemClock()), Endpoint(HOST, free_port())
+    async with (
+        TaskRunner() as tasks,
+        controlling(store, Endpoint("127.0.0.1", at.port)),
+        ControllerClient.open([at], role=Role.BROKER, id=0, clock=SystemClock(), tasks=tasks) as client,
+    ):
+        joining = tasks.start(client.register(Registration(NODE)), name="join")
+        await names.until_asked(2)
+        assert not joining.done()
+        names.addresses[HOST] = "127.0.0.1"
+        await joining
+        await client.wait_until_unfenced()
+        del names.addresses[HOST]  # what is connected stays so
+        for _ in range(2):
+            await heard(client)
     assert tasks.failure is None
 
 
 async def test_a_controller_that_moved_is_found_again(names: FakeNames) -> None:
     names.addresses[HOST] = "127.0.0.1"
-    fake = FakeController()
-    async with TaskRunner() as tasks:
-        async with fake.serve(advertise_host=HOST) as controller:
-            assert controller.endpoint is not None
-            at = controller.endpoint
+    store, at = MemoryStore(SystemClock()), Endpoint(HOST, free_port())
+    async with TaskRunner() as tasks, AsyncExitStack() as stack:
+        async with controlling(store, Endpoint("127.0.0.1", at.port)):
             opened = ControllerClient.open([at], role=Role.BROKER, id=0, clock=SystemClock(), tasks=tasks)
-            client = await opened.__aenter__()
+            client = await stack.enter_async_context(opened)
             await client.register(Registration(NODE))
             await client.wait_until_unfenced()
         del names.addresses[HOST]
-        async with fake.serve(at.port, host="127.0.0.2", advertise_host=HOST):
+        async with controlling(store, Endpoint("127.0.0.2", at.port)):
             names.addresses[HOST] = "127.0.0.2"
-            await fake.until_beat(2)
-            topic = fake.put_topic("t", 1)
-            async for image in client.images():
-                if topic.topic_id in image.topics:
-                    break
+            await heard(client)
+            new = pb.NewTopic(name="t", partition_count=1, replication_factor=1)
+            request = pb.CreateTopicsRequest(topics=[new], timeout_ms=10_000)
+            await client.calls.active(lambda stub: stub.CreateTopics, request, timeout_ms=20_000)
+            await wait_for_image(client, lambda image: "t" in image.topic_ids)
             assert await client.allocate_producer_ids()
-            await opened.__aexit__(None, None, None)
+            await stack.aclose()
 
 
 class HastyClock(SystemClock):

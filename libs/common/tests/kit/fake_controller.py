@@ -57,11 +57,9 @@ class FakeController(ControllerServicer):
         self._changed = asyncio.Event()
 
     @asynccontextmanager
-    async def serve(
-        self, port: int = 0, *, host: str = "127.0.0.1", advertise_host: str | None = None
-    ) -> AsyncIterator[FakeController]:
+    async def serve(self) -> AsyncIterator[FakeController]:
         """Serve on a port of this machine until the block ends."""
-        config = ServerConfig(listen=Endpoint(host, port), advertise_host=advertise_host, drain_ms_max=0)
+        config = ServerConfig(drain_ms_max=0)
         async with GrpcService.open(config, [(add_ControllerServicer_to_server, self)]) as server:
             self.endpoint = server.endpoint
             self.change(active_controller=ActiveController(NodeId(1), 1, server.endpoint))
