@@ -72,7 +72,7 @@ R = roster()
 
 def test_all_are_there_all_agree_all_start() -> None:
     assert next_step(SITE, EMPTY, {"b": empty(B), "c": empty(C)}) == Promise(R)
-    agreed = EMPTY.promising(R)
+    agreed = EMPTY.promise(R)
     waits = next_step(SITE, agreed, {"b": empty(B, R), "c": empty(C)})
     assert isinstance(waits, Wait)
     assert "c did not agree yet" in waits.why
@@ -86,16 +86,16 @@ def test_it_waits_for_each_that_was_not_seen_and_names_it() -> None:
 
 
 def test_who_agreed_starts_when_another_has_decided_or_runs() -> None:
-    agreed = EMPTY.promising(R)
+    agreed = EMPTY.promise(R)
     assert next_step(SITE, agreed, {"b": empty(B, R, decided=True), "c": NOBODY}) == StartNew(R)
     assert next_step(SITE, agreed, {"b": running(R), "c": NOBODY}) == StartNew(R)
-    assert next_step(SITE, agreed.deciding(R), {"b": NOBODY, "c": NOBODY}) == StartNew(R)
+    assert next_step(SITE, agreed.decide(R), {"b": NOBODY, "c": NOBODY}) == StartNew(R)
 
 
 def test_a_volume_lost_before_all_started_makes_another_roster() -> None:
-    agreed, other = EMPTY.promising(R), roster(vc="vc2")
+    agreed, other = EMPTY.promise(R), roster(vc="vc2")
     assert next_step(SITE, agreed, {"b": empty(B, R), "c": empty(C, volume="vc2")}) == Promise(other)
-    both = agreed.promising(other)
+    both = agreed.promise(other)
     assert both.promises == (R, other)
     assert next_step(SITE, both, {"b": running(R), "c": empty(C, other, volume="vc2")}) == StartNew(R), "b had started"
 
@@ -121,7 +121,7 @@ def test_a_member_alone_founds_its_cluster() -> None:
     alone = Site(A, (), "etcd")
     step = next_step(alone, EMPTY, {})
     assert isinstance(step, Promise)
-    assert next_step(alone, EMPTY.promising(step.roster), {}) == StartNew(step.roster)
+    assert next_step(alone, EMPTY.promise(step.roster), {}) == StartNew(step.roster)
 
 
 # --- data that went ---------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def test_a_member_alone_founds_its_cluster() -> None:
 
 def test_data_that_was_there_and_is_gone_makes_a_lost_member() -> None:
     assert isinstance(next_step(SITE, EMPTY.at(Phase.STARTED), {"b": NOBODY, "c": NOBODY}), Renew)
-    decided = EMPTY.promising(R).deciding(R)
+    decided = EMPTY.promise(R).decide(R)
     assert next_step(SITE, decided, {"b": running(R, "b"), "c": NOBODY}) == StartNew(R), "it never ran"
     assert isinstance(next_step(SITE, decided, {"b": running(R, "a", "b"), "c": NOBODY}), Renew), "it did"
 
@@ -137,7 +137,7 @@ def test_data_that_was_there_and_is_gone_makes_a_lost_member() -> None:
 def test_what_cannot_be_both_right_is_left_to_people() -> None:
     two = {"b": running(R), "c": running(roster(vc="x"))}
     assert isinstance(next_step(SITE, EMPTY, two), Wait)
-    decided = EMPTY.promising(R).deciding(R)
+    decided = EMPTY.promise(R).decide(R)
     assert isinstance(next_step(SITE, decided, {"b": running(roster(vc="x")), "c": NOBODY}), Wait)
 
 
@@ -187,7 +187,7 @@ def test_the_second_of_two_starts_by_the_word_of_the_first() -> None:
 
 def test_a_member_that_the_cluster_still_waits_for_is_not_replaced() -> None:
     unstarted = [Member(R.member_id(p.name), p.name, (p.url,), ("x",) * (p is not A)) for p in (A, B, C)]
-    assert isinstance(next_change(SITE, EMPTY.promising(R), unstarted), Wait)
+    assert isinstance(next_change(SITE, EMPTY.promise(R), unstarted), Wait)
 
 
 def test_it_does_not_start_while_anybody_may_tell_it_an_old_list() -> None:
@@ -217,8 +217,8 @@ def test_what_are_no_facts_is_refused(content: bytes) -> None:
 def test_a_volume_keeps_facts_and_knows_whether_etcd_ran(tmp_path: Path) -> None:
     volume = MemberVolume(tmp_path / "data", tmp_path / "facts.json")
     assert (volume.load(), volume.has_data()) == (None, False)
-    volume.store(EMPTY.promising(R))
-    assert volume.load() == EMPTY.promising(R)
+    volume.store(EMPTY.promise(R))
+    assert volume.load() == EMPTY.promise(R)
     (tmp_path / "data" / "member" / "wal.tmp").mkdir(parents=True)
     assert not volume.has_data()
     (tmp_path / "data" / "member" / "wal").mkdir()
@@ -231,10 +231,10 @@ async def test_members_see_each_other_over_http() -> None:
     me = Peer("a", f"http://127.0.0.1:{port}")
     lookout = HttpLookout("etcd")
     assert isinstance(await lookout.look(me), Silent)
-    facts = EMPTY.promising(R)
+    facts = EMPTY.promise(R)
     async with Doorplate(lambda: report_of("etcd", facts)).serve_at("127.0.0.1", port):
         assert await lookout.look(me) == Report("etcd", "a", "va", R.token, decided=False)
-        facts = facts.deciding(R)
+        facts = facts.decide(R)
         assert await lookout.look(me) == Report("etcd", "a", "va", R.token, decided=True)
         for stranger in (replace(me, name="b"), me):
             sight = await HttpLookout("other" if stranger == me else "etcd").look(stranger)

@@ -94,7 +94,7 @@ async def run(config: ControllerConfig, stop: asyncio.Event, store: MetadataStor
         engine.start(tasks)
         publish(metrics.meter, engine.gauges)
         tasks.start(membership.run(), name="membership")
-        tasks.start(_serving_once_loaded(engine, server, health), name="health")
+        tasks.start(_report_ready(engine, server, health), name="health")
         announce_ready(
             Ready(f"controller-{config.node_id}", server.endpoint, metrics=metrics_at, health=health.endpoint),
             config.server.ready_file,
@@ -106,7 +106,7 @@ async def run(config: ControllerConfig, stop: asyncio.Event, store: MetadataStor
             await engine.stop()
 
 
-async def _serving_once_loaded(engine: ControllerEngine, server: GrpcService, health: HealthPort) -> None:
+async def _report_ready(engine: ControllerEngine, server: GrpcService, health: HealthPort) -> None:
     """Healthy means: answers reads. It stays so while etcd is away, since the last image is still served."""
     await engine.follower.until(lambda: engine.follower.mirror.loaded)
     for name in ("", SERVICE):

@@ -115,7 +115,7 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event, beats: MakeHeartbe
         node = replace(_node(config, engines.groups.who, server.endpoint, metrics_at), internal=server.internal)
         ready = Ready(f"coordinator-{config.node_id}", server.endpoint, metrics=metrics_at, health=health.endpoint)
         tasks.start(_join(engines, client, node, server, ready, config), name="join")
-        tasks.start(_ready_once_unfenced(client, health), name="health")
+        tasks.start(_report_ready(client, health), name="health")
         try:
             await run_until(stop, tasks)
             await health.leaving()
@@ -203,7 +203,7 @@ async def _join(
     await asyncio.gather(engines.groups.follow(), engines.transactions.follow())
 
 
-async def _ready_once_unfenced(client: ControllerClient, health: HealthPort) -> None:
+async def _report_ready(client: ControllerClient, health: HealthPort) -> None:
     """Ready means: the controller gives it shards. It stays so while the controllers are away."""
     await client.wait_until_unfenced()
     await health.reached()

@@ -201,7 +201,7 @@ class Patterns(Protocol):
         """
         ...
 
-    def matching(self, pattern: str, names: Iterable[str]) -> frozenset[str]:
+    def find_matching(self, pattern: str, names: Iterable[str]) -> frozenset[str]:
         """The ``names`` that match as a whole, in time linear in their lengths."""
         ...
 

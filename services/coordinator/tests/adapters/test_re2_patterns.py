@@ -10,7 +10,7 @@ from headrace_coordinator.adapters.re2_patterns import COMPILED_MAX, PATTERN_CHA
 
 def test_matches_whole_names_only() -> None:
     names = ["orders", "orders-eu", "old-orders", "payments"]
-    assert Re2Patterns().matching("orders(-.*)?", names) == {"orders", "orders-eu"}
+    assert Re2Patterns().find_matching("orders(-.*)?", names) == {"orders", "orders-eu"}
 
 
 @pytest.mark.parametrize(
@@ -23,15 +23,15 @@ def test_what_cannot_be_read_is_a_typed_error(pattern: str) -> None:
         patterns.check(pattern)
     assert len(str(error.value)) < 400
     with pytest.raises(InvalidRegularExpression):
-        patterns.matching(pattern, ["a"])
+        patterns.find_matching(pattern, ["a"])
 
 
 def test_what_python_would_take_for_ever_over_is_quick() -> None:
-    assert Re2Patterns().matching("(a|a|aa)*b", ["a" * 249]) == frozenset()
+    assert Re2Patterns().find_matching("(a|a|aa)*b", ["a" * 249]) == frozenset()
 
 
 def test_forgets_patterns_that_were_not_used_lately() -> None:
     patterns = Re2Patterns()
     for number in range(2 * COMPILED_MAX):
-        assert patterns.matching(f"t{number}", [f"t{number}", "t"]) == {f"t{number}"}
-    assert patterns.matching("t0", ["t0"]) == {"t0"}
+        assert patterns.find_matching(f"t{number}", [f"t{number}", "t"]) == {f"t{number}"}
+    assert patterns.find_matching("t0", ["t0"]) == {"t0"}

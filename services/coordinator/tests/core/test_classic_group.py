@@ -163,7 +163,7 @@ def test_who_shares_no_assignor_is_refused(w: World) -> None:
 def test_session_timeouts_out_of_bounds_are_refused(w: World, session_ms: int) -> None:
     w.join(1, session_ms=session_ms)
     assert code(w.last(1)) is E.INVALID_SESSION_TIMEOUT
-    assert w.shard.listing() == [], "and leave nothing behind"
+    assert w.shard.list_groups() == [], "and leave nothing behind"
 
 
 def test_unknown_member_ids_are_refused(w: World) -> None:
@@ -181,7 +181,7 @@ def test_without_a_group_there_are_no_members(w: World) -> None:
     w.join(1, "m")
     assert code(w.last(1)) is E.UNKNOWN_MEMBER_ID
     w.drop(1)
-    assert w.shard.listing() == []
+    assert w.shard.list_groups() == []
     assert w.log == {}
 
 
@@ -357,7 +357,7 @@ def test_when_the_last_one_leaves_the_group_is_empty_in_a_new_generation(w: Worl
 def test_a_group_that_never_came_to_be_leaves_nothing(w: World) -> None:
     w.join(1)
     w.drop(1)
-    assert w.shard.listing() == []
+    assert w.shard.list_groups() == []
     assert w.log == {}
     assert w.shard.next_wake_ms() is not None, "only the look for expiry"
     w.sleep(100)
@@ -560,7 +560,7 @@ def test_one_description_of_all(w: World) -> None:
         (b, "client-2", "h:1", ("t",)),
     ]
     assert [m.assigned[0].partitions for m in d.members] == [(0,), (1,)]
-    (line,) = w.shard.listing()
+    (line,) = w.shard.list_groups()
     assert (line.group_id, line.state, line.members) == (G, GroupState.STABLE, 2)
     w.join(1, a)
     assert [m.state for m in w.description().members] == ["JOIN", ""]

@@ -202,7 +202,7 @@ def test_most_members_choose_the_assignor(w: World) -> None:
 
 def test_an_assignor_that_is_not_offered_is_refused(w: World) -> None:
     assert code(w.enter(1, "a", assignor="best")) is E.UNSUPPORTED_ASSIGNOR
-    assert w.shard.listing() == []
+    assert w.shard.list_groups() == []
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_an_administrator_commits_for_groups_without_members(w: World) -> None:
 def test_a_group_that_nobody_knows_takes_no_members_commit(w: World) -> None:
     assert w.commit(7, "m", 1) is E.UNKNOWN_MEMBER_ID
     assert w.commit(7, instance="i") is E.UNKNOWN_MEMBER_ID
-    assert w.shard.listing() == []
+    assert w.shard.list_groups() == []
 
 
 def test_each_entry_of_a_commit_stands_for_itself(w: World) -> None:
@@ -143,7 +143,7 @@ def test_each_entry_of_a_commit_stands_for_itself(w: World) -> None:
 
 def test_nothing_is_written_for_a_commit_of_which_nothing_is_valid(w: World) -> None:
     assert w.commit(1, topic="ghost") is E.UNKNOWN_TOPIC_OR_PARTITION
-    assert (w.log, w.shard.listing()) == ({}, [])
+    assert (w.log, w.shard.list_groups()) == ({}, [])
 
 
 # --- reading offsets ------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_groups_without_members_are_deleted_with_their_offsets(w: World) -> None
     assert w.delete_group() is E.GROUP_ID_NOT_FOUND
     assert set(w.log.values()) == {None}
     w.move()
-    assert w.shard.listing() == []
+    assert w.shard.list_groups() == []
 
 
 def test_offsets_are_deleted_except_of_topics_that_are_read() -> None:
@@ -240,7 +240,7 @@ def test_offsets_expire_seven_days_after_the_group_became_empty(w: World) -> Non
     w.sleep(6 * DAY)
     assert w.committed() == 5
     w.sleep(DAY + 700_000)
-    assert w.shard.listing() == []
+    assert w.shard.list_groups() == []
     assert set(w.log.values()) == {None}
 
 
@@ -262,7 +262,7 @@ def test_commits_of_an_administrator_expire_seven_days_after_they_were_made(w: W
     w.sleep(3 * DAY + 700_000)
     assert (w.committed(), w.committed(partition=1)) == (None, 6)
     w.sleep(4 * DAY)
-    assert w.shard.listing() == []
+    assert w.shard.list_groups() == []
 
 
 def test_retention_is_counted_over_moves_of_the_shard(w: World) -> None:
@@ -276,14 +276,14 @@ def test_retention_is_counted_over_moves_of_the_shard(w: World) -> None:
     w.sleep(2 * DAY)
     assert w.committed() == 5
     w.sleep(DAY + 700_000)
-    assert w.shard.listing() == []
+    assert w.shard.list_groups() == []
 
 
 def test_an_empty_group_without_offsets_goes_with_the_next_look(w: World) -> None:
     (a,) = w.stable(1)
     w.leave(1, a)
     w.sleep(600_000)
-    assert w.shard.listing() == []
+    assert w.shard.list_groups() == []
 
 
 # --- loading --------------------------------------------------------------------------------------------------
@@ -296,14 +296,14 @@ def test_a_new_coordinator_knows_what_was_committed(w: World) -> None:
     w.commit(9, group="other")
     w.move()
     assert (w.committed(), w.committed(group="other")) == (6, 9)
-    assert {line.group_id: line.protocol for line in w.shard.listing()} == {G: GroupProtocol.CLASSIC, "other": None}
+    assert {line.group_id: line.protocol for line in w.shard.list_groups()} == {G: GroupProtocol.CLASSIC, "other": None}
 
 
 def test_notes_and_tombstones_say_nothing() -> None:
     w = World()
     w.log = {NOTE: None, group_key("gone"): None}
     w.move()
-    assert w.shard.listing() == []
+    assert w.shard.list_groups() == []
 
 
 @pytest.mark.parametrize(
@@ -350,7 +350,7 @@ def test_many_groups_are_woken_each_in_its_time(w: World) -> None:
     for i in range(0, 20, 2):
         w.pulse(i + 1, "m", 1, group=f"g{i}")
     w.sleep(45_000 - 100)
-    alive = {line.group_id for line in w.shard.listing() if line.members}
+    alive = {line.group_id for line in w.shard.list_groups() if line.members}
     assert alive == {f"g{i}" for i in range(0, 20, 2)}
     w.sleep(101)
-    assert not any(line.members for line in w.shard.listing())
+    assert not any(line.members for line in w.shard.list_groups())

@@ -142,7 +142,7 @@ class AgainstALog(RuleBasedStateMachine):
 
     @rule(group=groups, partition=partitions)
     def delete(self, group: str, partition: int) -> None:
-        if any(one.group_id == group for one in self.w.shard.listing()):
+        if any(one.group_id == group for one in self.w.shard.list_groups()):
             self.w.ask(_deletion(self.w, group, partition))
             self.entries.append(Entry(group, partition, None))
 
@@ -185,7 +185,7 @@ class AgainstALog(RuleBasedStateMachine):
         shard.replay(compacted(self.w.log))
         shard.handle(TopicsChanged(self.w.at, self.w.topics, {}))
         shard.handle(Loaded(self.w.at))
-        assert [one.group_id for one in shard.listing() if one.group_id in GROUPS] == [
+        assert [one.group_id for one in shard.list_groups() if one.group_id in GROUPS] == [
             group for group in GROUPS if any(not g.offsets.empty for n, g in self.w.shard._groups.items() if n == group)
         ]
         for group_id, group in self.w.shard._groups.items():

@@ -95,7 +95,7 @@ def test_what_the_coordinator_of_the_transaction_says_is_said_of_every_entry(w: 
     assert isinstance(result, OffsetOutcomes)
     assert [(o.partition, o.error) for o in result.outcomes] == [(0, error), (1, error)]
     assert w.log == {}
-    assert w.shard.listing() == []
+    assert w.shard.list_groups() == []
     w.txn_commit(5)
     assert len(w.enrolments) == 1  # it asks again
 
@@ -106,7 +106,7 @@ def test_an_end_that_comes_before_the_answer_takes_the_enrolment_away(w: World) 
     assert w.outcome(ref) is E.INVALID_PRODUCER_EPOCH
     w.enrol()  # the answer was on its way
     assert w.log == {}
-    assert w.shard.listing() == []
+    assert w.shard.list_groups() == []
     assert w.mark(commit=True) is E.NONE
 
 
@@ -137,7 +137,7 @@ def test_entries_that_cannot_be_taken_enrol_nothing(w: World) -> None:
     assert w.outcome(w.txn_commit(5, topic="ghost")) is E.UNKNOWN_TOPIC_OR_PARTITION
     assert w.outcome(w.txn_commit(5, metadata="x" * 5_000)) is E.OFFSET_METADATA_TOO_LARGE
     assert w.outcome(w.txn_commit(-5)) is E.INVALID_REQUEST
-    assert (w.enrolments, w.log, w.shard.listing()) == ([], {}, [])
+    assert (w.enrolments, w.log, w.shard.list_groups()) == ([], {}, [])
 
 
 def test_each_entry_stands_for_itself(w: World) -> None:
@@ -181,7 +181,7 @@ def test_an_aborted_transaction_leaves_nothing(w: World) -> None:
     assert pending(w) == []
     w.pend(7, epoch=1, group="h")
     assert w.mark(commit=False, epoch=2) is E.NONE
-    assert [one.group_id for one in w.shard.listing()] == [G]  # h came with the transaction and went with it
+    assert [one.group_id for one in w.shard.list_groups()] == [G]  # h came with the transaction and went with it
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -432,10 +432,10 @@ def test_a_group_with_pending_positions_does_not_expire(w: World) -> None:
     w.tell(Woken(w.at))
     assert w.committed(partition=1) is None
     assert w.committed() == 1
-    assert [one.group_id for one in w.shard.listing()] == [G, "h"]
+    assert [one.group_id for one in w.shard.list_groups()] == [G, "h"]
     w.mark(commit=True)
     assert (w.committed(), w.committed(group="h")) == (5, 6)
     w.now_ms += 30 * DAY
     w.tell(Woken(w.at))
-    assert w.shard.listing() == []
+    assert w.shard.list_groups() == []
     assert all(value is None for value in w.log.values())

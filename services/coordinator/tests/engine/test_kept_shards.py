@@ -17,6 +17,6 @@ def test_before_an_image_came_it_is_not_known_what_is_loading() -> None:
 
     shards = KeptShards(ShardKind.GROUPS, NodeId(1), make)
     with pytest.raises(CoordinatorLoading):
-        shards.loading()
+        shards.list_loading()
     shards.settle(EMPTY_IMAGE)
-    assert shards.loading() == []
+    assert shards.list_loading() == []

@@ -145,7 +145,7 @@ async def test_requests_are_told_that_the_shard_is_being_read(world: World) -> N
     await running.until_served(*(n for n in range(SHARDS) if n != SHARD))
     with pytest.raises(CoordinatorLoading):
         await committed(running)
-    assert running.coordinator.listing([]) == ([], [SHARD])
+    assert running.coordinator.list_groups([]) == ([], [SHARD])
     world.partition.open_reading()
     await running.until_served(SHARD)
     await commit(running, 1)
@@ -437,12 +437,12 @@ async def test_a_stream_that_breaks_starts_the_grace_and_leaving_does_not_wait(w
     while (message := await two.next_message()) is not None:
         messages.append(type(message).__name__)
     assert messages[-1] == "LeaveAnswer"
-    (group,) = running.coordinator.listing([])[0]
+    (group,) = running.coordinator.list_groups([])[0]
     assert group.members == 1
     running.coordinator.broke(one)
     running.coordinator.close_stream(one)
     async with asyncio.timeout(10):
-        while running.coordinator.listing([])[0][0].members:
+        while running.coordinator.list_groups([])[0][0].members:
             await asyncio.sleep(0.01)
 
 
@@ -463,7 +463,7 @@ async def test_groups_are_listed_described_and_deleted(world: World) -> None:
     await commit(running, 1, "empty")
     stream = join(running, "m", "t")
     await standing(stream)
-    groups, loading = running.coordinator.listing([])
+    groups, loading = running.coordinator.list_groups([])
     assert ([group.group_id for group in groups], loading) == (["empty", GROUP], [])
     described = await running.coordinator.describe(GROUP)
     assert not isinstance(described.found, HeadraceError)
@@ -502,13 +502,13 @@ async def test_after_a_standstill_heartbeats_are_read_before_sessions_are_judged
     await clock.until_asleep()
     standstill(clock, session_ms + 5_000)
     await clock.advance(0)  # the timer fires, late
-    assert running.coordinator.listing([])[0][0].members == 1
+    assert running.coordinator.list_groups([])[0][0].members == 1
     beat(running, stream, "m", epoch)
     assert (await standing(stream)).error is None
     await clock.advance(STALL_GRACE_MS)
-    assert running.coordinator.listing([])[0][0].members == 1
+    assert running.coordinator.list_groups([])[0][0].members == 1
     await clock.advance(session_ms + 1)
-    assert running.coordinator.listing([])[0][0].members == 0
+    assert running.coordinator.list_groups([])[0][0].members == 0
 
 
 def standstill(clock: FakeClock, ms: float) -> None:

@@ -459,11 +459,15 @@ async def test_a_unit_commits_what_it_lists_and_aborts_the_rest(world: World) ->
 async def test_transactions_are_listed_described_and_aborted(world: World) -> None:
     running, producer = await begun(world)
     other = await init(running, NEIGHBOUR)
-    listed, loading = running.transactions.listing((), (), 0)
+    listed, loading = running.transactions.list_transactions((), (), 0)
     assert ([one.transactional_id for one in listed], loading) == (sorted([ID, NEIGHBOUR]), [])
-    assert [one.transactional_id for one in running.transactions.listing({TxnState.ONGOING}, (), 0)[0]] == [ID]
-    assert [o.transactional_id for o in running.transactions.listing((), {other.producer_id}, 0)[0]] == [NEIGHBOUR]
-    assert running.transactions.listing((), (), 3_600_000)[0] == []
+    assert [one.transactional_id for one in running.transactions.list_transactions({TxnState.ONGOING}, (), 0)[0]] == [
+        ID
+    ]
+    assert [o.transactional_id for o in running.transactions.list_transactions((), {other.producer_id}, 0)[0]] == [
+        NEIGHBOUR
+    ]
+    assert running.transactions.list_transactions((), (), 3_600_000)[0] == []
     assert isinstance((await running.transactions.describe("nobody")).found, TransactionalIdNotFound)
     with pytest.raises(InvalidTxnState):
         await running.transactions.abort(NEIGHBOUR, None, None)
@@ -476,11 +480,11 @@ async def test_ages_count_from_the_preparation_of_what_is_prepared(world: World)
     clock = FakeClock()
     running, producer = await begun(world, clock=clock)
     await clock.advance(20_000)
-    assert [one.transactional_id for one in running.transactions.listing((), (), 20_000)[0]] == [ID]
+    assert [one.transactional_id for one in running.transactions.list_transactions((), (), 20_000)[0]] == [ID]
     await running.transactions.prepare(ID, producer, None)
     await clock.advance(5_000)
-    assert [one.transactional_id for one in running.transactions.listing((), (), 5_000)[0]] == [ID]
-    assert running.transactions.listing((), (), 5_001)[0] == []
+    assert [one.transactional_id for one in running.transactions.list_transactions((), (), 5_000)[0]] == [ID]
+    assert running.transactions.list_transactions((), (), 5_001)[0] == []
 
 
 async def test_ids_of_other_shards_are_not_here(world: World) -> None:

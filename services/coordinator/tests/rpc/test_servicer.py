@@ -159,7 +159,7 @@ async def test_where_a_member_is_and_that_it_is_gone(running: Running, stub: Any
         assert described[1].error == ErrorCode.GROUP_ID_NOT_FOUND
         assert described[0].coordinator == 1
     async with asyncio.timeout(10):
-        while running.coordinator.listing([])[0][0].members:  # the grace ends
+        while running.coordinator.list_groups([])[0][0].members:  # the grace ends
             await asyncio.sleep(0.01)
 
 

@@ -44,7 +44,7 @@ class Restore:
     empty_topics: int = 0
     """Topics that no broker had a log of."""
 
-    def missing(self, image: ClusterImage) -> list[NodeId]:
+    def list_missing(self, image: ClusterImage) -> list[NodeId]:
         """Brokers that are expected and have not joined since the restore, or are away again."""
         return [b for b in self.expected if not self.has_joined(image, b)]
 

@@ -323,7 +323,7 @@ class ControllerEngine:
         term = self._active()
         mirror = self.follower.mirror
         if mirror.waits_for_logs and mirror.restore is not None:
-            missing = ", ".join(map(str, mirror.restore.missing(mirror.image)))
+            missing = ", ".join(map(str, mirror.restore.list_missing(mirror.image)))
             why = f"brokers {missing} have not joined; start them" if missing else "try again in a moment"
             raise MetadataUnavailable(
                 "the metadata was restored from a backup, and no partition has a leader until all brokers' "

@@ -90,7 +90,7 @@ class Elections:
 
     async def _recover(self) -> bool:
         """Elect where logs can be compared; whether some partition still waits for an answer or an operator."""
-        due = self._waiting()
+        due = self._list_waiting()
         if not due:
             return False
         answers = await self._ask(due)
@@ -105,7 +105,7 @@ class Elections:
 
         async with self._settling.turn:
             self.balanced += await self._settling.bring(list(due), step)
-        left = self._waiting()
+        left = self._list_waiting()
         now = self._follower.mirror.image.partitions
         gone = (p for p in due if p not in left and p.id in now)
         back = [p.id for p in gone if not now[p.id].offline and now[p.id].recovering <= p.recovering]
@@ -120,7 +120,7 @@ class Elections:
             log.error("partitions wait for a whole log", extra={"waiting": len(left), "partitions": waiting})
         return bool(left)
 
-    def _waiting(self) -> dict[Partition, tuple[NodeId, ...]]:
+    def _list_waiting(self) -> dict[Partition, tuple[NodeId, ...]]:
         brokers = self._settling.brokers()
         leaderless = (p for p in self._follower.mirror.image.partitions.values() if p.offline)
         return {p: members for p in leaderless if (members := election.to_ask(p, brokers))}

@@ -88,7 +88,7 @@ class Restoring:
         restore = mirror.restore
         assert restore is not None, "this is the end of one"
         members = [n for n in mirror.image.brokers() if restore.has_joined(mirror.image, n.key.id)]
-        lacking = restore.missing(mirror.image)
+        lacking = restore.list_missing(mirror.image)
         if lacking:
             self.silent = ()
             return f"brokers {', '.join(map(str, lacking))} have not joined"

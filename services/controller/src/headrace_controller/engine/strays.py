@@ -47,7 +47,7 @@ async def describe_restore(
     """
     mirror = follower.mirror
     restore = mirror.restore
-    missing = [] if restore is None or restore.finished else restore.missing(mirror.image)
+    missing = [] if restore is None or restore.finished else restore.list_missing(mirror.image)
     if not with_strays:
         return RestoreStatus(restore, missing, silent=silent)
     answers = await ask(source, mirror.image.brokers())

@@ -115,7 +115,7 @@ class EtcdMember:
     async def _carry_out(self, step: Step, sights: dict[str, Sight]) -> Founding | None:
         match step:
             case Promise(roster):
-                self._remember(self._facts.promising(roster))
+                self._remember(self._facts.promise(roster))
                 _log.info("all members are there without data: a new cluster", extra={"token": roster.token})
             case Renew(why):
                 _log.warning("starting over as a member that was lost: %s", why)
@@ -128,7 +128,7 @@ class EtcdMember:
 
     async def _start_new(self, roster: Roster) -> Founding:
         if self._facts.phase is not Phase.NEW:
-            self._remember(self._facts.deciding(roster))
+            self._remember(self._facts.decide(roster))
             await self._linger()
         _log.info("etcd starts as a member of a new cluster", extra={"token": roster.token})
         return Founding("new", roster.token, [(m.peer.name, m.peer.url) for m in roster.members])

@@ -26,7 +26,7 @@ class Re2Patterns:
     def check(self, pattern: str) -> None:
         self._compile(pattern)
 
-    def matching(self, pattern: str, names: Iterable[str]) -> frozenset[str]:
+    def find_matching(self, pattern: str, names: Iterable[str]) -> frozenset[str]:
         """See ``Patterns``; raises what ``check`` raises."""
         match = self._compile(pattern).fullmatch
         return frozenset(name for name in names if match(name) is not None)

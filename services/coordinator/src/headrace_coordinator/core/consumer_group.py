@@ -312,9 +312,9 @@ class ConsumerGroup:
     def answer(self, member: ConsumerMember, stream: int, *, whole: bool) -> None:
         """Answer a heartbeat; with the assignment, if the member cannot know it."""
         self._news.pop(member.member_id, None)
-        self.send(stream, self._standing(member, whole=whole))
+        self.send(stream, self._make_standing(member, whole=whole))
 
-    def _standing(self, member: ConsumerMember, *, whole: bool) -> ConsumerStanding:
+    def _make_standing(self, member: ConsumerMember, *, whole: bool) -> ConsumerStanding:
         whole = whole or member.told is not member.assigned
         member.told, member.told_epoch = member.assigned, member.epoch
         return ConsumerStanding(
@@ -337,7 +337,7 @@ class ConsumerGroup:
         for member_id in self._news:
             member, stream = self.members[member_id], self.streams.of(member_id)
             if stream is not None and (member.told is not member.assigned or member.told_epoch != member.epoch):
-                self.send(stream, self._standing(member, whole=False))
+                self.send(stream, self._make_standing(member, whole=False))
         out: list[Effect] = [PersistGroup(self.group_id)] if self.dirty else []
         out += self._sending
         out += self._closing

@@ -79,7 +79,7 @@ class Group:
             return consumer_requests.handle(self.membership, event)
         return None
 
-    def listing(self, group_id: str) -> GroupListing:
+    def make_listing(self, group_id: str) -> GroupListing:
         if self.membership is None:
             return GroupListing(group_id, None, GroupState.EMPTY, 0)
         classic = isinstance(self.membership, ClassicGroup)

@@ -113,9 +113,9 @@ class Shard:
             return group_key(group_id), None
         return group_key(group_id), group_value(group.membership.record())
 
-    def listing(self) -> list[GroupListing]:
+    def list_groups(self) -> list[GroupListing]:
         """All groups, in the order of their names."""
-        return [group.listing(group_id) for group_id, group in sorted(self._groups.items())]
+        return [group.make_listing(group_id) for group_id, group in sorted(self._groups.items())]
 
     # --- events ---------------------------------------------------------------------------------------------
 

@@ -175,7 +175,7 @@ class Coordinator:
         if pattern is None:
             return event
         self._ports.patterns.check(pattern)
-        return replace(event, matched=self._ports.patterns.matching(pattern, self._topics))
+        return replace(event, matched=self._ports.patterns.find_matching(pattern, self._topics))
 
     def broke(self, stream: MemberStream) -> None:
         """No more requests come over the stream. Once."""
@@ -321,12 +321,15 @@ class Coordinator:
 
     # --- groups -----------------------------------------------------------------------------------------------
 
-    def listing(self, states: Collection[GroupState]) -> tuple[list[GroupListing], list[int]]:
+    def list_groups(self, states: Collection[GroupState]) -> tuple[list[GroupListing], list[int]]:
         """The groups of all shards served here, in these states (none: in any); and the shards that still load."""
         groups = [
-            group for host in self._hosts.values() for group in host.listing() if not states or group.state in states
+            group
+            for host in self._hosts.values()
+            for group in host.list_groups()
+            if not states or group.state in states
         ]
-        return sorted(groups, key=lambda g: g.group_id), self._shards.loading()
+        return sorted(groups, key=lambda g: g.group_id), self._shards.list_loading()
 
     async def describe(self, group_id: str) -> Described:
         """What is known of one group, here and now."""

@@ -61,7 +61,7 @@ class KeptShards(Generic[H]):
             _, host = self.hosts.popitem()
             host.stop()
 
-    def loading(self) -> list[int]:
+    def list_loading(self) -> list[int]:
         """
         Shards that are this node's, and not served yet.
 

@@ -69,7 +69,7 @@ class LagWatch:
 
     async def look(self) -> None:
         hosts = self._coordinator.hosts
-        listings = [(host, group) for host in hosts for group in host.listing()]
+        listings = [(host, group) for host in hosts for group in host.list_groups()]
         wanted: list[tuple[str, str, PartitionId, Offset]] = []
         left_out = 0
         for count, (host, group) in enumerate(listings):

@@ -133,9 +133,9 @@ class ShardHost(Host[Shard, Event, Visible]):
 
     # --- reading beside the events ----------------------------------------------------------------------------
 
-    def listing(self) -> list[GroupListing]:
+    def list_groups(self) -> list[GroupListing]:
         """All groups as they are in memory; they may be ahead of the log, or out of date by a moment."""
-        return self._core.listing() if self.phase is Phase.SERVING else []
+        return self._core.list_groups() if self.phase is Phase.SERVING else []
 
     def peek(self, event: OffsetsAsked) -> Result | HeadraceError:
         """What a read finds in memory, unproved: for measuring."""
@@ -197,7 +197,7 @@ class ShardHost(Host[Shard, Event, Visible]):
 
     def _topics_event(self) -> TopicsChanged:
         patterns, topics = self._ports.patterns, self._topics
-        matches = {pattern: patterns.matching(pattern, topics) for pattern in self._core.patterns()}
+        matches = {pattern: patterns.find_matching(pattern, topics) for pattern in self._core.patterns()}
         return TopicsChanged(self._ports.moment(), topics, matches)
 
     def _show(self, effect: Visible) -> None:

@@ -133,9 +133,9 @@ class TransactionHost(Host[TransactionShard, Event, Visible]):
 
     # --- reading beside the events ----------------------------------------------------------------------------
 
-    def listing(self) -> list[TransactionListing]:
+    def list_transactions(self) -> list[TransactionListing]:
         """All ids as they are in memory; they may be ahead of the log, or out of date by a moment."""
-        return self._core.listing() if self.phase is Phase.SERVING else []
+        return self._core.list_transactions() if self.phase is Phase.SERVING else []
 
     def tally(self) -> Tally | None:
         """What is to be done; None: the shard is not served."""

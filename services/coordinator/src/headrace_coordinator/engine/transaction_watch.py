@@ -80,7 +80,7 @@ class TransactionWatch:
         )
 
     def _overdue(self, now_ms: int) -> int:
-        prepared, _ = self._transactions.listing({TxnState.PREPARED}, (), 0)
+        prepared, _ = self._transactions.list_transactions({TxnState.PREPARED}, (), 0)
         late = [one for one in prepared if now_ms - one.prepared_at_ms > self._prepared_ms_max]
         if self._clock.monotonic_ms() - self._told_ms >= TELL_EVERY_MS:
             self._told_ms = self._clock.monotonic_ms()

@@ -176,7 +176,7 @@ class Transactions:
             at = self._ports.shared.moment()
             return EndAsked(transactional_id, ref, at, producer.producer_id, producer.epoch, commit, spare)
 
-        return await self._deciding(transactional_id, producer.epoch, asked, Producer)
+        return await self._decide(transactional_id, producer.epoch, asked, Producer)
 
     async def prepare(self, transactional_id: str, producer: Producer, owner_epoch: int | None) -> Token:
         """
@@ -206,9 +206,9 @@ class Transactions:
         def asked(ref: object, spare: int) -> Event:
             return DecideAsked(token, ref, self._ports.shared.moment(), commit, spare)
 
-        return await self._deciding(token.transactional_id, token.epoch, asked, DecideResult)
+        return await self._decide(token.transactional_id, token.epoch, asked, DecideResult)
 
-    async def _deciding(
+    async def _decide(
         self, transactional_id: str, epoch: int, asked: Callable[[object, int], Event], kind: type[T]
     ) -> T:
         clock = self._ports.shared.clock
@@ -259,7 +259,7 @@ class Transactions:
 
     # --- operators --------------------------------------------------------------------------------------------
 
-    def listing(
+    def list_transactions(
         self, states: Collection[TxnState], producer_ids: Collection[int], older_than_ms: int
     ) -> tuple[list[TransactionListing], list[int]]:
         """Ids of all shards served here that fit (nothing named: all do); and the shards that still load."""
@@ -273,8 +273,8 @@ class Transactions:
                 and (not older_than_ms or NO_TIME < since_ms <= before_ms)
             )
 
-        found = [one for host in self.hosts for one in host.listing() if fits(one)]
-        return sorted(found, key=lambda one: one.transactional_id), self._shards.loading()
+        found = [one for host in self.hosts for one in host.list_transactions() if fits(one)]
+        return sorted(found, key=lambda one: one.transactional_id), self._shards.list_loading()
 
     async def describe(self, transactional_id: str) -> DescribedTransaction:
         """What is known of one id, here and now."""

@@ -132,7 +132,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServicer):
 
     async def ListGroups(self, request: pb.ListGroupsRequest, context: Context) -> pb.ListGroupsResponse:
         del context
-        groups, loading = self._coordinator.listing(decode.states(request.states))
+        groups, loading = self._coordinator.list_groups(decode.states(request.states))
         return pb.ListGroupsResponse(groups=map(encode.encode_listing, groups), loading=loading)
 
     async def DescribeGroups(self, request: pb.DescribeGroupsRequest, context: Context) -> pb.DescribeGroupsResponse:

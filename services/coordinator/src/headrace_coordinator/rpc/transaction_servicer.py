@@ -89,7 +89,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionCoordinatorServicer):
         self, request: pb.ListTransactionsRequest, context: Context
     ) -> pb.ListTransactionsResponse:
         del context
-        found, loading = self._transactions.listing(
+        found, loading = self._transactions.list_transactions(
             decode.states(request.states), frozenset(request.producer_ids), decode.older_than_ms(request.older_than_ms)
         )
         return pb.ListTransactionsResponse(transactions=map(encode.encode_listing, found), loading=loading)

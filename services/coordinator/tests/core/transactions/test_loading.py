@@ -101,14 +101,14 @@ def test_ids_that_are_forgotten_are_not_found_again(world: World) -> None:
     shard = TransactionShard(0, TransactionSettings())
     shard.replay([*world.rows.items(), (transaction_key("t"), None), (owner_key("o"), None)])
     shard.handle(Loaded(world.at))
-    assert shard.listing() == []
+    assert shard.list_transactions() == []
     world = World([(transaction_key("t"), None), (owner_key("o"), None)])
-    assert world.shard.listing() == []
+    assert world.shard.list_transactions() == []
     assert world.init()[0] == "took 100"
 
 
 def test_a_note_means_nothing() -> None:
-    assert World([(bytes((1, 3)), None)]).shard.listing() == []
+    assert World([(bytes((1, 3)), None)]).shard.list_transactions() == []
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_an_id_without_its_owner_is_forgotten(world: World) -> None:
     world.init("o/a", owner=0)
     world = world.restarted([row for row in world.rows.items() if row[0] != owner_key("o")])
     assert world.started == ["write o/a forgotten"]
-    assert world.shard.listing() == []
+    assert world.shard.list_transactions() == []
 
 
 # --- appends that were cut ------------------------------------------------------------------------------------

@@ -440,7 +440,7 @@ class Machine(RuleBasedStateMachine):
         stale=st.sampled_from([False, False, True]),
     )
     def an_owner_commits_a_unit(self, ahead: int, behind: int, leave_out: int, stale: bool) -> None:
-        prepared = {line.producer for line in self.shard.listing() if line.state is TxnState.PREPARED}
+        prepared = {line.producer for line in self.shard.list_transactions() if line.state is TxnState.PREPARED}
         owned = [token for token in dict.fromkeys(self.told.tokens) if "/" in token.transactional_id]
         tokens = [token for token in owned if Producer(token.producer_id, token.epoch) in prepared][leave_out:]
         if stale:
@@ -566,7 +566,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def the_shard_knows_what_it_has_to_do(self) -> None:
-        states = [line.state for line in self.shard.listing()]
+        states = [line.state for line in self.shard.list_transactions()]
         tally = self.shard.tally()
         ending = sum(state in (TxnState.PREPARE_COMMIT, TxnState.PREPARE_ABORT) for state in states)
         assert tally.open == states.count(TxnState.ONGOING)
@@ -576,7 +576,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def no_two_ids_have_one_producer_id(self) -> None:
-        ids = [line.producer.producer_id for line in self.shard.listing()]
+        ids = [line.producer.producer_id for line in self.shard.list_transactions()]
         assert len(ids) == len(set(ids))
 
     def settle(self) -> None:
@@ -593,7 +593,7 @@ class Machine(RuleBasedStateMachine):
         if self.refs % 2:  # what is known only to the log must do, and what is known only to memory
             self.coordinator_dies([True], 0)
             self.settle()
-        for line in self.shard.listing():
+        for line in self.shard.list_transactions():
             if line.state is TxnState.PREPARED and "/" not in line.transactional_id:
                 token = Token(line.transactional_id, *line.producer, self.nonce_of(line.transactional_id))
                 self.decide(token, False, None)
@@ -602,7 +602,7 @@ class Machine(RuleBasedStateMachine):
             self.now_ms += TIMEOUT_MS + UNIT_TIMEOUT_MS
             self.handle(Woken(self.at))
             self.settle()
-        open_ones = [line for line in self.shard.listing() if line.state not in AT_REST]
+        open_ones = [line for line in self.shard.list_transactions() if line.state not in AT_REST]
         assert not open_ones, f"every end is completed: {open_ones}"
         assert not self.pending, "nothing waits for ever"
         self.everything_ended_everywhere_alike()

@@ -87,7 +87,7 @@ def test_ids_that_do_nothing_for_long_are_forgotten(world: World) -> None:
     assert world.pass_ms(7 * DAY - MINUTE) == []
     world.init("young")
     assert sorted(world.pass_ms(20 * MINUTE)) == ["write complete forgotten", "write empty forgotten"]
-    assert [line.transactional_id for line in world.shard.listing()] == ["ending", "prepared", "young"]
+    assert [line.transactional_id for line in world.shard.list_transactions()] == ["ending", "prepared", "young"]
     assert world.commit((101, 1), name="complete") == ["commit: INVALID_PRODUCER_ID_MAPPING"]
     assert world.init("complete") == ["took 105", "write complete EMPTY 105@0", "init: 105@0"]
 
@@ -101,7 +101,7 @@ def test_expiry_takes_ids_in_turns_so_that_nobody_waits_long(world: World, monke
     while world.shard.next_wake_ms() <= world.now_ms:
         turns.append(len(world.pass_ms(0)))
     assert sum(turns) == 5
-    assert world.shard.listing() == []
+    assert world.shard.list_transactions() == []
     assert world.shard.next_wake_ms() == 8 * DAY + world.settings.transactional_id_check_interval_ms
 
 
@@ -175,7 +175,9 @@ def test_what_is_told_of_an_id(world: World) -> None:
         Token("t", 100, 0, 1),
     )
     assert world.describe() == description
-    assert world.shard.listing() == [TransactionListing("t", Producer(100, 0), TxnState.PREPARED, opened, prepared)]
+    assert world.shard.list_transactions() == [
+        TransactionListing("t", Producer(100, 0), TxnState.PREPARED, opened, prepared)
+    ]
     world.decide(Token("t", 100, 0, 1), True)
     world.marked((100, 1), 2)
     ending = world.describe()
@@ -187,7 +189,9 @@ def test_what_is_told_of_an_id(world: World) -> None:
         None,
     )
     world.marked((100, 1), 1)
-    assert world.shard.listing() == [TransactionListing("t", Producer(100, 1), TxnState.COMPLETE_COMMIT, -1, -1)]
+    assert world.shard.list_transactions() == [
+        TransactionListing("t", Producer(100, 1), TxnState.COMPLETE_COMMIT, -1, -1)
+    ]
 
 
 def test_the_tally(world: World) -> None:

@@ -53,7 +53,7 @@ def test_a_new_owner_aborts_what_is_open_or_prepared_and_forgets_the_rest(world:
     assert world.marked((101, 1), 1, name="o/prepared")[0] == "write o/prepared forgotten"
     assert world.marked((103, 1), 2, name="o/ending") == ["write o/ending forgotten", "over o/ending commit by CLIENT"]
     assert world.describe("plain").state.name == "ONGOING"
-    assert [line.transactional_id for line in world.shard.listing()] == ["plain"]
+    assert [line.transactional_id for line in world.shard.list_transactions()] == ["plain"]
 
 
 def test_what_a_new_owner_fenced_stays_fenced_after_a_crash(world: World) -> None:

@@ -81,7 +81,7 @@ class HttpLookout:
                 if status == 200:
                     return self._check_report(peer, decode_report(body))
                 status, headers, body = await _get(peer.url, "/members")
-                return _running(peer, status, headers, body)
+                return _judge_etcd(peer, status, headers, body)
         except TimeoutError:
             return Silent("it does not answer")
         except OSError as error:
@@ -95,7 +95,7 @@ class HttpLookout:
         return report
 
 
-def _running(peer: Peer, status: int, headers: dict[str, str], body: bytes) -> Sight:
+def _judge_etcd(peer: Peer, status: int, headers: dict[str, str], body: bytes) -> Sight:
     if status != 200 or "x-etcd-cluster-id" not in headers:
         return Silent(f"what answers at its address is no etcd ({status})")
     members = decode_members(body)

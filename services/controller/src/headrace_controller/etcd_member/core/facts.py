@@ -39,16 +39,16 @@ class Facts:
     promises: tuple[Roster, ...] = ()
     """Rosters that this volume agreed to start with, oldest first."""
 
-    def promising(self, roster: Roster) -> Facts:
+    def promise(self, roster: Roster) -> Facts:
         """Agreed to one more roster; those from before stay known, as another member may have started on one."""
         assert roster.volume_of(self.member) == self.volume, "a volume promises for itself"
         earlier = tuple(r for r in self.promises if r != roster)
         return replace(self, phase=Phase.OPEN, promises=(*earlier, roster))
 
-    def deciding(self, roster: Roster) -> Facts:
+    def decide(self, roster: Roster) -> Facts:
         """Settled on a roster it has promised."""
         assert roster in self.promises, "nothing is started that was not promised"
-        return replace(self.promising(roster), phase=Phase.NEW)
+        return replace(self.promise(roster), phase=Phase.NEW)
 
     def at(self, phase: Phase) -> Facts:
         return replace(self, phase=phase)

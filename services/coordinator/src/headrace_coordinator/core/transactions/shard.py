@@ -78,9 +78,9 @@ class TransactionShard:
         due_ms = min(self._register.next_due_ms(), self._next_check_ms)
         return None if due_ms == inf else due_ms
 
-    def listing(self) -> list[TransactionListing]:
+    def list_transactions(self) -> list[TransactionListing]:
         """All ids, in the order of their names."""
-        return [txn.listing() for _, txn in sorted(self._register.ids.items())]
+        return [txn.make_listing() for _, txn in sorted(self._register.ids.items())]
 
     def write_times(self) -> None:
         """From now on owners' records tell when they were used last: all coordinators can read that."""

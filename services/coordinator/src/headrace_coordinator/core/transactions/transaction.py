@@ -132,7 +132,7 @@ class Transaction:
         """All partitions, in the order in which they came."""
         return tuple(PartitionId(TopicId(topic), number) for topic, number in PARTITION.iter_unpack(self.packed))
 
-    def listing(self) -> TransactionListing:
+    def make_listing(self) -> TransactionListing:
         return TransactionListing(
             self.transactional_id, self.producer, self.state, self.started_at_ms, self.prepared_at_ms
         )
