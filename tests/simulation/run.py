@@ -1,9 +1,8 @@
 """
 Runs seeds on several processes and says what came of them.
 
-``python -m tests.simulation SEED=7`` replays one seed with its story; ``SEEDS=1000`` runs so many. There are two
-worlds: replication and transactions (``WORLD=transactions``; of these a fifth as many seeds, unless they run alone).
-The last line on stdout is one JSON object with the counts; those of transactions are a section of it.
+``python -m tests.simulation SEED=7`` replays one seed with its story; ``SEEDS=1000`` runs so many. The last line on
+stdout is one JSON object with the counts.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ from typing import Protocol
 
 from tests.simulation.compaction import COMPACTED_EVERY
 from tests.simulation.mutants import MUTANTS, OF_COMPACTION, mutated
-from tests.simulation.transactions import mutants as of_transactions
-from tests.simulation.transactions.world import World as TransactionWorld
 from tests.simulation.world import Result, World
 
 PROCESSES = 2
@@ -68,10 +65,9 @@ class Suite:
     """One of so many seeds."""
 
 
-REPLICATION, TRANSACTIONS = "replication", "transactions"
+REPLICATION = "replication"
 SUITES = {
     REPLICATION: Suite(World, MUTANTS, mutated, 1),
-    TRANSACTIONS: Suite(TransactionWorld, of_transactions.MUTANTS, of_transactions.mutated, 5),
 }
 Job = tuple[int, str, str | None]
 """The seed, the mode and the mutant."""
@@ -84,12 +80,7 @@ def one(job: Job, suite: str = REPLICATION) -> Result:
         return SUITES[suite].world(seed, mode=mode).run()
 
 
-def one_of_transactions(job: Job) -> Result:
-    """One seed of transactions."""
-    return one(job, TRANSACTIONS)
-
-
-ONE = {REPLICATION: one, TRANSACTIONS: one_of_transactions}
+ONE = {REPLICATION: one}
 """By name, for processes of their own."""
 
 
@@ -176,7 +167,7 @@ def many(suite: str, first: int, seeds: int, mode: str, mutants: Iterable[str]) 
 
 def main(arguments: list[str]) -> int:
     """
-    See the module's text. ``WORLD`` (replication, transactions; both: all of them), ``SEED``, ``SEEDS``,
+    See the module's text. ``WORLD`` (replication; both: all of them), ``SEED``, ``SEEDS``,
     ``FROM``, ``MODE`` (both, safety, liveness), ``MUTANTS=0``, ``MUTANT`` (looks for this one alone).
     """
     settings = dict(argument.split("=", 1) for argument in arguments if "=" in argument)

@@ -163,7 +163,7 @@ class Writer(Process):
             world.returns(one, None)
             raise
         world.prepared(one, token)
-        await self._sleep(random.choice((0.05, 3.0)))
+        await self._sleep(random.choice((0.05, 3.0, self.timeout_ms / 500)))  # maybe longer than its timeout
         await decide(world, producer, token, commit=random.random() < 0.7)
 
 

@@ -7,6 +7,7 @@ from random import Random
 
 from headrace_broker.config import BrokerConfig
 from headrace_controller.config import ControllerConfig, LivenessConfig
+from headrace_coordinator.adapters.log_batches import RECORDS_PER_BATCH
 from headrace_coordinator.config import CoordinatorConfig
 from headrace_coordinator.core.transactions.settings import TransactionSettings
 from headrace_lab.nodes import Configs
@@ -115,6 +116,8 @@ class Profile:
     session_ms: int
     forgetful: bool
     """Whether brokers forget producers that have nothing open."""
+    rows_max: int
+    """Rows of a shard's log in one batch: a longer append is cut, and may end between two of its batches."""
     steps: int
     writers_max: int = 7
 
@@ -148,6 +151,7 @@ class Profile:
             successors=random.random() < 0.5,
             session_ms=random.choice((900, 2_000)),
             forgetful=forgetful,
+            rows_max=random.choice((1, RECORDS_PER_BATCH, RECORDS_PER_BATCH)),
             steps=steps,
         )
 

@@ -29,6 +29,7 @@ from headrace import aio
 from headrace.transactions import PreparedTransaction
 from headrace_broker.engine import replication
 from headrace_common.core.ids import PartitionId
+from headrace_coordinator.adapters import log_batches
 from headrace_coordinator.core.transactions import owner, producers, transaction
 from headrace_coordinator.core.transactions.values import Producer
 from headrace_coordinator.engine import producer_ids, transactions
@@ -194,6 +195,7 @@ class World:
             patches.enter_context(self.watch.watching())
             patches.enter_context(patch.object(producer_ids, "SPARES", SPARES))
             patches.enter_context(patch.object(replication, "CHECKPOINT_MS", CHECKPOINT_MS))
+            patches.enter_context(patch.object(log_batches, "RECORDS_PER_BATCH", self.profile.rows_max))
             for module in (transaction, producers, owner, transactions):
                 patches.enter_context(patch.object(module, "EPOCH_LAST", self.profile.epoch_last))
             profile = self.profile
