@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from libs.common.tests.kit.as_node import as_node
+from libs.common.tests.kit.lab_node import open_tie
 from libs.sdk.tests.kit.cluster import LabCluster
 
 from headrace import TopicPartition, aio
@@ -31,11 +32,7 @@ from headrace_common.core.ids import Endpoint, NodeId, PartitionId
 from headrace_common.core.image import INTERNAL_TOPICS, ClusterImage, Role, ShardKind
 from headrace_common.rpc.channels import open_channel
 from headrace_common.runtime.clock import SystemClock
-from headrace_common.runtime.node_tokens import open_tokens
-from headrace_common.runtime.service import ServerConfig
-from headrace_common.runtime.tasks import TaskRunner
 from headrace_coordinator.core.transactions.records import transaction_key
-from headrace_lab.heartbeat import HeartbeatTask
 from headrace_lab.machine import BEGAN_NS
 from headrace_lab.nodes import address
 from headrace_proto.v1 import broker_pb2, controller_pb2, coordinator_pb2, transaction_pb2
@@ -130,7 +127,7 @@ class World:
 
     # --- transactions ---------------------------------------------------------------------------------------------
 
-    async def begin(self, i: str, *partitions: tuple[str, int], timeout_ms: int = 900_000) -> aio.Producer:
+    async def begin(self, i: str, *partitions: tuple[str, int], timeout_ms: int = 900_000) -> None:
         """A transaction is open, and has a record in each of the partitions. Its producer is closed with the world."""
         producer = self.producers.get(i)
         if producer is None:
@@ -143,7 +140,6 @@ class World:
         await producer.begin_transaction()
         for topic, partition in partitions:
             await (await producer.send(topic, b"x", partition=partition))
-        return producer
 
     async def _owner_epoch(self, i: str) -> int | None:
         """Of an id that belongs to an owner of units."""
@@ -165,11 +161,8 @@ class World:
         for number in numbers:
             self.lab.kill_coordinator(number)
         await self._write_state(build_batch(RecordColumns([None], keys=[transaction_key(i)])), found)
-        before = self.image.shards
         for number in numbers:
             self.lab.restart_coordinator(number)
-        while any(self.image.shards[key].epoch == shard.epoch for key, shard in before.items()):
-            await asyncio.sleep(0.02)  # given anew
         await self.make_shards(ShardKind.TRANSACTIONS)
 
     async def _write_state(self, batch: bytes, shard: broker_pb2.CoordinatorOfKey) -> None:
@@ -188,32 +181,21 @@ class World:
             call.cancel()
         assert answer.error == 0, answer
 
-    async def hang(self, topic: str, partition: int, records: int = 1) -> int:
+    async def hang(self, topic: str, partition: int) -> int:
         """A transaction is open in the log, and no coordinator knows of it; the producer's id."""
         i = f"lost-{topic}-{partition}-{len(self.producers)}"
-        await self.begin(i, *[(topic, partition)] * records)
+        await self.begin(i, (topic, partition))
         one = await self.engines.transactions.one(i)
         await self.lose(i)
         return one.transaction.producer_id
 
 
 @asynccontextmanager
-async def opened(lab: LabCluster, limits: Limits = LIMITS) -> AsyncIterator[World]:
+async def opened(lab: LabCluster) -> AsyncIterator[World]:
     """An admin service of the lab's cluster, which is not registered; what is open is closed behind it."""
     async with AsyncExitStack() as stack:
-        clock, tasks = SystemClock(), await stack.enter_async_context(TaskRunner())
-        client = await stack.enter_async_context(
-            ControllerClient.open(
-                [address("controller-1")],
-                role=Role.ADMIN,
-                id=1,
-                clock=clock,
-                tasks=tasks,
-                tokens=open_tokens(ServerConfig(node_token_file=lab.nodes.token), clock),
-                beats=HeartbeatTask,
-            )
-        )
-        world = _world(lab, client, clock, limits)
+        client = await stack.enter_async_context(open_tie(lab.nodes, Role.ADMIN, 1))
+        world = _make_world(lab, client)
         for port in (world.brokers, world.coordinators, world.log):
             stack.push_async_callback(port.close)
         await _few_shards(world)
@@ -232,14 +214,15 @@ async def _few_shards(world: World) -> None:
     await world.cluster.caught_up(60_000)
 
 
-def _world(lab: LabCluster, client: ControllerClient, clock: SystemClock, limits: Limits) -> World:
-    cluster, controllers = GrpcCluster(client), GrpcControllers(client, limits.call_ms_max)
-    brokers = GrpcBrokers(cluster, limits.call_ms_max, client.security)
+def _make_world(lab: LabCluster, client: ControllerClient) -> World:
+    clock = SystemClock()
+    cluster, controllers = GrpcCluster(client), GrpcControllers(client, LIMITS.call_ms_max)
+    brokers = GrpcBrokers(cluster, LIMITS.call_ms_max, client.security)
     coordinators = GrpcCoordinators(8_000, client.security)
     log = HeadraceMessages(cluster)
     engines = Engines.over(
         Administration(cluster, controllers, brokers),
-        Messages(log, cluster, limits),
+        Messages(log, cluster, LIMITS),
         Ports(coordinators, coordinators, clock),
         TransactionLimits(),
     )
