@@ -12,7 +12,12 @@ from libs.common.tests.kit.lab_node import open_tie, wait_for_image
 
 from headrace_common.adapters.controller_client import ControllerClient, Registration
 from headrace_common.adapters.controller_route import ControllerRoute
-from headrace_common.core.errors import DuplicateRegistration, InconsistentClusterId, UnsupportedVersion
+from headrace_common.core.errors import (
+    DuplicateRegistration,
+    InconsistentClusterId,
+    NotRegistered,
+    UnsupportedVersion,
+)
 from headrace_common.core.features import OWNER_TIMES
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import Node, NodeKey, Role
@@ -21,6 +26,8 @@ from headrace_common.runtime.tasks import TaskRunner
 from headrace_lab.cluster import Cluster
 from headrace_lab.nodes import address
 from headrace_lab.testing import lab
+from headrace_proto.v1 import cluster_pb2
+from headrace_proto.v1 import controller_pb2 as pb
 
 SEED = 7
 SESSION_S = 20.0
@@ -140,6 +147,33 @@ async def take_over(cluster: Cluster) -> None:
     async with open_tie(cluster, Role.BROKER, 2) as other:
         await other.register(Registration(replace(NODE, incarnation=b"o" * 16)))
         await asyncio.Event().wait()
+
+
+async def test_a_forgotten_node_registers_again_as_the_same_process() -> None:
+    async with opened() as (cluster, client):
+        first = await client.register(Registration(NODE))
+        await client.wait_until_unfenced()
+        cluster.cut("test", "controller-1")
+        await asyncio.sleep(SESSION_S)
+        async with cluster.admin() as admin:
+            forget = pb.UnregisterNodeRequest(role=cluster_pb2.BROKER, id=2)
+            await admin.ask("UnregisterNode", forget, change=True)
+        cluster.heal()
+        image = await wait_for_image(client, lambda i: KEY in i.nodes and i.nodes[KEY].epoch > first.epoch)
+        assert image.nodes[KEY].incarnation == NODE.incarnation
+        await client.wait_until_unfenced()
+        assert client.registered is not None
+        assert client.registered.epoch == image.nodes[KEY].epoch
+
+
+async def test_producer_ids_are_given_to_those_who_have_registered() -> None:
+    async with opened() as (_, client):
+        with pytest.raises(NotRegistered):
+            await client.allocate_producer_ids()
+        await join(client)
+        first, second = await client.allocate_producer_ids(), await client.allocate_producer_ids()
+        assert len(first) == len(second) > 0
+        assert not set(first) & set(second)
 
 
 async def test_a_broken_stream_is_taken_up_again() -> None:

@@ -18,7 +18,6 @@ from headrace_common.adapters.controller_route import ControllerRoute
 from headrace_common.core.errors import (
     MetadataUnavailable,
     NetworkFailed,
-    NotRegistered,
     RequestTimedOut,
 )
 from headrace_common.core.ids import Endpoint, NodeId
@@ -86,20 +85,6 @@ async def test_a_busy_controller_is_asked_again(controller: FakeController) -> N
     assert controller.calls.count("RegisterNode") == 3
 
 
-async def test_a_forgotten_node_registers_again_as_the_same_process(controller: FakeController) -> None:
-    async with opened(at(controller)) as client:
-        await client.register(Registration(NODE))
-        await client.wait_until_unfenced()
-        controller.change(removed_nodes=(KEY,))
-        await image_where(client, lambda i: KEY in i.nodes and i.nodes[KEY].epoch == 2)
-        await client.wait_until_unfenced()
-        assert client.registered is not None
-        assert client.registered.epoch == 2
-    assert controller.registrations[1].previous_epoch == 1
-    assert controller.registrations[1].cluster_id == "test-cluster"
-    assert controller.registrations[1].node.incarnation == b"i" * 16
-
-
 async def test_each_registration_claims_what_is_known_then(controller: FakeController) -> None:
     known = (3, 1005)
     async with opened(at(controller)) as client:
@@ -110,6 +95,9 @@ async def test_each_registration_claims_what_is_known_then(controller: FakeContr
         await image_where(client, lambda i: KEY in i.nodes and i.nodes[KEY].epoch == 2)
     claims = [(r.max_leader_epoch, r.max_producer_id) for r in controller.registrations]
     assert claims == [(3, 1005), (4, 2999)]
+    assert controller.registrations[1].previous_epoch == 1
+    assert controller.registrations[1].cluster_id == "test-cluster"
+    assert controller.registrations[1].node.incarnation == b"i" * 16
 
 
 async def test_a_stale_epoch_without_another_process_registers_again(controller: FakeController) -> None:
@@ -177,12 +165,9 @@ async def test_heartbeats_go_on_while_the_event_loop_is_busy() -> None:
         await running
 
 
-async def test_producer_ids_and_confirmations(controller: FakeController) -> None:
+async def test_confirmations_are_repeated(controller: FakeController) -> None:
     async with opened(at(controller)) as client:
-        with pytest.raises(NotRegistered):
-            await client.allocate_producer_ids()
         await client.register(Registration(NODE))
-        assert await client.allocate_producer_ids() == range(1_000, 2_000)
         controller.refusals["ConfirmDeletions"] = [MetadataUnavailable("etcd is away")]
         topic = controller.put_topic("gone", 1)
         await client.confirm_deletions([topic.topic_id])
