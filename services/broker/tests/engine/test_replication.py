@@ -51,14 +51,16 @@ async def test_all_replicas_hold_the_same_bytes_and_learn_the_high_watermark(
 
 async def test_nothing_is_acknowledged_before_every_in_sync_replica_holds_it() -> None:
     async with running_trio(broker=BrokerConfig(flush="group")) as trio:
+        client = trio.client(ONE)
+        await client.produce(batch_of(1))
+        await asyncio.sleep(10)  # nothing is left to be synced
         gate = trio.store(THREE).sync_gate
         gate.clear()
-        client = trio.client(ONE)
         client.send(batch_of(1))
-        await until(lambda: trio.core(TWO).written_end == 1 and trio.core(THREE).log_end == 1)
+        await until(lambda: trio.core(TWO).written_end == 2 and trio.core(THREE).log_end == 2)
         await asyncio.sleep(1)
         assert not client.session.answers
-        assert trio.core(ONE).high_watermark == 0
+        assert trio.core(ONE).high_watermark == 1
         gate.set()
         assert (await client.answer()).error is None
 
