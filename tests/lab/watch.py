@@ -8,6 +8,7 @@ change, or be missing where it must be.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -15,10 +16,12 @@ from typing import Any
 from unittest.mock import patch
 
 from headrace_broker.core.partition import Partition as Core
+from headrace_broker.core.partition_events import BatchesCopied
 from headrace_broker.core.rows import IndexRow
 from headrace_broker.engine.image_applier import ImageApplier
 from headrace_broker.engine.replicas import Replica, Replicas
 from headrace_broker.ports import LogStore
+from headrace_common.core.errors import CorruptBatch
 from headrace_common.core.ids import NO_NODE, NodeId, Offset, PartitionId
 from headrace_common.core.image import Node as NodeMetadata
 from headrace_common.core.image import Partition
@@ -31,6 +34,8 @@ from headrace_controller.core.store import Operation, Put
 from headrace_controller.engine import isr_changes
 from headrace_lab.loop import NODE, Node
 
+REFUSALS_MAX = 4
+"""So often a follower is at odds with what its leader sends to go on from its end; then it is for ever."""
 Batch = tuple[int, int, int, int, int, int]
 """Base offset, next offset, leader epoch, producer id, producer epoch, sequence."""
 
@@ -45,6 +50,8 @@ class Process:
     store: LogStore
     verified: dict[PartitionId, tuple[int, int]] = field(default_factory=dict)
     """Of each log: its truncations, and up to where it was compared since the last."""
+    refused: dict[PartitionId, tuple[int, list[float]]] = field(default_factory=dict)
+    """Of each log: its end, and when it refused what the leader sent to go on from there."""
 
     @property
     def id(self) -> NodeId:
@@ -95,7 +102,12 @@ class Watch:
 
         def handle(core: Core, event: Any) -> Any:
             before = (core.high_watermark, core.written_end, core.truncations, core.leader_epoch)
-            effects = handled(core, event)
+            try:
+                effects = handled(core, event)
+            except CorruptBatch:
+                if isinstance(event, BatchesCopied):
+                    self._refused(core)
+                raise
             self.handled(core, event, effects)
             if before != (core.high_watermark, core.written_end, core.truncations, core.leader_epoch):
                 self._moved(core)
@@ -167,6 +179,20 @@ class Watch:
                 self._committed(process, replica, truth)
         self._check(process, replica, truth)
 
+    def _refused(self, core: Core) -> None:
+        """A follower takes none of what its leader sends: it may be behind by one answer, but has to get on."""
+        process = self.running()
+        if process is None:
+            return
+        end, times = process.refused.setdefault(core.id, (core.log_end, []))
+        if end != core.log_end:
+            end, times = process.refused[core.id] = core.log_end, []
+        now_s = asyncio.get_running_loop().time()
+        if now_s not in times:
+            times.append(now_s)
+        if len(times) == REFUSALS_MAX:
+            self.wrong("stuck", process, core, f"what the leader sends does not go on from its end, {core.log_end}")
+
     def _committed(self, process: Process, replica: Replica, truth: Truth) -> None:
         """A leader counts more as committed."""
         core = replica.core
@@ -214,6 +240,9 @@ class Watch:
             process = self.process_of(member)
             if process is not None and self._counts(process):
                 self.joined(process, partition.id)
+        leader = self.process_of(partition.leader)
+        if leader is not None and (replica := leader.replicas.get(partition.id)) is not None:
+            self._check_maximal(leader, replica.core, partition)
         self._check_members(partition.id)
 
     # --- what must hold ---------------------------------------------------------------------------------------
@@ -250,11 +279,8 @@ class Watch:
             self.wrong("order", process, core, f"log start, last stable, high watermark, written, end: {ends}")
         if core.high_watermark > truth.end:
             self.wrong("high watermark", process, core, f"at {core.high_watermark}, committed are {truth.end}")
-        partition, leading = self._partitions.get(core.id), core.leading
-        if partition is not None and leading is not None and self._counts(process):
-            missing = [m for m in (*partition.isr, *partition.elr) if m not in leading.maximal]
-            if missing and leading.enough and leading.assignment.leader_epoch == partition.leader_epoch:
-                self.wrong("maximal ISR", process, core, f"it counts {set(leading.maximal)}, without {missing}")
+        partition = self._partitions.get(core.id)
+        self._check_maximal(process, core, partition)
         if replica.damage is None:
             self.compare(process, replica, truth, core.high_watermark)
         counts = partition is not None and process.id in (*partition.isr, *partition.elr) and self._counts(process)
@@ -262,6 +288,15 @@ class Watch:
             text = f"in sync and written up to {core.written_end}, committed are {truth.end}"
             self.wrong("incomplete", process, core, text)
         self.checked(process, replica)
+
+    def _check_maximal(self, process: Process, core: Core, partition: Partition | None) -> None:
+        """Who leads counts at least those who are in the ISR, or may be elected."""
+        leading = core.leading
+        if partition is None or leading is None or not self._counts(process):
+            return
+        missing = [m for m in (*partition.isr, *partition.elr) if m not in leading.maximal]
+        if missing and leading.enough and leading.assignment.leader_epoch == partition.leader_epoch:
+            self.wrong("maximal ISR", process, core, f"it counts {set(leading.maximal)}, without {missing}")
 
     def compare(self, process: Process, replica: Replica, truth: Truth, end: int) -> None:
         """The log below ``end`` is what was committed; what was compared before is not compared again."""

@@ -25,7 +25,9 @@ from headrace_broker.engine.replicas import Replica
 from headrace_common.core.batch import RecordColumns, build_batch, decode_batch
 from headrace_common.core.ids import PartitionId
 
-KEYS = 6
+HOT_KEYS = 4
+COLD_KEYS = 12
+"""Written as often as the hot ones together: what was last said of one of them is old at times."""
 Record = tuple[bytes, bytes | None]
 BatchId = tuple[int, int, int]
 """Producer, its epoch, sequence: what the value of a batch is found by."""
@@ -45,6 +47,7 @@ class Terms:
     step_writes_max: int
     read_s_max: float
     """How long each read of a pass takes at most."""
+    segment_bytes: int
 
     @staticmethod
     def drawn(random: Random) -> Terms:
@@ -52,10 +55,11 @@ class Terms:
         return Terms(
             delete_retention_ms=random.choice((0, 100, 100, 600, 2_000)),
             away_ms=random.choice((50, 300, 300, 2_000)),
-            retention_bytes=random.choice((-1, -1, 8_000)),
-            keys_max=random.choice((4, 100, 100)),
+            retention_bytes=random.choice((-1, -1, 3_000)),
+            keys_max=random.choice((6, 100, 100)),
             step_writes_max=random.choice((1, 3, 10)),
             read_s_max=random.choice((0.001, 0.02, 0.1)),
+            segment_bytes=random.choice((250, 700)),
         )
 
 
@@ -72,7 +76,8 @@ class Keyed:
         random, records = self._random, list[Record]()
         for _ in range(count):
             self._value += 1
-            records.append((b"%d" % random.randrange(KEYS), None if random.random() < 0.3 else b"%d" % self._value))
+            key = random.randrange(HOT_KEYS) if random.random() < 0.5 else HOT_KEYS + random.randrange(COLD_KEYS)
+            records.append((b"%d" % key, None if random.random() < 0.3 else b"%d" % self._value))
         self.records[producer, epoch, sequence] = tuple(records)
         columns = RecordColumns([value for _, value in records], [key for key, _ in records], timestamps_ms=NOW_MS)
         return build_batch(columns, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
@@ -186,6 +191,9 @@ class Contents(Ghost):
                 self.wrong("key lost", process, core, f"{offset}, the last value of {key!r}, is missing")
             if oldest.get(key, offset) < offset:
                 self.wrong("resurrected", process, core, f"{key!r} was deleted at {offset}, and is at {oldest[key]}")
+            if value is None and offset >= core.forgotten_to:
+                text = f"the deletion at {offset} is gone, and it says that all from {core.forgotten_to} on are there"
+                self.wrong("not noted", process, core, text)
             told_ms = (asyncio.get_running_loop().time() - ghost[offset].at_s) * 1_000
             if told_ms + 2 < self._terms.delete_retention_ms:
                 self.wrong("deleted early", process, core, f"the deletion of {key!r} is gone after {told_ms:.0f} ms")

@@ -90,12 +90,5 @@ MUTANTS: dict[str, Mutant] = {
     "forgotten-uncopied": copy_without_what_is_forgotten,
     "deletions-at-once": delete_deletions_at_once,
 }
-RARE: frozenset[str] = frozenset(
-    {
-        "stale-steps",
-        "whole-gaps",
-        "kafka-tombstones",
-        "forgotten-uncopied",
-    }
-)
-"""Found too late for every change, or not measured yet; the long form looks for them."""
+RARE: frozenset[str] = frozenset()
+"""Found too late for every change; the long form looks for them."""

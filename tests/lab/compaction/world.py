@@ -22,11 +22,15 @@ from headrace_common.core.ids import TopicId
 from headrace_common.core.image import ClusterImage
 from headrace_lab import loop
 
+AWAY = ("estrange", "estrange", "estrange")
+"""Followers that are away while much of the log goes."""
+
 
 async def play(seed: int) -> Outcome:
     """One run."""
     random = Random(seed)
     profile, terms = Profile.drawn(random), Terms.drawn(random)
+    profile = replace(profile, faults=(*profile.faults, *AWAY))
     keyed = Keyed(Random(seed))
     deletes = terms.retention_bytes >= 0
     kind = Kind(
@@ -56,7 +60,8 @@ def _in_force(terms: Terms) -> Iterator[None]:
     config = ImageApplier._config
 
     def small(self: ImageApplier, image: ClusterImage, topic_id: TopicId) -> TopicConfig:
-        return replace(config(self, image, topic_id), segment_bytes=250 + 100 * self._replicas.broker_id)
+        size = terms.segment_bytes * (10 + 4 * self._replicas.broker_id) // 10
+        return replace(config(self, image, topic_id), segment_bytes=size)
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(ImageApplier, "_config", small))

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from tests.lab.replication.world import World
 
 
-TOPPLE_LOOKS_MAX = 75
+LOOK_S = 0.02
+LOOKS_MAX = 75
 """After so many looks nobody is waited for any more."""
 
 
@@ -70,11 +71,11 @@ class Faults:
     async def _topple(self, id: PartitionId, times: int) -> None:
         random, toppled = self._world.random, -1
         for _ in range(times):
-            for _ in range(TOPPLE_LOOKS_MAX):
+            for _ in range(LOOKS_MAX):
                 leader = self._leading(id)
                 if leader is not None and leader[1] > toppled:
                     break
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(LOOK_S)
             else:
                 return
             toppled = leader[1]
@@ -110,20 +111,31 @@ class Faults:
         return self._kill(broker, power=True)
 
     def power_all(self) -> bool:
-        """All machines lose their power at once, or all processes die; at times just after a follower fell behind."""
-        random = self._world.random
-        if random.random() < 0.4:
-            return False
-        leader = self._leading(id := self._partition())
-        if leader is None or random.random() < 0.4:
-            return self._kill_all()
-        self._keep_apart(id, leader[0])
-        self._later(0.2 + 0.5 * random.random(), self._kill_all)
-        return True
+        """All machines lose their power at once, or all processes die."""
+        return self._world.random.random() < 0.6 and self._kill_all()
 
-    def _kill_all(self) -> bool:
+    def strand(self) -> bool:
+        """A follower is away until it has left the ISR; then the others die at once, and it hears who comes back."""
+        id = self._partition()
+        pair = self._pair_in_sync(id)
+        if pair is not None:
+            self._world.spawn(self._strand(id, *pair))
+        return pair is not None
+
+    async def _strand(self, id: PartitionId, leader: int, follower: int) -> None:
+        both = self._both_ways(leader, follower)
+        self._cut(both, LOOKS_MAX * LOOK_S + 1.0)
+        for _ in range(LOOKS_MAX):
+            if follower not in self._world.ghost.partitions()[id].isr:
+                break
+            await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(0.05 + 0.4 * self._world.random.random())
+        self._kill_all(spared=follower)
+        self._mend(both)
+
+    def _kill_all(self, spared: int | None = None) -> bool:
         power = not self._world.profile.flush_os and self._world.random.random() < 0.7
-        return sum(self._kill(broker, power=power) for broker in self._running()) > 0
+        return sum(self._kill(broker, power=power) for broker in self._running() if broker != spared) > 0
 
     def damage(self) -> bool:
         """The process dies, and some bytes of its logs rot."""
@@ -235,6 +247,27 @@ class Faults:
         """One broker does not reach another, who does."""
         return self._cut([self._pair()])
 
+    def estrange(self) -> bool:
+        """A follower does not hear its leader until it has left the ISR, and comes back; at times to a slow store."""
+        random = self._world.random
+        span_s = 0.4 + random.random() * random.choice((0.4, 2.0))
+        pair = self._pair_in_sync(self._partition())
+        if pair is None:
+            return False
+        self._cut(self._both_ways(*pair), span_s)
+        if random.random() < 0.5:
+            self._world.store_slow_until_s = asyncio.get_running_loop().time() + span_s + 1.0
+        return True
+
+    def _pair_in_sync(self, id: PartitionId) -> tuple[int, int] | None:
+        """A leader, and one of its followers in the ISR; None: there is none."""
+        leader = self._leading(id)
+        others = [one for one in self._world.ghost.partitions()[id].isr if leader is not None and one != leader[0]]
+        return None if leader is None or not others else (leader[0], self._world.random.choice(others))
+
+    def _both_ways(self, one: int, other: int) -> list[tuple[str, str]]:
+        return [(f"broker-{one}", f"broker-{other}"), (f"broker-{other}", f"broker-{one}")]
+
     def isolate(self) -> bool:
         """A broker reaches nobody, but for clients at times."""
         one = f"broker-{self._world.random.choice(self._world.brokers)}"
@@ -273,12 +306,12 @@ class Faults:
         for source, target in pairs:
             network.cut(source, target)
 
-        def mend() -> None:
-            for source, target in pairs:
-                network.mend(source, target)
-
-        self._later(span_s or self._span(), mend)
+        self._later(span_s or self._span(), lambda: self._mend(pairs))
         return True
+
+    def _mend(self, pairs: list[tuple[str, str]]) -> None:
+        for source, target in pairs:
+            self._cluster.lab.network.mend(source, target)
 
     # --- controllers and their store --------------------------------------------------------------------------
 

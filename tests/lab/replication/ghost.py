@@ -10,7 +10,7 @@ from tests.lab.watch import Process, Watch
 
 from headrace_broker.core.fences import token_in
 from headrace_broker.core.partition import Partition as Core
-from headrace_broker.core.partition_events import BatchArrived, Refuse
+from headrace_broker.core.partition_events import BatchArrived, Emptied, Refuse, Truncated
 from headrace_broker.core.rows import IndexRow
 from headrace_broker.engine.replicas import Replica
 from headrace_common.core.batch import BatchHeader, read_header
@@ -32,7 +32,9 @@ class Ghost(Watch):
         self._places: dict[tuple[PartitionId, int, int, int], int] = {}
 
     def handled(self, core: Core, event: Any, effects: Any) -> None:
-        """Told of batches that are refused as out of order."""
+        """Told of batches that are refused as out of order, and of logs that are cut."""
+        if isinstance(event, Truncated | Emptied):
+            self._check_cut(core)
         if not isinstance(event, BatchArrived):
             return
         for effect in effects:
@@ -40,6 +42,14 @@ class Ghost(Watch):
                 process = self.running()
                 if process is not None:
                     self.on_disorder(process, core, event.header)
+
+    def _check_cut(self, core: Core) -> None:
+        """Of what was cut nothing is known any more: neither producers' batches, nor tokens."""
+        process = self.running()
+        known = [batch.base_offset for row in core.producers.snapshot() for batch in row.batches]
+        known += [row.offset for row in core.fences.rows()]
+        if process is not None and max(known, default=-1) >= core.log_end:
+            self.wrong("cut and known", process, core, f"it ends at {core.log_end} and knows of {max(known)}")
 
     def took(self, process: Process, replica: Replica, row: IndexRow) -> None:
         """Tokens of fences grow, and between two fences only the writer of the first one writes."""

@@ -267,13 +267,5 @@ MUTANTS: dict[str, Mutant] = {
     "tokens-uncut": keep_tokens_of_what_is_cut,
     "tokens-unstored": forget_tokens_at_a_restart,
 }
-RARE: frozenset[str] = frozenset(
-    {
-        "kip-279",
-        "expand-below-epoch-start",
-        "roll-back",
-        "producers-kept",
-        "tokens-uncut",
-    }
-)
-"""Found too late for every change, or not measured yet; the long form looks for them."""
+RARE: frozenset[str] = frozenset({"roll-back"})
+"""Found too late for every change; the long form looks for them."""

@@ -23,9 +23,11 @@ FAULTS = (
     "topple",
     "power",
     "power_all",
+    "strand",
     "pause",
     "cut_pair",
     "cut_one_way",
+    "estrange",
     "isolate",
     "cut_controllers",
     "damage",
@@ -72,6 +74,8 @@ class Profile:
     silence_s: float
     """How long a cut connection lasts."""
     sync_s: tuple[float, float]
+    stall_share: float
+    """Which part of the writes waits for a store that is behind."""
     isr_call_ms: float
     """After so long a leader takes the fate of an ISR change for unknown."""
     flush_os: bool
@@ -85,8 +89,12 @@ class Profile:
         """From the seed."""
         brokers = random.choice((3, 3, 3, 4))
         flush_os = random.random() < 0.25
-        faults = random.sample(FAULTS, random.randint(3, 9)) + random.choice(([], ["topple"]))
+        faults = random.sample(FAULTS, random.randint(3, 9)) + random.choice(
+            ([], ["topple"], ["strand"], ["topple", "strand"])
+        )
         faults += ["power", "power"] if flush_os else []  # what is known to be lost has to be lost at times
+        if random.random() < 0.35:
+            faults += [random.choice(faults)] * len(faults)  # some schedules need the same again and again
         return Profile(
             brokers=brokers,
             controllers=random.choice((1, 1, 2)),
@@ -94,7 +102,7 @@ class Profile:
             replicas=random.choice((3, 3, 3, 3, 2)),
             min_isr=random.choice((2, 2, 2, 1)),
             faults=tuple(faults),
-            fault_every_s=random.choice((0.15, 0.3, 0.6)),
+            fault_every_s=random.choice((0.3, 0.6, 1.2)),
             image_delay_s=random.choice((0.005, 0.005, 0.03, 0.2)),
             image_slow_one_in=random.choice((4, 10, 50)),
             probe_delay_ms=random.choice((50, 300, 1_000)),
@@ -106,6 +114,7 @@ class Profile:
             news_ms=random.choice((20, 20, 300)),
             silence_s=random.choice((0.6, 3.0, 10.0)),
             sync_s=random.choice(((0.0001, 0.002), (0.001, 0.02), (0.005, 0.1))),
+            stall_share=random.choice((0.0, 0.0, 0.01, 0.05)),
             isr_call_ms=random.choice((200.0, 1_000.0)),
             flush_os=flush_os,
             acks_one=random.random() < 0.3,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -24,7 +24,9 @@ from tests.lab.replication.ghost import Ghost
 from tests.lab.replication.profile import Profile
 from tests.lab.watch import Process
 
+from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.core.partition import Partition as Core
+from headrace_broker.core.rows import LogWrite
 from headrace_broker.engine.image_applier import ImageApplier
 from headrace_common.core.batch import BatchHeader, RecordColumns, build_batch
 from headrace_common.core.ids import NO_NODE, PartitionId
@@ -38,7 +40,7 @@ from headrace_lab.nodes import address
 from headrace_proto.v1 import controller_pb2
 from headrace_proto.v1.controller_pb2_grpc import ControllerStub
 
-STEPS = 2_600
+STEPS = 4_000
 LOOK_S = 0.05
 READY_S_MAX = 30.0
 CALM_S_MAX = 40.0
@@ -61,6 +63,8 @@ class World:
     story: list[str] = field(default_factory=list)
     clients: list[Client] = field(default_factory=list)
     calm: bool = False
+    store_slow_until_s: float = 0.0
+    """Until then most transactions of the metadata take long."""
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -234,12 +238,28 @@ def slow_store(profile: Profile, random: Random, world: Callable[[], World | Non
         present = world()
         if present is not None:
             delay = random.random() * profile.store_s
-            if not present.calm and random.random() < 0.05:
+            slow = asyncio.get_running_loop().time() < present.store_slow_until_s
+            if not present.calm and random.random() < (0.5 if slow else 0.05):
                 delay += random.random()
             await asyncio.sleep(delay)
         return await commit(self, transaction)
 
     with patch.object(MemoryStore, "commit", committed):
+        yield
+
+
+@contextmanager
+def stalling_stores(profile: Profile, random: Random, world: Callable[[], World | None]) -> Iterator[None]:
+    """Stores of brokers are behind at times, and take nothing in for up to a fifth of a second."""
+    write = MemoryLogs.write
+
+    def written(self: MemoryLogs, writes: Sequence[LogWrite]) -> None:
+        present = world()
+        if present is not None and not present.calm and self.stalls == 0 and random.random() < profile.stall_share:
+            self.stalls = random.randint(1, 10)
+        write(self, writes)
+
+    with patch.object(MemoryLogs, "write", written):
         yield
 
 
@@ -268,7 +288,7 @@ async def play_in(seed: int, profile: Profile, random: Random, kind: Kind) -> Ou
     ghost = kind.ghost(problems.append)
     worlds: list[World] = []
     with ExitStack() as stack:
-        for each in (late_images, slow_store):
+        for each in (late_images, slow_store, stalling_stores):
             stack.enter_context(each(profile, random, lambda: worlds[0] if worlds else None))
         stack.enter_context(profile.in_force(kind.defaults))
         stack.enter_context(ghost.watching())
