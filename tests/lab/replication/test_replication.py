@@ -97,6 +97,39 @@ def test_a_leader_that_was_paused_through_an_election_acknowledges_nothing_of_it
     assert run(script).problems == []
 
 
+def test_who_does_not_know_what_is_committed_leads_alone_and_is_written_again_once_one_returns() -> None:
+    async def script(world: World) -> None:
+        await more(world)
+        leader, id = now(world).leader, now(world).id
+        while (survivor := _find_ahead(world)) is None:
+            await asyncio.sleep(0.0005)
+        other = next(one for one in now(world).replicas if one not in (leader, survivor))
+        world.cluster.kill(leader, power=True)
+        world.cluster.kill(other, power=True)
+        await world.until(lambda: now(world).isr == (survivor,) == (now(world).leader,), WAIT_S, "it leads alone")
+        process = world.ghost.process_of(survivor)
+        assert process is not None
+        replica = process.replicas.get(id)
+        assert replica is not None
+        await world.until(lambda: replica.core.leading is not None, WAIT_S, "it knows that it leads")
+        assert not replica.core.end_known
+        before = world.counts["batches acknowledged"]
+        world.cluster.restart(other)
+        await world.until(lambda: world.counts["batches acknowledged"] > before + 10, WAIT_S, "acknowledged")
+
+    assert run(script).problems == []
+
+
+def _find_ahead(world: World) -> int | None:
+    """A follower that has more than is committed."""
+    for broker in now(world).isr:
+        process = world.ghost.process_of(broker)
+        replica = None if process is None else process.replicas.get(now(world).id)
+        if broker != now(world).leader and replica is not None and replica.core.written_end > end(world):
+            return broker
+    return None
+
+
 @pytest.mark.parametrize("how", ["wipe", "rot"])
 def test_a_disk_that_lost_something_makes_no_leader(how: str) -> None:
     async def script(world: World) -> None:
