@@ -35,7 +35,7 @@ async def test_trimming_follows_the_leader(world: World) -> None:
     world.lab.create_topic("t", on=[[1, 2]])
     topic_id, behind = world.image.topic_ids["t"], world.image
     world.lab.move_leader("t", 0, 2)
-    delete, newer, asked = world.brokers.delete_records, world.cluster.newer, list[NodeId]()
+    delete, newer, asked = world.broker_calls.DeleteRecords, world.cluster.newer, list[NodeId]()
 
     async def noted(broker: NodeId, request: broker_pb2.DeleteRecordsRequest) -> broker_pb2.DeleteRecordsResponse:
         asked.append(broker)
@@ -50,7 +50,7 @@ async def test_trimming_follows_the_leader(world: World) -> None:
             self.image = await newer(revision, timeout_ms)
             return self.image
 
-    world.brokers.delete_records = noted
+    world.broker_calls.DeleteRecords = noted
     engine = Administration(Late(), world.controllers, world.brokers)
     request = broker_pb2.DeleteRecordsRequest()
     request.partitions.add(topic_id=topic_id, partition=0, offset=0)

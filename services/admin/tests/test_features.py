@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from services.admin.tests.kit.calls import Calls
 from services.admin.tests.kit.rest import Rest
 
 from headrace_admin.adapters.grpc_controllers import GrpcControllers
@@ -63,7 +64,7 @@ def test_a_rise_that_is_due_is_said() -> None:
 
 def levelled(rest: Rest, level: int, lowest: int) -> None:
     """The cluster is at a level, and broker 1 knows none above ``lowest``."""
-    describe = GrpcControllers(rest.world.client, 1_000).describe_cluster
+    describe = Calls(GrpcControllers(rest.world.client, 1_000)).DescribeCluster
 
     async def described(request: pb.DescribeClusterRequest) -> pb.DescribeClusterResponse:
         answer = await describe(request)
@@ -73,7 +74,7 @@ def levelled(rest: Rest, level: int, lowest: int) -> None:
                 each.feature_level_max = lowest
         return answer
 
-    rest.world.controllers.describe_cluster = described
+    rest.world.controller_calls.DescribeCluster = described
 
 
 async def test_rest_says_it(rest: Rest) -> None:

@@ -86,7 +86,7 @@ class TestListing:
         await world.make_shards()
         owned = [(key.number, shard.owner) for key, shard in sorted(world.image.shards.items())]
         first = next(number for number, who in owned if who == 1)
-        ask = world.coordinators.list_groups
+        ask = world.group_calls.ListGroups
 
         async def loading(
             place: CoordinatorPlace, request: coordinator_pb2.ListGroupsRequest
@@ -95,7 +95,7 @@ class TestListing:
             answer.loading.append(first)
             return answer
 
-        world.coordinators.list_groups = loading
+        world.group_calls.ListGroups = loading
         world.lab.kill_coordinator(2)
         missing = (await world.engines.groups.listing()).unanswered
         assert [(u.shard, u.coordinator, type(u.error)) for u in missing] == [
@@ -220,7 +220,7 @@ class TestLag:
     async def test_partitions_that_cannot_be_asked_say_why_and_the_others_are_told(self, world: World) -> None:
         await world.make_shards()
         await world.commit("g", {T0: 20, T1: 899})
-        fetch = world.coordinators.fetch_offsets
+        fetch = world.group_calls.FetchOffsets
 
         async def with_one_that_is_gone(
             place: CoordinatorPlace, request: coordinator_pb2.FetchOffsetsRequest
@@ -230,7 +230,7 @@ class TestLag:
             answer.offsets.add(topic="gone", partition=0, offset=4, leader_epoch=-1, committed_at_ms=1)
             return answer
 
-        world.coordinators.fetch_offsets = with_one_that_is_gone
+        world.group_calls.FetchOffsets = with_one_that_is_gone
         world.lab.stop(1)
         _, found = await world.engines.groups.lag("g")
         assert [(one.partition.topic, one.lag, one.error and one.error.code) for one in found] == [
@@ -338,15 +338,15 @@ class TestReset:
     async def test_a_member_that_joins_meanwhile_is_a_member_too(self, world: World) -> None:
         await world.make_shards()
         await world.commit("g", {T0: 20})
-        find = world.brokers.list_offsets
+        find = world.broker_calls.ListOffsets
         async with AsyncExitStack() as members:
 
             async def joins(*given: object) -> object:
-                world.brokers.list_offsets = find  # once
+                world.broker_calls.ListOffsets = find  # once
                 await members.enter_async_context(await world.join("g", "t"))
                 return await find(*given)  # passed on as they came
 
-            world.brokers.list_offsets = joins
+            world.broker_calls.ListOffsets = joins
             with pytest.raises(NonEmptyGroup, match="has members; stop"):
                 await world.engines.resets.reset("g", [], Earliest(), execute=True)
             assert await world.committed("g") == {T0: 20}
@@ -384,7 +384,7 @@ class TestReset:
         self, world: World, small_parts: None
     ) -> None:
         world.lab.create_topic("wide", 15)
-        commit = world.coordinators.commit_offsets
+        commit = world.group_calls.CommitOffsets
         async with AsyncExitStack() as members:
 
             async def once(*given: object) -> object:
@@ -392,7 +392,7 @@ class TestReset:
                     await members.enter_async_context(await world.join("g", "u"))
                 return await commit(*given)  # passed on as they came
 
-            world.coordinators.commit_offsets = once  # something happens meanwhile
+            world.group_calls.CommitOffsets = once  # something happens meanwhile
             done = await world.engines.resets.reset("g", [("wide", [])], Latest(), execute=True)
         assert sum(m.error is None for m in done.moved) == 10
         assert {m.error.code for m in done.moved if m.error is not None} == {ErrorCode.UNKNOWN_MEMBER_ID}

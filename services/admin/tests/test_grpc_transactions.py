@@ -49,7 +49,9 @@ async def place(way: World, i: str) -> CoordinatorPlace:
 
 async def described(way: World, i: str) -> pb.TransactionDescription:
     request = pb.DescribeTransactionsRequest(transactional_ids=[i])
-    (one,) = (await way.coordinators.describe_transactions(await place(way, i), request)).transactions
+    (one,) = (
+        await way.coordinators.ask_transaction(await place(way, i), lambda stub: stub.DescribeTransactions, request)
+    ).transactions
     return one
 
 
@@ -57,7 +59,7 @@ async def still_open(way: World, topic_id: bytes) -> broker_pb2.PartitionProduce
     request = broker_pb2.DescribeProducersRequest(
         partitions=[broker_pb2.FollowedPartition(topic_id=topic_id, partition=0)], open_only=True
     )
-    (one,) = (await way.brokers.describe_producers(LEADER, request)).partitions
+    (one,) = (await way.brokers.ask(LEADER, lambda stub: stub.DescribeProducers, request)).partitions
     assert one.error == 0
     return one
 
@@ -74,7 +76,9 @@ async def ended(way: World, topic_id: bytes) -> broker_pb2.PartitionProducers:
 async def mark(way: World, topic_id: bytes, producer_id: int, epoch: int, *, commit: bool = False) -> int:
     marker = pb.TxnMarker(producer_id=producer_id, producer_epoch=epoch, commit=commit)
     marker.partitions.add(topic_id=topic_id, partition=0)
-    answer = await way.brokers.write_txn_markers(LEADER, pb.WriteTxnMarkersRequest(markers=[marker]))
+    answer = await way.brokers.ask(
+        LEADER, lambda stub: stub.WriteTxnMarkers, pb.WriteTxnMarkersRequest(markers=[marker])
+    )
     ((said,),) = (m.partitions for m in answer.markers)
     return int(said.error)
 
@@ -85,7 +89,7 @@ async def ends(way: World, topic_id: bytes) -> tuple[int, int]:
     for level in (broker_pb2.READ_UNCOMMITTED, broker_pb2.READ_COMMITTED):
         request = broker_pb2.ListOffsetsRequest(isolation_level=level)
         request.partitions.add(topic_id=topic_id, partition=0, timestamp_ms=-1)
-        (one,) = (await way.brokers.list_offsets(LEADER, request)).partitions
+        (one,) = (await way.brokers.ask(LEADER, lambda stub: stub.ListOffsets, request)).partitions
         assert one.error == 0
         found.append(one.offset)
     return found[0], found[1]
@@ -109,7 +113,9 @@ async def test_what_is_open_is_known_at_both_ends(way: World, i: str) -> None:
         (pb.ListTransactionsRequest(states=[pb.TXN_PREPARED], producer_ids=[one.producer_id]), False),
         (pb.ListTransactionsRequest(older_than_ms=10**9), False),
     ):
-        listed = (await way.coordinators.list_transactions(await place(way, i), request)).transactions
+        listed = (
+            await way.coordinators.ask_transaction(await place(way, i), lambda stub: stub.ListTransactions, request)
+        ).transactions
         assert (i in {t.transactional_id for t in listed}) == wanted, request
     await way.producers[i].commit_transaction()
     assert (await ended(way, topic_id)).last_stable_offset == 2
@@ -126,11 +132,13 @@ async def test_a_token_is_decided_once(way: World, i: str, commit: bool) -> None
     at = await place(way, i)
     for wish in (commit, commit, not commit):
         request = pb.DecidePreparedRequest(token=token, commit=wish)
-        assert (await way.coordinators.decide_prepared(at, request)).committed == commit
+        assert (
+            await way.coordinators.ask_transaction(at, lambda stub: stub.DecidePrepared, request)
+        ).committed == commit
     await ended(way, topic_id)
     other = pb.DecidePreparedRequest(token=pb.PreparedToken(transactional_id=i, nonce=99), commit=commit)
     with pytest.raises(TxnVerdictUnknown):
-        await way.coordinators.decide_prepared(at, other)
+        await way.coordinators.ask_transaction(at, lambda stub: stub.DecidePrepared, other)
 
 
 async def test_an_abort_takes_the_transaction_that_it_names(way: World, i: str) -> None:
@@ -139,13 +147,15 @@ async def test_an_abort_takes_the_transaction_that_it_names(way: World, i: str) 
     named = {"transactional_id": i, "producer_id": one.producer_id}
     wrong = pb.AbortTransactionRequest(**named, producer_epoch=one.producer_epoch + 1)
     with pytest.raises(HeadraceError):
-        await way.coordinators.abort_transaction(at, wrong)
+        await way.coordinators.ask_transaction(at, lambda stub: stub.AbortTransaction, wrong)
     assert (await described(way, i)).state == pb.TXN_ONGOING
-    await way.coordinators.abort_transaction(at, pb.AbortTransactionRequest(**named, producer_epoch=one.producer_epoch))
+    await way.coordinators.ask_transaction(
+        at, lambda stub: stub.AbortTransaction, pb.AbortTransactionRequest(**named, producer_epoch=one.producer_epoch)
+    )
     await ended(way, topic_id)
     assert (await described(way, i)).producer_epoch == one.producer_epoch + 1
     again = pb.AbortTransactionRequest(**named, producer_epoch=one.producer_epoch)
-    await way.coordinators.abort_transaction(at, again)
+    await way.coordinators.ask_transaction(at, lambda stub: stub.AbortTransaction, again)
     assert (await described(way, i)).producer_epoch == one.producer_epoch + 1, "told twice it is done once"
 
 
@@ -153,7 +163,9 @@ async def test_what_is_prepared_is_not_aborted_by_its_id(way: World, i: str) -> 
     await begin(way, i)
     await way.prepare(i)
     with pytest.raises(HeadraceError) as refused:
-        await way.coordinators.abort_transaction(await place(way, i), pb.AbortTransactionRequest(transactional_id=i))
+        await way.coordinators.ask_transaction(
+            await place(way, i), lambda stub: stub.AbortTransaction, pb.AbortTransactionRequest(transactional_id=i)
+        )
     assert refused.value.code is ErrorCode.INVALID_TXN_STATE
     assert (await described(way, i)).state == pb.TXN_PREPARED
 
@@ -175,7 +187,9 @@ async def test_an_id_that_is_not_there(way: World, i: str) -> None:
     await begin(way, f"{i}-other")
     assert (await described(way, i)).error == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     with pytest.raises(HeadraceError) as refused:
-        await way.coordinators.abort_transaction(await place(way, i), pb.AbortTransactionRequest(transactional_id=i))
+        await way.coordinators.ask_transaction(
+            await place(way, i), lambda stub: stub.AbortTransaction, pb.AbortTransactionRequest(transactional_id=i)
+        )
     assert refused.value.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
 
@@ -185,9 +199,13 @@ async def test_who_does_not_serve_the_shard_says_so(way: World, i: str) -> None:
     other = NodeId(3 - (await place(way, i)).id)
     there = CoordinatorPlace(other, address(f"coordinator-{other}"))
     with pytest.raises(NotCoordinator):
-        await way.coordinators.decide_prepared(there, pb.DecidePreparedRequest(token=token))
+        await way.coordinators.ask_transaction(
+            there, lambda stub: stub.DecidePrepared, pb.DecidePreparedRequest(token=token)
+        )
     request = pb.DescribeTransactionsRequest(transactional_ids=[i])
-    (one,) = (await way.coordinators.describe_transactions(there, request)).transactions
+    (one,) = (
+        await way.coordinators.ask_transaction(there, lambda stub: stub.DescribeTransactions, request)
+    ).transactions
     assert one.error == ErrorCode.NOT_COORDINATOR
 
 
@@ -196,7 +214,9 @@ async def test_one_that_is_away_is_an_unknown_outcome(way: World, i: str) -> Non
     at = await place(way, i)
     way.lab.kill_coordinator(at.id)
     with pytest.raises(NetworkFailed):
-        await way.coordinators.describe_transactions(at, pb.DescribeTransactionsRequest(transactional_ids=[i]))
+        await way.coordinators.ask_transaction(
+            at, lambda stub: stub.DescribeTransactions, pb.DescribeTransactionsRequest(transactional_ids=[i])
+        )
     way.lab.kill(1)
     with pytest.raises(NetworkFailed):
         await mark(way, topic_id, 1, 1)

@@ -27,13 +27,15 @@ NOBODY = Endpoint("127.0.0.1", 1)
 
 
 BROKER_CALLS: dict[str, Callable[[GrpcBrokers], Awaitable[Any]]] = {
-    "DeleteRecords": lambda b: b.delete_records(ONE, pb.DeleteRecordsRequest()),
-    "DescribeLogs": lambda b: b.describe_logs(ONE, pb.DescribeLogsRequest()),
-    "ListOffsets": lambda b: b.list_offsets(ONE, pb.ListOffsetsRequest()),
+    "DeleteRecords": lambda b: b.ask(ONE, lambda stub: stub.DeleteRecords, pb.DeleteRecordsRequest()),
+    "DescribeLogs": lambda b: b.ask(ONE, lambda stub: stub.DescribeLogs, pb.DescribeLogsRequest()),
+    "ListOffsets": lambda b: b.ask(ONE, lambda stub: stub.ListOffsets, pb.ListOffsetsRequest()),
     "Fetch": lambda b: b.fetch(ONE, pb.FetchRequest()),
-    "FindCoordinator": lambda b: b.find_coordinator(ONE, pb.FindCoordinatorRequest()),
-    "DescribeProducers": lambda b: b.describe_producers(ONE, pb.DescribeProducersRequest()),
-    "WriteTxnMarkers": lambda b: b.write_txn_markers(ONE, transaction_pb2.WriteTxnMarkersRequest()),
+    "FindCoordinator": lambda b: b.ask(ONE, lambda stub: stub.FindCoordinator, pb.FindCoordinatorRequest()),
+    "DescribeProducers": lambda b: b.ask(ONE, lambda stub: stub.DescribeProducers, pb.DescribeProducersRequest()),
+    "WriteTxnMarkers": lambda b: b.ask(
+        ONE, lambda stub: stub.WriteTxnMarkers, transaction_pb2.WriteTxnMarkersRequest()
+    ),
 }
 
 
@@ -103,12 +105,12 @@ async def test_channels_of_brokers_that_left_are_closed(nodes: list[SilentNode])
     brokers = GrpcBrokers(cluster, 60_000)
     moved(cluster, nodes[0].endpoint)
     moved(cluster, NOBODY, NodeKey(Role.BROKER, TWO))
-    waiting = asyncio.ensure_future(brokers.describe_logs(ONE, pb.DescribeLogsRequest()))
+    waiting = asyncio.ensure_future(brokers.ask(ONE, lambda stub: stub.DescribeLogs, pb.DescribeLogsRequest()))
     await nodes[0].until_asked()
     image = cluster.image
     cluster.image = replace(image, nodes={key: node for key, node in image.nodes.items() if key != KEY})
     with pytest.raises(NetworkFailed):
-        await brokers.describe_logs(TWO, pb.DescribeLogsRequest())
+        await brokers.ask(TWO, lambda stub: stub.DescribeLogs, pb.DescribeLogsRequest())
     with pytest.raises(NetworkFailed, match="closed"):
         await waiting
     assert brokers.channels == 1
@@ -121,11 +123,17 @@ async def test_a_coordinator_whose_channel_is_given_up_under_a_call(
     monkeypatch.setattr("headrace_admin.adapters.grpc_coordinators.CHANNELS_MAX", 1)
     coordinators = GrpcCoordinators(60_000)
     place = CoordinatorPlace(ONE, nodes[0].endpoint)
-    listing = asyncio.ensure_future(coordinators.list_groups(place, coordinator_pb2.ListGroupsRequest()))
-    deciding = asyncio.ensure_future(coordinators.decide_prepared(place, transaction_pb2.DecidePreparedRequest()))
+    listing = asyncio.ensure_future(
+        coordinators.ask_group(place, lambda stub: stub.ListGroups, coordinator_pb2.ListGroupsRequest())
+    )
+    deciding = asyncio.ensure_future(
+        coordinators.ask_transaction(place, lambda stub: stub.DecidePrepared, transaction_pb2.DecidePreparedRequest())
+    )
     await nodes[0].until_asked(2)
     other = CoordinatorPlace(TWO, nodes[1].endpoint)
-    last = asyncio.ensure_future(coordinators.list_groups(other, coordinator_pb2.ListGroupsRequest()))
+    last = asyncio.ensure_future(
+        coordinators.ask_group(other, lambda stub: stub.ListGroups, coordinator_pb2.ListGroupsRequest())
+    )
     for call in (listing, deciding):
         with pytest.raises(NetworkFailed, match="unknown"):
             await call

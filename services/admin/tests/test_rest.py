@@ -407,7 +407,7 @@ def fail(rest: Rest, failure: Exception) -> None:
     async def describe_cluster(_: Any) -> Any:
         raise failure
 
-    rest.world.controllers.describe_cluster = describe_cluster
+    rest.world.controller_calls.DescribeCluster = describe_cluster
 
 
 class TestErrors:

@@ -146,14 +146,14 @@ async def test_a_group_may_have_any_name(groups: Rest, group: str) -> None:
 
 
 async def test_positions_that_cannot_be_told_are_not_moved(groups: Rest) -> None:
-    fetch = groups.world.coordinators.fetch_offsets
+    fetch = groups.world.group_calls.FetchOffsets
 
     async def pending(*given: Any) -> Any:
         answer = await fetch(*given)
         answer.offsets[0].error, answer.offsets[0].message = 88, "a transaction has an offset pending there"
         return answer
 
-    groups.world.coordinators.fetch_offsets = pending
+    groups.world.group_calls.FetchOffsets = pending
     url = "/v1/groups/g/offsets/reset"
     refused(await groups.client.post(url, json={"to": "latest"}), 503, "UNSTABLE_OFFSET_COMMIT", "pending")
     lag = (await groups.client.get("/v1/groups/g/lag")).json()["partitions"]

@@ -249,7 +249,7 @@ async def test_progress_is_measured_by_the_clock(rest: Rest) -> None:
     await create(rest, "t", [1])
     hold(rest)
     topic_id = rest.world.image.topic_ids["t"]
-    describe, looks = rest.world.brokers.describe_logs, 0
+    describe, looks = rest.world.broker_calls.DescribeLogs, 0
 
     async def growing(broker: NodeId, request: broker_pb2.DescribeLogsRequest) -> broker_pb2.DescribeLogsResponse:
         nonlocal looks
@@ -262,7 +262,7 @@ async def test_progress_is_measured_by_the_clock(rest: Rest) -> None:
     engine = rest.world.engines.reassignments
     await engine.alter([pb.Reassignment(topic_id=topic_id, partition=0, replicas=[2])], validate_only=False)
     await rest.world.cluster.caught_up(1_000)
-    rest.world.brokers.describe_logs = growing
+    rest.world.broker_calls.DescribeLogs = growing
     (found,) = await engine.progress(measure_ms=500)
     assert looks == 2
     assert 190 <= (found.replicas[0].bytes_per_s or 0) <= 200

@@ -31,7 +31,7 @@ def restored(rest: Rest, told: pb.DescribeRestoreResponse) -> None:
             del answer.strays[:]
         return answer
 
-    rest.world.controllers.describe_restore = describe_restore
+    rest.world.controller_calls.DescribeRestore = describe_restore
 
 
 async def test_there_was_none(rest: Rest) -> None:
@@ -108,7 +108,7 @@ async def test_one_is_adopted(rest: Rest) -> None:
         described = pb.TopicDescription(topic=cluster_pb2.Topic(topic_id=ID, name=name, partition_count=2))
         return pb.AdoptTopicResponse(result=pb.TopicResult(name=name, topic=described))
 
-    rest.world.controllers.adopt_topic = adopt_topic
+    rest.world.controller_calls.AdoptTopic = adopt_topic
     planned = await rest.client.post(url, json={"name": "other", "partitions": 3, "validate_only": True})
     assert (planned.status_code, planned.json()["name"]) == (200, "other")
     assert asked.pop() == pb.AdoptTopicRequest(topic_id=ID, name="other", partition_count=3, validate_only=True)

@@ -240,7 +240,7 @@ LOST = Fault(Does.DROP, after=True)
 
 async def test_reads_are_repeated_when_an_answer_is_lost(world: World) -> None:
     world.lab.inject("list_topics", LOST, LOST)
-    assert (await world.controllers.list_topics(LIST)).total == 0
+    assert (await world.controllers.ask(lambda stub: stub.ListTopics, LIST)).total == 0
     assert not world.lab.faults.queued["list_topics"]
 
 
@@ -249,46 +249,46 @@ async def test_creations_are_not_repeated_when_an_answer_is_lost(world: World) -
     world.lab.inject("create_topics", LOST)
     world.lab.on_request = lambda api, *_: asked.append(api)
     with pytest.raises(NetworkFailed):
-        await world.controllers.create_topics(NEW)
+        await world.controllers.ask(lambda stub: stub.CreateTopics, NEW)
     assert "create_topics" not in asked, "only what was lost"
-    assert (await world.controllers.list_topics(LIST)).total == 1
+    assert (await world.controllers.ask(lambda stub: stub.ListTopics, LIST)).total == 1
 
 
 async def test_dry_runs_are(world: World) -> None:
     world.lab.inject("create_topics", LOST)
     dry = pb.CreateTopicsRequest(topics=NEW.topics, timeout_ms=1_000, validate_only=True)
-    assert (await world.controllers.create_topics(dry)).topics[0].name == "t"
+    assert (await world.controllers.ask(lambda stub: stub.CreateTopics, dry)).topics[0].name == "t"
     assert not world.lab.faults.queued["create_topics"]
 
 
 async def test_a_creation_follows_the_active_controller(world: World) -> None:
     world.lab.inject("create_topics", *[Fault(Does.ERROR, code=ErrorCode.NOT_CONTROLLER)] * 2)
-    assert not (await world.controllers.create_topics(NEW)).topics[0].error
+    assert not (await world.controllers.ask(lambda stub: stub.CreateTopics, NEW)).topics[0].error
     assert not world.lab.faults.queued["create_topics"]
 
 
 async def test_what_a_controller_does_not_offer_is_told_as_such(world: World) -> None:
     replace_controller(world, "DeleteTopics", None)
     with pytest.raises(UnsupportedVersion, match="does not know this operation"):
-        await world.controllers.delete_topics(pb.DeleteTopicsRequest(names=["t"]))
+        await world.controllers.ask(lambda stub: stub.DeleteTopics, pb.DeleteTopicsRequest(names=["t"]))
 
 
 async def test_tries_have_an_end(world: World) -> None:
     world.lab.nodes.pause(controller=1)
     controllers = GrpcControllers(world.client, 300)
     with pytest.raises(RequestTimedOut, match=r"no controller was active|no answer came in time"):
-        await controllers.list_topics(LIST)
+        await controllers.ask(lambda stub: stub.ListTopics, LIST)
 
 
 async def test_brokers_are_asked_where_the_image_has_them(world: World) -> None:
     request = broker_pb2.DescribeLogsRequest()
     with pytest.raises(NetworkFailed, match="not registered"):
-        await world.brokers.describe_logs(NodeId(9), request)
+        await world.brokers.ask(NodeId(9), lambda stub: stub.DescribeLogs, request)
     world.lab.kill(2)
     with pytest.raises(NetworkFailed):
-        await world.brokers.describe_logs(NodeId(2), request)
+        await world.brokers.ask(NodeId(2), lambda stub: stub.DescribeLogs, request)
     world.lab.restart(2)
-    assert (await world.brokers.describe_logs(NodeId(2), request)).disk_total_bytes > 0
+    assert (await world.brokers.ask(NodeId(2), lambda stub: stub.DescribeLogs, request)).disk_total_bytes > 0
 
 
 async def test_a_fetch_is_one_request_and_its_answer() -> None:

@@ -91,7 +91,7 @@ class TestVerdict:
 
 def says(world: World, broker: int, **told: Any) -> None:
     """What a broker says of its log of t-1 besides."""
-    ask, topic_id = world.brokers.describe_logs, world.image.topic_ids["t"]
+    ask, topic_id = world.broker_calls.DescribeLogs, world.image.topic_ids["t"]
 
     async def asked(who: NodeId, request: broker_pb2.DescribeLogsRequest) -> broker_pb2.DescribeLogsResponse:
         answer = await ask(who, request)
@@ -101,7 +101,7 @@ def says(world: World, broker: int, **told: Any) -> None:
             log.MergeFrom(broker_pb2.LogDescription(**told))
         return answer
 
-    world.brokers.describe_logs = asked
+    world.broker_calls.DescribeLogs = asked
 
 
 STUCK_1 = {"compaction": broker_pb2.LogCompaction(stuck=True, waits_for="why")}
@@ -138,7 +138,9 @@ class TestAsking:
     async def test_who_is_fenced_is_not_asked(self, world: World) -> None:
         world.lab.nodes.cut(1, "controller-1")
         await asyncio.sleep(SESSION_S)
-        await world.brokers.describe_logs(NodeId(1), broker_pb2.DescribeLogsRequest())  # it would answer
+        await world.brokers.ask(
+            NodeId(1), lambda stub: stub.DescribeLogs, broker_pb2.DescribeLogsRequest()
+        )  # it would answer
         assert [disk.broker for disk in (await StoredLogs(world.cluster, world.brokers).look()).disks] == [2]
 
 

@@ -119,14 +119,14 @@ class TestLooking:
         await world.make_shards(ShardKind.TRANSACTIONS)
         owned = [(key.number, shard.owner) for key, shard in sorted(world.image.shards.items())]
         first = next(number for number, who in owned if who == 1)
-        ask = world.coordinators.list_transactions
+        ask = world.transaction_calls.ListTransactions
 
         async def loading(place: CoordinatorPlace, request: pb.ListTransactionsRequest) -> pb.ListTransactionsResponse:
             answer = await ask(place, request)
             answer.loading.append(first)
             return answer
 
-        world.coordinators.list_transactions = loading
+        world.transaction_calls.ListTransactions = loading
         world.lab.refuse("coordinator-2")
         listed = await world.engines.transactions.listing(pb.ListTransactionsRequest())
         assert [(u.shard, u.coordinator, type(u.error)) for u in listed.unanswered] == [
@@ -154,7 +154,7 @@ class TestLooking:
             await world.begin(f"id-{n}", T0)
         await world.lab.nodes.stop(coordinator=2)
         await world.make_shards(ShardKind.TRANSACTIONS)
-        ask = world.coordinators.list_transactions
+        ask = world.transaction_calls.ListTransactions
 
         def moved() -> list[int]:
             return [key.number for key, shard in sorted(world.image.shards.items()) if shard.owner == 2]
@@ -166,7 +166,7 @@ class TestLooking:
             return await ask(place, request)
 
         assert moved() == []
-        world.coordinators.list_transactions = late
+        world.transaction_calls.ListTransactions = late
         listed = await world.engines.transactions.listing(pb.ListTransactionsRequest())
         assert [(u.shard, u.coordinator, type(u.error)) for u in listed.unanswered] == [
             (number, 1, NotCoordinator) for number in moved()
@@ -242,7 +242,7 @@ class TestEnding:
         self, world: World
     ) -> None:
         await world.begin("pay", T0)
-        tell = world.coordinators.abort_transaction
+        tell = world.transaction_calls.AbortTransaction
         told: list[pb.AbortTransactionRequest] = []
 
         async def lost_abort(
@@ -256,7 +256,7 @@ class TestEnding:
                 raise NetworkFailed("the connection broke before the answer came")
             return answer
 
-        world.coordinators.abort_transaction = lost_abort
+        world.transaction_calls.AbortTransaction = lost_abort
         assert (await world.engines.transactions.abort("pay")).aborted
         first, second = [(r.producer_id, r.producer_epoch) for r in told]
         assert first == second
@@ -318,7 +318,7 @@ class TestOpen:
 
     def own(self, world: World, producer_id: int, state: pb.TransactionState.ValueType) -> None:
         """A coordinator says that an id has this producer id and, where it is asked, writes to t-1 alone."""
-        ask, topic_id = world.coordinators.list_transactions, world.image.topic_ids["t"]
+        ask, topic_id = world.transaction_calls.ListTransactions, world.image.topic_ids["t"]
 
         async def listed(place: CoordinatorPlace, request: pb.ListTransactionsRequest) -> pb.ListTransactionsResponse:
             answer = await ask(place, request)
@@ -342,7 +342,8 @@ class TestOpen:
                 ]
             )
 
-        world.coordinators.list_transactions, world.coordinators.describe_transactions = listed, described
+        world.transaction_calls.ListTransactions = listed
+        world.transaction_calls.DescribeTransactions = described
 
     async def test_what_its_coordinator_does_not_count_among_its_partitions_hangs(self, world: World) -> None:
         lost = await hang(world)
@@ -366,16 +367,18 @@ class TestOpen:
 
     async def test_what_ended_while_coordinators_were_asked_does_not_hang(self, world: World) -> None:
         lost = await hang(world)
-        ask = world.coordinators.list_transactions
+        ask = world.transaction_calls.ListTransactions
 
         async def slowly(*given: Any) -> pb.ListTransactionsResponse:
             marker = pb.TxnMarker(producer_id=lost, producer_epoch=1, commit=True)
             marker.partitions.add(topic_id=world.image.topic_ids["t"], partition=0)
-            await world.brokers.write_txn_markers(NodeId(1), pb.WriteTxnMarkersRequest(markers=[marker]))
+            await world.brokers.ask(
+                NodeId(1), lambda stub: stub.WriteTxnMarkers, pb.WriteTxnMarkersRequest(markers=[marker])
+            )
             return await ask(*given)
 
         assert await self.hanging(world) == [(T0, lost, Standing.HANGING)]
-        world.coordinators.list_transactions = slowly
+        world.transaction_calls.ListTransactions = slowly
         assert await self.hanging(world) == []
 
     @pytest.mark.parametrize("lost", [0, 1])
@@ -436,7 +439,7 @@ class TestOpen:
 
 class TestStatus:
     async def test_without_transactions_nobody_is_asked_for_them(self, world: World) -> None:
-        world.cluster.newer = world.brokers.describe_producers = _waits
+        world.cluster.newer = world.broker_calls.DescribeProducers = _waits
         assert (await world.engines.statuses.now()).state is State.HEALTHY
 
     async def test_it_names_what_holds_readers_back(self, world: World) -> None:
@@ -489,10 +492,12 @@ class TestStatus:
         monkeypatch.setattr(open_transactions, "HURRIED", Patience(1, 1.0))
         monkeypatch.setattr(open_transactions, "HURRIED_LIST_MS", 1.0)
         with monkeypatch.context() as patched:
-            patched.setattr(world.brokers, "describe_producers", silent)
+            patched.setattr(world.brokers, "ask", world.brokers.ask)
+            world.broker_calls.DescribeProducers = silent
             assert "is not known of 2 partitions" in (await world.engines.statuses.now()).verdict
         with monkeypatch.context() as patched:
-            patched.setattr(world.coordinators, "list_transactions", silent)
+            patched.setattr(world.coordinators, "ask_transaction", world.coordinators.ask_transaction)
+            world.transaction_calls.ListTransactions = silent
             assert "headrace txn find-hanging" in (await world.engines.statuses.now()).verdict
 
     async def test_partitions_that_nobody_leads_are_not_also_unknown(self, world: World) -> None:

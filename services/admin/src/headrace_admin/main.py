@@ -21,7 +21,7 @@ from headrace_admin.config import AdminConfig, Limits
 from headrace_admin.engine.administration import Administration
 from headrace_admin.engine.messages import Messages
 from headrace_admin.engine.waiting_watch import WaitingWatch
-from headrace_admin.rpc.engines import Engines, Ports
+from headrace_admin.rpc.engines import Engines
 from headrace_admin.rpc.foreign_pages import Hosts
 from headrace_admin.rpc.problems import refusal
 from headrace_admin.rpc.rest import rest_app
@@ -136,7 +136,7 @@ def _make_engines(config: AdminConfig, client: ControllerClient, stack: AsyncExi
         stack.push_async_callback(port.close)
     administration = Administration(cluster, GrpcControllers(client, config.limits.call_ms_max), brokers)
     messages = Messages(log, cluster, config.limits)
-    return Engines.over(administration, messages, Ports(coordinators, coordinators, SystemClock()), config.transactions)
+    return Engines.over(administration, messages, coordinators, config.transactions, SystemClock())
 
 
 def _hosts(config: AdminConfig) -> Hosts:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from libs.common.tests.kit.as_node import as_node
 from libs.common.tests.kit.lab_node import open_tie
 from libs.sdk.tests.kit.cluster import LabCluster
+from services.admin.tests.kit.calls import Calls
 
 from headrace import TopicPartition, aio
 from headrace_admin.adapters.grpc_brokers import GrpcBrokers
@@ -25,7 +26,7 @@ from headrace_admin.config import Limits, TransactionLimits
 from headrace_admin.engine.administration import Administration
 from headrace_admin.engine.messages import Messages
 from headrace_admin.ports import CoordinatorPlace
-from headrace_admin.rpc.engines import Engines, Ports
+from headrace_admin.rpc.engines import Engines
 from headrace_common.adapters.controller_client import ControllerClient
 from headrace_common.core.batch import RecordColumns, build_batch
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId
@@ -69,6 +70,24 @@ class World:
         """As this service follows it."""
         return self.cluster.image
 
+    # --- single calls, to be made or replaced -----------------------------------------------------------------------
+
+    @property
+    def controller_calls(self) -> Calls:
+        return Calls(self.controllers)
+
+    @property
+    def broker_calls(self) -> Calls:
+        return Calls(self.brokers)
+
+    @property
+    def group_calls(self) -> Calls:
+        return Calls(self.coordinators, "ask_group")
+
+    @property
+    def transaction_calls(self) -> Calls:
+        return Calls(self.coordinators, "ask_transaction")
+
     # --- topics ---------------------------------------------------------------------------------------------------
 
     async def fill(self, topic: str, partition: int, count: int) -> None:
@@ -83,7 +102,7 @@ class World:
         """Who has a group or a transactional id; its shards are made if they are not there, and loaded."""
         request = broker_pb2.FindCoordinatorRequest(keys=[key], type=_TYPES[kind])
         while True:
-            [found] = (await self.brokers.find_coordinator(self._broker(), request)).coordinators
+            [found] = (await self.brokers.ask(self._broker(), lambda stub: stub.FindCoordinator, request)).coordinators
             if not found.error:
                 return CoordinatorPlace(NodeId(found.coordinator), Endpoint(found.endpoint.host, found.endpoint.port))
             await asyncio.sleep(0.02)
@@ -107,13 +126,13 @@ class World:
         request = coordinator_pb2.CommitOffsetsRequest(group_id=group, generation=-1)
         for (topic, partition), offset in offsets.items():
             request.offsets.add(topic=topic, partition=partition, offset=offset, leader_epoch=-1)
-        done = await self.coordinators.commit_offsets(await self.place(group), request)
+        done = await self.coordinators.ask_group(await self.place(group), lambda stub: stub.CommitOffsets, request)
         assert not any(each.error for each in done.results), done
 
     async def committed(self, group: str) -> dict[TopicPartition, int]:
         """What is committed now."""
         request = coordinator_pb2.FetchOffsetsRequest(group_id=group)
-        found = await self.coordinators.fetch_offsets(await self.place(group), request)
+        found = await self.coordinators.ask_group(await self.place(group), lambda stub: stub.FetchOffsets, request)
         return {TopicPartition(each.topic, each.partition): each.offset for each in found.offsets}
 
     async def join(self, group: str, *topics: str, client: str = "reader") -> aio.Consumer:
@@ -156,7 +175,7 @@ class World:
     async def lose(self, i: str) -> None:
         """The coordinators forget an id, as by a bug: a tombstone stands in their log when they start again."""
         request = broker_pb2.FindCoordinatorRequest(type=broker_pb2.TRANSACTION, keys=[i])
-        [found] = (await self.brokers.find_coordinator(self._broker(), request)).coordinators
+        [found] = (await self.brokers.ask(self._broker(), lambda stub: stub.FindCoordinator, request)).coordinators
         numbers = [node.key.id for node in self.image.nodes.values() if node.key.role is Role.COORDINATOR]
         for number in numbers:
             self.lab.kill_coordinator(number)
@@ -209,7 +228,9 @@ async def _few_shards(world: World) -> None:
     changes = [controller_pb2.AlterConfig(name=name, value=str(SHARDS)) for name in names]
     resource = controller_pb2.ConfigResource(type=controller_pb2.BROKER_CONFIG)
     change = controller_pb2.AlterConfigsResource(resource=resource, changes=changes)
-    done = await world.controllers.alter_configs(controller_pb2.IncrementalAlterConfigsRequest(resources=[change]))
+    done = await world.controllers.ask(
+        lambda stub: stub.IncrementalAlterConfigs, controller_pb2.IncrementalAlterConfigsRequest(resources=[change])
+    )
     assert not done.results[0].error, done
     await world.cluster.caught_up(60_000)
 
@@ -223,7 +244,8 @@ def _make_world(lab: LabCluster, client: ControllerClient) -> World:
     engines = Engines.over(
         Administration(cluster, controllers, brokers),
         Messages(log, cluster, LIMITS),
-        Ports(coordinators, coordinators, clock),
+        coordinators,
         TransactionLimits(),
+        clock,
     )
     return World(lab, client, cluster, controllers, brokers, coordinators, log, clock, engines)

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from headrace_admin.ports import Cluster
 from headrace_common.core.errors import NetworkFailed, RequestTimedOut, error_for
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import NodeKey, Role
-from headrace_common.rpc.calls import CallTo
+from headrace_common.rpc.calls import A_co, CallTo, Method, Q_contra
 from headrace_common.rpc.channels import PLAIN, Channels, Security
 from headrace_common.runtime.clock import limit_s
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import errors_pb2
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
-from headrace_proto.v1.transaction_pb2 import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
 if TYPE_CHECKING:
     from headrace_proto.v1.broker_pb2_grpc import BrokerAsyncStub
-
-A = TypeVar("A")
 
 
 class GrpcBrokers:
@@ -34,16 +31,11 @@ class GrpcBrokers:
         self._timeout = timeout_ms / 1_000
         self._channels: Channels[Endpoint] = Channels(security)
 
-    async def delete_records(self, broker: NodeId, request: pb.DeleteRecordsRequest) -> pb.DeleteRecordsResponse:
-        """Move log starts up on one broker."""
-        return await self._ask(broker, lambda stub: stub.DeleteRecords(request, timeout=self._timeout))
-
-    async def describe_logs(self, broker: NodeId, request: pb.DescribeLogsRequest) -> pb.DescribeLogsResponse:
-        return await self._ask(broker, lambda stub: stub.DescribeLogs(request, timeout=self._timeout))
-
-    async def list_offsets(self, broker: NodeId, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
-        """Offsets by position or by time, of one leader."""
-        return await self._ask(broker, lambda stub: stub.ListOffsets(request, timeout=self._timeout))
+    async def ask(
+        self, broker: NodeId, method: Callable[[BrokerAsyncStub], Method[Q_contra, A_co]], request: Q_contra
+    ) -> A_co:
+        with CallTo(f"broker {broker}"):
+            return await method(await self._stub(broker))(request, timeout=self._timeout)
 
     async def fetch(self, broker: NodeId, request: pb.FetchRequest) -> pb.FetchResponse:
         """A stream of one request."""
@@ -64,20 +56,6 @@ class GrpcBrokers:
             raise error_for(answer.error, answer.message)
         return answer
 
-    async def find_coordinator(self, broker: NodeId, request: pb.FindCoordinatorRequest) -> pb.FindCoordinatorResponse:
-        """Who has the shards of some groups, as one broker knows it."""
-        return await self._ask(broker, lambda stub: stub.FindCoordinator(request, timeout=self._timeout))
-
-    async def describe_producers(
-        self, broker: NodeId, request: pb.DescribeProducersRequest
-    ) -> pb.DescribeProducersResponse:
-        """Producers of partitions that one broker leads."""
-        return await self._ask(broker, lambda stub: stub.DescribeProducers(request, timeout=self._timeout))
-
-    async def write_txn_markers(self, broker: NodeId, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-        """Ends of transactions, at one leader."""
-        return await self._ask(broker, lambda stub: stub.WriteTxnMarkers(request, timeout=self._timeout))
-
     async def close(self) -> None:
         await self._channels.close()
 
@@ -85,10 +63,6 @@ class GrpcBrokers:
     def channels(self) -> int:
         """How many are open."""
         return len(self._channels)
-
-    async def _ask(self, broker: NodeId, ask: Callable[[BrokerAsyncStub], Awaitable[A]]) -> A:
-        with CallTo(f"broker {broker}"):
-            return await ask(await self._stub(broker))
 
     async def _stub(self, broker: NodeId) -> BrokerAsyncStub:
         nodes = self._cluster.image.nodes

@@ -57,88 +57,29 @@ class GrpcControllers:
         self._calls = client.calls
         self._timeout_ms = timeout_ms
 
-    async def describe_cluster(self, request: pb.DescribeClusterRequest) -> pb.DescribeClusterResponse:
-        return await self._ask(lambda stub: stub.DescribeCluster, request)
+    async def ask(self, method: Callable[[ControllerAsyncStub], Method[Q_contra, A_co]], request: Q_contra) -> A_co:
+        timeout_ms = max(self._timeout_ms, _least_ms(request))
+        return await self._calls.active(method, request, timeout_ms=timeout_ms, repeatable=_may_be_repeated(request))
 
-    async def create_topics(self, request: pb.CreateTopicsRequest) -> pb.CreateTopicsResponse:
-        """Repeated only as a dry run: the second answer would say that the topic exists."""
-        own = min(max(request.timeout_ms, 0), 600_000)
-        return await self._ask(
-            lambda stub: stub.CreateTopics,
-            request,
-            at_least_ms=own + 5_000,
-            repeatable=request.validate_only,
-        )
 
-    async def delete_topics(self, request: pb.DeleteTopicsRequest) -> pb.DeleteTopicsResponse:
-        """Not repeated."""
-        return await self._ask(lambda stub: stub.DeleteTopics, request, repeatable=False)
+def _least_ms(request: object) -> float:
+    match request:
+        case pb.CreateTopicsRequest():
+            return min(max(request.timeout_ms, 0), 600_000) + 5_000
+        case pb.AdoptTopicRequest() | pb.DescribeRestoreRequest(strays=True):
+            return _INVENTORY_MS  # the controller asks every broker for all it has
+    return 0
 
-    async def list_topics(self, request: pb.ListTopicsRequest) -> pb.ListTopicsResponse:
-        return await self._ask(lambda stub: stub.ListTopics, request)
 
-    async def describe_topics(self, request: pb.DescribeTopicsRequest) -> pb.DescribeTopicsResponse:
-        return await self._ask(lambda stub: stub.DescribeTopics, request)
-
-    async def create_partitions(self, request: pb.CreatePartitionsRequest) -> pb.CreatePartitionsResponse:
-        """Repeated only as a dry run."""
-        return await self._ask(lambda stub: stub.CreatePartitions, request, repeatable=request.validate_only)
-
-    async def describe_configs(self, request: pb.DescribeConfigsRequest) -> pb.DescribeConfigsResponse:
-        return await self._ask(lambda stub: stub.DescribeConfigs, request)
-
-    async def alter_configs(self, request: pb.IncrementalAlterConfigsRequest) -> pb.IncrementalAlterConfigsResponse:
-        """Repeated: setting, deleting, appending and subtracting twice is the same as once."""
-        return await self._ask(lambda stub: stub.IncrementalAlterConfigs, request)
-
-    async def unregister_node(self, request: pb.UnregisterNodeRequest) -> pb.UnregisterNodeResponse:
-        """Not repeated."""
-        return await self._ask(lambda stub: stub.UnregisterNode, request, repeatable=False)
-
-    async def elect_leaders(self, request: pb.ElectLeadersRequest) -> pb.ElectLeadersResponse:
-        """Preferred leaders may be elected twice; the other kinds are asked for once, for they may lose records."""
-        return await self._ask(lambda stub: stub.ElectLeaders, request, repeatable=request.type == pb.PREFERRED)
-
-    async def alter_reassignments(self, request: pb.AlterReassignmentsRequest) -> pb.AlterReassignmentsResponse:
-        """Repeated: the same replicas again change nothing; not when it cancels, for then the second finds nothing."""
-        cancels = any(not r.replicas for r in request.reassignments)
-        return await self._ask(
-            lambda stub: stub.AlterReassignments,
-            request,
-            repeatable=request.validate_only or not cancels,
-        )
-
-    async def list_reassignments(self, request: pb.ListReassignmentsRequest) -> pb.ListReassignmentsResponse:
-        return await self._ask(lambda stub: stub.ListReassignments, request)
-
-    async def drain_broker(self, request: pb.DrainBrokerRequest) -> pb.DrainBrokerResponse:
-        """Repeated: drained twice is drained."""
-        return await self._ask(lambda stub: stub.DrainBroker, request)
-
-    async def describe_restore(self, request: pb.DescribeRestoreRequest) -> pb.DescribeRestoreResponse:
-        """Read. Where strays are asked for, the controller asks every broker for all it has."""
-        return await self._ask(
-            lambda stub: stub.DescribeRestore,
-            request,
-            at_least_ms=_INVENTORY_MS if request.strays else 0,
-        )
-
-    async def adopt_topic(self, request: pb.AdoptTopicRequest) -> pb.AdoptTopicResponse:
-        """Repeated only as a dry run: the second answer would say that the topic exists."""
-        return await self._ask(
-            lambda stub: stub.AdoptTopic,
-            request,
-            at_least_ms=_INVENTORY_MS,
-            repeatable=request.validate_only,
-        )
-
-    async def _ask(
-        self,
-        method: Callable[[ControllerAsyncStub], Method[Q_contra, A_co]],
-        request: Q_contra,
-        *,
-        repeatable: bool = True,
-        at_least_ms: float = 0,
-    ) -> A_co:
-        timeout_ms = max(self._timeout_ms, at_least_ms)
-        return await self._calls.active(method, request, timeout_ms=timeout_ms, repeatable=repeatable)
+def _may_be_repeated(request: object) -> bool:
+    """Whether it is the same when it is carried out twice, as reading, setting and draining are."""
+    match request:
+        case pb.DeleteTopicsRequest() | pb.UnregisterNodeRequest():
+            return False
+        case pb.CreateTopicsRequest() | pb.CreatePartitionsRequest() | pb.AdoptTopicRequest():
+            return request.validate_only  # the second answer would say that it exists
+        case pb.ElectLeadersRequest():
+            return request.type == pb.PREFERRED  # the other kinds may lose records
+        case pb.AlterReassignmentsRequest():  # the second cancellation finds nothing
+            return request.validate_only or all(r.replicas for r in request.reassignments)
+    return True

@@ -46,7 +46,7 @@ class Administration:
 
     async def feature_levels(self) -> FeatureLevels:
         """The cluster's feature level, and what its next one waits for."""
-        answer = await self.controllers.describe_cluster(pb.DescribeClusterRequest())
+        answer = await self.controllers.ask(lambda stub: stub.DescribeCluster, pb.DescribeClusterRequest())
         return feature_levels(answer.feature_level, [node_from_proto(node) for node in answer.nodes])
 
     # --- logs -------------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ class Administration:
             leader: NodeId, ids: Mapping[PartitionId, PartitionId]
         ) -> Answers[PartitionId, broker_pb2.DeleteRecordsResult]:
             sent = broker_pb2.DeleteRecordsRequest(partitions=[wanted[i] for i in ids])
-            said = (await self.brokers.delete_records(leader, sent)).partitions
+            said = (await self.brokers.ask(leader, lambda stub: stub.DeleteRecords, sent)).partitions
             assert len(said) == len(ids), "an answer has one entry per entry of its request"
             return {
                 i: one if one.error == errors_pb2.NONE else error_for(one.error, one.message)
@@ -100,7 +100,7 @@ class Administration:
         wait_ms = _AWAY_ASK_MS_MAX if node is None or node.fenced else _ASK_MS_MAX
         try:
             async with limit_ms(wait_ms):
-                logs = await self.brokers.describe_logs(broker, request)
+                logs = await self.brokers.ask(broker, lambda stub: stub.DescribeLogs, request)
         except TimeoutError:
             late = NetworkFailed(f"broker {broker} did not tell its logs within {wait_ms / 1_000:g} s")
             return admin_pb2.BrokerLogs(broker_id=broker, error=detail_of(late))
@@ -129,7 +129,7 @@ class Administration:
         Raises:
             HeadraceError: what the controller says of this topic.
         """
-        answer = await self.controllers.describe_topics(pb.DescribeTopicsRequest(names=[name]))
+        answer = await self.controllers.ask(lambda stub: stub.DescribeTopics, pb.DescribeTopicsRequest(names=[name]))
         return one_topic(answer.topics)
 
 

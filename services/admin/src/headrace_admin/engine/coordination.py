@@ -222,7 +222,7 @@ class Coordination:
         brokers = [node.key.id for node in self._cluster.image.brokers() if not node.fenced]
         for broker in brokers[:_BROKERS_TRIED_MAX]:
             try:
-                return await self._brokers.find_coordinator(broker, request)
+                return await self._brokers.ask(broker, lambda stub: stub.FindCoordinator, request)
             except UnknownOutcome as silent:
                 error = silent
         raise error

@@ -80,7 +80,9 @@ class Groups:
     async def listing(self, states: Iterable[pb.GroupState.ValueType] = ()) -> Listing:
         """The groups of all coordinators, or those in some states."""
         request = pb.ListGroupsRequest(states=states)
-        said = await self.coordination.all(lambda place: self.coordinators.list_groups(place, request))
+        said = await self.coordination.all(
+            lambda place: self.coordinators.ask_group(place, lambda stub: stub.ListGroups, request)
+        )
         groups = {g.group_id: Listed(g, c) for c, answer in said.lists.items() for g in answer.groups}
         return Listing(tuple(groups[i] for i in sorted(groups)), said.unanswered)
 
@@ -96,7 +98,9 @@ class Groups:
             return {i: not_found(i) for i in group_ids}
 
         async def ask(place: CoordinatorPlace, ids: Sequence[str]) -> dict[str, Described]:
-            answer = await self.coordinators.describe_groups(place, pb.DescribeGroupsRequest(group_ids=ids))
+            answer = await self.coordinators.ask_group(
+                place, lambda stub: stub.DescribeGroups, pb.DescribeGroupsRequest(group_ids=ids)
+            )
             return {i: _described(i, g) for i, g in zip(ids, answer.groups, strict=True)}
 
         return await self.coordination.each(group_ids, ask, repeatable=True)
@@ -114,7 +118,9 @@ class Groups:
             raise described
         request = pb.FetchOffsetsRequest(group_id=group_id)
         answer = await self.coordination.one(
-            group_id, lambda place: self.coordinators.fetch_offsets(place, request), repeatable=True
+            group_id,
+            lambda place: self.coordinators.ask_group(place, lambda stub: stub.FetchOffsets, request),
+            repeatable=True,
         )
         committed: dict[TopicPartition, Committed] = {}
         failed: dict[TopicPartition, HeadraceError] = {}
@@ -187,7 +193,9 @@ class Groups:
             return {i: not_found(i) for i in group_ids}
 
         async def ask(place: CoordinatorPlace, ids: Sequence[str]) -> dict[str, HeadraceError | None]:
-            answer = await self.coordinators.delete_groups(place, pb.DeleteGroupsRequest(group_ids=ids))
+            answer = await self.coordinators.ask_group(
+                place, lambda stub: stub.DeleteGroups, pb.DeleteGroupsRequest(group_ids=ids)
+            )
             return {i: _error_of(r.error, r.message) for i, r in zip(ids, answer.groups, strict=True)}
 
         return dict(await self.coordination.each(group_ids, ask, repeatable=False))
@@ -221,7 +229,7 @@ class Groups:
             request.partitions.add(topic=topic, partitions=sorted(p.partition for p in wanted if p.topic == topic))
 
         async def ask(place: CoordinatorPlace) -> dict[TopicPartition, HeadraceError | None]:
-            results = (await self.coordinators.delete_offsets(place, request)).results
+            results = (await self.coordinators.ask_group(place, lambda stub: stub.DeleteOffsets, request)).results
             return {TopicPartition(r.topic, r.partition): e for r, e in zip(results, errors_of(results), strict=True)}
 
         return await self.coordination.one(group_id, ask, repeatable=True)

@@ -92,7 +92,7 @@ class LogOffsets:
         async def ask(leader: NodeId, ids: Mapping[TopicPartition, PartitionId]) -> Answers[pb.PartitionProducers]:
             wanted = [pb.FollowedPartition(topic_id=i.topic_id, partition=i.partition) for i in ids.values()]
             request = pb.DescribeProducersRequest(partitions=wanted, open_only=True)
-            said = (await self._brokers.describe_producers(leader, request)).partitions
+            said = (await self._brokers.ask(leader, lambda stub: stub.DescribeProducers, request)).partitions
             assert len(said) == len(ids), "an answer has one entry per entry of its request"
             return {
                 tp: one if one.error == errors_pb2.NONE else error_for(one.error, f"{tp}: {one.message}")
@@ -117,7 +117,9 @@ class LogOffsets:
                 commit=marker.commit,
                 partitions=[TxnPartition(topic_id=i.topic_id, partition=i.partition)],
             )
-            answer = await self._brokers.write_txn_markers(leader, WriteTxnMarkersRequest(markers=[whole]))
+            answer = await self._brokers.ask(
+                leader, lambda stub: stub.WriteTxnMarkers, WriteTxnMarkersRequest(markers=[whole])
+            )
             ((said,),) = (one.partitions for one in answer.markers)
             failed = said.error != errors_pb2.NONE
             return {partition: error_for(said.error, f"{partition}: {said.message}") if failed else None}
@@ -149,7 +151,7 @@ class LogOffsets:
                 for t in times
             ],
         )
-        said = (await self._brokers.list_offsets(leader, request)).partitions
+        said = (await self._brokers.ask(leader, lambda stub: stub.ListOffsets, request)).partitions
         assert len(said) == len(ids) * len(times), "an answer has one entry per entry of its request"
         found: Answers[R] = {}
         for n, tp in enumerate(ids):

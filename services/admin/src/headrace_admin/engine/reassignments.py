@@ -119,7 +119,9 @@ class Reassignments:
         image = self._admin.cluster.image
         plan = evacuate([_place(n) for n in image.brokers()], await self._placed(image, set()), leaving)
         if not validate_only:
-            await self._controllers.drain_broker(pb.DrainBrokerRequest(broker_id=broker_id, drained=True))
+            await self._controllers.ask(
+                lambda stub: stub.DrainBroker, pb.DrainBrokerRequest(broker_id=broker_id, drained=True)
+            )
         outcome = await self._carried_out(image, plan, validate_only, throttle_bytes_per_s)
         if not validate_only:
             image = await self._admin.cluster.newer(image.revision, _IMAGE_WAIT_MS)
@@ -138,7 +140,7 @@ class Reassignments:
         results: list[pb.PartitionOutcome] = []
         for at in range(0, len(wanted), _CHUNK):
             request = pb.AlterReassignmentsRequest(reassignments=wanted[at : at + _CHUNK])
-            results += (await self._controllers.alter_reassignments(request)).partitions
+            results += (await self._controllers.ask(lambda stub: stub.AlterReassignments, request)).partitions
         return Outcome(plan, tuple(Started(m, _error_of(r)) for m, r in zip(plan.moves, results, strict=True)))
 
     async def _placed(self, image: ClusterImage, topics: set[str]) -> list[Placed]:
@@ -169,7 +171,7 @@ class Reassignments:
         if not validate_only:
             await self.set_throttle(throttle_bytes_per_s)
         request = pb.AlterReassignmentsRequest(reassignments=wanted, validate_only=validate_only)
-        return list((await self._controllers.alter_reassignments(request)).partitions)
+        return list((await self._controllers.ask(lambda stub: stub.AlterReassignments, request)).partitions)
 
     async def unregister(self, broker_id: int) -> None:
         """
@@ -189,7 +191,9 @@ class Reassignments:
             )
         if any(n.key.id == broker_id and not n.fenced for n in image.brokers()):
             raise Conflict(f"broker {broker_id} runs; stop it first, or it registers again")
-        await self._controllers.unregister_node(pb.UnregisterNodeRequest(role=cluster_pb2.BROKER, id=broker_id))
+        await self._controllers.ask(
+            lambda stub: stub.UnregisterNode, pb.UnregisterNodeRequest(role=cluster_pb2.BROKER, id=broker_id)
+        )
 
     async def set_throttle(self, bytes_per_s: int | None) -> None:
         """
@@ -207,7 +211,7 @@ class Reassignments:
         request = pb.IncrementalAlterConfigsRequest(
             resources=[pb.AlterConfigsResource(resource=resource, changes=[change])]
         )
-        (result,) = (await self._controllers.alter_configs(request)).results
+        (result,) = (await self._controllers.ask(lambda stub: stub.IncrementalAlterConfigs, request)).results
         if result.error != errors_pb2.NONE:
             raise error_for(result.error, result.message)
 
@@ -242,7 +246,7 @@ class Reassignments:
 
     async def under_way(self) -> list[Partition]:
         """Partitions whose replicas are being changed."""
-        answer = await self._controllers.list_reassignments(pb.ListReassignmentsRequest())
+        answer = await self._controllers.ask(lambda stub: stub.ListReassignments, pb.ListReassignmentsRequest())
         return [partition_from_proto(p) for p in answer.partitions]
 
     async def _held(self, partitions: Sequence[Partition]) -> Held:

@@ -135,7 +135,7 @@ class Resets:
             request.offsets.add(topic=p.partition.topic, partition=p.partition.partition, offset=p.new, leader_epoch=-1)
 
         async def ask(place: CoordinatorPlace) -> list[HeadraceError | None]:
-            answer = await self._groups.coordinators.commit_offsets(place, request)
+            answer = await self._groups.coordinators.ask_group(place, lambda stub: stub.CommitOffsets, request)
             return errors_of(answer.results)
 
         return await self._groups.coordination.one(group_id, ask, repeatable=True)

@@ -76,7 +76,7 @@ class Statuses:
     async def _controller(self) -> tuple[NodeId | None, bool]:
         try:
             async with limit_ms(_ASK_MS_MAX):
-                answer = await self._controllers.describe_cluster(pb.DescribeClusterRequest())
+                answer = await self._controllers.ask(lambda stub: stub.DescribeCluster, pb.DescribeClusterRequest())
         except (HeadraceError, TimeoutError):
             return None, False
         active = answer.active_controller.id if answer.HasField("active_controller") else -1
@@ -85,7 +85,7 @@ class Statuses:
     async def _restore(self) -> Unfinished | None:
         try:
             async with limit_ms(_ASK_MS_MAX):
-                answer = await self._controllers.describe_restore(pb.DescribeRestoreRequest())
+                answer = await self._controllers.ask(lambda stub: stub.DescribeRestore, pb.DescribeRestoreRequest())
         except (HeadraceError, TimeoutError):
             return None
         waits = answer.HasField("restore") and not answer.restore.finished

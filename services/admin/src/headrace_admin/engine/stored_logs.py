@@ -40,7 +40,9 @@ class StoredLogs:
     async def _ask(self, broker: NodeId) -> broker_pb2.DescribeLogsResponse | None:
         try:
             async with limit_ms(ASK_MS_MAX):
-                return await self._brokers.describe_logs(broker, broker_pb2.DescribeLogsRequest(only_stuck=True))
+                return await self._brokers.ask(
+                    broker, lambda stub: stub.DescribeLogs, broker_pb2.DescribeLogsRequest(only_stuck=True)
+                )
         except (HeadraceError, TimeoutError):
             return None
 

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from headrace_admin.config import TransactionLimits
 from headrace_admin.engine.coordination import LIST_MS_MAX, Coordination, Unanswered
-from headrace_admin.ports import Cluster, CoordinatorPlace, TransactionCoordinators
+from headrace_admin.ports import Cluster, CoordinatorPlace, Coordinators
 from headrace_common.core.errors import (
     HeadraceError,
     InvalidTxnState,
@@ -84,7 +84,7 @@ class Transactions:
     def __init__(
         self,
         cluster: Cluster,
-        coordinators: TransactionCoordinators,
+        coordinators: Coordinators,
         coordination: Coordination,
         limits: TransactionLimits,
         clock: Clock,
@@ -110,7 +110,8 @@ class Transactions:
         if unknown:
             raise Rejected(f"there is no state {unknown[0]} of a transaction")
         said = await self.coordination.all(
-            lambda place: self.coordinators.list_transactions(place, request), ms_max=ms_max
+            lambda place: self.coordinators.ask_transaction(place, lambda stub: stub.ListTransactions, request),
+            ms_max=ms_max,
         )
         found = {t.transactional_id: Listed(t, c) for c, answer in said.lists.items() for t in answer.transactions}
         return Listing(tuple(found[i] for i in sorted(found)), said.unanswered)
@@ -129,7 +130,7 @@ class Transactions:
 
         async def ask(place: CoordinatorPlace, some: Sequence[str]) -> dict[str, Described]:
             request = pb.DescribeTransactionsRequest(transactional_ids=some)
-            answer = await self.coordinators.describe_transactions(place, request)
+            answer = await self.coordinators.ask_transaction(place, lambda stub: stub.DescribeTransactions, request)
             image = self.cluster.image
             return {i: _described(i, t, image) for i, t in zip(some, answer.transactions, strict=True)}
 
@@ -182,7 +183,9 @@ class Transactions:
         if not await self.coordination.any_shards():
             raise not_found(i)
         return await self.coordination.one(
-            i, lambda place: self.coordinators.decide_prepared(place, request), repeatable=True
+            i,
+            lambda place: self.coordinators.ask_transaction(place, lambda stub: stub.DecidePrepared, request),
+            repeatable=True,
         )
 
     async def abort(
@@ -214,7 +217,9 @@ class Transactions:
             transactional_id=transactional_id, producer_id=was.producer_id, producer_epoch=was.producer_epoch
         )
         await self.coordination.one(
-            transactional_id, lambda place: self.coordinators.abort_transaction(place, request), repeatable=True
+            transactional_id,
+            lambda place: self.coordinators.ask_transaction(place, lambda stub: stub.AbortTransaction, request),
+            repeatable=True,
         )
         return Aborted(before, True)
 

@@ -17,18 +17,9 @@ from headrace_admin.engine.resets import Resets
 from headrace_admin.engine.statuses import Statuses
 from headrace_admin.engine.stored_logs import StoredLogs
 from headrace_admin.engine.transactions import Transactions
-from headrace_admin.ports import Coordinators, TransactionCoordinators
+from headrace_admin.ports import Coordinators
 from headrace_common.core.image import ShardKind
 from headrace_common.runtime.clock import Clock
-
-
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """What is asked besides controllers and brokers."""
-
-    coordinators: Coordinators
-    transactions: TransactionCoordinators
-    clock: Clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +36,19 @@ class Engines:
     open_transactions: OpenTransactions
 
     @staticmethod
-    def over(administration: Administration, messages: Messages, ports: Ports, limits: TransactionLimits) -> Engines:
-        """All of them, over ``ports`` and those that ``administration`` has."""
-        cluster, brokers, clock = administration.cluster, administration.brokers, ports.clock
+    def over(
+        administration: Administration,
+        messages: Messages,
+        coordinators: Coordinators,
+        limits: TransactionLimits,
+        clock: Clock,
+    ) -> Engines:
+        """All of them, over these ports and those that ``administration`` has."""
+        cluster, brokers = administration.cluster, administration.brokers
         logs = LogOffsets(cluster, brokers)
-        groups = Groups(
-            cluster, ports.coordinators, Coordination(ShardKind.GROUPS, cluster, brokers, clock), logs, clock
-        )
+        groups = Groups(cluster, coordinators, Coordination(ShardKind.GROUPS, cluster, brokers, clock), logs, clock)
         of_transactions = Coordination(ShardKind.TRANSACTIONS, cluster, brokers, clock)
-        transactions = Transactions(cluster, ports.transactions, of_transactions, limits, clock)
+        transactions = Transactions(cluster, coordinators, of_transactions, limits, clock)
         open_transactions = OpenTransactions(transactions, logs)
         return Engines(
             administration=administration,

@@ -56,7 +56,7 @@ def node_routes(engine: Administration, reassignments: Reassignments) -> APIRout
             await reassignments.unregister(key.id)
         else:
             request = pb.UnregisterNodeRequest(role=role_to_proto(key.role), id=key.id)
-            await engine.controllers.unregister_node(request)
+            await engine.controllers.ask(lambda stub: stub.UnregisterNode, request)
 
     return routes
 
@@ -65,13 +65,17 @@ def _drain(routes: APIRouter, engine: Administration) -> None:
     @routes.post("/drain", operation_id="drain_broker")
     async def drain_broker(broker: BrokerId) -> answer_types.Drained:
         """Move leaders away and keep them away; the broker goes on copying."""
-        answer = await engine.controllers.drain_broker(pb.DrainBrokerRequest(broker_id=broker, drained=True))
+        answer = await engine.controllers.ask(
+            lambda stub: stub.DrainBroker, pb.DrainBrokerRequest(broker_id=broker, drained=True)
+        )
         return json_of(answer) | {"drained": True}
 
     @routes.delete("/drain", operation_id="undrain_broker")
     async def undrain_broker(broker: BrokerId) -> answer_types.Drained:
         """Let leaders come back; an election of preferred leaders brings them back at once."""
-        answer = await engine.controllers.drain_broker(pb.DrainBrokerRequest(broker_id=broker, drained=False))
+        answer = await engine.controllers.ask(
+            lambda stub: stub.DrainBroker, pb.DrainBrokerRequest(broker_id=broker, drained=False)
+        )
         return json_of(answer) | {"drained": False}
 
 

@@ -28,7 +28,7 @@ def cluster_routes(engine: Administration) -> APIRouter:
 
 
 async def _now(engine: Administration) -> pb.DescribeClusterResponse:
-    return await engine.controllers.describe_cluster(pb.DescribeClusterRequest())
+    return await engine.controllers.ask(lambda stub: stub.DescribeCluster, pb.DescribeClusterRequest())
 
 
 def _cluster(routes: APIRouter, engine: Administration) -> None:

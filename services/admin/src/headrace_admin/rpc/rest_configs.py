@@ -18,7 +18,9 @@ async def describe(engine: Administration, kind: pb.ConfigResourceType.ValueType
         HeadraceError: what the controller says of it.
     """
     resource = pb.ConfigResource(type=kind, name=name)
-    answer = await engine.controllers.describe_configs(pb.DescribeConfigsRequest(resources=[resource]))
+    answer = await engine.controllers.ask(
+        lambda stub: stub.DescribeConfigs, pb.DescribeConfigsRequest(resources=[resource])
+    )
     return answers.configs(one_config(answer.results))
 
 
@@ -43,8 +45,9 @@ async def alter(
     if len({c.name for c in changes}) != len(changes):
         raise Rejected("a setting is changed twice in one request; name each once")
     resource = pb.AlterConfigsResource(resource=pb.ConfigResource(type=kind, name=name), changes=changes)
-    answer = await engine.controllers.alter_configs(
-        pb.IncrementalAlterConfigsRequest(resources=[resource], validate_only=change.validate_only)
+    answer = await engine.controllers.ask(
+        lambda stub: stub.IncrementalAlterConfigs,
+        pb.IncrementalAlterConfigsRequest(resources=[resource], validate_only=change.validate_only),
     )
     return answers.configs(one_config(answer.results))
 

@@ -39,8 +39,8 @@ def election_routes(engine: Administration) -> APIRouter:
         if body.type != "preferred" and not body.partitions:
             raise Rejected(f"name the partitions for an election of type {body.type}")
         partitions = refs(engine.cluster.image, body.partitions)
-        answer = await engine.controllers.elect_leaders(
-            pb.ElectLeadersRequest(type=_TYPES[body.type], partitions=partitions)
+        answer = await engine.controllers.ask(
+            lambda stub: stub.ElectLeaders, pb.ElectLeadersRequest(type=_TYPES[body.type], partitions=partitions)
         )
         return answers.outcomes(answer.partitions, names_in(engine.cluster.image))
 

@@ -22,13 +22,13 @@ def restore_routes(engine: Administration) -> APIRouter:
     @routes.get("/restore", operation_id="describe_restore")
     async def describe_restore() -> answer_types.RestoreStatus:
         """Whether the metadata was restored from a backup, and which brokers are still to be asked."""
-        answer = await engine.controllers.describe_restore(pb.DescribeRestoreRequest())
+        answer = await engine.controllers.ask(lambda stub: stub.DescribeRestore, pb.DescribeRestoreRequest())
         return answers.restore(answer)
 
     @routes.get("/strays", operation_id="list_strays")
     async def list_strays() -> answer_types.Strays:
         """Logs that brokers have and the metadata does not know. Asks every broker."""
-        answer = await engine.controllers.describe_restore(pb.DescribeRestoreRequest(strays=True))
+        answer = await engine.controllers.ask(lambda stub: stub.DescribeRestore, pb.DescribeRestoreRequest(strays=True))
         return answers.strays(answer)
 
     @routes.post(
@@ -44,7 +44,9 @@ def restore_routes(engine: Administration) -> APIRouter:
             partition_count=body.partitions,
             validate_only=body.validate_only,
         )
-        adopted = answers.topic(one_topic([(await engine.controllers.adopt_topic(request)).result]))
+        adopted = answers.topic(
+            one_topic([(await engine.controllers.ask(lambda stub: stub.AdoptTopic, request)).result])
+        )
         if body.validate_only:
             response.status_code = status.HTTP_200_OK
         else:

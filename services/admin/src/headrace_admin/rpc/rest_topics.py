@@ -35,7 +35,7 @@ def _describing(routes: APIRouter, engine: Administration) -> None:
     ) -> answer_types.Topics:
         """Topics by name, page by page."""
         request = pb.ListTopicsRequest(after=after, limit=limit, include_internal=internal)
-        return answers.topics(await engine.controllers.list_topics(request))
+        return answers.topics(await engine.controllers.ask(lambda stub: stub.ListTopics, request))
 
     @routes.get("/{topic}", operation_id="describe_topic")
     async def describe_topic(
@@ -71,10 +71,11 @@ def _changing(routes: APIRouter, engine: Administration) -> None:
     @routes.post("", operation_id="create_topic", status_code=status.HTTP_201_CREATED)
     async def create_topic(body: models.CreateTopic, response: Response) -> answer_types.Topic:
         """Create a topic; 200 instead of 201 with `validate_only`, or with `if_not_exists` where there is one."""
-        answer = await engine.controllers.create_topics(
+        answer = await engine.controllers.ask(
+            lambda stub: stub.CreateTopics,
             pb.CreateTopicsRequest(
                 topics=[_new_topic(body)], validate_only=body.validate_only, timeout_ms=body.timeout_ms
-            )
+            ),
         )
         there = body.if_not_exists and answer.topics[0].error == errors_pb2.TOPIC_ALREADY_EXISTS
         created = answers.topic(await engine.topic(body.name) if there else one_topic(answer.topics))
@@ -93,7 +94,7 @@ def _changing(routes: APIRouter, engine: Administration) -> None:
         check_topic_name(topic)
         if confirm != topic:
             raise Rejected(f"deleting {topic!r} loses all its records; to confirm it, add ?confirm={topic}")
-        answer = await engine.controllers.delete_topics(pb.DeleteTopicsRequest(names=[topic]))
+        answer = await engine.controllers.ask(lambda stub: stub.DeleteTopics, pb.DeleteTopicsRequest(names=[topic]))
         one_topic(answer.topics)
 
     @routes.patch("/{topic}/configs", operation_id="change_topic_configs")
@@ -104,13 +105,14 @@ def _changing(routes: APIRouter, engine: Administration) -> None:
     @routes.post("/{topic}/partitions", operation_id="add_partitions")
     async def add_partitions(topic: TopicPath, body: models.AddPartitions) -> answer_types.Topic:
         """Add partitions. Keys may land elsewhere afterwards; order per key holds only from then on."""
-        answer = await engine.controllers.create_partitions(
+        answer = await engine.controllers.ask(
+            lambda stub: stub.CreatePartitions,
             pb.CreatePartitionsRequest(
                 name=check_topic_name(topic),
                 partition_count=body.partitions,
                 assignments=_assignments(body.assignments),
                 validate_only=body.validate_only,
-            )
+            ),
         )
         return answers.topic(one_topic([answer.result]))
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from typing_extensions import override
 
-from headrace_admin.ports import Controllers
 from headrace_admin.rpc import groups_out as out
 from headrace_admin.rpc import transactions_out
 from headrace_admin.rpc.engines import Engines
@@ -29,11 +28,11 @@ from headrace_proto.v1.admin_pb2_grpc import AdminServicer as GeneratedServicer
 Context = Any
 
 
-def _forward(to: Callable[[Controllers], Callable[[Any], Awaitable[Any]]]) -> Any:
+def _forward(method: Callable[[Any], Any]) -> Any:
     """A method that answers what the active controller answers."""
 
     async def answer(servicer: AdminServicer, request: Any, context: Context) -> Any:
-        return await to(servicer._controllers)(request)
+        return await servicer._controllers.ask(method, request)
 
     return answer
 
@@ -56,23 +55,23 @@ class AdminServicer(GeneratedServicer):
         self._open = engines.open_transactions
         self._controllers = engines.administration.controllers
 
-    CreateTopics = _forward(lambda controllers: controllers.create_topics)
-    DeleteTopics = _forward(lambda controllers: controllers.delete_topics)
-    ListTopics = _forward(lambda controllers: controllers.list_topics)
-    DescribeTopics = _forward(lambda controllers: controllers.describe_topics)
-    CreatePartitions = _forward(lambda controllers: controllers.create_partitions)
-    DescribeConfigs = _forward(lambda controllers: controllers.describe_configs)
-    IncrementalAlterConfigs = _forward(lambda controllers: controllers.alter_configs)
-    ElectLeaders = _forward(lambda controllers: controllers.elect_leaders)
-    AlterReassignments = _forward(lambda controllers: controllers.alter_reassignments)
-    ListReassignments = _forward(lambda controllers: controllers.list_reassignments)
-    DrainBroker = _forward(lambda controllers: controllers.drain_broker)
-    DescribeRestore = _forward(lambda controllers: controllers.describe_restore)
-    AdoptTopic = _forward(lambda controllers: controllers.adopt_topic)
+    CreateTopics = _forward(lambda stub: stub.CreateTopics)
+    DeleteTopics = _forward(lambda stub: stub.DeleteTopics)
+    ListTopics = _forward(lambda stub: stub.ListTopics)
+    DescribeTopics = _forward(lambda stub: stub.DescribeTopics)
+    CreatePartitions = _forward(lambda stub: stub.CreatePartitions)
+    DescribeConfigs = _forward(lambda stub: stub.DescribeConfigs)
+    IncrementalAlterConfigs = _forward(lambda stub: stub.IncrementalAlterConfigs)
+    ElectLeaders = _forward(lambda stub: stub.ElectLeaders)
+    AlterReassignments = _forward(lambda stub: stub.AlterReassignments)
+    ListReassignments = _forward(lambda stub: stub.ListReassignments)
+    DrainBroker = _forward(lambda stub: stub.DrainBroker)
+    DescribeRestore = _forward(lambda stub: stub.DescribeRestore)
+    AdoptTopic = _forward(lambda stub: stub.AdoptTopic)
 
     @override
     async def DescribeCluster(self, request: pb.DescribeClusterRequest, context: Context) -> pb.DescribeClusterResponse:
-        answer = await self._controllers.describe_cluster(request)
+        answer = await self._controllers.ask(lambda stub: stub.DescribeCluster, request)
         return seen_from_outside(answer) if self._outside else answer
 
     @override
@@ -92,7 +91,7 @@ class AdminServicer(GeneratedServicer):
         if request.role == cluster_pb2.BROKER:
             await self._reassignments.unregister(request.id)
             return pb.UnregisterNodeResponse()
-        return await self._controllers.unregister_node(request)
+        return await self._controllers.ask(lambda stub: stub.UnregisterNode, request)
 
     @override
     async def DescribeFeatures(
