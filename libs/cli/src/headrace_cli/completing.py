@@ -55,7 +55,6 @@ def brokers(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def profiles(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of profiles; asks no cluster."""
     from headrace import finding
 
     try:

@@ -20,7 +20,6 @@ _HELD: Final = ("assigned", "target")
 
 
 def list_groups(admin: AdminClient, states: Sequence[str]) -> Row:
-    """All groups, and the shards that are missing."""
     from headrace_common.rpc import answers
 
     return answers.groups(admin.list_groups(states=states).wire)

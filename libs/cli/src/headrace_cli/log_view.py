@@ -65,7 +65,6 @@ def segment_for_people(row: Row) -> Row:
 
 
 def logs_for_people(logs: Sequence[Row], with_segments: bool, now_ms: int) -> list[Row]:
-    """One line per log, or per segment."""
     if with_segments:
         return [_whose(log) | segment_for_people(one) for log in logs for one in log["segments"]]
     names = ("state", "log_start_offset", "log_end_offset", "high_watermark", "last_stable_offset", "leader_epoch")

@@ -215,7 +215,6 @@ def set_throttle(admin: AdminClient, bytes_per_s: int | None) -> None:
 
 
 def reassignments(admin: AdminClient, measure_ms: int = 0) -> Row:
-    """Those under way with their progress, and the throttle."""
     from headrace_common.rpc import answers
 
     return answers.reassignments(admin.describe_progress(measure_ms=measure_ms).wire)

@@ -20,7 +20,6 @@ def restore(admin: AdminClient) -> Row | None:
 
 
 def for_people(found: Row) -> Row:
-    """The same with times as people read them."""
     row = dict(found)
     for name in ("backup", "restore"):
         row[f"{name}_time"] = _utc(row.pop(f"{name}_time_ms"))
@@ -45,7 +44,6 @@ def strays(admin: AdminClient) -> Row:
 
 
 def stray_for_people(row: Row) -> Row:
-    """One stray topic in a line."""
     brokers = sorted({log["broker"] for log in row["logs"]})
     return row | {"logs": len(row["logs"]), "brokers": brokers}
 

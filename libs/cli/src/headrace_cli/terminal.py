@@ -44,7 +44,6 @@ def visible_bytes(data: bytes) -> bytes:
 
 
 def say_error(text: str, hint: str) -> None:
-    """One error on stderr, and what to do."""
     sys.stderr.write(f"error: {visible(text)}\n" + (f"{hint}\n" if hint else ""))
 
 

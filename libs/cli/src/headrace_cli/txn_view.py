@@ -38,7 +38,6 @@ def format_transaction(found: Row) -> Row:
 
 
 def list_prepared(admin: AdminClient, older_than: str) -> Row:
-    """What is prepared, with what decides it."""
     from headrace_common.rpc import answers
 
     return answers.transactions(admin.list_prepared_transactions(older_than=older_than).wire)

@@ -262,7 +262,6 @@ class Intake:
         )
 
     def chunk_bytes(self, view: View) -> int:
-        """A chunk of this topic is closed here."""
         together = self._settings.batch_size * min(view.partitions, PARTITIONS_TOGETHER_MAX)
         return min(together, self._settings.buffer_memory // 4)
 

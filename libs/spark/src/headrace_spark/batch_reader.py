@@ -84,5 +84,4 @@ class HeadraceBatchReader(DataSourceReader):
 
 
 def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
-    """The reader of a batch query."""
     return HeadraceBatchReader(options, schema)

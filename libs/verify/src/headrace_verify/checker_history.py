@@ -211,7 +211,6 @@ def to_line(entry: Operation) -> bytes:
 
 
 def from_lines(lines: Iterable[bytes]) -> Iterator[Operation]:
-    """Entries in the order of the lines."""
     for line in lines:
         raw = orjson.loads(line)
         value = tuple(_micro_in(one) for one in raw["value"])

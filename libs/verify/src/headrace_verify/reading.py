@@ -20,7 +20,6 @@ class NotReadable(HeadraceError):
 
 
 def partitions_of(consumer: Consumer, topic: str) -> list[TopicPartition]:
-    """Of a topic, in order."""
     return [TopicPartition(topic, number) for number in sorted(consumer.partitions_for(topic))]
 
 

@@ -38,7 +38,6 @@ def arguments(program: str, text: str) -> argparse.ArgumentParser:
 
 @asynccontextmanager
 async def open_store(given: argparse.Namespace) -> AsyncIterator[EtcdStore]:
-    """The store that the arguments name."""
     endpoints = [
         Endpoint.parse(part.strip().removeprefix("http://").removeprefix("https://")) for part in given.etcd.split(",")
     ]

@@ -256,7 +256,6 @@ class LocalCluster:
 
     @property
     def processes(self) -> list[ProcessState]:
-        """All processes, as they are now."""
         return self.state.processes
 
     def process(self, name: str) -> ProcessState:

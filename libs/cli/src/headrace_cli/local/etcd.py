@@ -70,7 +70,6 @@ class EtcdFiles:
 
     @staticmethod
     def key(certificate: Path) -> Path:
-        """The private key of one of them."""
         return certificate.with_suffix(".key")
 
 

@@ -246,7 +246,6 @@ class ClusterImage:
         return None if topic_id is None else self.topics[topic_id]
 
     def partitions_of(self, topic: Topic) -> list[Partition]:
-        """All partitions of a topic, ascending."""
         ids = (PartitionId(topic.topic_id, n) for n in range(topic.partition_count))
         return [self.partitions[i] for i in ids if i in self.partitions]
 

@@ -55,7 +55,6 @@ _NEXT_STEP_OF_CODE: Final[Mapping[ErrorCode, str]] = {
 
 
 def status_of(error: HeadraceError) -> int:
-    """The HTTP status of an error."""
     return _STATUS_OF_CODE.get(error.code) or _STATUS_OF_KIND[error.kind]
 
 
@@ -75,5 +74,4 @@ def problem_body(error: HeadraceError, instance: str) -> dict[str, Any]:
 
 
 def error_of_problem(problem: Mapping[str, Any]) -> HeadraceError:
-    """The error that a problem tells of."""
     return error_for(ErrorCode[problem["code"]], problem["detail"])

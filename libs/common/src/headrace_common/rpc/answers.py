@@ -159,7 +159,6 @@ def _outcome(result: pb.PartitionOutcome, topic: str) -> Json:
 
 
 def reassignments(answer: admin_pb2.DescribeReassignmentsResponse) -> Json:
-    """Reassignments under way, and the throttle."""
     return json_of(answer)
 
 
@@ -176,7 +175,6 @@ def _result(result: broker_pb2.DeleteRecordsResult | pb.PartitionOutcome | admin
 
 
 def groups(answer: admin_pb2.ListClusterGroupsResponse) -> Json:
-    """All groups, and the shards that are missing."""
     return json_of(answer, "/v1/groups")
 
 

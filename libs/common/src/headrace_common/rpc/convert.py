@@ -45,7 +45,6 @@ _ID_BYTES: Final = 16
 
 
 def role_to_proto(role: Role) -> pb.NodeRole.ValueType:
-    """The role's number on the wire."""
     return _TO_PROTO_ROLE[role]
 
 

@@ -21,7 +21,6 @@ def raise_descriptor_limit() -> int:
 
 
 def descriptors_max() -> int:
-    """Descriptors that this process may have."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _DESCRIPTORS_MAX if soft == resource.RLIM_INFINITY else soft
 

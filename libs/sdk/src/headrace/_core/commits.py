@@ -197,7 +197,6 @@ class CommitQueue:
 
 
 def _may_help(error: HeadraceError) -> bool:
-    """Whether the same commit may succeed later."""
     return error.retriable or error.code in _OLD_EPOCH
 
 

@@ -100,7 +100,6 @@ class PartitionFetch:
 
     @property
     def key(self) -> tuple[TopicId, int]:
-        """How answers name it."""
         return self.topic_id, self.tp.partition
 
     @property
@@ -127,7 +126,6 @@ class PartitionFetch:
 
     @property
     def may_look_up(self) -> bool:
-        """Whether its start should be looked up now."""
         return self.may_ask and self.position is None and self.start is not None and not self.looking_up
 
     @property

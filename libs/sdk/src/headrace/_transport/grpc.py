@@ -312,7 +312,6 @@ class GrpcTransport(CoordinatorCalls):
         await self._channels.keep(self._nodes.addresses.union(self._bootstrap))
 
     def produce_stream(self, broker: NodeId) -> GrpcProduceStream:
-        """The one produce stream to that broker."""
         stream = self._produce.get(broker)
         if stream is None:
 
@@ -323,7 +322,6 @@ class GrpcTransport(CoordinatorCalls):
         return stream
 
     def fetch_stream(self, broker: NodeId) -> GrpcFetchStream:
-        """The one fetch stream to that broker."""
         stream = self._fetch.get(broker)
         if stream is None:
 

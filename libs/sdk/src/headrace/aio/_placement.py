@@ -103,6 +103,5 @@ def outcomes(
 
 
 def reassignments(partitions: Iterable[cluster_pb2.Partition], ids: TopicIds) -> list[Reassignment]:
-    """Sorted by topic and number."""
     named = ((TopicPartition(ids.name(p.topic_id), p.partition), p) for p in partitions)
     return [Reassignment.of(p, partition=tp) for tp, p in sorted(named, key=lambda one: one[0])]

@@ -489,7 +489,6 @@ class Reading:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics of which all partitions are read."""
         return self._topics
 
     async def close(self) -> None:

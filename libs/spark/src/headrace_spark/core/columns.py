@@ -116,7 +116,6 @@ def arrow_types() -> Mapping[str, pa.DataType]:
 
 
 def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
-    """The one schema of all batches."""
     types = arrow_types()
     return pa.schema([pa.field(column.name, types[column.source], nullable=column.nullable) for column in columns])
 

@@ -104,7 +104,6 @@ def is_secret(name: str) -> bool:
 
 
 def explain_secret(name: str) -> str:
-    """What is said of a secret."""
     return (
         f"{quote(name)} looks like a secret, and Spark writes options into plans, logs and its event log; "
         "give secrets to driver and executors in their environment or in files"

@@ -94,7 +94,6 @@ class ConnectorOptions:
 
     @property
     def read_committed(self) -> bool:
-        """Whether only what is committed is read."""
         return self.client.get("isolation_level") == "read_committed"
 
     def group(self, reader: str) -> str:

@@ -55,7 +55,6 @@ class StreamSettings:
 
 
 def stream_settings(options: ConnectorOptions) -> StreamSettings:
-    """What the options of a streaming query say."""
     return StreamSettings(
         start=options.start,
         selection=options.selection,

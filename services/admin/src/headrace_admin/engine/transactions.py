@@ -268,5 +268,4 @@ def _name(i: PartitionId, image: ClusterImage) -> TopicPartition:
 
 
 def by_producer(listing: Listing) -> Mapping[int, Listed]:
-    """Transactional ids by their producer id."""
     return {t.transaction.producer_id: t for t in listing.transactions}

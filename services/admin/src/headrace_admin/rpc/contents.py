@@ -75,7 +75,6 @@ def _json_or_text(text: str) -> dict[str, Any]:
 
 
 def record_out(message: StoredMessage, form: Form) -> models.RecordOut:
-    """The record as REST says it."""
     return models.RecordOut(
         offset=message.offset,
         timestamp_ms=message.timestamp_ms,

@@ -71,12 +71,10 @@ def _changing(routes: APIRouter, engine: Administration) -> None:
     @routes.post("", operation_id="create_topic", status_code=status.HTTP_201_CREATED)
     async def create_topic(body: models.CreateTopic, response: Response) -> answer_types.Topic:
         """Create a topic; 200 instead of 201 with `validate_only`, or with `if_not_exists` where there is one."""
-        answer = await engine.controllers.ask(
-            lambda stub: stub.CreateTopics,
-            pb.CreateTopicsRequest(
-                topics=[_new_topic(body)], validate_only=body.validate_only, timeout_ms=body.timeout_ms
-            ),
+        request = pb.CreateTopicsRequest(
+            topics=[_new_topic(body)], validate_only=body.validate_only, timeout_ms=body.timeout_ms
         )
+        answer = await engine.controllers.ask(lambda stub: stub.CreateTopics, request)
         there = body.if_not_exists and answer.topics[0].error == errors_pb2.TOPIC_ALREADY_EXISTS
         created = answers.topic(await engine.topic(body.name) if there else one_topic(answer.topics))
         if body.validate_only or there:
@@ -105,15 +103,13 @@ def _changing(routes: APIRouter, engine: Administration) -> None:
     @routes.post("/{topic}/partitions", operation_id="add_partitions")
     async def add_partitions(topic: TopicPath, body: models.AddPartitions) -> answer_types.Topic:
         """Add partitions. Keys may land elsewhere afterwards; order per key holds only from then on."""
-        answer = await engine.controllers.ask(
-            lambda stub: stub.CreatePartitions,
-            pb.CreatePartitionsRequest(
-                name=check_topic_name(topic),
-                partition_count=body.partitions,
-                assignments=_assignments(body.assignments),
-                validate_only=body.validate_only,
-            ),
+        request = pb.CreatePartitionsRequest(
+            name=check_topic_name(topic),
+            partition_count=body.partitions,
+            assignments=_assignments(body.assignments),
+            validate_only=body.validate_only,
         )
+        answer = await engine.controllers.ask(lambda stub: stub.CreatePartitions, request)
         return answers.topic(one_topic([answer.result]))
 
     @routes.post("/{topic}/trim", operation_id="trim_topic")

@@ -88,7 +88,6 @@ def unasked_by_topic(
 
 
 def open_transaction(t: OpenTransaction) -> pb.OpenTransaction:
-    """What a producer has open in one partition."""
     return pb.OpenTransaction(
         topic=t.partition.topic,
         partition=t.partition.partition,
@@ -121,10 +120,8 @@ def overdue_message(p: Prepared) -> txn.TransactionListing:
 
 
 def aborted_message(aborted: Aborted) -> pb.AbortClusterTransactionResponse:
-    """What was aborted, or would be."""
     return pb.AbortClusterTransactionResponse(transaction=detail_message(aborted.before), aborted=aborted.aborted)
 
 
 def ended_message(ended: EndedHanging) -> pb.AbortHangingTransactionResponse:
-    """What was ended, or would be."""
     return pb.AbortHangingTransactionResponse(transaction=open_transaction(ended.before), aborted=ended.aborted)

@@ -106,7 +106,6 @@ class _Rows:
         return best
 
     def snapshot_at(self, offset: int) -> int | None:
-        """The newest producer snapshot at or below ``offset``."""
         low, high = make_key(self._log, Kind.PRODUCER, 0), make_key(self._log, Kind.PRODUCER, offset)
         found = self._store.last_below(low, high)
         best = split_key(found[0])[2] if found else -1

@@ -122,7 +122,6 @@ class Reclaimer:
                 self._work = self._thread.submit(self._run)
 
     async def wait_until_finished(self) -> None:
-        """Wait for the work that was started."""
         if (work := self._work) is not None:
             await asyncio.wrap_future(work)
 

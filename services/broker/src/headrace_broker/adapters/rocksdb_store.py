@@ -263,7 +263,6 @@ class RocksDbStore:
             return int(self._db.property_int_value("rocksdb.min-log-number-to-keep") or 0)
 
     def newest_wal(self) -> int:
-        """The number of the newest WAL file."""
         return max((int(p.stem) for p in self.path.glob("*.log")), default=0)
 
     def memtable_bytes(self) -> int:

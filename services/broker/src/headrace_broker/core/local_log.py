@@ -196,7 +196,6 @@ class LocalLog:
         return [] if row is None else [PutEpoch(self.log, row)]
 
     def state(self) -> PutState:
-        """The log's state row as it is now."""
         self.checkpoint = self.high_watermark
         row = StateRow(
             self.id,

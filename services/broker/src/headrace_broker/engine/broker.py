@@ -341,7 +341,6 @@ class Broker:
         return sum(one.standing is standing for one in self.replicas.all())
 
     def topic_gauges(self) -> Iterable[TopicGauges]:
-        """What is stored of each topic."""
         return topic_gauges(self.replicas, self._clock.now_ms())
 
     def partition_gauges(self) -> Iterable[PartitionGauges]:

@@ -40,7 +40,6 @@ def hint(leader: tuple[int, int] | None, error: HeadraceError) -> pb.LeaderHint 
 
 
 def produce_response(call: ProduceCall) -> pb.ProduceResponse:
-    """The answer to one produce request."""
     response = pb.ProduceResponse(correlation_id=call.correlation_id)
     add = response.partitions.add
     for partition, result in zip(call.partitions, call.results, strict=True):
@@ -73,7 +72,6 @@ def _encode_refused(partition: PartitionId, result: Appended, error: HeadraceErr
 
 
 def fetch_response(correlation_id: int, results: Iterable[Fetched]) -> pb.FetchResponse:
-    """The answer to one fetch request."""
     response = pb.FetchResponse(correlation_id=correlation_id)
     add = response.partitions.add
     for result in results:

@@ -218,7 +218,6 @@ class Nodes:
             self._nodes_changed()
 
     async def fence_expired(self) -> None:
-        """Fence every node whose session is over."""
         for key in self._sessions.list_expired(self._clock.monotonic_ms()):
             node = self._follower.mirror.image.nodes.get(key)
             if node is None:

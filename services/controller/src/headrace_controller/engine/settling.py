@@ -254,7 +254,6 @@ def _unknown(id: PartitionId) -> HeadraceError:
 
 
 def brokers_of(image: ClusterImage) -> Brokers:
-    """The brokers as the image has them."""
     registered = image.brokers()
     alive = [n for n in registered if not n.fenced]
     return Brokers(

@@ -43,7 +43,6 @@ _OPS: Final = {pb.SET: Op.SET, pb.DELETE: Op.DELETE, pb.APPEND: Op.APPEND, pb.SU
 
 
 def decode_topic(topic: pb.NewTopic) -> Wanted:
-    """A topic as it was asked for."""
     return Wanted(
         name=topic.name,
         partition_count=topic.partition_count,
@@ -67,14 +66,12 @@ def description(described: Described) -> pb.TopicDescription:
 
 
 def topic_result(name: str, result: Described | HeadraceError) -> pb.TopicResult:
-    """One topic's part of an answer."""
     if isinstance(result, HeadraceError):
         return pb.TopicResult(name=name, error=_code(result), message=str(result))
     return pb.TopicResult(name=name, topic=description(result))
 
 
 def restore_status(status: RestoreStatus) -> pb.DescribeRestoreResponse:
-    """How far a restore is, and stray logs."""
     restore = status.restore
     return pb.DescribeRestoreResponse(
         restore=None if restore is None else _restore(restore, status.missing),

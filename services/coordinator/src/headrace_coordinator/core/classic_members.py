@@ -45,7 +45,6 @@ class ClassicMember:
         return next((s for name, s in self.protocols if name == protocol), ClassicSubscription(()))
 
     def topics(self) -> frozenset[str]:
-        """All that it subscribes to."""
         return frozenset(topic for _, subscription in self.protocols for topic in subscription.topics)
 
     def describe(self, *, assigned: bool) -> MemberDescription:

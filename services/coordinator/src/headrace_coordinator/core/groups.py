@@ -167,7 +167,6 @@ class ReadLog:
         return frozenset(m.pattern for record in groups for m in record.members if m.pattern is not None)
 
     def groups(self, settings: GroupSettings, view: TopicView, at: Moment) -> dict[str, Group]:
-        """The groups, to be served from now on."""
         groups = {group_id: Group(offsets) for group_id, offsets in self.offsets.items()}
         for group_id, record in self.members.items():
             group = groups.setdefault(group_id, Group(Offsets(group_id)))

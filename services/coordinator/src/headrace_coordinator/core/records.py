@@ -185,7 +185,6 @@ def offset_key(group_id: str, partition: PartitionId) -> bytes:
 
 
 def pending_key(group_id: str, producer_id: int, partition: PartitionId) -> bytes:
-    """Key of one position of an open transaction."""
     return _PENDING_KEY.pack(group_id, producer_id, *partition)
 
 
@@ -240,7 +239,6 @@ def read_offset(value: bytes) -> CommittedOffset:
 
 
 def pending_value(pending: PendingOffset) -> bytes:
-    """Value of one position of an open transaction."""
     name = pending.transactional_id.encode()
     head = _PENDING.pack(PENDING_FORMAT, pending.epoch, pending.order, len(name))
     return head + name + offset_value(pending.committed)

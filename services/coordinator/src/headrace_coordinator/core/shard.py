@@ -114,7 +114,6 @@ class Shard:
         return group_key(group_id), group_value(group.membership.record())
 
     def list_groups(self) -> list[GroupListing]:
-        """All groups, in the order of their names."""
         return [group.make_listing(group_id) for group_id, group in sorted(self._groups.items())]
 
     # --- events ---------------------------------------------------------------------------------------------

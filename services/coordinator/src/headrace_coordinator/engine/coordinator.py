@@ -358,7 +358,6 @@ class Coordinator:
 
     @property
     def topics(self) -> Topics:
-        """As groups see them."""
         return self._topics
 
 

@@ -33,14 +33,12 @@ def token(one: Token) -> pb.PreparedToken:
 
 
 def encode_enrolment(error: HeadraceError | None) -> pb.TxnPartitionsResult:
-    """The fate of one transaction's enrolment."""
     if error is None:
         return pb.TxnPartitionsResult()
     return pb.TxnPartitionsResult(error=errors_pb2.ErrorCode.ValueType(error.code), message=str(error))
 
 
 def encode_verdict(result: DecideResult) -> pb.DecidePreparedResponse:
-    """The verdict on a prepared transaction."""
     if result.next is None:
         return pb.DecidePreparedResponse(
             committed=result.committed, producer_id=NO_PRODUCER, producer_epoch=NO_PRODUCER
@@ -51,7 +49,6 @@ def encode_verdict(result: DecideResult) -> pb.DecidePreparedResponse:
 
 
 def state(value: TxnState) -> pb.TxnState.ValueType:
-    """The numbers are the same."""
     return pb.TxnState.ValueType(value.value)
 
 

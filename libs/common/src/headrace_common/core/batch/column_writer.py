@@ -121,7 +121,6 @@ def build_sparse(
 
 
 def record_columns(columns: RecordColumns, count: int) -> list[Column]:
-    """The columns of keys, headers and values."""
     written: list[Column] = []
     if columns.keys is not None and (key := bytes_column(KEY, columns.keys, count, absent_if_null=True)):
         written.append(key)

@@ -60,7 +60,6 @@ class Roster:
         return _member_id(url, self.token)
 
     def volume_of(self, name: str) -> str | None:
-        """The volume that a member is enrolled with."""
         return next((m.volume for m in self.members if m.peer.name == name), None)
 
 

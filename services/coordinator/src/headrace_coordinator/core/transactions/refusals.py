@@ -91,7 +91,6 @@ def unit_id_fault(transactional_id: str, owner: Owner | None, owner_epoch: int |
 
 
 def timeout_fault(timeout_ms: int, most_ms: int) -> HeadraceError | None:
-    """Of the transaction timeout that a producer wants."""
     if 0 < timeout_ms <= most_ms:
         return None
     return InvalidTransactionTimeout(

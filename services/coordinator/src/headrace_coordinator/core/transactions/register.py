@@ -112,7 +112,6 @@ class Register:
         return NO_OWNER_EPOCH if name is None else self.owners[name].epoch_of_ids
 
     def save_owner(self, owner: Owner, at: Moment) -> Row:
-        """The owner's row, to be persisted now."""
         owner.forget_complete(self.durable_step)
         owner.used_at_ms = at.wall_ms
         return owner_row(owner, with_time=self.writes_times)
