@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import grpc.aio
+from tests.lab.replication.operators import Operators
 
 from headrace_common.core.configs import min_isr_in_force
-from headrace_common.core.ids import NO_NODE, NodeId, PartitionId
+from headrace_common.core.ids import NodeId, PartitionId
 from headrace_common.core.image import Partition
-from headrace_lab.nodes import address
-from headrace_proto.v1 import broker_pb2, cluster_pb2, controller_pb2
-from headrace_proto.v1.broker_pb2_grpc import BrokerStub
-from headrace_proto.v1.controller_pb2_grpc import ControllerStub
 
 if TYPE_CHECKING:
     from tests.lab.replication.world import World
@@ -25,11 +21,11 @@ LOOKS_MAX = 75
 """After so many looks nobody is waited for any more."""
 
 
-class Faults:
+class Faults(Operators):
     """The faults of one world: one method after the other, each says whether it happened."""
 
     def __init__(self, world: World) -> None:
-        self._world = world
+        super().__init__(world)
         self._cluster = world.cluster
         self.unsound: dict[int, set[PartitionId]] = {}
         """Logs of which a broker lost something, until it is in sync again."""
@@ -293,9 +289,6 @@ class Faults:
             self._cluster.reset(f"broker-{one}", other)
         return True
 
-    def _controllers(self) -> list[str]:
-        return [f"controller-{n}" for n in range(1, self._world.profile.controllers + 1)]
-
     def _pair(self) -> tuple[str, str]:
         one, other = self._world.random.sample(self._world.brokers, 2)
         return f"broker-{one}", f"broker-{other}"
@@ -349,61 +342,3 @@ class Faults:
         store.reachable = False
         self._later(self._span() / 2, lambda: setattr(store, "reachable", True))
         return True
-
-    # --- operators ----------------------------------------------------------------------------------------
-
-    def reassign(self) -> bool:
-        """Other replicas for a partition."""
-        world = self._world
-        id, count = self._partition(), world.profile.replicas
-        target = world.random.sample(world.brokers, count)
-        world.say(f"replicas of {id.partition} become {target}")
-        return self.move(id, target)
-
-    def cancel(self) -> bool:
-        """Or not."""
-        return self.move(self._partition(), [])
-
-    def move(self, id: PartitionId, target: list[int]) -> bool:
-        """Ask for these replicas; none: for those before the move that is under way."""
-        wanted = controller_pb2.Reassignment(topic_id=id.topic_id, partition=id.partition, replicas=target)
-        self._command("AlterReassignments", controller_pb2.AlterReassignmentsRequest(reassignments=[wanted]))
-        return True
-
-    def prefer(self) -> bool:
-        """The preferred leader, please."""
-        id = self._partition()
-        where = cluster_pb2.PartitionRef(topic_id=id.topic_id, partition=id.partition)
-        kind = controller_pb2.PREFERRED
-        self._command("ElectLeaders", controller_pb2.ElectLeadersRequest(type=kind, partitions=[where]))
-        return True
-
-    def trim(self) -> bool:
-        """Delete the oldest records."""
-        id = self._partition()
-        leader = self._world.ghost.partitions()[id].leader
-        process = None if leader == NO_NODE else self._world.ghost.process_of(leader)
-        replica = None if process is None else process.replicas.get(id)
-        if replica is None or replica.core.high_watermark <= replica.core.log_start:
-            return False
-        offset = self._world.random.randint(replica.core.log_start, replica.core.high_watermark)
-        self._world.say(f"records of {id.partition} are deleted up to {offset}")
-        one = broker_pb2.DeleteRecordsPartition(topic_id=id.topic_id, partition=id.partition, offset=offset)
-        stub = BrokerStub(self._world.channels.to(str(address(f"broker-{leader}"))))
-        self._world.spawn(_quietly(stub.DeleteRecords(broker_pb2.DeleteRecordsRequest(partitions=[one]), timeout=2)))
-        return True
-
-    def _command(self, method: str, request: object) -> None:
-        for at in self._controllers():
-            stub = ControllerStub(self._world.channels.to(str(address(at))))
-            self._world.spawn(_quietly(getattr(stub, method)(request, timeout=2)))
-
-    def _partition(self) -> PartitionId:
-        return self._world.random.choice(list(self._world.ghost.partitions()))
-
-
-async def _quietly(call: Awaitable[object]) -> None:
-    try:
-        await call
-    except grpc.aio.AioRpcError:
-        return
