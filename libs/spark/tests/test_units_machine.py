@@ -108,7 +108,7 @@ class Coordinator:
 
     def undecided(self) -> list[str]:
         """What holds readers up."""
-        return [line.transactional_id for line in self._shard.listing() if line.state not in AT_REST]
+        return [line.transactional_id for line in self._shard.list_transactions() if line.state not in AT_REST]
 
     def _ref(self) -> int:
         self._refs += 1

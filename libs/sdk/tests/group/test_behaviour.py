@@ -336,8 +336,8 @@ def test_iteration_follows_rebalances(memory: LabCluster, protocol: str) -> None
         seen.append(record.value)
         if len(seen) == 100:
             second = Member(memory, protocol)
-        if second is not None and len(seen) % 20 == 0:
-            second.poll(timeout_ms=1)
+        if second is not None and not second.held:
+            second.poll(timeout_ms=20)  # the first iterates on meanwhile, record by record
         if len(seen) == 300:
             fill(memory, [b"end"] * 6, 6)
     assert second is not None
