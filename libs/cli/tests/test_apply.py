@@ -189,6 +189,18 @@ def test_a_file_that_is_not_there_is_named(cluster: FakeCluster, tmp_path: Path)
     assert "no.json" in result.output
 
 
+def test_a_file_that_is_not_text_is_refused(cluster: FakeCluster, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_bytes(b"topics:\n\xff\xfe")
+    result = runner.invoke(app, ["apply", "-f", str(tmp_path / "a.yaml")])
+    assert result.exit_code == ExitCode.USAGE
+    assert "a.yaml is not text" in result.output
+
+
+def test_numbers_out_of_bounds_are_the_users_mistake(cluster: FakeCluster) -> None:
+    for option in ("-p", "-r"):
+        assert runner.invoke(app, ["topic", "create", "t", option, "9" * 14]).exit_code == ExitCode.USAGE
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

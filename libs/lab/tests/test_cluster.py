@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from typing import Any
 
 import pytest
 
@@ -179,6 +180,13 @@ async def test_offsets_of_an_idle_group_expire_after_a_week() -> None:
             cluster.jump_clocks(days=7)
             await cluster.pass_time(minutes=11)
             assert [group.group_id for group in (await admin.list_groups()).groups] == []
+
+
+@pytest.mark.parametrize("wrong", [{"brokers": 0}, {"controllers": 0}, {"coordinators": -1}, {"seed": "x"}])
+async def test_a_lab_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(Rejected, match="at least one broker and one controller, and a seed"):
+        async with lab(**wrong):
+            pass
 
 
 async def test_who_is_named_wrongly_is_said() -> None:

@@ -233,6 +233,8 @@ class TestPlans:
 
     async def test_draining(self, rest: Rest) -> None:
         await create(rest, "t", [1], [2])
+        for said in ({"validate_only": True}, []):
+            assert (await rest.client.post("/v1/brokers/2/drain", json=said)).status_code == 400
         assert (await rest.client.post("/v1/brokers/2/drain")).json() == {"drained": True, "still_leading": 1}
         assert (await rest.client.get("/v1/brokers/2")).json()["drained"]
         assert not (await rest.client.delete("/v1/brokers/2/drain")).json()["drained"]

@@ -22,7 +22,7 @@ import typer
 
 from headrace.finding import DEFAULT_BOOTSTRAP, ClusterAddress
 from headrace_cli import completing
-from headrace_cli.exits import ExitCode, exit_code_of, hint_of
+from headrace_cli.exits import CommandFailed, ExitCode, exit_code_of, hint_of
 from headrace_cli.interrupts import interruptible
 from headrace_cli.one_voice import Named
 from headrace_cli.output import Output
@@ -177,6 +177,14 @@ def pairs(texts: list[str] | None, what: str) -> dict[str, str]:
             raise typer.BadParameter(f"{name.strip()} is given twice")
         found[name.strip()] = value
     return found
+
+
+def read_text(file: str, takes: str) -> str:
+    """A file, or with - standard input. Raises: CommandFailed: it is not UTF-8."""
+    try:
+        return sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
+    except UnicodeDecodeError:
+        raise CommandFailed(f"{file} is not text", ExitCode.USAGE, f"It takes {takes}, in UTF-8.") from None
 
 
 def _keyword(name: str, annotation: Any, default: object) -> inspect.Parameter:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from headrace_common.core.errors import InvalidConfig
+from headrace_common.core.errors import InvalidConfig, Rejected
 from headrace_common.runtime.machine import MACHINE
 from headrace_lab.adopting import adopt_loop
 from headrace_lab.cluster import Cluster
@@ -33,9 +33,11 @@ async def lab(
         seed: None: that of ``HEADRACE_LAB_SEED``, else another each time.
 
     Raises:
-        Rejected: the test does not run on asyncio's own event loop.
+        Rejected: the test does not run on asyncio's own event loop; or there is no broker, or no controller.
         InvalidConfig: HEADRACE_LAB_SEED is no number.
     """
+    if min(brokers, controllers) < 1 or coordinators < 0 or not isinstance(seed, int | None):
+        raise Rejected("a lab takes at least one broker and one controller, and a seed that is a whole number")
     chosen = _choose_seed() if seed is None else seed
     try:
         with adopt_loop(chosen) as loop, laboratory(loop) as laboratory_:

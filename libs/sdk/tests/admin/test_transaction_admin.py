@@ -224,7 +224,7 @@ def test_an_abort_is_sent_once(admin: headrace.AdminClient, stub: FakeStub) -> N
     admin.abort_transaction("pay", producer_id=0, producer_epoch=3)
     assert (stub.asked[-1].HasField("producer_id"), stub.asked[-1].producer_epoch) == (True, 3)
     stub.silent = 1
-    with pytest.raises(NetworkFailed):
+    with pytest.raises(NetworkFailed, match="may have been made: look before you ask again"):
         admin.abort_transaction("pay")
     assert len(stub.asked) == 3
     assert admin.abort_hanging_transaction(("t", 1), force=True).partition == T1

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from headrace_cli.commanding import command
+from headrace_cli.commanding import command, read_text
 from headrace_cli.commands.partition import DryRun
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.output import Output, format_count
@@ -44,9 +42,7 @@ def apply(
 
     Given again it changes what differs. Topics and settings that the file does not name stay as they are.
     """
-    wanted = parse(
-        sys.stdin.read() if file == "-" else Path(file).read_text(), "standard input" if file == "-" else file
-    )
+    wanted = parse(read_text(file, "YAML or JSON"), "standard input" if file == "-" else file)
     end = time.monotonic() + timeout
     waiting = _Waiting(session)
     while True:
@@ -63,10 +59,6 @@ def apply(
             waiting.tell(error)
             time.sleep(RETRY_SECONDS)
     _report(session, done, notes, dry_run=dry_run)
-
-
-def _read(file: str) -> Wanted:
-    return parse(sys.stdin.read(), "standard input") if file == "-" else parse(Path(file).read_text(), file)
 
 
 class _NotYet(CommandFailed):

@@ -18,6 +18,7 @@ from headrace_cli.commanding import command
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.output import Output, format_count
 from headrace_cli.session import DEFAULT_DATA_DIR, Session
+from headrace_common.core.ids import PARTITIONS_PER_TOPIC_MAX
 
 HELP = "Measure produce, consume and end-to-end times"
 FLUSH_SECONDS = 300
@@ -29,7 +30,10 @@ WARM_UP = 300
 
 Records = Annotated[int, typer.Option("--records", "-n", min=1, help="How many")]
 Size = Annotated[int, typer.Option("--size", min=1, max=1_000_000, help="Bytes of a value; random, so incompressible")]
-Partitions = Annotated[int, typer.Option("--partitions", min=1, help="Partitions of the topic that is created")]
+Partitions = Annotated[
+    int,
+    typer.Option("--partitions", min=1, max=PARTITIONS_PER_TOPIC_MAX, help="Partitions of the topic that is created"),
+]
 Topic = Annotated[str | None, typer.Option("--topic", help="Use this topic; else one is created and deleted")]
 Acks = Annotated[str, typer.Option(help="all, 1 or 0")]
 Linger = Annotated[float, typer.Option("--linger", min=0, help="How long a batch waits for more records, in ms")]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace_cli import completing
-from headrace_cli.commanding import command
+from headrace_cli.commanding import command, read_text
 from headrace_cli.commands.partition import DryRun, agreed, confirm
 from headrace_cli.exits import CommandFailed, ExitCode, exit_code_of, hint_of
 from headrace_cli.output import Output, format_count
@@ -182,11 +182,7 @@ def offsets_from(path: Path, group: str) -> dict[tuple[str, int], int]:
     """Offsets of a file, or of stdin. Raises: CommandFailed."""
     from headrace_cli.offset_file import read_offsets
 
-    try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")
-    except UnicodeDecodeError:
-        raise CommandFailed(f"{path} is not text", ExitCode.USAGE, "It takes CSV: topic,partition,offset.") from None
-    return read_offsets(text, group, str(path))
+    return read_offsets(read_text(str(path), "CSV: topic,partition,offset"), group, str(path))
 
 
 def _show_plan(session: Session, found: Row, *, as_csv: bool) -> None:

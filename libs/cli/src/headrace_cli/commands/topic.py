@@ -12,6 +12,7 @@ from headrace_cli.commands.partition import DryRun, confirm
 from headrace_cli.output import Output, format_count
 from headrace_cli.session import Session
 from headrace_common.core.errors import HeadraceError
+from headrace_common.core.ids import PARTITIONS_PER_TOPIC_MAX
 
 if TYPE_CHECKING:
     from headrace import AdminClient
@@ -41,10 +42,12 @@ def create(
     name: Annotated[str, typer.Argument(help="The topic")],
     *,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, help="The cluster's default without")
+        int | None,
+        typer.Option("--partitions", "-p", min=1, max=PARTITIONS_PER_TOPIC_MAX, help="The cluster's default without"),
     ] = None,
     replication_factor: Annotated[
-        int | None, typer.Option("--replication-factor", "-r", min=1, help="The cluster's default without")
+        int | None,
+        typer.Option("--replication-factor", "-r", min=1, max=32, help="The cluster's default without"),
     ] = None,
     config: Annotated[list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="Repeatable")] = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Be content if it is there")] = False,
@@ -257,7 +260,10 @@ def adopt(
     *,
     name: Annotated[str | None, typer.Option("--name", "-n", help="Without: the name that it had")] = None,
     partitions: Annotated[
-        int, typer.Option("--partitions", "-p", min=0, help="Without: as many as brokers remember")
+        int,
+        typer.Option(
+            "--partitions", "-p", min=0, max=PARTITIONS_PER_TOPIC_MAX, help="Without: as many as brokers remember"
+        ),
     ] = 0,
     dry_run: DryRun = False,
 ) -> None:

@@ -42,6 +42,7 @@ from headrace.errors import (
     NotFound,
     Rejected,
     TopicAlreadyExists,
+    UnknownOutcome,
     WaitTimedOut,
     error_for,
 )
@@ -473,6 +474,8 @@ class AdminClient(ClusterAdmin, GroupAdmin, TransactionAdmin, RestoreAdmin):
             if not change and error.code is not ErrorCode.REQUEST_TIMED_OUT:
                 told = error
             if not safe or left_ms <= pause_ms:
+                if change and found and isinstance(error, UnknownOutcome) and not never_sent(error):
+                    raise type(error)(f"{error}; the change may have been made: look before you ask again") from error
                 raise told or error  # what was said before says more than our own last timeout
             if not found:
                 await clock.sleep_ms(pause_ms)

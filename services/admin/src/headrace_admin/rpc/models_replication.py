@@ -75,6 +75,10 @@ class Throttle(Request):
     bytes_per_s: Rate
 
 
+class Drain(Request):
+    """Nothing needs to be said to drain a broker."""
+
+
 class Rebalance(Request):
     """How to rebalance."""
 
