@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from libs.common.tests.kit.fake_controller import FakeController
+from libs.common.tests.kit.scripted_controller import ScriptedController
 
 from headrace_common.adapters.controller_calls import ControllerCalls
 from headrace_common.adapters.controller_client import ControllerClient, Registration
@@ -41,12 +41,12 @@ async def opened(*bootstrap: Endpoint) -> AsyncIterator[ControllerClient]:
 
 
 @pytest.fixture
-async def controller() -> AsyncIterator[FakeController]:
-    async with FakeController().serve() as fake:
+async def controller() -> AsyncIterator[ScriptedController]:
+    async with ScriptedController().serve() as fake:
         yield fake
 
 
-def at(fake: FakeController) -> Endpoint:
+def at(fake: ScriptedController) -> Endpoint:
     assert fake.endpoint is not None
     return fake.endpoint
 
@@ -58,9 +58,9 @@ async def image_where(client: ControllerClient, condition: Callable[[ClusterImag
     raise AssertionError("images never end")
 
 
-async def test_it_follows_who_answers_heartbeats(controller: FakeController) -> None:
+async def test_it_follows_who_answers_heartbeats(controller: ScriptedController) -> None:
     """A standby that is cut off from the store keeps its stream open and says nothing."""
-    silent = FakeController()
+    silent = ScriptedController()
     silent.active, silent.hint = False, str(at(controller))
     async with silent.serve(), opened(at(silent)) as client:
         silent.image = replace(silent.image, active_controller=None)
@@ -71,21 +71,21 @@ async def test_it_follows_who_answers_heartbeats(controller: FakeController) -> 
         assert await image_where(client, lambda i: "news" in i.topic_ids) == controller.image
 
 
-async def test_registration_and_heartbeats_tell_the_highest_feature_level(controller: FakeController) -> None:
+async def test_registration_and_heartbeats_tell_the_highest_feature_level(controller: ScriptedController) -> None:
     async with opened(at(controller)) as client:
         await client.register(Registration(replace(NODE, feature_level_max=3)))
         assert controller.registrations[0].node.feature_level_max == 3
         assert (await controller.until_beat()).feature_level_max == 3
 
 
-async def test_a_busy_controller_is_asked_again(controller: FakeController) -> None:
+async def test_a_busy_controller_is_asked_again(controller: ScriptedController) -> None:
     controller.refusals["RegisterNode"] = [MetadataUnavailable("etcd is away")] * 2
     async with opened(at(controller)) as client:
         await client.register(Registration(NODE))
     assert controller.calls.count("RegisterNode") == 3
 
 
-async def test_each_registration_claims_what_is_known_then(controller: FakeController) -> None:
+async def test_each_registration_claims_what_is_known_then(controller: ScriptedController) -> None:
     known = (3, 1005)
     async with opened(at(controller)) as client:
         await client.register(Registration(NODE, claims=lambda: known))
@@ -100,7 +100,7 @@ async def test_each_registration_claims_what_is_known_then(controller: FakeContr
     assert controller.registrations[1].node.incarnation == b"i" * 16
 
 
-async def test_a_stale_epoch_without_another_process_registers_again(controller: FakeController) -> None:
+async def test_a_stale_epoch_without_another_process_registers_again(controller: ScriptedController) -> None:
     async with opened(at(controller)) as client:
         await client.register(Registration(NODE))
         await client.wait_until_unfenced()
@@ -111,7 +111,7 @@ async def test_a_stale_epoch_without_another_process_registers_again(controller:
             await controller.until_beat()
 
 
-async def test_a_gap_is_answered_with_a_new_snapshot(controller: FakeController) -> None:
+async def test_a_gap_is_answered_with_a_new_snapshot(controller: ScriptedController) -> None:
     async with opened(at(controller)) as client:
         image = await image_where(client, lambda i: i.revision > 0)
         controller.send(ImageDelta(image.incarnation, image.revision + 5, image.revision + 6, image.cluster_id))
@@ -119,7 +119,7 @@ async def test_a_gap_is_answered_with_a_new_snapshot(controller: FakeController)
         assert await image_where(client, lambda i: "after-gap" in i.topic_ids) == controller.image
 
 
-async def test_an_older_image_changes_nothing(controller: FakeController) -> None:
+async def test_an_older_image_changes_nothing(controller: ScriptedController) -> None:
     async with opened(at(controller)) as client:
         controller.put_topic("kept", 1)
         held = await image_where(client, lambda i: "kept" in i.topic_ids)
@@ -133,13 +133,13 @@ async def test_heartbeats_go_on_while_the_event_loop_is_busy() -> None:
     """The client's loop is blocked in this thread; the controller runs in another."""
     ready: asyncio.Future[Endpoint] = asyncio.get_running_loop().create_future()
     loop = asyncio.get_running_loop()
-    fake: list[FakeController] = []
+    fake: list[ScriptedController] = []
     done = asyncio.Event()
     stop: list[Callable[[], object]] = []
 
     def run_controller() -> None:
         async def main() -> None:
-            controller = FakeController()
+            controller = ScriptedController()
             fake.append(controller)
             finished = asyncio.Event()
             inner = asyncio.get_running_loop()
@@ -165,7 +165,7 @@ async def test_heartbeats_go_on_while_the_event_loop_is_busy() -> None:
         await running
 
 
-async def test_confirmations_are_repeated(controller: FakeController) -> None:
+async def test_confirmations_are_repeated(controller: ScriptedController) -> None:
     async with opened(at(controller)) as client:
         await client.register(Registration(NODE))
         controller.refusals["ConfirmDeletions"] = [MetadataUnavailable("etcd is away")]
@@ -174,7 +174,7 @@ async def test_confirmations_are_repeated(controller: FakeController) -> None:
         assert controller.confirmed == [topic.topic_id]
 
 
-async def test_calls_give_up_when_nobody_is_active(controller: FakeController) -> None:
+async def test_calls_give_up_when_nobody_is_active(controller: ScriptedController) -> None:
     async with opened(at(controller)) as client:
         await client.register(Registration(NODE))
         controller.active = False
@@ -182,7 +182,7 @@ async def test_calls_give_up_when_nobody_is_active(controller: FakeController) -
             await client.allocate_producer_ids(timeout_ms=500)
 
 
-class Mute(FakeController):
+class Mute(ScriptedController):
     """Takes requests for producer ids, and never answers them."""
 
     async def AllocateProducerIds(self, request: Any, context: Any) -> Any:
@@ -202,7 +202,7 @@ def allocation(calls: ControllerCalls, *, repeatable: bool) -> asyncio.Task[pb.A
     )
 
 
-async def test_a_call_to_a_controller_that_moves_is_repeated_where_it_is_then(controller: FakeController) -> None:
+async def test_a_call_to_a_controller_that_moves_is_repeated_where_it_is_then(controller: ScriptedController) -> None:
     mute = Mute()
     async with mute.serve():
         route = ControllerRoute([at(mute)])
@@ -216,7 +216,7 @@ async def test_a_call_to_a_controller_that_moves_is_repeated_where_it_is_then(co
         await calls.close()
 
 
-async def test_channels_to_controllers_that_have_moved_are_closed(controller: FakeController) -> None:
+async def test_channels_to_controllers_that_have_moved_are_closed(controller: ScriptedController) -> None:
     async with opened(DEAD, at(controller)) as client:
         await client.register(Registration(NODE))
         for port in range(10_001, 10_021):
@@ -242,7 +242,7 @@ async def test_a_call_that_must_not_be_repeated_says_that_its_outcome_is_unknown
 
 
 async def test_it_says_once_that_an_older_controller_dropped_the_external_address(
-    controller: FakeController, caplog: pytest.LogCaptureFixture
+    controller: ScriptedController, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with opened(at(controller)) as client:
         await client.register(Registration(replace(NODE, external=Endpoint("headrace.example", 31_000))))

@@ -1,4 +1,4 @@
-"""A controller in memory, served over real gRPC: for tests of whoever registers with one and follows its image."""
+"""A controller that says what a test has it say, over real gRPC: what none of today says, or not at that moment."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from headrace_proto.v1.controller_pb2_grpc import ControllerServicer, add_Contro
 Context = Any
 
 
-class FakeController(ControllerServicer):
+class ScriptedController(ControllerServicer):
     """
     Registers whoever comes, unfences who has seen its registration, and sends every change to all watchers.
 
@@ -57,7 +57,7 @@ class FakeController(ControllerServicer):
         self._changed = asyncio.Event()
 
     @asynccontextmanager
-    async def serve(self) -> AsyncIterator[FakeController]:
+    async def serve(self) -> AsyncIterator[ScriptedController]:
         """Serve on a port of this machine until the block ends."""
         config = ServerConfig(drain_ms_max=0)
         async with GrpcService.open(config, [(add_ControllerServicer_to_server, self)]) as server:
