@@ -46,11 +46,13 @@ def occupy(address: str, stack: ExitStack) -> None:
     for _ in range(CALLS_MAX):
         stack.callback(stub.Fetch(nothing()).cancel)
     probe = stack.enter_context(open_sync_channel(address, own_connection=True))
-    while True:
+    for _ in range(10 * CALLS_MAX):
         try:
             BrokerStub(probe).Metadata(pb.MetadataRequest(), timeout=30)
         except grpc.RpcError:  # it takes no more
             return
+        stack.callback(stub.Fetch(nothing()).cancel)  # one was refused, for a call that is over now
+    raise AssertionError("it takes call after call")
 
 
 def in_sync(cluster: TestCluster) -> list[int]:
