@@ -209,5 +209,5 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "early-release": say_released_before_it_is,
     "epochs-anew": start_epochs_anew,
 }
-RARE: Final = frozenset({"unproved-reads", "old-reports"})
+RARE: Final = frozenset({"unproved-reads"})
 """Found too late for every change; the long form looks for them."""
