@@ -402,7 +402,7 @@ def test_two_threads_at_once_are_refused(memory: LabCluster) -> None:
             entered.set()
             return heard()
 
-        reader._sum_progress = enter  # type: ignore[method-assign]  # to know when the other thread is in
+        reader._sum_progress = enter  # to know when the other thread is in
 
         def wait() -> None:
             try:

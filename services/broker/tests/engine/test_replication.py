@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from services.broker.tests.kit.batches import batch_of
@@ -242,9 +242,9 @@ async def test_a_batch_that_was_damaged_on_its_way_is_not_appended_and_asked_for
     async with running_trio() as trio:
         spoiled = 0
 
-        def taken(*args: object, **kwargs: object) -> list[bytes] | None:
+        def taken(*args: Any, **kwargs: Any) -> list[bytes] | None:
             nonlocal spoiled
-            batches = take(*args, **kwargs)  # type: ignore[arg-type]  # passed on as they came
+            batches = take(*args, **kwargs)
             if batches and spoiled < 2:
                 spoiled += 1
                 return [batches[0][:-1] + bytes([batches[0][-1] ^ 1]), *batches[1:]]

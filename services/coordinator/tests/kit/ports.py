@@ -178,14 +178,10 @@ class MemoryMeasures:
         self._count(f"{'commit' if commit else 'abort'} {cause}")
 
 
-@dataclass
-class MemoryEnrolments:
-    """See ``Enrolments``. ``shut_gate`` holds questions back, as the end of an earlier transaction does."""
+@dataclass(kw_only=True)
+class Gated:
+    """What is asked waits before a gate, which is open at first."""
 
-    asked: list[tuple[str, int, int, int]] = field(default_factory=list)
-    """Transactional id, producer id, epoch and shard, in their order; repeats too."""
-    refusals: list[HeadraceError] = field(default_factory=list)
-    """Raised by the next questions, first in first out."""
     _gate: asyncio.Event = field(default_factory=asyncio.Event)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -193,12 +189,22 @@ class MemoryEnrolments:
         self._gate.set()
 
     def shut_gate(self) -> None:
-        """Questions wait from now on."""
+        """It waits from now on."""
         self._gate.clear()
 
     def open_gate(self) -> None:
-        """Questions go on."""
+        """It goes on."""
         self._gate.set()
+
+
+@dataclass
+class MemoryEnrolments(Gated):
+    """See ``Enrolments``. ``shut_gate`` holds questions back, as the end of an earlier transaction does."""
+
+    asked: list[tuple[str, int, int, int]] = field(default_factory=list)
+    """Transactional id, producer id, epoch and shard, in their order; repeats too."""
+    refusals: list[HeadraceError] = field(default_factory=list)
+    """Raised by the next questions, first in first out."""
 
     async def until_asked(self, count: int = 1) -> None:
         """Wait until so many questions have come."""
@@ -216,7 +222,7 @@ class MemoryEnrolments:
 
 
 @dataclass
-class MemoryMarkers:
+class MemoryMarkers(Gated):
     """See ``Markers``. ``shut_gate`` holds requests back, as partitions without enough replicas do."""
 
     written: list[tuple[PartitionId, Marker]] = field(default_factory=list)
@@ -227,19 +233,6 @@ class MemoryMarkers:
     """So many requests are carried out and their answers lost."""
     waiting: int = 0
     """Requests that stand before the gate."""
-    _gate: asyncio.Event = field(default_factory=asyncio.Event)
-    _changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def __post_init__(self) -> None:
-        self._gate.set()
-
-    def shut_gate(self) -> None:
-        """Requests wait from now on."""
-        self._gate.clear()
-
-    def open_gate(self) -> None:
-        """Requests go on."""
-        self._gate.set()
 
     async def until_waiting(self, requests: int = 1) -> None:
         """Wait until so many requests stand before the gate."""

@@ -186,11 +186,14 @@ def _too_many(calls_max: int) -> HeadraceError:
     )
 
 
-async def _read(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> tuple[int, Any]:
+async def _read(
+    requests: AsyncIterator[tuple[int, Any]], context: grpc.aio.ServicerContext[Any, Any]
+) -> tuple[int, Any]:
+    """The one request, as ``_add_size`` made it."""
     try:
         async with limit_s(READ_S_MAX):
             async for sized in requests:
-                return sized  # type: ignore[no-any-return]  # _add_size made it
+                return sized
         error: HeadraceError = Rejected("the call ended without a request; send one")
     except TimeoutError:
         error = RequestTimedOut(f"the request did not arrive within {READ_S_MAX:g} s; send it again")
