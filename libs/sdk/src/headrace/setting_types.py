@@ -96,6 +96,7 @@ class ProducerSettingsDict(ClientSettingsDict, total=False):
     delivery_timeout_ms: int
     linger_ms: float
     batch_size: int
+    batch_size_max: int
     buffer_memory: int
     max_block_ms: int
     max_request_size: int

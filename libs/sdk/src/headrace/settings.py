@@ -92,6 +92,8 @@ class ProducerSettings(ClientSettings):
     """How long records wait for company, in ms."""
     batch_size: int = _int(131_072, 1, 64 << 20)
     """A batch of one partition is closed at this size, in bytes before compression."""
+    batch_size_max: int = _int(1_000_000, 1, 64 << 20)
+    """Where records wait because the brokers are busy, batches grow to this size; batch_size where that is given."""
     buffer_memory: int = _int(32 << 20, 1 << 16, 1 << 40)
     """Bytes of records that may wait or be under way; when full, calls wait."""
     max_block_ms: int = _int(60_000, 0)
@@ -137,6 +139,8 @@ class ProducerSettings(ClientSettings):
             )
         if self.retry_backoff_max_ms < self.retry_backoff_ms:
             wrong.append(f"retry_backoff_max_ms ({self.retry_backoff_max_ms}) is below retry_backoff_ms")
+        if self.batch_size_max < self.batch_size:
+            wrong.append(f"batch_size_max ({self.batch_size_max}) is below batch_size ({self.batch_size})")
         if self.max_request_size > self.buffer_memory:
             wrong.append(f"max_request_size ({self.max_request_size}) is above buffer_memory ({self.buffer_memory})")
         if self.enable_idempotence:
@@ -208,8 +212,15 @@ def waits_as_told(setting_name: str, given: Collection[str]) -> bool:
 
 
 def _derive(kind: type[ClientSettings], values: dict[str, Any]) -> None:
-    """Idempotence is the default only where nothing else that was asked for rules it out, as in Kafka."""
-    if not issubclass(kind, ProducerSettings) or "enable_idempotence" in values:
+    """
+    Idempotence is the default only where nothing else that was asked for rules it out, as in Kafka; a ``batch_size``
+    that was asked for is the largest.
+    """
+    if not issubclass(kind, ProducerSettings):
+        return
+    if "batch_size" in values:
+        values.setdefault("batch_size_max", values["batch_size"])
+    if "enable_idempotence" in values:
         return
     acks_all = values.get("acks", "all") in ("all", "-1", -1)
     in_flight = values.get("max_in_flight_requests_per_connection", 1)

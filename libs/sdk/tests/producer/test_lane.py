@@ -28,7 +28,6 @@ def rules(**changed: object) -> LaneRules:
         "idempotent": True,
         "in_flight_max": 5,
         "retries": 2**31 - 1,
-        "batch_bytes": 1_000,
         "delivery_timeout_ms": 10_000,
         "backoff_ms": 100,
         "backoff_max_ms": 1_000,
@@ -65,12 +64,12 @@ def numbers(batches: list[Batch]) -> list[tuple[int, int, int]]:
 
 def filled(*sizes: int, new: bool = False, **changed: object) -> Lane:
     """Batches of so many records, which cannot join each other; the leader knows the producer, unless it is ``new``."""
-    made = Lane("t", 0, rules(batch_bytes=20, **changed), 1 << 20)
+    made = Lane("t", 0, rules(**changed), 1 << 20)
     if not new:
         made.renew(ME)
         made.proven, made.left_ms = True, 0
     for number, count in enumerate(sizes):
-        made.join(piece(*[b"%d" % number] * count, size=30 // count), 0)
+        made.join(piece(*[b"%d" % number] * count, size=30 // count), 0, 20)
     return made
 
 
@@ -119,24 +118,24 @@ def test_without_idempotence_there_are_no_sequences() -> None:
 
 
 def test_rows_join_a_waiting_batch_until_it_is_full() -> None:
-    lane = Lane("t", 0, rules(batch_bytes=600, idempotent=False), 1 << 20)
-    [(_, first, place)] = lane.join(piece(b"a", b"b", size=200), 0)
+    lane = Lane("t", 0, rules(idempotent=False), 1 << 20)
+    [(_, first, place)] = lane.join(piece(b"a", b"b", size=200), 0, 600)
     assert place == 0
-    [(_, second, place)] = lane.join(piece(b"c", size=200), 0)
+    [(_, second, place)] = lane.join(piece(b"c", size=200), 0, 600)
     assert second is first
     assert place == 2
-    [(_, third, place)] = lane.join(piece(b"d", size=200), 0)
+    [(_, third, place)] = lane.join(piece(b"d", size=200), 0, 600)
     assert third is not first
     assert place == 0
     [sent, other] = drain(lane)
     assert decode_batch(sent.encoded or b"").values() == [b"a", b"b", b"c"]
-    [(_, late, _)] = lane.join(piece(b"e", size=1), 5)
+    [(_, late, _)] = lane.join(piece(b"e", size=1), 5, 600)
     assert late not in (sent, other), "what has left takes nothing in"
 
 
 def test_a_piece_much_larger_than_a_batch_is_cut() -> None:
-    lane = Lane("t", 0, rules(batch_bytes=600), 1 << 20)
-    joined = lane.join(piece(*[b"%d" % n for n in range(10)], size=200), 0)
+    lane = Lane("t", 0, rules(), 1 << 20)
+    joined = lane.join(piece(*[b"%d" % n for n in range(10)], size=200), 0, 600)
     assert [(start, batch.count, place) for start, batch, place in joined] == [(s, 3, 0) for s in (0, 3, 6)] + [
         (9, 1, 0)
     ]
@@ -148,7 +147,7 @@ def test_a_lost_answer_stops_the_lane_until_all_came_back_and_then_all_repeat_in
     one, two, three = drain(lane)
     before = [one.encoded, two.encoded, three.encoded]
     assert lane.lost(one, LOST, 0) == [DoubtLeader("t", 0, 0, str(LOST))]
-    lane.join(piece(b"new", size=30), 0)
+    lane.join(piece(b"new", size=30), 0, 20)
     assert drain(lane, now=500) == [], "two are still under way"
     lane.acked(two, 11, -1)
     lane.lost(three, LOST, 10)
@@ -188,7 +187,7 @@ def test_backoff_doubles_up_to_its_bound() -> None:
 def test_while_batches_are_with_one_leader_nothing_goes_to_another() -> None:
     lane = filled(1, 1, in_flight_max=1)
     [one] = drain(lane)
-    lane._rules = rules(batch_bytes=20)
+    lane._rules = rules()
     assert drain(lane, broker=OTHER) == []
     lane.acked(one, 0, -1)
     assert len(drain(lane, broker=OTHER)) == 1
@@ -268,7 +267,7 @@ def test_after_a_timeout_later_batches_are_decided_before_they_are_numbered_anew
     assert one.outcome is not None
     assert isinstance(one.outcome.error, DeliveryTimedOut)
     assert "may have been written" in str(one.outcome.error)
-    lane.join(piece(b"new", size=30), 10_000)
+    lane.join(piece(b"new", size=30), 10_000, 20)
     assert drain(lane, now=10_000) == [two], "its fate is unknown, so it keeps its sequence"
     assert numbers([two]) == [(0, 1, 1)]
     lane.refused(two, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "", 10_000)
@@ -284,7 +283,7 @@ def test_after_a_timeout_of_what_was_written_the_rest_goes_on() -> None:
     one, two = drain(lane)
     lane.expire(10_000)
     assert one.expired
-    lane.join(piece(b"new", size=30), 10_000)
+    lane.join(piece(b"new", size=30), 10_000, 20)
     assert drain(lane, now=10_000) == []
     assert lane.acked(one, 0, -1) == [], "too late for the application"
     lane.acked(two, 1, -1)
@@ -324,10 +323,10 @@ def test_a_single_record_that_is_too_large_fails_and_the_rest_goes_on() -> None:
 
 
 def test_a_batch_above_the_topics_limit_is_halved_before_it_is_sent() -> None:
-    lane = Lane("t", 0, rules(batch_bytes=10_000), 300)
+    lane = Lane("t", 0, rules(), 300)
     lane.renew(ME)
     lane.proven, lane.left_ms = True, 0
-    [(_, whole, _)] = lane.join(piece(*[b"x" * 100] * 4, size=10), 0)
+    [(_, whole, _)] = lane.join(piece(*[b"x" * 100] * 4, size=10), 0, 10_000)
     sent = drain(lane)
     assert len(sent) == 2
     assert whole.parts is not None
@@ -365,7 +364,7 @@ def test_an_idle_lane_takes_the_producers_identity_on() -> None:
     lane = filled(1)
     [one] = drain(lane)
     lane.acked(one, 0, -1)
-    lane.join(piece(b"next"), 0)
+    lane.join(piece(b"next"), 0, 600)
     assert numbers(drain(lane, identity=ANEW)) == [(1, 0, 1)]
 
 
@@ -434,7 +433,7 @@ def test_a_leader_that_has_not_heard_of_its_election_is_asked_again_soon() -> No
 def test_nothing_goes_out_under_a_new_epoch_while_batches_of_the_old_are_under_way() -> None:
     lane = filled(1, 1, in_flight_max=2)
     [one, two] = drain(lane, epoch=1)
-    lane.join(piece(b"x", size=30), 0)
+    lane.join(piece(b"x", size=30), 0, 20)
     lane.lost(one, LOST, 0)
     assert drain(lane, epoch=2) == []
     lane.lost(two, LOST, 0)
@@ -452,3 +451,46 @@ def test_appended_and_not_committed_is_repeated_and_not_certain() -> None:
     [settled] = lane.refused(one, ErrorCode.MESSAGE_TOO_LARGE, "", 100)
     assert isinstance(settled, Settle), "it is not divided: it may be written whole"
     assert isinstance(one.outcome.error if one.outcome else None, UnknownOutcome)
+
+
+def test_what_stood_behind_a_refused_batch_follows_it_under_the_same_sequence() -> None:
+    lane = filled(1, 1, 1)
+    first, second, third = drain(lane)
+    lane.refused(first, ErrorCode.NOT_ENOUGH_REPLICAS, "", 0)
+    lane.refused(second, ErrorCode.OPERATION_NOT_ATTEMPTED, "", 0)
+    lane.refused(third, ErrorCode.OPERATION_NOT_ATTEMPTED, "", 0)
+    assert drain(lane) == []
+    assert numbers(drain(lane, now=lane.not_before_ms)) == [(0, 0, 1), (0, 1, 1), (0, 2, 1)]
+
+
+def test_what_stood_behind_a_batch_that_is_given_up_is_numbered_anew() -> None:
+    lane = filled(1, 1, 1)
+    first, second, third = drain(lane)
+    lane.refused(first, ErrorCode.INVALID_RECORD, "", 0)
+    lane.refused(second, ErrorCode.OPERATION_NOT_ATTEMPTED, "", 0)
+    lane.refused(third, ErrorCode.OPERATION_NOT_ATTEMPTED, "", 0)
+    assert first.outcome is not None
+    assert first.outcome.error is not None
+    assert lane.wants_identity()
+    [left] = drain(lane, identity=ANEW)
+    lane.acked(left, 0, -1)
+    [last] = drain(lane, identity=ANEW)
+    assert (left, last) == (second, third)
+    assert numbers([last]) == [(1, 1, 1)]
+
+
+def test_the_halves_of_a_batch_leave_before_what_stood_behind_it() -> None:
+    lane = filled(2, 1)
+    first, second = drain(lane)
+    lane.refused(first, ErrorCode.MESSAGE_TOO_LARGE, "", 0)
+    lane.refused(second, ErrorCode.OPERATION_NOT_ATTEMPTED, "", 0)
+    assert numbers(drain(lane)) == [(0, 0, 1), (0, 1, 1), (0, 2, 1)]
+
+
+def test_without_sequences_what_stood_behind_a_refused_batch_is_sent_again() -> None:
+    lane = filled(1, 1, idempotent=False, new=True)
+    first, second = drain(lane)
+    lane.refused(first, ErrorCode.INVALID_RECORD, "", 0)
+    lane.refused(second, ErrorCode.OPERATION_NOT_ATTEMPTED, "", 0)
+    assert not second.uncertain
+    assert drain(lane, now=lane.not_before_ms) == [second]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headrace._core.chunk import Chunk
 from headrace._core.lane import LaneRules
 from headrace._core.partitioner import Sticky, split
-from headrace._core.producing import ProducerCore
+from headrace._core.producing import BatchSizes, ProducerCore
 from headrace_common.core.batch import Codec
 from headrace_common.core.murmur2 import partition_for
 
@@ -75,8 +75,8 @@ def test_every_row_goes_where_it_belongs_in_order(rows: Any, partitions: int, ar
 @given(rows=ROWS, partitions=st.integers(5, 12), batch_bytes=st.integers(60, 900))
 def test_every_handle_finds_its_record(rows: Any, partitions: int, batch_bytes: int) -> None:
     chunk = chunk_of(rows)
-    rules = LaneRules(False, 1, 0, batch_bytes, 1_000, 1, 1, Codec.NONE)
-    core = ProducerCore(rules, request_bytes=1 << 20)
+    rules = LaneRules(False, 1, 0, 1_000, 1, 1, Codec.NONE)
+    core = ProducerCore(rules, BatchSizes(batch_bytes, 2 * batch_bytes, 1 << 20), request_bytes=1 << 20)
     core.take(chunk, partitions, 1 << 20)
     for row in range(len(rows)):
         found = chunk.locate(row)

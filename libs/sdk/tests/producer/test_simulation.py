@@ -22,7 +22,7 @@ from headrace._core.batch import Batch, Identity
 from headrace._core.chunk import Chunk
 from headrace._core.effects import AskIdentity, Divided, Effect, SendBatches, Settle
 from headrace._core.lane import Lane, LaneRules
-from headrace._core.producing import Answer, ProducerCore
+from headrace._core.producing import Answer, BatchSizes, ProducerCore
 from headrace.delivery import Delivery, moved, tell
 from headrace.errors import ErrorCode, HeadraceError, NetworkFailed
 from headrace_broker.core.producers import Producers
@@ -80,19 +80,25 @@ class ProducerMachine(RuleBasedStateMachine):
         self.granted = 0
         self.epochs = 0
 
-    @initialize(in_flight=st.integers(1, 5), batch_bytes=st.integers(20, 200), request_bytes=st.integers(300, 2_000))
-    def start(self, in_flight: int, batch_bytes: int, request_bytes: int) -> None:
+    @initialize(
+        in_flight=st.integers(1, 5),
+        batch_bytes=st.integers(20, 200),
+        request_bytes=st.integers(300, 2_000),
+        repeats=st.booleans(),
+    )
+    def start(self, in_flight: int, batch_bytes: int, request_bytes: int, repeats: bool = False) -> None:
         rules = LaneRules(
             idempotent=self.idempotent,
             in_flight_max=self.in_flight or in_flight,
             retries=2**31 - 1,
-            batch_bytes=batch_bytes,
             delivery_timeout_ms=TIMEOUT_MS,
             backoff_ms=100,
             backoff_max_ms=1_000,
             codec=Codec.NONE,
         )
-        self.core = ProducerCore(rules, request_bytes=request_bytes)
+        sizes = BatchSizes(batch_bytes, batch_bytes + batch_bytes // 2, 2_000)
+        self.core = ProducerCore(rules, sizes, request_bytes=request_bytes)
+        self.core.repeats_partitions = repeats
 
     # --- the application --------------------------------------------------------------------------------------
 
@@ -131,7 +137,8 @@ class ProducerMachine(RuleBasedStateMachine):
         for effect in effects:
             match effect:
                 case SendBatches(broker, batches):
-                    assert len({batch.partition for batch in batches}) == len(batches)
+                    if not self.core.repeats_partitions:
+                        assert len({batch.partition for batch in batches}) == len(batches)
                     self.wire[broker].append(batches)
                 case AskIdentity(previous):
                     self.asked.append(previous)
@@ -168,7 +175,21 @@ class ProducerMachine(RuleBasedStateMachine):
         for _ in range(count):
             if self.wire[broker]:
                 batches = self.wire[broker].popleft()
-                self.answers.append((batches, [self.append(broker, batch) for batch in batches]))
+                self.answers.append((batches, self.carry_out_request(broker, batches)))
+
+    def carry_out_request(
+        self, broker: int, batches: tuple[Batch, ...], refusal: Callable[[Batch], ErrorCode | None] = lambda _: None
+    ) -> list[Answer]:
+        """Append the batches that are not refused, nor behind one that was."""
+        answers: list[Answer] = []
+        refused: set[int] = set()
+        for batch in batches:
+            code = ErrorCode.OPERATION_NOT_ATTEMPTED if batch.partition in refused else refusal(batch)
+            answer = self.append(broker, batch) if code is None else Answer(code, "", -1, -1)
+            if answer.error:
+                refused.add(batch.partition)
+            answers.append(answer)
+        return answers
 
     def append(self, broker: int, batch: Batch) -> Answer:
         if self.leaders[batch.partition] != broker:
@@ -207,15 +228,22 @@ class ProducerMachine(RuleBasedStateMachine):
             batches = self.wire[broker].popleft()
             self.answers.append((batches, [Answer(code, "", -1, -1)] * len(batches)))
 
+    @rule(
+        broker=st.sampled_from(BROKERS), code=st.sampled_from((*BUSY, ErrorCode.INVALID_RECORD)), at=st.integers(0, 9)
+    )
+    def refuse_one(self, broker: int, code: ErrorCode, at: int) -> None:
+        if self.wire[broker]:
+            batches = self.wire[broker].popleft()
+            unlucky = batches[at % len(batches)]
+            refusal = lambda batch: code if batch is unlucky else None  # noqa: E731
+            self.answers.append((batches, self.carry_out_request(broker, batches, refusal)))
+
     @rule(broker=st.sampled_from(BROKERS))
     def refuse_size(self, broker: int) -> None:
         if self.wire[broker]:
             batches = self.wire[broker].popleft()
-            answers = [
-                Answer(ErrorCode.MESSAGE_TOO_LARGE, "", -1, -1) if batch.count > 1 else self.append(broker, batch)
-                for batch in batches
-            ]
-            self.answers.append((batches, answers))
+            refusal = lambda batch: ErrorCode.MESSAGE_TOO_LARGE if batch.count > 1 else None  # noqa: E731
+            self.answers.append((batches, self.carry_out_request(broker, batches, refusal)))
 
     @rule(broker=st.sampled_from(BROKERS), carried_out=st.integers(0, 5), answers_too=st.booleans())
     def break_connection(self, broker: int, carried_out: int, answers_too: bool) -> None:
@@ -226,8 +254,7 @@ class ProducerMachine(RuleBasedStateMachine):
         for _ in range(carried_out):
             if self.wire[broker]:
                 batches = self.wire[broker].popleft()
-                for batch in batches:
-                    self.append(broker, batch)
+                self.carry_out_request(broker, batches)
                 lost.append(batches)
         lost += self.wire[broker]
         self.wire[broker].clear()

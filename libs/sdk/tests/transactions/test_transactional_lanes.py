@@ -6,7 +6,7 @@ from headrace._core.batch import Batch, Identity
 from headrace._core.chunk import Chunk
 from headrace._core.effects import AskIdentity, Effect, SendBatches, Settle
 from headrace._core.lane import NEVER, LaneRules
-from headrace._core.producing import Answer, ProducerCore
+from headrace._core.producing import Answer, BatchSizes, ProducerCore
 from headrace.errors import ErrorCode, NetworkFailed, TransactionAbortable
 from headrace_common.core.batch import Codec, read_header
 
@@ -20,14 +20,13 @@ def made(identity: Identity = FIRST) -> ProducerCore:
         idempotent=True,
         in_flight_max=5,
         retries=2**31 - 1,
-        batch_bytes=16,
         delivery_timeout_ms=10_000,
         backoff_ms=100,
         backoff_max_ms=1_000,
         codec=Codec.NONE,
         transactional=True,
     )
-    core = ProducerCore(rules, request_bytes=1 << 20)
+    core = ProducerCore(rules, BatchSizes(16, 16, 1 << 20), request_bytes=1 << 20)
     core.identified(identity)
     return core
 

@@ -62,7 +62,7 @@ class Engine:
 
     def send(
         self,
-        batches: Mapping[int, bytes] | bytes,
+        batches: Mapping[int, bytes] | Sequence[tuple[int, bytes]] | bytes,
         *,
         topic: str = "t",
         acks: int = -1,
@@ -70,13 +70,12 @@ class Engine:
         session: ProduceSession | None = None,
         transactional_id: str | None = None,
     ) -> int:
-        """Send one request, batches by partition; its correlation id."""
+        """Send one request, batches with their partitions; its correlation id."""
         if isinstance(batches, bytes):
             batches = {0: batches}
         self._correlation += 1
-        entries = [
-            ProduceEntry(PartitionId(topic_id_of(topic), number), batch, None) for number, batch in batches.items()
-        ]
+        pairs = batches.items() if isinstance(batches, Mapping) else batches
+        entries = [ProduceEntry(PartitionId(topic_id_of(topic), number), batch, None) for number, batch in pairs]
         (session or self.session).accept(self._correlation, acks, timeout_ms, entries, transactional_id)
         return self._correlation
 
@@ -93,7 +92,7 @@ class Engine:
 
     async def produce(
         self,
-        batches: Mapping[int, bytes] | bytes,
+        batches: Mapping[int, bytes] | Sequence[tuple[int, bytes]] | bytes,
         *,
         topic: str = "t",
         acks: int = -1,

@@ -37,7 +37,7 @@ Partitions = Annotated[
 Topic = Annotated[str | None, typer.Option("--topic", help="Use this topic; else one is created and deleted")]
 Acks = Annotated[str, typer.Option(help="all, 1 or 0")]
 Linger = Annotated[float, typer.Option("--linger", min=0, help="How long a batch waits for more records, in ms")]
-Batch = Annotated[int, typer.Option("--batch", min=1, help="Largest batch, in bytes")]
+Batch = Annotated[int | None, typer.Option("--batch", min=1, help="Largest batch, in bytes; else the client's default")]
 Compression = Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd")]
 FlushInfo = Annotated[bool, typer.Option("--flush-info", help="Add the flush policy of the local cluster")]
 
@@ -59,14 +59,16 @@ def produce(
     mode: Annotated[str, typer.Option(help="send: one call each; many: send_many of 1,000")] = "send",
     acks: Acks = "all",
     linger: Linger = 5,
-    batch: Batch = 131_072,
+    batch: Batch = None,
     compression: Compression = "none",
     flush_info: FlushInfo = False,
 ) -> None:
     """Write records as fast as it goes: rate, client CPU per record, time from send to acknowledgement."""
     if mode not in {"send", "many"}:
         raise typer.BadParameter("--mode takes send or many")
-    settings = {"acks": acks, "linger_ms": linger, "batch_size": batch, "compression_type": compression}
+    settings = {"acks": acks, "linger_ms": linger, "compression_type": compression}
+    if batch is not None:
+        settings["batch_size"] = batch
     with bench_topic(session, topic, partitions) as name:
         result = write(session, name, records, size, mode, settings)
     _report(session, "produce", name, result, flush_info)

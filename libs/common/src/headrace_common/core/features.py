@@ -38,7 +38,13 @@ NODE_TOKEN: Final = Feature(
     "nodes that were given a node token take what only nodes may ask from nodes alone that show it",
 )
 
-FEATURES: Final = (OWNER_TIMES, NODE_TOKEN)
+REPEATED_PARTITIONS: Final = Feature(
+    3,
+    "repeated-partitions",
+    "producers put several batches of one partition into one request, so that busy ones need fewer requests",
+)
+
+FEATURES: Final = (OWNER_TIMES, NODE_TOKEN, REPEATED_PARTITIONS)
 """All of them, by level. A level is never changed once a version with it was released: what comes later gets the
 next one."""
 

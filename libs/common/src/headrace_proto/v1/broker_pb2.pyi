@@ -103,7 +103,10 @@ class ProduceRequest(_message.Message):
     """
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProducePartition]:
-        """At most one entry per partition. 1 to 10000 entries."""
+        """1 to 10000 entries. From feature level 3 on a partition may have several, in the order in which they are to be
+        appended; below it, one. When an entry is refused, later ones of its partition are refused too, with
+        OPERATION_NOT_ATTEMPTED.
+        """
 
     def __init__(
         self,

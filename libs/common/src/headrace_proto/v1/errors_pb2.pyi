@@ -73,6 +73,7 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     INVALID_PRODUCER_ID_MAPPING: _ErrorCode.ValueType  # 49
     INVALID_TRANSACTION_TIMEOUT: _ErrorCode.ValueType  # 50
     CONCURRENT_TRANSACTIONS: _ErrorCode.ValueType  # 51
+    OPERATION_NOT_ATTEMPTED: _ErrorCode.ValueType  # 55
     KAFKA_STORAGE_ERROR: _ErrorCode.ValueType  # 56
     UNKNOWN_PRODUCER_ID: _ErrorCode.ValueType  # 59
     NON_EMPTY_GROUP: _ErrorCode.ValueType  # 68
@@ -174,6 +175,7 @@ INVALID_TXN_STATE: ErrorCode.ValueType  # 48
 INVALID_PRODUCER_ID_MAPPING: ErrorCode.ValueType  # 49
 INVALID_TRANSACTION_TIMEOUT: ErrorCode.ValueType  # 50
 CONCURRENT_TRANSACTIONS: ErrorCode.ValueType  # 51
+OPERATION_NOT_ATTEMPTED: ErrorCode.ValueType  # 55
 KAFKA_STORAGE_ERROR: ErrorCode.ValueType  # 56
 UNKNOWN_PRODUCER_ID: ErrorCode.ValueType  # 59
 NON_EMPTY_GROUP: ErrorCode.ValueType  # 68

@@ -44,8 +44,6 @@ class LaneRules:
     idempotent: bool
     in_flight_max: int
     retries: int
-    batch_bytes: int
-    """A batch is closed here."""
     delivery_timeout_ms: float
     backoff_ms: float
     backoff_max_ms: float
@@ -99,14 +97,14 @@ class Lane:
         """Nothing to send and nothing to wait for."""
         return not self.waiting and not self.sent
 
-    def join(self, piece: Piece, created_ms: float) -> list[tuple[int, Batch, int]]:
+    def join(self, piece: Piece, created_ms: float, batch_bytes: int) -> list[tuple[int, Batch, int]]:
         """
-        Take rows in: they fill up the last waiting batch, or make new ones.
+        Take rows in: they fill up the last waiting batch to ``batch_bytes``, or make new ones.
 
         Returns:
             (start in the piece, batch, place of that row in the batch), ascending.
         """
-        size = min(self._rules.batch_bytes, self.bytes_max - BATCH_OVERHEAD)
+        size = min(batch_bytes, self.bytes_max - BATCH_OVERHEAD)
         last = self.waiting[-1] if self.waiting else None
         if last is not None and last.encoded is None and last.fits(piece, size):
             return [(0, last, last.add(piece))]

@@ -23,7 +23,7 @@ LeaderOf = Callable[[str, int], tuple[int, int]]
 """(topic, partition) -> node id and leader epoch; -1: nobody is known to lead."""
 
 ENTRIES_MAX: Final = 10_000
-"""Most partitions in one request."""
+"""Most batches in one request."""
 
 BUNDLE_BYTES_MAX: Final = 16 << 20
 """Batches beyond this go in another request: the largest that brokers take unless they are told otherwise."""
@@ -38,6 +38,21 @@ class Answer(NamedTuple):
     log_append_ms: int
 
 
+class BatchSizes(NamedTuple):
+    """How large batches become, in bytes."""
+
+    usual: int
+    """What a partition gets of records without a key before it is another's turn."""
+    most: int
+    """Batches that wait grow up to here."""
+    memory: int
+    """Of all records that wait or are under way."""
+
+    def for_lanes(self, busy: int) -> int:
+        """Where a batch is closed while so many partitions are written: together they leave half of the memory free."""
+        return max(self.usual, min(self.most, self.memory // (2 * max(1, busy))))
+
+
 class ProducerCore:
     """
     Everything between a closed chunk and the outcome of its records.
@@ -46,9 +61,16 @@ class ProducerCore:
     """
 
     def __init__(
-        self, rules: LaneRules, *, request_bytes: int, seed: int = 0, bulk: BulkPartitioner | None = None
+        self,
+        rules: LaneRules,
+        sizes: BatchSizes,
+        *,
+        request_bytes: int,
+        seed: int = 0,
+        bulk: BulkPartitioner | None = None,
     ) -> None:
         self._rules = rules
+        self._sizes = sizes
         self._request_bytes = request_bytes
         self._seed = seed
         self._bulk = bulk
@@ -61,6 +83,8 @@ class ProducerCore:
         self._numbers = count()
         self._sticky: dict[str, Sticky] = {}
         self.identity: Identity | None = None
+        self.repeats_partitions = False
+        """Whether all brokers take several batches of one partition in one request."""
         self._asking = False
 
     @property
@@ -82,15 +106,16 @@ class ProducerCore:
         """
         sticky = self._sticky.get(chunk.topic)
         if sticky is None:
-            sticky = self._sticky[chunk.topic] = Sticky(self._seed, self._rules.batch_bytes)
+            sticky = self._sticky[chunk.topic] = Sticky(self._seed, self._sizes.usual)
         order, pieces = split(chunk, partitions, sticky, self._bulk)
         starts: list[int] = []
         batches: list[Batch] = []
         places: list[int] = []
         at = 0
+        batch_bytes = self._sizes.for_lanes(len(self._busy))
         for partition, piece in pieces:
             lane = self._lane(chunk.topic, partition, bytes_max)
-            for start, batch, place in lane.join(piece, chunk.opened_ms):
+            for start, batch, place in lane.join(piece, chunk.opened_ms, batch_bytes):
                 starts.append(at + start)
                 batches.append(batch)
                 places.append(place)
@@ -119,11 +144,13 @@ class ProducerCore:
         effects: list[Effect] = []
         ready, self._ready = self._ready, {}
         round_: list[Lane] = list(ready)
+        chosen: dict[int, list[Batch]] = {}
         while round_:
-            chosen: dict[int, list[Batch]] = {}
             round_ = [lane for lane in round_ if self._choose(lane, now_ms, leader_of, chosen, effects)]
-            for broker, batches in chosen.items():
-                effects += self._requests(broker, batches)
+            if not (round_ and self.repeats_partitions):
+                for broker, batches in chosen.items():
+                    effects += self._requests(broker, batches)
+                chosen = {}
         return effects
 
     def _choose(

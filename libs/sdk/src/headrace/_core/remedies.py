@@ -34,13 +34,16 @@ HOPELESS: Final = frozenset({Remedy.RAISE, Remedy.RESET})
 """For who asks for offsets and has no position: asking again does not help."""
 
 
-GAP: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
+GAP: Final = frozenset(
+    {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.OPERATION_NOT_ATTEMPTED}
+)
 """The leader has not the batch before this one."""
 
 ABSENT: Final = frozenset(
     {
         ErrorCode.CORRUPT_MESSAGE,
         ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.OPERATION_NOT_ATTEMPTED,
         ErrorCode.DISK_FULL,
         ErrorCode.OVERLOADED,
         ErrorCode.METADATA_UNAVAILABLE,

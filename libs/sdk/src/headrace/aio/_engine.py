@@ -24,7 +24,7 @@ from headrace._core.chunk import Chunk, Home
 from headrace._core.effects import AskIdentity, Divided, DoubtLeader, Effect, RefreshMetadata, SendBatches, Settle
 from headrace._core.lane import NEVER, LaneRules
 from headrace._core.partitioner import FEW
-from headrace._core.producing import ProducerCore
+from headrace._core.producing import BatchSizes, ProducerCore
 from headrace._descriptors import needing_descriptors
 from headrace._intake import Intake
 from headrace._runtime import Tasks, in_thread
@@ -47,6 +47,7 @@ from headrace.records import TopicPartition
 from headrace.serializers import takes_many
 from headrace.settings import ProducerSettings
 from headrace_common.core.batch import Codec, RecordColumns, build_batch
+from headrace_common.core.features import REPEATED_PARTITIONS
 from headrace_common.runtime.clock import Clock, SystemClock, call_later_ms, limit_ms, limit_s
 from headrace_common.runtime.entropy import backoff_ms, jitter
 from headrace_proto.v1 import broker_pb2 as pb
@@ -80,7 +81,11 @@ class ProducerEngine:
         """Why something could not be loaded just now."""
         bulk = settings.partitioner if settings.partitioner is not None and takes_many(settings.partitioner) else None
         self._core = ProducerCore(
-            _rules(settings), request_bytes=settings.max_request_size, seed=int(jitter(1 << 20)), bulk=bulk
+            _rules(settings),
+            BatchSizes(settings.batch_size, settings.batch_size_max, settings.buffer_memory),
+            request_bytes=settings.max_request_size,
+            seed=int(jitter(1 << 20)),
+            bulk=bulk,
         )
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = NEVER
@@ -314,6 +319,7 @@ class ProducerEngine:
 
     def _metadata_changed(self) -> None:
         self.intake.within(partial(self.intake.review, self.cluster.find_view))
+        self._core.repeats_partitions = self.cluster.feature_level >= REPEATED_PARTITIONS.level
         self._core.leaders_changed()
         self._note(self._requests.look_at_silence)
 
@@ -426,7 +432,6 @@ def _rules(settings: ProducerSettings) -> LaneRules:
         idempotent=settings.enable_idempotence,
         in_flight_max=settings.max_in_flight_requests_per_connection,
         retries=settings.retries,
-        batch_bytes=settings.batch_size,
         delivery_timeout_ms=settings.delivery_timeout_ms,
         backoff_ms=settings.retry_backoff_ms,
         backoff_max_ms=settings.retry_backoff_max_ms,

@@ -108,9 +108,7 @@ def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> 
         )
 
 
-def check_request(
-    acks: int, timeout_ms: int, partitions: int, partitions_max: int, transactional_id: str | None
-) -> None:
+def check_request(acks: int, timeout_ms: int, entries: int, entries_max: int, transactional_id: str | None) -> None:
     """
     Check the part of a produce request that is not about one partition.
 
@@ -121,8 +119,8 @@ def check_request(
         raise Rejected(f"acks is {acks}; it must be -1 (all), 0 or 1", code=ErrorCode.INVALID_REQUIRED_ACKS)
     if not 1 <= timeout_ms <= TIMEOUT_MS_MAX:
         raise Rejected(f"timeout_ms is {timeout_ms}; it must be 1 to {TIMEOUT_MS_MAX}")
-    if not 1 <= partitions <= partitions_max:
-        raise Rejected(f"the request names {partitions} partitions; 1 to {partitions_max} are allowed")
+    if not 1 <= entries <= entries_max:
+        raise Rejected(f"the request has {entries} batches; 1 to {entries_max} are allowed")
     if transactional_id is None:
         return
     if not 1 <= len(transactional_id) <= KEY_CHARS_MAX:

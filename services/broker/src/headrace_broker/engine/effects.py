@@ -108,7 +108,7 @@ class Effects:
         arrival = refuse.ref
         assert isinstance(arrival, Arrival)
         self._measures.refused_batches += 1
-        arrival.caller.on_refused(arrival.index, refuse.error)
+        arrival.refuse(refuse.error)
 
     def _show(self, replica: Replica, show: ShowUpTo) -> None:
         for session in replica.sessions:

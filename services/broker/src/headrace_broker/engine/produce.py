@@ -27,20 +27,21 @@ from headrace_common.core.errors import (
     ErrorCode,
     FencedWriter,
     HeadraceError,
+    OperationNotAttempted,
     Rejected,
     RequestTimedOut,
 )
 from headrace_common.core.ids import NodeId, Offset, PartitionId
 from headrace_common.runtime.clock import Clock
 
-PARTITIONS_PER_REQUEST_MAX: Final = 10_000
+ENTRIES_PER_REQUEST_MAX: Final = 10_000
 UNANSWERED_MAX: Final = 1_000
 """Requests of one stream that may wait for answers, or answers for the stream; then it is not read."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProduceEntry:
-    """One batch of a request."""
+    """One batch of a request; several of one partition are appended in their order."""
 
     partition: PartitionId
     batch: bytes
@@ -116,14 +117,14 @@ class ProduceSession:
         measures: Measures,
         *,
         may_write_internal: Callable[[], bool] = lambda: True,
-        partitions_max: int = PARTITIONS_PER_REQUEST_MAX,
+        entries_max: int = ENTRIES_PER_REQUEST_MAX,
         share: Share | None = None,
     ) -> None:
         self.replicas = replicas
         self._loop = loop
         self._clock = clock
         self._measures = measures
-        self._partitions_max = partitions_max
+        self._entries_max = entries_max
         self._may_write_internal = may_write_internal
         self._share = share
         self._waiting: dict[ProduceCall, None] = {}
@@ -172,7 +173,7 @@ class ProduceSession:
         self._measures.produce_requests += 1
         self._waiting[call] = None
         try:
-            check_request(acks, timeout_ms, len(entries), self._partitions_max, transactional_id)
+            check_request(acks, timeout_ms, len(entries), self._entries_max, transactional_id)
         except Rejected as error:
             if not entries:
                 self.on_answered(call)
@@ -213,12 +214,12 @@ class ProduceSession:
     ) -> list[Arrival]:
         now_ms = self._clock.now_ms()
         arrivals: list[Arrival] = []
-        seen: set[PartitionId] = set()
+        last: dict[PartitionId, Arrival] = {}
+        refused: set[PartitionId] = set()
         for index, entry in enumerate(entries):
             try:
-                if entry.partition in seen:
-                    raise Rejected(f"partition {entry.partition} is in the request twice; send one batch each")
-                seen.add(entry.partition)
+                if entry.partition in refused:
+                    raise OperationNotAttempted.behind_refused()
                 found = checked.get(index)
                 if found is not None and found.batch is not entry.batch:
                     entry = replace(entry, batch=found.batch)  # noqa: PLW2901 - from here on it is this one
@@ -227,8 +228,11 @@ class ProduceSession:
                     BodyChecks.check(arrival.replica, arrival.header, entry.batch)
                 elif found.error is not None:
                     raise found.error
+                arrival.before = last.get(entry.partition)
+                last[entry.partition] = arrival
                 arrivals.append(arrival)
             except HeadraceError as failed:
+                refused.add(entry.partition)
                 self._measures.refused_batches += 1
                 call.on_refused(index, failed)
         if call.acks == 0:

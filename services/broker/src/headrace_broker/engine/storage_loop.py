@@ -34,6 +34,7 @@ from headrace_common.core.errors import (
     DiskFull,
     HeadraceError,
     NotLeader,
+    OperationNotAttempted,
     Overloaded,
     StorageFailed,
     UnknownTopicId,
@@ -172,7 +173,7 @@ class StorageLoop:
             if (arrival.replica.internal or arrival.commit is not None) and isinstance(refusal, DiskFull):
                 through.append(arrival)
             else:
-                arrival.caller.on_refused(arrival.index, refusal)
+                arrival.refuse(refusal)
         return through
 
     def _refusal(self) -> HeadraceError | None:
@@ -262,7 +263,10 @@ class StorageLoop:
     def _run_arrival(self, arrival: Arrival, now_ms: int, group: Group) -> None:
         replica = arrival.replica
         if replica.standing is not Standing.ONLINE:
-            arrival.caller.on_refused(arrival.index, _describe_gone(replica))
+            arrival.refuse(_describe_gone(replica))
+            return
+        if arrival.before is not None and arrival.before.refused:
+            arrival.refuse(OperationNotAttempted.behind_refused())
             return
         if arrival.commit is not None:
             marker = MarkerArrived(arrival.header, arrival.batch, arrival.commit, now_ms, arrival)
@@ -283,7 +287,7 @@ class StorageLoop:
         full = arrival.transactional_id is not None and self.effects.parked_bytes > self._limits.parked_bytes_max
         if full and not core.producers.is_open(header.producer_id, header.producer_epoch):
             wait = "too much waits for coordinators of transactions; wait 1000 ms and send the batch again"
-            arrival.caller.on_refused(arrival.index, Overloaded(wait))
+            arrival.refuse(Overloaded(wait))
             return
         end, parked = core.log_end, core.appends.parking.size
         effects = self.effects.handle(replica, event)
@@ -426,7 +430,7 @@ class StorageLoop:
         waiting = {replica for group in groups for replica in group.ends} | set(self.effects.parked)
         for item in self._queue:
             if isinstance(item, Arrival):
-                item.caller.on_refused(item.index, error)
+                item.refuse(error)
                 waiting.add(item.replica)
             elif not item.done.done():
                 item.done.set_exception(error)

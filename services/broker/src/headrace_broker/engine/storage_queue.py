@@ -86,6 +86,14 @@ class Arrival:
     """The batch is a marker and says this; None: it comes from a producer."""
     share: Share | None = None
     """Of the address that it came from; None: addresses are not told apart."""
+    before: Arrival | None = None
+    """The batch before it for the same partition in the same request: it is appended behind that one, or not at all."""
+    refused: bool = False
+
+    def refuse(self, error: HeadraceError) -> None:
+        """Tell who sent it that it was not appended, or that its fate is unknown."""
+        self.refused = True
+        self.caller.on_refused(self.index, error)
 
 
 @dataclass(slots=True, eq=False)
