@@ -30,7 +30,10 @@ from bench import (
     throughput,
     transactions,
 )
+from bench.machine import warn_if_busy
 from bench.rows import Row, save, table
+
+RUNS, PEER_RUNS = 3, 7
 
 Suite = Callable[[int], list[Row]]
 
@@ -107,7 +110,7 @@ def main() -> int:
     parser.add_argument("--peer", action="store_true", help="beside a real Kafka (Java 17 and Maven)")
     parser.add_argument("--full", action="store_true", help="also the long ones")
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that they run; writes no file")
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int, help=f"interleaved runs; else {RUNS}, and {PEER_RUNS} beside a peer")
     a = parser.parse_args()
     if wrong := [name for name in a.only or () if name not in everything]:
         parser.error(f"no benchmark is called {wrong[0]}; there are: {', '.join(everything)}")
@@ -117,7 +120,11 @@ def main() -> int:
     for name, suite in _chosen(a).items():
         print(f"… {name} (load {os.getloadavg()[0]:.1f})", file=sys.stderr, flush=True)
         into = results["results-peer.json" if name in PEER else "results.json"]
-        into += suite(a.runs)
+        busy = "" if a.quick else warn_if_busy()
+        rows = suite(a.runs or (PEER_RUNS if name in PEER else RUNS))
+        for row in rows:
+            row.note = "; ".join(filter(None, (row.note, busy)))
+        into += rows
         if not a.quick:
             save(into, Path(__file__).parent / ("results-peer.json" if name in PEER else "results.json"))
     print(table([row for rows in results.values() for row in rows]))

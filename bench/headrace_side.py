@@ -67,6 +67,10 @@ class HeadraceSide:
         """The process id of one service, ``broker-1`` for instance."""
         return next(p.pid for p in self.cluster.processes if p.name == name)
 
+    def brokers(self) -> list[int]:
+        """The process ids of all brokers."""
+        return [self.pid(f"broker-{number + 1}") for number in range(len(self.cluster.bootstrap_servers))]
+
     def seen_by(self, broker: int, topic: str) -> pb.MetadataResponse:
         """The cluster as this broker has it now.
 

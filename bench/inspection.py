@@ -8,11 +8,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import psutil
 import pyarrow as pa
 
 import headrace
 from bench.headrace_side import HeadraceSide
+from bench.machine import cpu_seconds
 from bench.rows import Row, compare
 from bench.sizes import sized
 from headrace_common.core.batch import Codec, RecordColumns, build_batch, decode_batch
@@ -76,21 +76,15 @@ def _inspection_us(codec: Codec, values: list[bytes]) -> float:
 def _broker_us(cluster: HeadraceSide, codec: Codec, values: list[bytes], batches: int) -> float:
     """With one producer that sends tables as fast as it can."""
     topic = cluster.topic(6)
-    broker = psutil.Process(cluster.pid("broker-1"))
     table = pa.table({"value": pa.array(values, pa.binary())})
     settings: dict[str, Any] = {"compression_type": codec.name.lower(), "batch_size": 2 * MIB}
     with headrace.Producer(cluster.bootstrap, **settings) as producer:
-        before = _cpu_seconds(broker)
+        before = cpu_seconds(cluster.brokers())
         for _ in range(batches):
             producer.send_table(topic, table)
         producer.flush(120)
-    return (_cpu_seconds(broker) - before) * 1e6 / (batches * _bytes(values) / MIB)
+    return (cpu_seconds(cluster.brokers()) - before) * 1e6 / (batches * _bytes(values) / MIB)
 
 
 def _bytes(values: list[bytes]) -> int:
     return sum(len(value) for value in values)
-
-
-def _cpu_seconds(process: psutil.Process) -> float:
-    used = process.cpu_times()
-    return used.user + used.system

@@ -64,7 +64,7 @@ class KafkaSide:
     """One broker or three; ``flush_each`` syncs every write, as flush ``group`` is to be compared with."""
 
     def __init__(self, folder: Path, brokers: int) -> None:
-        self.folder, self.brokers = folder, brokers
+        self.folder, self.count = folder, brokers
         self.ports = {number: free_port() for number in range(1, brokers + 1)}
         self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -124,6 +124,10 @@ class KafkaSide:
         for number in self.processes:
             self.end(number, signal.SIGKILL)
 
+    def brokers(self) -> list[int]:
+        """The process ids of all brokers."""
+        return [process.pid for process in self.processes.values()]
+
     def active_controller(self) -> int:
         """Who leads the quorum, as its state files say."""
         for number in self.ports:
@@ -148,8 +152,8 @@ class KafkaSide:
         deadline = time.monotonic() + timeout_seconds
         while time.monotonic() < deadline:
             leaders = self.leaders(topic).values()
-            if all(in_sync == self.brokers for _, in_sync in leaders):
-                if len({leader for leader, _ in leaders}) == self.brokers:
+            if all(in_sync == self.count for _, in_sync in leaders):
+                if len({leader for leader, _ in leaders}) == self.count:
                     return
                 admin.elect_leaders(ElectionType.PREFERRED).result(30)
             time.sleep(0.2)

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from functools import partial
 
 import grpc
-import psutil
 
 import headrace
 from bench import gaps
 from bench.headrace_side import HeadraceSide
+from bench.machine import cpu_seconds
 from bench.rows import Row, compare, interleaved
 from bench.sizes import sized
 
@@ -53,16 +53,9 @@ def produce(runs: int) -> list[Row]:
 def _write(cluster: HeadraceSide, replicas: int, mode: str, records: int) -> dict[str, float]:
     """One run of the client on a new topic, and what the brokers spent on a record meanwhile."""
     topic = cluster.topic(6, replicas)
-    brokers = [psutil.Process(cluster.pid(f"broker-{n + 1}")) for n in range(len(cluster.cluster.bootstrap_servers))]
-    before = sum(_cpu_seconds(broker) for broker in brokers)
+    before = cpu_seconds(cluster.brokers())
     result = cluster.client("produce", topic=topic, records=records, mode=mode)
-    used = sum(_cpu_seconds(broker) for broker in brokers) - before
-    return {**result, "broker_us": used / records * 1e6}
-
-
-def _cpu_seconds(process: psutil.Process) -> float:
-    used = process.cpu_times()
-    return used.user + used.system
+    return {**result, "broker_us": (cpu_seconds(cluster.brokers()) - before) / records * 1e6}
 
 
 def latency(runs: int) -> list[Row]:
@@ -85,7 +78,7 @@ def idle(runs: int) -> list[Row]:
     """CPU of each broker at rest when it follows 1,000 partitions and leads 500, beside the same brokers without."""
     followed = sized(1000, 60)
     with HeadraceSide.running(flush="os", brokers=3) as cluster:
-        brokers = [psutil.Process(cluster.pid(f"broker-{number}")) for number in (1, 2, 3)]
+        brokers = cluster.brokers()
         empty = [share for _ in range(runs) for share in _idle_percents(brokers)]
         topic = cluster.topic(followed * 3 // 2, REPLICAS)
         _write_each(cluster.bootstrap, topic, followed * 3 // 2)
@@ -98,12 +91,12 @@ def idle(runs: int) -> list[Row]:
     ]
 
 
-def _idle_percents(brokers: list[psutil.Process]) -> list[float]:
+def _idle_percents(brokers: list[int]) -> list[float]:
     """Percent of a core, per broker, over the same seconds."""
-    began, before = time.monotonic(), [_cpu_seconds(broker) for broker in brokers]
+    began, before = time.monotonic(), [cpu_seconds([broker]) for broker in brokers]
     time.sleep(IDLE_SECONDS)
     seconds = time.monotonic() - began
-    return [(_cpu_seconds(broker) - was) / seconds * 100 for broker, was in zip(brokers, before, strict=True)]
+    return [(cpu_seconds([broker]) - was) / seconds * 100 for broker, was in zip(brokers, before, strict=True)]
 
 
 def _write_each(bootstrap: str, topic: str, partitions: int) -> None:

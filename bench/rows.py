@@ -7,7 +7,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+LESS_IS_BETTER: Final = frozenset({"ms", "µs/record"})
 
 
 @dataclass(slots=True)
@@ -43,6 +45,17 @@ def compare(
     baseline = statistics.median(theirs) if theirs else None
     ratio = value / baseline if baseline else None
     return Row(name, value, unit, baseline, ratio, target, list(ours), list(theirs), note)
+
+
+def paired(name: str, unit: str, ours: Sequence[float], theirs: Sequence[float], *, target: str = "") -> Row:
+    """
+    A row of two sides that took turns. The ratio is the median of those of each pair: what else the machine did
+    meanwhile is in both of a pair. The note has the ratio to their best run, of whichever is better of the unit.
+    """
+    best = min(theirs) if unit in LESS_IS_BETTER else max(theirs)
+    row = compare(name, unit, ours, theirs, target=target, note=f"to their best {statistics.median(ours) / best:.2f}")
+    row.ratio = statistics.median(mine / other for mine, other in zip(ours, theirs, strict=True))
+    return row
 
 
 def interleaved(runs: int, *sides: Callable[[], Any]) -> list[list[Any]]:

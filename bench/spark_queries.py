@@ -12,9 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import headrace
+from bench.machine import cpu_seconds
 from bench.rows import Row, compare, interleaved
 from bench.sizes import sized
-from bench.spark_side import Bench, Broker, cpu_seconds
+from bench.spark_side import Bench, Broker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

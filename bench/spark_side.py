@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from bench.headrace_side import HeadraceSide
 from bench.kafka_side import CACHE, HERE, KafkaSide, PeerMissing
+from bench.machine import cpu_seconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,17 +71,6 @@ def session(folder: Path, jars: Sequence[Path]) -> Iterator[SparkSession]:
         yield spark
     finally:
         spark.stop()
-
-
-def cpu_seconds(pids: Sequence[int]) -> float:
-    """Of these processes and all that came from them, also of those that have ended."""
-    total = 0.0
-    for pid in pids:
-        root = psutil.Process(pid)
-        for process in (root, *root.children(recursive=True)):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                total += sum(process.cpu_times()[:4])
-    return total
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,45 +7,65 @@ import asyncio
 import itertools
 import random
 import time
+from collections import deque
 
 import headrace
 from bench.clients.clock import Clock, emit_latencies
 from bench.clients.values import random_values
 from headrace import aio
 
+HANDLES_KEPT = 50_000
+
 
 def produce(a: argparse.Namespace) -> None:
-    """``send`` per record, ``send_many`` of 1,000, or ``send_many`` of keyed records."""
+    """
+    ``send`` per record (``handles``: and look at what became of each), ``send_many`` of 1,000, or that of keyed
+    records; after ``--warm`` records that are not counted.
+    """
     values = random_values(a.size)
     with headrace.Producer(a.bootstrap, acks=a.acks, **settings(a)) as producer:
         producer.send(a.topic, values[0], key=b"first" if a.mode == "keyed" else None).result(30)
-        send = producer.send
-        last = None
-        with Clock() as clock:
-            if a.mode == "keyed":
-                last = keyed(producer, a)
-            elif a.mode == "many":
-                chunk = [values[i % len(values)] for i in range(1000)]
-                for _ in range(a.records // 1000):
-                    last = producer.send_many(a.topic, chunk)
-            else:
-                topic = a.topic
-                for value in itertools.islice(itertools.cycle(values), a.records):
-                    last = send(topic, value)
+        loop = {"keyed": keyed, "many": many, "handles": handles}.get(a.mode, one_by_one)
+        if a.warm:
+            loop(producer, a, values, a.warm)
             producer.flush(120)
-        assert last is not None
+        with Clock() as clock:
+            loop(producer, a, values, a.records)
+            producer.flush(120)
     clock.report(a.records, a.size)
 
 
-def keyed(producer: headrace.Producer, a: argparse.Namespace) -> headrace.Delivery | None:
+def one_by_one(producer: headrace.Producer, a: argparse.Namespace, values: list[bytes], records: int) -> None:
+    send, topic = producer.send, a.topic
+    for value in itertools.islice(itertools.cycle(values), records):
+        send(topic, value)
+
+
+def handles(producer: headrace.Producer, a: argparse.Namespace, values: list[bytes], records: int) -> None:
+    """Each handle is looked at, at the latest when 50,000 newer ones are there."""
+    send, topic = producer.send, a.topic
+    waiting: deque[headrace.Delivery] = deque()
+    for value in itertools.islice(itertools.cycle(values), records):
+        waiting.append(send(topic, value))
+        if len(waiting) > HANDLES_KEPT:
+            waiting.popleft().result(60)
+    producer.flush(120)
+    for delivery in waiting:
+        delivery.result(60)
+
+
+def many(producer: headrace.Producer, a: argparse.Namespace, values: list[bytes], records: int) -> None:
+    chunk = [values[i % len(values)] for i in range(1000)]
+    for _ in range(records // 1000):
+        producer.send_many(a.topic, chunk)
+
+
+def keyed(producer: headrace.Producer, a: argparse.Namespace, values: list[bytes], records: int) -> None:
     """Updates of ``--keys`` keys in a random order, by ``send_many`` of 1,000."""
-    values = random_values(a.size)
     chunk = [values[i % len(values)] for i in range(1000)]
     names = [b"%010d" % n for n in range(a.keys)]
-    last = None
-    for _ in range(a.records // 1000):
-        last = producer.send_many(a.topic, chunk, keys=random.choices(names, k=1000))
-    return last
+    for _ in range(records // 1000):
+        producer.send_many(a.topic, chunk, keys=random.choices(names, k=1000))
 
 
 def settings(a: argparse.Namespace) -> dict[str, object]:
@@ -142,6 +162,7 @@ def main() -> None:
     parser.add_argument("--topic", required=True)
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--size", type=int, default=100)
+    parser.add_argument("--warm", type=int, default=0)
     parser.add_argument("--mode", default="")
     parser.add_argument("--keys", type=int, default=100_000)
     parser.add_argument("--acks", default="all")

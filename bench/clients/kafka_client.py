@@ -51,39 +51,51 @@ def produce(a: argparse.Namespace) -> None:
         return
     producer = confluent_producer(a)
     acked(producer, a.topic, values[0])
+    loop = produce_batches if a.mode == "batch" else produce_each
+    if a.warm:
+        loop(producer, a, values, a.warm)
+    with Clock() as clock:
+        loop(producer, a, values, a.records)
+    clock.report(a.records, a.size)
+
+
+def produce_batches(producer, a: argparse.Namespace, values: list[bytes], records: int) -> None:
+    """``produce_batch`` of 1,000, all acknowledged."""
+    chunk = [{"value": values[i % len(values)]} for i in range(1000)]
+    sent = 0
+    while sent < records:
+        try:
+            sent += producer.produce_batch(a.topic, chunk[: records - sent])
+        except BufferError:
+            producer.poll(0.01)
+            continue
+        producer.poll(0)
+        if len(producer) > 90_000:
+            producer.poll(0.005)
+    left = producer.flush(120)
+    assert left == 0, f"{left} records were not acknowledged"
+
+
+def produce_each(producer, a: argparse.Namespace, values: list[bytes], records: int) -> None:
+    """``produce`` per record, with ``--mode callback`` told of each; all acknowledged."""
     counted = [0]
 
     def on_delivery(error: object, _message: object) -> None:
         counted[0] += error is None
 
-    with Clock() as clock:
-        if a.mode == "batch":
-            chunk = [{"value": values[i % len(values)]} for i in range(1000)]
-            sent = 0
-            while sent < a.records:
-                try:
-                    sent += producer.produce_batch(a.topic, chunk[: a.records - sent])
-                except BufferError:
-                    producer.poll(0.01)
-                    continue
-                producer.poll(0)
-                if len(producer) > 90_000:
-                    producer.poll(0.005)
-        else:
-            extra = {"on_delivery": on_delivery} if a.mode == "callback" else {}
-            for i, value in enumerate(itertools.islice(itertools.cycle(values), a.records)):
-                while True:
-                    try:
-                        producer.produce(a.topic, value, **extra)
-                        break
-                    except BufferError:
-                        producer.poll(0.01)
-                if not i & 1023:
-                    producer.poll(0)
-        left = producer.flush(120)
+    extra = {"on_delivery": on_delivery} if a.mode == "callback" else {}
+    for i, value in enumerate(itertools.islice(itertools.cycle(values), records)):
+        while True:
+            try:
+                producer.produce(a.topic, value, **extra)
+                break
+            except BufferError:
+                producer.poll(0.01)
+        if not i & 1023:
+            producer.poll(0)
+    left = producer.flush(120)
     assert left == 0, f"{left} records were not acknowledged"
-    assert a.mode != "callback" or counted[0] == a.records
-    clock.report(a.records, a.size)
+    assert a.mode != "callback" or counted[0] == records
 
 
 async def produce_aiokafka(a: argparse.Namespace, values: list[bytes]) -> None:
@@ -220,6 +232,7 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=1)
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--size", type=int, default=100)
+    parser.add_argument("--warm", type=int, default=0)
     parser.add_argument("--mode", default="")
     parser.add_argument("--acks", default="all")
     parser.add_argument("--tuned", action="store_true")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from bench import spark
-from bench.rows import Row, save, summary
+from bench.rows import Row, paired, save, summary
 from bench.spark_side import Bench
 
 
@@ -17,6 +17,13 @@ def test_figures_that_were_not_measured_now_stay_in_the_file(tmp_path: Path) -> 
     save([Row("read", 3.0, "rec/s")], results)
 
     assert {row["name"]: row["value"] for row in json.loads(results.read_text())} == {"write": 2.0, "read": 3.0}
+
+
+def test_sides_that_took_turns_are_compared_pair_by_pair_and_with_the_others_best_run() -> None:
+    row = paired("write", "records/s", [10.0, 40.0, 20.0], [10.0, 20.0, 40.0])
+    assert (row.value, row.baseline, row.ratio, row.note) == (20.0, 20.0, 1.0, "to their best 0.50")
+
+    assert paired("ack", "ms", [1.0, 2.0, 3.0], [1.0, 0.5, 2.0]).note == "to their best 4.00"
 
 
 def test_the_summary_is_one_line_of_json() -> None:
