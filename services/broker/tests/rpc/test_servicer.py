@@ -145,7 +145,7 @@ async def test_errors_travel_beside_successes_with_a_text_and_who_leads(broker: 
     message.partitions.add(topic_id=b"u" * 16, partition=0, batch=batch_of(1))
     message.partitions.add(topic_id=b"short", partition=0, batch=batch_of(1))
     message.partitions.add(topic_id=TOPIC, partition=2, batch=batch_of(1), leader_epoch=0)
-    message.partitions.add(topic_id=TOPIC, partition=0, batch=batch_of(1))
+    message.partitions.add(topic_id=TOPIC, partition=1, batch=batch_of(1))
     answer = await ask(broker.stub.Produce(), message)
     assert [one.error for one in answer.partitions] == [
         ErrorCode.NONE,
@@ -154,7 +154,7 @@ async def test_errors_travel_beside_successes_with_a_text_and_who_leads(broker: 
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.INVALID_REQUEST,
+        ErrorCode.OPERATION_NOT_ATTEMPTED,
     ]
     assert all(one.message for one in answer.partitions[1:])
     assert all(one.base_offset == -1 for one in answer.partitions[1:])
