@@ -115,13 +115,20 @@ class ProducerEngine:
     # --- notes from other threads, with the intake's token held -----------------------------------------------
 
     def _opened(self, chunk: Chunk) -> None:
-        loop = self._loop
-        assert loop is not None, "chunks are opened after the start"
-        loop.call_soon_threadsafe(self._linger, chunk)
+        assert self._loop is not None, "chunks are opened after the start"
+        self._call_soon(self._linger, chunk)
 
     def _call(self) -> None:
         if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._wake_up.set)
+            self._call_soon(self._wake_up.set)
+
+    def _call_soon(self, call: Callable[..., object], *args: Any) -> None:
+        """Have the loop call it; another thread has to wake the loop for that, which costs it two system calls."""
+        assert self._loop is not None, "started"
+        if threading.get_ident() == self.intake.home.thread:
+            self._loop.call_soon(call, *args)
+        else:
+            self._loop.call_soon_threadsafe(call, *args)
 
     def _linger(self, chunk: Chunk) -> None:
         if self._settings.linger_ms > 0:
