@@ -10,8 +10,9 @@ happens inside brokers and coordinators; whatever does not hold is told, and end
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from headrace_broker.core.rows import COMMITS_BIT, TRANSACTIONAL_BIT, IndexRow
 from headrace_common.core.ids import PartitionId
@@ -93,6 +94,21 @@ class Asked:
     """Of a read: keys of positions that were pending, and whose they were."""
     ended: bool = False
     """Of an enrolment: its transaction had a verdict."""
+
+
+def _is_overtaken(told: TransactionDescription, states: Sequence[tuple[int, TxnState, Producer]]) -> bool:
+    """
+    Whether others have taken over from ``told`` before it was in the log.
+
+    Of all that take over while an append is under way only the last one's record is in the next.
+    """
+    id, epoch = told.producer
+    return told.state is TxnState.EMPTY and any(
+        state is TxnState.EMPTY
+        and last.producer_id == id
+        and (before[2].epoch if before[2].producer_id == id else -1) < epoch < last.epoch
+        for before, (_, state, last) in pairwise(states)
+    )
 
 
 class Truth:
@@ -385,7 +401,8 @@ class Truth:
         states = self.states[told.transactional_id]
         before = [one for one in states if one[0] <= asked.moment][-1:]
         since = [*before, *(one for one in states if one[0] > asked.moment)]
-        if since and not any((told.state, told.producer) == (state, producer) for _, state, producer in since):
+        known = any((told.state, told.producer) == (state, producer) for _, state, producer in since)
+        if since and not known and not _is_overtaken(told, since):
             text = f"{told.transactional_id} is told to be {told.state.name} {tuple(told.producer)}; it is {since}"
             self.wrong("stale-answer", text)
 

@@ -14,18 +14,29 @@ import grpc
 import grpc.aio
 
 from headrace.errors import ErrorCode, error_for
-from headrace_common.rpc.status import abort_with
+from headrace_common.rpc.status import abort_with, detail_of
 from headrace_lab.loop import Node
 from headrace_lab.server import LabContext
 from headrace_proto.v1 import broker_pb2 as pb
+from headrace_proto.v1 import transaction_pb2
 
 NAMES: Final = {
     "TxnOffsetCommit": "commit_offsets_in_txn",
     "AddPartitionsToTxn": "enrol",
+    "End": "end_txn",
+    "Mark": "write_txn_markers",
     "InitTransactionalId": "init_transactional_id",
 }
 """APIs that clients call by another name than the service."""
-STREAMS: Final = ("produce", "fetch")
+STREAMS: Final = ("produce", "fetch", "enrol", "end_txn", "write_txn_markers")
+"""APIs that go over streams, once all nodes know them."""
+
+
+ANSWERS: Final[dict[Any, Any]] = {
+    transaction_pb2.EnrolRequest: transaction_pb2.EnrolResponse,
+    transaction_pb2.EndRequest: transaction_pb2.EndResponse,
+    transaction_pb2.MarkRequest: transaction_pb2.MarkResponse,
+}
 
 
 class Does(Enum):
@@ -185,7 +196,7 @@ class _Disturbed:
                 case Does.SILENCE:
                     continue
                 case Does.ERROR:
-                    rest = _without(request, fault.partition)
+                    rest = None if hasattr(request, "ask") else _without(request, fault.partition)
                     if rest is None:
                         await self._context.write(_refused(request, fault))
                         continue
@@ -208,7 +219,12 @@ class _Disturbed:
                 task = asyncio.get_running_loop().create_task(self._write_later(fault, answer))
                 self._held.add(task)
             case Does.ERROR:
-                _spoil(answer, fault)
+                if hasattr(answer, "answer"):
+                    answer = type(answer)(
+                        correlation_id=answer.correlation_id, error=detail_of(error_for(fault.code, "injected"))
+                    )
+                else:
+                    _spoil(answer, fault)
                 await self._context.write(answer)
 
     async def _write_later(self, fault: Fault, answer: Any) -> None:
@@ -232,6 +248,9 @@ def _without(request: Any, partition: int | None) -> Any:
 
 
 def _refused(request: Any, fault: Fault) -> Any:
+    if hasattr(request, "ask"):
+        detail = detail_of(error_for(fault.code, "injected"))
+        return ANSWERS[type(request)](correlation_id=request.correlation_id, error=detail)
     answer = pb.ProduceResponse() if isinstance(request, pb.ProduceRequest) else pb.FetchResponse()
     answer.correlation_id = request.correlation_id
     for entry in request.partitions:

@@ -39,6 +39,7 @@ from headrace_broker.rpc.leaving import serve_leave_requests
 from headrace_broker.rpc.servicer import BrokerServicer
 from headrace_common.adapters.controller_client import ControllerClient, Registration
 from headrace_common.adapters.controller_heartbeat import HeartbeatThread, MakeHeartbeats
+from headrace_common.core.features import TRANSACTION_STREAMS
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import Node, NodeKey, Role
 from headrace_common.runtime.clock import Clock, SystemClock
@@ -102,7 +103,7 @@ async def run(
         client = await stack.enter_async_context(_connect(config, clock, tasks, beats))
         identity = storage.directory.identity
         who = Who(NodeId(config.node_id), new_incarnation(), "" if identity is None else identity.cluster_id)
-        transactions = GrpcTransactions(client.security)
+        transactions = GrpcTransactions(tasks, client.security, lambda: client.image.has(TRANSACTION_STREAMS))
         stack.push_async_callback(transactions.close)
         broker = Broker(
             who,

@@ -27,7 +27,9 @@ from headrace_common.core.errors import ErrorCode, HeadraceError, NetworkFailed,
 from headrace_common.core.ids import Endpoint, PartitionId
 from headrace_common.rpc.channels import open_channel
 from headrace_common.rpc.status import error_from_rpc
+from headrace_common.runtime.answering import answer_stream
 from headrace_common.runtime.service import GrpcService, ServerConfig
+from headrace_common.runtime.tasks import TaskRunner
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import transaction_pb2 as txn
 from headrace_proto.v1 import transaction_pb2_grpc
@@ -49,9 +51,19 @@ class Coordinator(transaction_pb2_grpc.TransactionCoordinatorServicer):
     short: bool = False
     silent: bool = False
 
+    calls: int = 0
+    """Those that were no stream."""
+
     async def AddPartitionsToTxn(
         self, request: txn.AddPartitionsToTxnRequest, context: Any
     ) -> txn.AddPartitionsToTxnResponse:
+        self.calls += 1
+        return await self._enrol(request)
+
+    def Enrol(self, requests: Any, context: Any) -> Any:
+        return answer_stream(context, asyncio.Event(), self._enrol, txn.EnrolResponse)
+
+    async def _enrol(self, request: txn.AddPartitionsToTxnRequest) -> txn.AddPartitionsToTxnResponse:
         if self.silent:
             await asyncio.Event().wait()
         if self.failures:
@@ -70,19 +82,29 @@ async def coordinating(coordinator: Coordinator) -> AsyncIterator[Endpoint]:
 
 
 @asynccontextmanager
+async def asking(*, streams: bool = True) -> AsyncIterator[GrpcTransactions]:
+    """The way to coordinators; by calls alone until all of them know streams."""
+    async with TaskRunner() as tasks:
+        transactions = GrpcTransactions(tasks, streams=lambda: streams)
+        yield transactions
+        await transactions.close()
+    assert tasks.failure is None
+
+
+@asynccontextmanager
 async def serving(directory: Path, coordinator: Endpoint, leader_epoch: int = 1) -> AsyncIterator[BrokerAsyncStub]:
     data = DataDirectory.open(directory)
-    store, cluster, transactions = RocksDbLogs.open(data), FakeCluster(), GrpcTransactions()
+    store, cluster = RocksDbLogs.open(data), FakeCluster()
     settings = EngineSettings(flush=Flush.GROUP)
     try:
-        async with running_broker(store, cluster, settings=settings, transactions=transactions) as (broker, server):
+        async with asking() as ways, running_broker(store, cluster, settings=settings, transactions=ways) as found:
+            broker, server = found
             image = image_of({"t": 2}, endpoint=server.endpoint, leader_epoch=leader_epoch)
             cluster.show(with_coordinator(image, coordinator))
             await broker.follower.changed.wait()
             async with open_channel(str(server.endpoint)) as channel:
                 yield BrokerStub(channel)
     finally:
-        await transactions.close()
         await store.close(None)
         data.close()
 
@@ -138,6 +160,11 @@ async def test_a_transaction_from_its_first_batch_to_its_readers(tmp_path: Path)
         [got] = (await ask(stub.Fetch(), fetch())).partitions
         assert [(one.producer_id, one.first_offset, one.last_offset) for one in got.aborted] == [(7, 0, 2)]
         assert (len(got.batches), got.last_stable_offset) == (2, 3)
+        again = txn.TxnMarker(producer_id=7, producer_epoch=1, partitions=[txn.TxnPartition(topic_id=TOPIC)])
+        marked = await ask(
+            stub.Mark(), txn.MarkRequest(correlation_id=4, ask=txn.WriteTxnMarkersRequest(markers=[again]))
+        )
+        assert (marked.correlation_id, marked.answer.markers[0].partitions[0].error) == (4, 0), "over a stream"
         assert read_marker(got.batches[1], read_header(got.batches[1])) == Marker(7, 1, False)
         [raw] = (await ask(stub.Fetch(), fetch(isolation=pb.READ_UNCOMMITTED))).partitions
         assert (len(raw.batches), len(raw.aborted), raw.last_stable_offset) == (2, 0, 3)
@@ -213,46 +240,45 @@ async def test_wrong_requests_are_refused_as_a_whole(tmp_path: Path) -> None:
             assert error_from_rpc(caught.value).code is ErrorCode.INVALID_REQUEST
 
 
+@pytest.mark.parametrize("streams", [True, False])
 class TestTheWayToCoordinators:
     one = Enrolment("id", 7, 3, (PartitionId(TOPIC, 0), PartitionId(TOPIC, 5)))
 
-    async def test_answers_come_in_the_order_of_the_questions(self) -> None:
+    async def test_answers_come_in_the_order_of_the_questions(self, streams: bool) -> None:
         coordinator = Coordinator(answers=[txn.TxnPartitionsResult(), txn.TxnPartitionsResult(error=90, message="x")])
-        transactions = GrpcTransactions()
-        async with coordinating(coordinator) as at:
+        async with coordinating(coordinator) as at, asking(streams=streams) as transactions:
             fine, fenced = await transactions.enrol(at, [self.one, self.one], 5_000)
             assert fine is None
             assert isinstance(fenced, ProducerFenced)
             assert [one.partition for one in coordinator.asked[0].partitions] == [0, 5]
             await transactions.keep({Endpoint("127.0.0.1", 1)})
             assert await transactions.enrol(at, [self.one], 5_000) == [None], "it is opened anew"
+            coordinator.failures = [NotCoordinator("moved")]
+            with pytest.raises(NotCoordinator, match="moved"):
+                await transactions.enrol(at, [self.one], 5_000)
             coordinator.short = True
             with pytest.raises(NetworkFailed):
                 await transactions.enrol(at, [self.one], 5_000)
-            await transactions.close()
+            assert coordinator.calls == (0 if streams else 4)
 
-    async def test_a_connection_that_is_closed_under_a_call(self) -> None:
-        transactions = GrpcTransactions()
-        async with coordinating(Coordinator(silent=True)) as at:
+    async def test_a_connection_that_is_closed_under_a_call(self, streams: bool) -> None:
+        async with coordinating(Coordinator(silent=True)) as at, asking(streams=streams) as transactions:
             call = asyncio.create_task(transactions.enrol(at, [self.one], 20_000))
             await asyncio.sleep(0.1)
             await transactions.keep(())
             with pytest.raises(NetworkFailed):
                 await asyncio.wait_for(call, 5)
 
-    async def test_a_call_that_is_given_up(self) -> None:
-        transactions = GrpcTransactions()
-        async with coordinating(Coordinator(silent=True)) as at:
+    async def test_a_call_that_is_given_up(self, streams: bool) -> None:
+        async with coordinating(Coordinator(silent=True)) as at, asking(streams=streams) as transactions:
             call = asyncio.create_task(transactions.enrol(at, [self.one], 20_000))
             await asyncio.sleep(0.05)
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call
-            await transactions.close()
 
-    async def test_nobody_is_there(self) -> None:
-        transactions = GrpcTransactions()
-        with pytest.raises(HeadraceError) as caught:
-            await transactions.enrol(Endpoint("127.0.0.1", 1), [self.one], 300)
-        assert caught.value.retriable
-        await transactions.close()
+    async def test_nobody_is_there(self, streams: bool) -> None:
+        async with asking(streams=streams) as transactions:
+            with pytest.raises(HeadraceError) as caught:
+                await transactions.enrol(Endpoint("127.0.0.1", 1), [self.one], 300)
+            assert caught.value.retriable

@@ -94,8 +94,11 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event, beats: MakeHeartbe
         engines = _engines(config, client, connections, OtelMeasures(metrics.meter), clock, tasks)
         draining = asyncio.Event()
         servicers: list[Servicer] = [  # their answers name no addresses, so all listeners have the same
-            (add_CoordinatorServicer_to_server, CoordinatorServicer(engines.groups, draining)),
-            (add_TransactionCoordinatorServicer_to_server, TransactionServicer(engines.transactions)),
+            (add_CoordinatorServicer_to_server, CoordinatorServicer(engines.groups, draining, client.gate)),
+            (
+                add_TransactionCoordinatorServicer_to_server,
+                TransactionServicer(engines.transactions, draining, client.gate),
+            ),
         ]
         server = await stack.enter_async_context(
             Listeners.open(
@@ -166,7 +169,7 @@ def _engines(
         partitions_max=config.group_lag_partitions_max,
     )
     spares = SpareProducerIds(BrokerProducerIds(cluster, connections), clock)
-    markers = NearMarkers(GrpcMarkers(connections), cluster, groups.who.node_id, groups)
+    markers = NearMarkers(GrpcMarkers(cluster, connections), cluster, groups.who.node_id, groups)
     driver = MarkerDriver(markers, cluster, cluster, clock, tasks)
     transactions = enrolments.own = Transactions(
         NodeId(config.node_id),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from libs.common.tests.kit.silent_node import SilentNode
 from services.coordinator.tests.kit.ports import MemoryCluster
 
 from headrace_common.core.errors import NetworkFailed
+from headrace_common.core.features import TRANSACTION_STREAMS
 from headrace_common.core.ids import Endpoint, PartitionId, TopicId
 from headrace_common.core.image import Role, ShardKind
 from headrace_common.runtime.tasks import TaskRunner
@@ -25,16 +27,22 @@ from headrace_proto.v1 import broker_pb2 as pb
 T = PartitionId(TopicId(b"t" * 16), 0)
 
 
-async def enrol(connections: BrokerConnections, at: Endpoint) -> None:
+LEVELS = (TRANSACTION_STREAMS.level - 1, TRANSACTION_STREAMS.level)
+
+
+async def enrol(connections: BrokerConnections, at: Endpoint, level: int) -> None:
     cluster = MemoryCluster(shards=1)
+    cluster.rise(level)
     cluster.join(1, at)
     for kind in ShardKind:
         cluster.give(1, 0, kind=kind)
     await GrpcEnrolments(cluster, connections).enrol("tid", 1, 0, 0)
 
 
-async def mark(connections: BrokerConnections, at: Endpoint, role: Role) -> None:
-    await GrpcMarkers(connections).write(Destination(role, at), [(Marker(1, 0, True), [T])])
+async def mark(connections: BrokerConnections, at: Endpoint, role: Role, level: int) -> None:
+    cluster = MemoryCluster(shards=1)
+    cluster.rise(level)
+    await GrpcMarkers(cluster, connections).write(Destination(role, at), [(Marker(1, 0, True), [T])])
 
 
 CALLS: dict[str, Callable[[BrokerConnections, Endpoint], Awaitable[Any]]] = {
@@ -42,10 +50,11 @@ CALLS: dict[str, Callable[[BrokerConnections, Endpoint], Awaitable[Any]]] = {
     "fetch": lambda c, at: c.fetch(at, pb.FetchRequest(max_wait_ms=60_000)),
     "list_offsets": lambda c, at: c.list_offsets(at, pb.ListOffsetsRequest()),
     "init_producer_id": lambda c, at: c.init_producer_id(at),
-    "enrol": enrol,
-    "mark_brokers": lambda c, at: mark(c, at, Role.BROKER),
-    "mark_coordinators": lambda c, at: mark(c, at, Role.COORDINATOR),
 }
+for _level in LEVELS:
+    CALLS[f"enrol_{_level}"] = partial(enrol, level=_level)
+    CALLS[f"mark_brokers_{_level}"] = partial(mark, role=Role.BROKER, level=_level)
+    CALLS[f"mark_coordinators_{_level}"] = partial(mark, role=Role.COORDINATOR, level=_level)
 
 
 @pytest.fixture

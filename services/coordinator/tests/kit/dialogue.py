@@ -25,6 +25,7 @@ from services.coordinator.tests.kit.shard_logs import MemoryShardLogs
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import ShardKind
 from headrace_common.rpc.channels import open_channel
+from headrace_common.rpc.node_gate import NodeGate
 from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.service import GrpcService, ServerConfig
 from headrace_common.runtime.tasks import TaskRunner
@@ -146,11 +147,11 @@ async def running_engine(
 async def serving(running: Running) -> AsyncIterator[Running]:
     """The same, over gRPC on a free port of the loopback."""
     draining = asyncio.Event()
-    servicer = CoordinatorServicer(running.coordinator, draining)
+    servicer = CoordinatorServicer(running.coordinator, draining, NodeGate())
     config = ServerConfig(drain_ms_max=500)
     servicers: list[tuple[Any, Any]] = [
         (add_CoordinatorServicer_to_server, servicer),
-        (add_TransactionCoordinatorServicer_to_server, TransactionServicer(running.transactions)),
+        (add_TransactionCoordinatorServicer_to_server, TransactionServicer(running.transactions, draining, NodeGate())),
     ]
     async with GrpcService.open(config, servicers) as server:
         running.endpoint = server.endpoint

@@ -98,6 +98,11 @@ class MemoryCluster:
         self.show(partitions={**self._image.partitions, id: led})
         return id
 
+    def rise(self, level: int) -> None:
+        """All nodes know this feature level."""
+        self._image = replace(self._image, feature_level=level)
+        self.show()
+
     def join(self, coordinator: int, at: Endpoint | None = None) -> None:
         """A coordinator is registered, so that others find it by its shards."""
         key = NodeKey(Role.COORDINATOR, NodeId(coordinator))

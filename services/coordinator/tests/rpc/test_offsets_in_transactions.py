@@ -141,6 +141,10 @@ async def test_an_operator_ends_what_hangs(groups: Any, transactions: Any, runni
         [E.INVALID_PRODUCER_EPOCH, E.NOT_COORDINATOR, E.UNKNOWN_TOPIC_ID],
         [0, E.NOT_COORDINATOR, E.UNKNOWN_TOPIC_ID],
     ]
+    stream = groups.Mark()
+    await stream.write(txn_pb.MarkRequest(correlation_id=3, ask=request))
+    again = await asyncio.wait_for(stream.read(), 20)
+    assert (again.correlation_id, again.answer.markers[1]) == (3, answer.markers[1]), "over a stream"
     assert await fetch(groups) == [(1, 0, -1, "")]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -89,6 +90,29 @@ async def test_begin_enrol_end(running: Running, stub: Any) -> None:
     assert [(one.error, bool(one.message)) for one in refused.transactions] == [
         (ErrorCode.INVALID_PRODUCER_EPOCH, True)
     ]
+
+
+async def test_enrol_and_end_over_streams(running: Running, stub: Any) -> None:
+    producer = await answered(stub.InitTransactionalId(init()))
+    enrolling, ending = stub.Enrol(), stub.End()
+    enrolled = await said(enrolling, pb.EnrolRequest(correlation_id=5, ask=enrolment("x", producer)))
+    assert (enrolled.correlation_id, [one.error for one in enrolled.answer.transactions]) == (5, [0])
+    ended = await said(ending, pb.EndRequest(correlation_id=7, ask=end("x", producer)))
+    assert (ended.correlation_id, ended.answer.producer_epoch) == (7, 1)
+    await running.brokers.markers.until_written(1)
+    again = await said(ending, pb.EndRequest(correlation_id=8, ask=end("x", producer)))
+    assert again.answer == ended.answer
+    assert (await answered(stub.EndTxn(end("x", producer)))) == ended.answer, "and by a call"
+    refused = await said(ending, pb.EndRequest(correlation_id=9, ask=end("x", producer, commit=False)))
+    assert (refused.correlation_id, refused.error.code) == (9, ErrorCode.INVALID_TXN_STATE)
+    wrong = await said(enrolling, pb.EnrolRequest(correlation_id=10))
+    assert (wrong.correlation_id, wrong.error.code) == (10, ErrorCode.INVALID_REQUEST)
+
+
+async def said(call: Any, request: Any) -> Any:
+    """What is answered on a stream."""
+    await call.write(request)
+    return await asyncio.wait_for(call.read(), 20)
 
 
 async def test_prepare_decide_and_ask_again(stub: Any) -> None:

@@ -44,7 +44,13 @@ REPEATED_PARTITIONS: Final = Feature(
     "producers put several batches of one partition into one request, so that busy ones need fewer requests",
 )
 
-FEATURES: Final = (OWNER_TIMES, NODE_TOKEN, REPEATED_PARTITIONS)
+TRANSACTION_STREAMS: Final = Feature(
+    4,
+    "transaction-streams",
+    "enrolments, ends and markers of transactions go over streams that stay open, instead of a call for each",
+)
+
+FEATURES: Final = (OWNER_TIMES, NODE_TOKEN, REPEATED_PARTITIONS, TRANSACTION_STREAMS)
 """All of them, by level. A level is never changed once a version with it was released: what comes later gets the
 next one."""
 

@@ -36,6 +36,7 @@ _CONFIGS: Final = {"resources": _FEW}
 _CONFIG_CHANGES: Final = {"resources": _FEW, "resources.changes": _PARTITIONS}
 _REASSIGNMENTS: Final = {"reassignments": _MANY, "reassignments.replicas": _ALL}
 _MARKERS: Final = {"markers": _MANY, "markers.partitions": _PARTITIONS}
+_MARKERS_ASKED: Final = {f"ask.{path}": most for path, most in _MARKERS.items()}
 _BY_TOPIC: Final = {"partitions": _MANY, "partitions.partitions": _PARTITIONS}
 _PARTITION_LIST: Final = {"partitions": _MANY}
 _LISTED_TRANSACTIONS: Final = {"states": _STATES, "producer_ids": _MANY}
@@ -73,6 +74,7 @@ LIMITS: Final[Mapping[str, Mapping[str, int]]] = {
     "Broker/LogEnds": _PARTITION_LIST,
     "Broker/FindCoordinator": {"keys": _FEW},
     "Broker/WriteTxnMarkers": _MARKERS,
+    "Broker/Mark": _MARKERS_ASKED,
     "Broker/DescribeProducers": _PARTITION_LIST,
     "Broker/Inventory": {"topic_ids": _MANY},
     "Controller/RegisterNode": {"damaged": _ALL},
@@ -102,12 +104,14 @@ LIMITS: Final[Mapping[str, Mapping[str, int]]] = {
     "Coordinator/CommitOffsets": {"offsets": _MANY},
     "Coordinator/TxnOffsetCommit": {"offsets": _MANY},
     "Coordinator/WriteTxnMarkers": _MARKERS,
+    "Coordinator/Mark": _MARKERS_ASKED,
     "Coordinator/FetchOffsets": _BY_TOPIC,
     "Coordinator/ListGroups": {"states": _STATES},
     "Coordinator/DescribeGroups": {"group_ids": _FEW},
     "Coordinator/DeleteGroups": {"group_ids": _FEW},
     "Coordinator/DeleteOffsets": _BY_TOPIC,
     "TransactionCoordinator/AddPartitionsToTxn": {"transactions": _FEW, "transactions.partitions": _ALL},
+    "TransactionCoordinator/Enrol": {"ask.transactions": _FEW, "ask.transactions.partitions": _ALL},
     "TransactionCoordinator/CommitUnit": {"tokens": _MANY},
     "TransactionCoordinator/ListTransactions": _LISTED_TRANSACTIONS,
     "TransactionCoordinator/DescribeTransactions": {"transactional_ids": _FEW},

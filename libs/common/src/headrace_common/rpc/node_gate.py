@@ -143,6 +143,21 @@ class NodeGate(grpc.aio.ServerInterceptor):
         if self.closed and caller != claimed and (caller is None or caller.role not in besides):
             raise foreign(caller, claimed)
 
+    def holding(self, operation: str, context: grpc.aio.ServicerContext[Any, Any]) -> Callable[[], None]:
+        """
+        For a stream of ``operation`` that lasts: called for each of its requests, it raises
+        ``ClusterAuthorizationFailed`` once only nodes may ask and this caller has not shown to be one of them.
+        """
+        caller, allowed = self.caller(context), WHO_MAY_CALL[operation]
+        assert allowed is not None, f"{operation} is for nodes"
+        error = refusal(operation, allowed, caller)
+
+        def hold() -> None:
+            if error is not None and self.closed:
+                raise error
+
+        return hold
+
     def _caller(self, metadata: Any) -> NodeKey | None:
         if self._tokens is None:
             return None

@@ -91,6 +91,11 @@ class BrokerStub:
                 request_serializer=headrace__proto_dot_v1_dot_transaction__pb2.WriteTxnMarkersRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_transaction__pb2.WriteTxnMarkersResponse.FromString,
                 _registered_method=True)
+        self.Mark = channel.stream_stream(
+                '/headrace.v1.Broker/Mark',
+                request_serializer=headrace__proto_dot_v1_dot_transaction__pb2.MarkRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_transaction__pb2.MarkResponse.FromString,
+                _registered_method=True)
         self.DescribeProducers = channel.unary_unary(
                 '/headrace.v1.Broker/DescribeProducers',
                 request_serializer=headrace__proto_dot_v1_dot_broker__pb2.DescribeProducersRequest.SerializeToString,
@@ -195,6 +200,13 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Mark(self, request_iterator, context):
+        """WriteTxnMarkers over a stream, by the rules of TransactionCoordinator.Enrol.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DescribeProducers(self, request, context):
         """Producers that partitions of this broker know, with their open transactions.
         """
@@ -274,6 +286,11 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.WriteTxnMarkers,
                     request_deserializer=headrace__proto_dot_v1_dot_transaction__pb2.WriteTxnMarkersRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_transaction__pb2.WriteTxnMarkersResponse.SerializeToString,
+            ),
+            'Mark': grpc.stream_stream_rpc_method_handler(
+                    servicer.Mark,
+                    request_deserializer=headrace__proto_dot_v1_dot_transaction__pb2.MarkRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_transaction__pb2.MarkResponse.SerializeToString,
             ),
             'DescribeProducers': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeProducers,
@@ -589,6 +606,33 @@ class Broker:
             '/headrace.v1.Broker/WriteTxnMarkers',
             headrace__proto_dot_v1_dot_transaction__pb2.WriteTxnMarkersRequest.SerializeToString,
             headrace__proto_dot_v1_dot_transaction__pb2.WriteTxnMarkersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Mark(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/headrace.v1.Broker/Mark',
+            headrace__proto_dot_v1_dot_transaction__pb2.MarkRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_transaction__pb2.MarkResponse.FromString,
             options,
             channel_credentials,
             insecure,

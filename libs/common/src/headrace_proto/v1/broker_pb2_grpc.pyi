@@ -66,6 +66,8 @@ class BrokerStub:
     """Write the ends of transactions into partitions that this broker leads. Sent by transaction coordinators, and by
     operators to end a transaction that no coordinator knows. Answered when each marker is committed or refused.
     """
+    Mark: _grpc.StreamStreamMultiCallable[_transaction_pb2.MarkRequest, _transaction_pb2.MarkResponse]
+    """WriteTxnMarkers over a stream, by the rules of TransactionCoordinator.Enrol."""
     DescribeProducers: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DescribeProducersRequest, _broker_pb2.DescribeProducersResponse]
     """Producers that partitions of this broker know, with their open transactions."""
     Inventory: _grpc.UnaryStreamMultiCallable[_broker_pb2.InventoryRequest, _broker_pb2.InventoryResponse]
@@ -112,6 +114,8 @@ class BrokerAsyncStub(BrokerStub):
     """Write the ends of transactions into partitions that this broker leads. Sent by transaction coordinators, and by
     operators to end a transaction that no coordinator knows. Answered when each marker is committed or refused.
     """
+    Mark: _aio.StreamStreamMultiCallable[_transaction_pb2.MarkRequest, _transaction_pb2.MarkResponse]  # type: ignore[assignment]
+    """WriteTxnMarkers over a stream, by the rules of TransactionCoordinator.Enrol."""
     DescribeProducers: _aio.UnaryUnaryMultiCallable[_broker_pb2.DescribeProducersRequest, _broker_pb2.DescribeProducersResponse]  # type: ignore[assignment]
     """Producers that partitions of this broker know, with their open transactions."""
     Inventory: _aio.UnaryStreamMultiCallable[_broker_pb2.InventoryRequest, _broker_pb2.InventoryResponse]  # type: ignore[assignment]
@@ -221,6 +225,14 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         """Write the ends of transactions into partitions that this broker leads. Sent by transaction coordinators, and by
         operators to end a transaction that no coordinator knows. Answered when each marker is committed or refused.
         """
+
+    @_abc_1.abstractmethod
+    def Mark(
+        self,
+        request_iterator: _MaybeAsyncIterator[_transaction_pb2.MarkRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_transaction_pb2.MarkResponse], _abc.AsyncIterator[_transaction_pb2.MarkResponse]]:
+        """WriteTxnMarkers over a stream, by the rules of TransactionCoordinator.Enrol."""
 
     @_abc_1.abstractmethod
     def DescribeProducers(

@@ -58,6 +58,11 @@ class CoordinatorStub:
                 request_serializer=headrace__proto_dot_v1_dot_transaction__pb2.WriteTxnMarkersRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_transaction__pb2.WriteTxnMarkersResponse.FromString,
                 _registered_method=True)
+        self.Mark = channel.stream_stream(
+                '/headrace.v1.Coordinator/Mark',
+                request_serializer=headrace__proto_dot_v1_dot_transaction__pb2.MarkRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_transaction__pb2.MarkResponse.FromString,
+                _registered_method=True)
         self.FetchOffsets = channel.unary_unary(
                 '/headrace.v1.Coordinator/FetchOffsets',
                 request_serializer=headrace__proto_dot_v1_dot_coordinator__pb2.FetchOffsetsRequest.SerializeToString,
@@ -129,6 +134,13 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Mark(self, request_iterator, context):
+        """WriteTxnMarkers over a stream, by the rules of TransactionCoordinator.Enrol.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def FetchOffsets(self, request, context):
         """Committed positions.
         """
@@ -192,6 +204,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.WriteTxnMarkers,
                     request_deserializer=headrace__proto_dot_v1_dot_transaction__pb2.WriteTxnMarkersRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_transaction__pb2.WriteTxnMarkersResponse.SerializeToString,
+            ),
+            'Mark': grpc.stream_stream_rpc_method_handler(
+                    servicer.Mark,
+                    request_deserializer=headrace__proto_dot_v1_dot_transaction__pb2.MarkRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_transaction__pb2.MarkResponse.SerializeToString,
             ),
             'FetchOffsets': grpc.unary_unary_rpc_method_handler(
                     servicer.FetchOffsets,
@@ -335,6 +352,33 @@ class Coordinator:
             '/headrace.v1.Coordinator/WriteTxnMarkers',
             headrace__proto_dot_v1_dot_transaction__pb2.WriteTxnMarkersRequest.SerializeToString,
             headrace__proto_dot_v1_dot_transaction__pb2.WriteTxnMarkersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Mark(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/headrace.v1.Coordinator/Mark',
+            headrace__proto_dot_v1_dot_transaction__pb2.MarkRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_transaction__pb2.MarkResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -53,6 +53,8 @@ class CoordinatorStub:
     """Ends of transactions for shards of groups: pending positions are applied or dropped. Answered when that is durable.
     The partitions named are those of __consumer_offsets.
     """
+    Mark: _grpc.StreamStreamMultiCallable[_transaction_pb2.MarkRequest, _transaction_pb2.MarkResponse]
+    """WriteTxnMarkers over a stream, by the rules of TransactionCoordinator.Enrol."""
     FetchOffsets: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.FetchOffsetsRequest, _coordinator_pb2.FetchOffsetsResponse]
     """Committed positions."""
     ListGroups: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ListGroupsRequest, _coordinator_pb2.ListGroupsResponse]
@@ -89,6 +91,8 @@ class CoordinatorAsyncStub(CoordinatorStub):
     """Ends of transactions for shards of groups: pending positions are applied or dropped. Answered when that is durable.
     The partitions named are those of __consumer_offsets.
     """
+    Mark: _aio.StreamStreamMultiCallable[_transaction_pb2.MarkRequest, _transaction_pb2.MarkResponse]  # type: ignore[assignment]
+    """WriteTxnMarkers over a stream, by the rules of TransactionCoordinator.Enrol."""
     FetchOffsets: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.FetchOffsetsRequest, _coordinator_pb2.FetchOffsetsResponse]  # type: ignore[assignment]
     """Committed positions."""
     ListGroups: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ListGroupsRequest, _coordinator_pb2.ListGroupsResponse]  # type: ignore[assignment]
@@ -146,6 +150,14 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         """Ends of transactions for shards of groups: pending positions are applied or dropped. Answered when that is durable.
         The partitions named are those of __consumer_offsets.
         """
+
+    @_abc_1.abstractmethod
+    def Mark(
+        self,
+        request_iterator: _MaybeAsyncIterator[_transaction_pb2.MarkRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_transaction_pb2.MarkResponse], _abc.AsyncIterator[_transaction_pb2.MarkResponse]]:
+        """WriteTxnMarkers over a stream, by the rules of TransactionCoordinator.Enrol."""
 
     @_abc_1.abstractmethod
     def FetchOffsets(

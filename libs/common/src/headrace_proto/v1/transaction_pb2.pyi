@@ -265,6 +265,62 @@ class TxnPartitionsResult(_message.Message):
 Global___TxnPartitionsResult: _TypeAlias = TxnPartitionsResult  # noqa: Y015
 
 @_typing.final
+class EnrolRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CORRELATION_ID_FIELD_NUMBER: _builtins.int
+    ASK_FIELD_NUMBER: _builtins.int
+    correlation_id: _builtins.int
+    """Chosen by the caller; no two on a stream that wait for their answers have the same."""
+    @_builtins.property
+    def ask(self) -> Global___AddPartitionsToTxnRequest: ...
+    def __init__(
+        self,
+        *,
+        correlation_id: _builtins.int = ...,
+        ask: Global___AddPartitionsToTxnRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ask", b"ask"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ask", b"ask", "correlation_id", b"correlation_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EnrolRequest: _TypeAlias = EnrolRequest  # noqa: Y015
+
+@_typing.final
+class EnrolResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CORRELATION_ID_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    ANSWER_FIELD_NUMBER: _builtins.int
+    correlation_id: _builtins.int
+    """Of the request."""
+    @_builtins.property
+    def error(self) -> _errors_pb2.ErrorDetail:
+        """The request as a whole failed: what the status of the unary call would say."""
+
+    @_builtins.property
+    def answer(self) -> Global___AddPartitionsToTxnResponse: ...
+    def __init__(
+        self,
+        *,
+        correlation_id: _builtins.int = ...,
+        error: _errors_pb2.ErrorDetail | None = ...,
+        answer: Global___AddPartitionsToTxnResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "answer", b"answer", "error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "answer", b"answer", "correlation_id", b"correlation_id", "error", b"error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__error: _TypeAlias = _typing.Literal["error"]  # noqa: Y015
+    _WhichOneofArgType__error: _TypeAlias = _typing.Literal["_error", b"_error"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__error) -> _WhichOneofReturnType__error | None: ...
+
+Global___EnrolResponse: _TypeAlias = EnrolResponse  # noqa: Y015
+
+@_typing.final
 class EndTxnRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -316,6 +372,60 @@ class EndTxnResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EndTxnResponse: _TypeAlias = EndTxnResponse  # noqa: Y015
+
+@_typing.final
+class EndRequest(_message.Message):
+    """As EnrolRequest."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CORRELATION_ID_FIELD_NUMBER: _builtins.int
+    ASK_FIELD_NUMBER: _builtins.int
+    correlation_id: _builtins.int
+    @_builtins.property
+    def ask(self) -> Global___EndTxnRequest: ...
+    def __init__(
+        self,
+        *,
+        correlation_id: _builtins.int = ...,
+        ask: Global___EndTxnRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ask", b"ask"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ask", b"ask", "correlation_id", b"correlation_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndRequest: _TypeAlias = EndRequest  # noqa: Y015
+
+@_typing.final
+class EndResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CORRELATION_ID_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    ANSWER_FIELD_NUMBER: _builtins.int
+    correlation_id: _builtins.int
+    @_builtins.property
+    def error(self) -> _errors_pb2.ErrorDetail: ...
+    @_builtins.property
+    def answer(self) -> Global___EndTxnResponse: ...
+    def __init__(
+        self,
+        *,
+        correlation_id: _builtins.int = ...,
+        error: _errors_pb2.ErrorDetail | None = ...,
+        answer: Global___EndTxnResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "answer", b"answer", "error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "answer", b"answer", "correlation_id", b"correlation_id", "error", b"error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__error: _TypeAlias = _typing.Literal["error"]  # noqa: Y015
+    _WhichOneofArgType__error: _TypeAlias = _typing.Literal["_error", b"_error"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__error) -> _WhichOneofReturnType__error | None: ...
+
+Global___EndResponse: _TypeAlias = EndResponse  # noqa: Y015
 
 @_typing.final
 class PrepareTxnRequest(_message.Message):
@@ -908,3 +1018,57 @@ class TxnMarkerPartitionResult(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__message) -> _WhichOneofReturnType__message | None: ...
 
 Global___TxnMarkerPartitionResult: _TypeAlias = TxnMarkerPartitionResult  # noqa: Y015
+
+@_typing.final
+class MarkRequest(_message.Message):
+    """As EnrolRequest."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CORRELATION_ID_FIELD_NUMBER: _builtins.int
+    ASK_FIELD_NUMBER: _builtins.int
+    correlation_id: _builtins.int
+    @_builtins.property
+    def ask(self) -> Global___WriteTxnMarkersRequest: ...
+    def __init__(
+        self,
+        *,
+        correlation_id: _builtins.int = ...,
+        ask: Global___WriteTxnMarkersRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ask", b"ask"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ask", b"ask", "correlation_id", b"correlation_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MarkRequest: _TypeAlias = MarkRequest  # noqa: Y015
+
+@_typing.final
+class MarkResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CORRELATION_ID_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    ANSWER_FIELD_NUMBER: _builtins.int
+    correlation_id: _builtins.int
+    @_builtins.property
+    def error(self) -> _errors_pb2.ErrorDetail: ...
+    @_builtins.property
+    def answer(self) -> Global___WriteTxnMarkersResponse: ...
+    def __init__(
+        self,
+        *,
+        correlation_id: _builtins.int = ...,
+        error: _errors_pb2.ErrorDetail | None = ...,
+        answer: Global___WriteTxnMarkersResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "answer", b"answer", "error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "answer", b"answer", "correlation_id", b"correlation_id", "error", b"error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__error: _TypeAlias = _typing.Literal["error"]  # noqa: Y015
+    _WhichOneofArgType__error: _TypeAlias = _typing.Literal["_error", b"_error"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__error) -> _WhichOneofReturnType__error | None: ...
+
+Global___MarkResponse: _TypeAlias = MarkResponse  # noqa: Y015

@@ -50,10 +50,20 @@ class TransactionCoordinatorStub:
                 request_serializer=headrace__proto_dot_v1_dot_transaction__pb2.AddPartitionsToTxnRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_transaction__pb2.AddPartitionsToTxnResponse.FromString,
                 _registered_method=True)
+        self.Enrol = channel.stream_stream(
+                '/headrace.v1.TransactionCoordinator/Enrol',
+                request_serializer=headrace__proto_dot_v1_dot_transaction__pb2.EnrolRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_transaction__pb2.EnrolResponse.FromString,
+                _registered_method=True)
         self.EndTxn = channel.unary_unary(
                 '/headrace.v1.TransactionCoordinator/EndTxn',
                 request_serializer=headrace__proto_dot_v1_dot_transaction__pb2.EndTxnRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_transaction__pb2.EndTxnResponse.FromString,
+                _registered_method=True)
+        self.End = channel.stream_stream(
+                '/headrace.v1.TransactionCoordinator/End',
+                request_serializer=headrace__proto_dot_v1_dot_transaction__pb2.EndRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_transaction__pb2.EndResponse.FromString,
                 _registered_method=True)
         self.PrepareTxn = channel.unary_unary(
                 '/headrace.v1.TransactionCoordinator/PrepareTxn',
@@ -119,9 +129,25 @@ class TransactionCoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Enrol(self, request_iterator, context):
+        """AddPartitionsToTxn over a stream that stays open. Each request is answered by its number, as soon as its answer is
+        there, in any order. A stream that ends leaves the fate of what was not answered unknown: ask again. Nodes ask
+        this way from the feature level of transaction-streams on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def EndTxn(self, request, context):
         """Commit or abort. Decided when it is answered; readers see it soon after. The same request again gets the same
         answer until the next transaction of the id has ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def End(self, request_iterator, context):
+        """EndTxn over a stream, by the rules of Enrol; producers ask this way from the same level on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -189,10 +215,20 @@ def add_TransactionCoordinatorServicer_to_server(servicer, server):
                     request_deserializer=headrace__proto_dot_v1_dot_transaction__pb2.AddPartitionsToTxnRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_transaction__pb2.AddPartitionsToTxnResponse.SerializeToString,
             ),
+            'Enrol': grpc.stream_stream_rpc_method_handler(
+                    servicer.Enrol,
+                    request_deserializer=headrace__proto_dot_v1_dot_transaction__pb2.EnrolRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_transaction__pb2.EnrolResponse.SerializeToString,
+            ),
             'EndTxn': grpc.unary_unary_rpc_method_handler(
                     servicer.EndTxn,
                     request_deserializer=headrace__proto_dot_v1_dot_transaction__pb2.EndTxnRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_transaction__pb2.EndTxnResponse.SerializeToString,
+            ),
+            'End': grpc.stream_stream_rpc_method_handler(
+                    servicer.End,
+                    request_deserializer=headrace__proto_dot_v1_dot_transaction__pb2.EndRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_transaction__pb2.EndResponse.SerializeToString,
             ),
             'PrepareTxn': grpc.unary_unary_rpc_method_handler(
                     servicer.PrepareTxn,
@@ -301,6 +337,33 @@ class TransactionCoordinator:
             _registered_method=True)
 
     @staticmethod
+    def Enrol(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/headrace.v1.TransactionCoordinator/Enrol',
+            headrace__proto_dot_v1_dot_transaction__pb2.EnrolRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_transaction__pb2.EnrolResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def EndTxn(request,
             target,
             options=(),
@@ -317,6 +380,33 @@ class TransactionCoordinator:
             '/headrace.v1.TransactionCoordinator/EndTxn',
             headrace__proto_dot_v1_dot_transaction__pb2.EndTxnRequest.SerializeToString,
             headrace__proto_dot_v1_dot_transaction__pb2.EndTxnResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def End(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/headrace.v1.TransactionCoordinator/End',
+            headrace__proto_dot_v1_dot_transaction__pb2.EndRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_transaction__pb2.EndResponse.FromString,
             options,
             channel_credentials,
             insecure,

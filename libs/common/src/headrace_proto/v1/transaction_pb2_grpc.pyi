@@ -49,10 +49,17 @@ class TransactionCoordinatorStub:
     transaction is open and its end will be told to these partitions. While the end of the transaction before is still
     being written the call waits for it.
     """
+    Enrol: _grpc.StreamStreamMultiCallable[_transaction_pb2.EnrolRequest, _transaction_pb2.EnrolResponse]
+    """AddPartitionsToTxn over a stream that stays open. Each request is answered by its number, as soon as its answer is
+    there, in any order. A stream that ends leaves the fate of what was not answered unknown: ask again. Nodes ask
+    this way from the feature level of transaction-streams on.
+    """
     EndTxn: _grpc.UnaryUnaryMultiCallable[_transaction_pb2.EndTxnRequest, _transaction_pb2.EndTxnResponse]
     """Commit or abort. Decided when it is answered; readers see it soon after. The same request again gets the same
     answer until the next transaction of the id has ended.
     """
+    End: _grpc.StreamStreamMultiCallable[_transaction_pb2.EndRequest, _transaction_pb2.EndResponse]
+    """EndTxn over a stream, by the rules of Enrol; producers ask this way from the same level on."""
     PrepareTxn: _grpc.UnaryUnaryMultiCallable[_transaction_pb2.PrepareTxnRequest, _transaction_pb2.PrepareTxnResponse]
     """Make the open transaction durable without deciding it. Whoever holds the token decides."""
     DecidePrepared: _grpc.UnaryUnaryMultiCallable[_transaction_pb2.DecidePreparedRequest, _transaction_pb2.DecidePreparedResponse]
@@ -90,10 +97,17 @@ class TransactionCoordinatorAsyncStub(TransactionCoordinatorStub):
     transaction is open and its end will be told to these partitions. While the end of the transaction before is still
     being written the call waits for it.
     """
+    Enrol: _aio.StreamStreamMultiCallable[_transaction_pb2.EnrolRequest, _transaction_pb2.EnrolResponse]  # type: ignore[assignment]
+    """AddPartitionsToTxn over a stream that stays open. Each request is answered by its number, as soon as its answer is
+    there, in any order. A stream that ends leaves the fate of what was not answered unknown: ask again. Nodes ask
+    this way from the feature level of transaction-streams on.
+    """
     EndTxn: _aio.UnaryUnaryMultiCallable[_transaction_pb2.EndTxnRequest, _transaction_pb2.EndTxnResponse]  # type: ignore[assignment]
     """Commit or abort. Decided when it is answered; readers see it soon after. The same request again gets the same
     answer until the next transaction of the id has ended.
     """
+    End: _aio.StreamStreamMultiCallable[_transaction_pb2.EndRequest, _transaction_pb2.EndResponse]  # type: ignore[assignment]
+    """EndTxn over a stream, by the rules of Enrol; producers ask this way from the same level on."""
     PrepareTxn: _aio.UnaryUnaryMultiCallable[_transaction_pb2.PrepareTxnRequest, _transaction_pb2.PrepareTxnResponse]  # type: ignore[assignment]
     """Make the open transaction durable without deciding it. Whoever holds the token decides."""
     DecidePrepared: _aio.UnaryUnaryMultiCallable[_transaction_pb2.DecidePreparedRequest, _transaction_pb2.DecidePreparedResponse]  # type: ignore[assignment]
@@ -142,6 +156,17 @@ class TransactionCoordinatorServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
+    def Enrol(
+        self,
+        request_iterator: _MaybeAsyncIterator[_transaction_pb2.EnrolRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_transaction_pb2.EnrolResponse], _abc.AsyncIterator[_transaction_pb2.EnrolResponse]]:
+        """AddPartitionsToTxn over a stream that stays open. Each request is answered by its number, as soon as its answer is
+        there, in any order. A stream that ends leaves the fate of what was not answered unknown: ask again. Nodes ask
+        this way from the feature level of transaction-streams on.
+        """
+
+    @_abc_1.abstractmethod
     def EndTxn(
         self,
         request: _transaction_pb2.EndTxnRequest,
@@ -150,6 +175,14 @@ class TransactionCoordinatorServicer(metaclass=_abc_1.ABCMeta):
         """Commit or abort. Decided when it is answered; readers see it soon after. The same request again gets the same
         answer until the next transaction of the id has ended.
         """
+
+    @_abc_1.abstractmethod
+    def End(
+        self,
+        request_iterator: _MaybeAsyncIterator[_transaction_pb2.EndRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_transaction_pb2.EndResponse], _abc.AsyncIterator[_transaction_pb2.EndResponse]]:
+        """EndTxn over a stream, by the rules of Enrol; producers ask this way from the same level on."""
 
     @_abc_1.abstractmethod
     def PrepareTxn(

@@ -368,6 +368,8 @@ class GrpcTransport(CoordinatorCalls):
             await produce.close()
         for fetch in self._fetch.values():
             await fetch.close()
+        if self._ends is not None:
+            await self._ends[1].close()
         await self._tasks.close()
         await self._channels.close()
 

@@ -1,4 +1,4 @@
-"""What ``grpc`` says to coordinators: calls, and one ``Membership`` stream per member."""
+"""What ``grpc`` says to coordinators: calls, one ``Membership`` stream per member, and one ``End`` stream."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from grpc import aio
 
 from headrace._runtime import Tasks
+from headrace._transport.grpc_streams import Stream, StreamCall
 from headrace._transport.port import Coordinator, CoordinatorCall
 from headrace._transport.whereabouts import Whereabouts
 from headrace.errors import HeadraceError, NetworkFailed, error_for
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.rpc.calls import A_co, CallTo, Method, Q_contra
-from headrace_proto.v1 import broker_pb2
+from headrace_common.rpc.status import error_of
+from headrace_proto.v1 import broker_pb2, transaction_pb2
 from headrace_proto.v1 import coordinator_pb2 as pb
 from headrace_proto.v1.coordinator_pb2_grpc import CoordinatorStub
 from headrace_proto.v1.transaction_pb2_grpc import TransactionCoordinatorStub
@@ -96,6 +98,18 @@ class GrpcMembershipStream:
         self._call.cancel()
 
 
+class GrpcEndStream(Stream[transaction_pb2.EndRequest, transaction_pb2.EndResponse]):
+    """Ends of transactions to the coordinator at one address."""
+
+    async def ask(self, request: transaction_pb2.EndTxnRequest, timeout_ms: float) -> transaction_pb2.EndTxnResponse:
+        """Raises: ``HeadraceError``: what the coordinator says; or nothing came, and the outcome is unknown."""
+        answer = await self._send(transaction_pb2.EndRequest(ask=request), True, timeout_ms)
+        if answer.HasField("error"):
+            raise error_of(answer.error)
+        ended: transaction_pb2.EndTxnResponse = answer.answer
+        return ended
+
+
 class CoordinatorCalls(ABC):
     """A part of ``grpc.GrpcTransport``."""
 
@@ -104,6 +118,8 @@ class CoordinatorCalls(ABC):
     _nodes: Whereabouts
     _stub_of: tuple[aio.Channel, TransactionCoordinatorAsyncStub] | None = None
     """The one used last: making a stub costs more than a call's share of it."""
+    _ends: tuple[str, GrpcEndStream] | None = None
+    """The one to the coordinator that was told an end last, and where that is."""
 
     @abstractmethod
     async def _first(self, ask: Callable[[BrokerAsyncStub], Awaitable[R]], *, elsewhere: bool = False) -> R:
@@ -145,6 +161,21 @@ class CoordinatorCalls(ABC):
         self, method: Callable[[TransactionCoordinatorAsyncStub], Method[Q_contra, A_co]], request: Q_contra
     ) -> CoordinatorCall[A_co]:
         return lambda coordinator, timeout_ms: self._ask(coordinator, method, self._transactions, request, timeout_ms)
+
+    def end_call(self, request: transaction_pb2.EndTxnRequest) -> CoordinatorCall[transaction_pb2.EndTxnResponse]:
+        return lambda coordinator, timeout_ms: self._end_stream(coordinator).ask(request, timeout_ms)
+
+    def _end_stream(self, coordinator: Coordinator) -> GrpcEndStream:
+        """One client has one transactional id, so the one before is of no use any more."""
+        if self._ends is None or self._ends[0] != coordinator.address:
+            if self._ends is not None:
+                self._ends[1].end(NetworkFailed(f"the coordinator is {coordinator} now; the outcome is unknown"))
+
+            def open_call() -> StreamCall[transaction_pb2.EndRequest, transaction_pb2.EndResponse]:
+                return StreamCall(self._transactions(coordinator).End(), str(coordinator), self._tasks)
+
+            self._ends = coordinator.address, GrpcEndStream(open_call)
+        return self._ends[1]
 
     async def _ask(
         self,

@@ -1,5 +1,6 @@
 """
-One ``Produce`` or ``Fetch`` stream to a broker over ``grpc.aio``, for ``grpc``: requests out, answers by their numbers.
+One ``Produce`` or ``Fetch`` stream to a broker, or ``End`` stream to a coordinator, over ``grpc.aio``, for ``grpc``:
+requests out, answers by their numbers.
 
 A stream lives over any number of calls. What breaks a call fails all that waits on it; the next request opens another.
 """
@@ -18,9 +19,10 @@ from headrace_common.core.errors import HeadraceError, NetworkFailed, Overloaded
 from headrace_common.rpc.calls import CallTo
 from headrace_common.runtime.clock import call_later_ms
 from headrace_proto.v1 import broker_pb2 as pb
+from headrace_proto.v1 import transaction_pb2
 
-Q = TypeVar("Q", pb.ProduceRequest, pb.FetchRequest)
-A = TypeVar("A", pb.ProduceResponse, pb.FetchResponse)
+Q = TypeVar("Q", pb.ProduceRequest, pb.FetchRequest, transaction_pb2.EndRequest)
+A = TypeVar("A", pb.ProduceResponse, pb.FetchResponse, transaction_pb2.EndResponse)
 
 PENDING_MAX: Final = 10_000
 """Requests that may wait for answers on one stream."""
@@ -72,8 +74,8 @@ class StreamCall(Generic[Q, A]):
         try:
             with CallTo(self._where):
                 while True:
-                    answer = await self._call.read()
-                    if not isinstance(answer, pb.ProduceResponse | pb.FetchResponse):
+                    answer: Any = await self._call.read()
+                    if answer is aio.EOF:
                         self.end(NetworkFailed(f"{self._where} ended the stream; the outcome is unknown"))
                         return
                     self._resolve(answer.correlation_id, answer)
@@ -114,7 +116,7 @@ class StreamCall(Generic[Q, A]):
 
 
 class Stream(Generic[Q, A]):
-    """A stream to one broker over any number of calls, one at a time."""
+    """A stream to one node over any number of calls, one at a time."""
 
     def __init__(self, open_call: Callable[[], StreamCall[Q, A]]) -> None:
         self._open_call: Callable[[], StreamCall[Q, A]] = open_call

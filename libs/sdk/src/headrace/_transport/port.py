@@ -15,6 +15,7 @@ from headrace_common.core.ids import NodeId
 from headrace_common.rpc.calls import A_co, Method, Q_contra
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import coordinator_pb2 as group_pb
+from headrace_proto.v1 import transaction_pb2
 
 if TYPE_CHECKING:
     from headrace_proto.v1.admin_pb2_grpc import AdminAsyncStub  # exist for type checkers only
@@ -161,6 +162,13 @@ class Transport(Protocol):
         self, method: Callable[[TransactionCoordinatorAsyncStub], Method[Q_contra, A_co]], request: Q_contra
     ) -> CoordinatorCall[A_co]:
         """The same to whoever coordinates a transactional id, or an owner of units."""
+        ...
+
+    def end_call(self, request: transaction_pb2.EndTxnRequest) -> CoordinatorCall[transaction_pb2.EndTxnResponse]:
+        """
+        ``transaction_call`` of ``EndTxn`` over a stream that stays open, which takes less than half of the time. For
+        clusters whose coordinators have said that they take it.
+        """
         ...
 
     def sibling(self) -> Transport:

@@ -106,6 +106,11 @@ class ProducerEngine:
             raise InvalidTxnState("this producer has no transactions; give it a transactional_id")
         return self._transactions
 
+    @property
+    def feature_level(self) -> int:
+        """The cluster's, as far as is known."""
+        return self.cluster.feature_level
+
     def start(self) -> None:
         """Run on the current loop."""
         self._loop = asyncio.get_running_loop()

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any, Final, Protocol
 
 from headrace._core.batch import Identity
 from headrace._core.transaction import Call, State, TransactionCore
 from headrace._tokens import PreparedTransaction
-from headrace._transport.port import Transport
+from headrace._transport.port import Coordinator, CoordinatorCall, Transport
 from headrace.aio._coordinators import CoordinatorLink
 from headrace.aio._transaction_link import Asking
 from headrace.aio._transaction_offsets import Also, TransactionOffsets
 from headrace.errors import AlreadyDecided, HeadraceError, TransactionAbortable
 from headrace.settings import ProducerSettings
+from headrace_common.core.features import TRANSACTION_STREAMS
 from headrace_common.runtime.clock import Clock, limit_s
 from headrace_common.runtime.failpoints import failpoint
 from headrace_proto.v1 import broker_pb2
@@ -37,6 +38,11 @@ LEAVE_S: Final = 5.0
 
 class Records(Protocol):
     """The producing engine, as transactions see it."""
+
+    @property
+    def feature_level(self) -> int:
+        """The cluster's, as far as is known."""
+        ...
 
     def open_gate(self, identity: Identity) -> None:
         """Take records from now on, for a transaction under ``identity``."""
@@ -240,9 +246,19 @@ class Transactions:
             commit=call is Call.COMMIT,
         )
 
-        attempt = self._transport.transaction_call(lambda stub: stub.EndTxn, request)
-        answer = await self._asking.ask(call, attempt, deadline_ms)
+        answer = await self._asking.ask(call, self._end_attempt(request), deadline_ms)
         self.core.ended(Identity(answer.producer_id, answer.producer_epoch))
+
+    def _end_attempt(self, request: pb.EndTxnRequest) -> CoordinatorCall[pb.EndTxnResponse]:
+        """First over the stream, if all coordinators take it; a repeat is a call of its own, whatever went wrong."""
+        attempts = [self._transport.transaction_call(lambda stub: stub.EndTxn, request)]
+        if self._records.feature_level >= TRANSACTION_STREAMS.level:
+            attempts.append(self._transport.end_call(request))
+
+        def attempt(coordinator: Coordinator, timeout_ms: float) -> Awaitable[pb.EndTxnResponse]:
+            return (attempts.pop() if len(attempts) > 1 else attempts[0])(coordinator, timeout_ms)
+
+        return attempt
 
     async def _ask_prepare(self, deadline_ms: float) -> None:
         identity = self.core.identity

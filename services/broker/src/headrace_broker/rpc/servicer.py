@@ -27,6 +27,7 @@ from headrace_common.core.image import NodeKey, Role, ShardKind
 from headrace_common.rpc.node_gate import NodeGate
 from headrace_common.rpc.options import MESSAGE_BYTES_MAX
 from headrace_common.runtime.admission import address_of
+from headrace_common.runtime.answering import answer_stream
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import broker_pb2_grpc, cluster_pb2, transaction_pb2
@@ -296,6 +297,15 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         self, request: transaction_pb2.WriteTxnMarkersRequest, context: Context
     ) -> transaction_pb2.WriteTxnMarkersResponse:
         del context
+        return await self._mark(request)
+
+    def Mark(self, requests: Any, context: Context) -> Any:
+        """See the proto. A coroutine that writes by itself; the interceptor awaits it."""
+        del requests
+        check = self._gate.holding("Broker/Mark", context)
+        return answer_stream(context, self._draining, self._mark, transaction_pb2.MarkResponse, check)
+
+    async def _mark(self, request: transaction_pb2.WriteTxnMarkersRequest) -> transaction_pb2.WriteTxnMarkersResponse:
         results = await self._broker.markers.write([decode.marker_ask(marker) for marker in request.markers])
         return transaction_pb2.WriteTxnMarkersResponse(markers=map(encode.marker_result, results))
 

@@ -15,6 +15,8 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from headrace_common.core.errors import HeadraceError, NotCoordinator, Rejected
+from headrace_common.rpc.node_gate import NodeGate
+from headrace_common.runtime.answering import answer_stream
 from headrace_common.runtime.clock import pause_ms
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_coordinator.engine.coordinator import Committer, Coordinator
@@ -35,11 +37,12 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServicer):
-    """One for the process; ``draining`` refuses new streams."""
+    """One for the process; ``draining`` refuses new streams, and ends those of markers."""
 
-    def __init__(self, coordinator: Coordinator, draining: asyncio.Event) -> None:
+    def __init__(self, coordinator: Coordinator, draining: asyncio.Event, gate: NodeGate) -> None:
         self._coordinator = coordinator
         self._draining = draining
+        self._gate = gate
 
     # --- membership -------------------------------------------------------------------------------------------
 
@@ -106,6 +109,15 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServicer):
         self, request: transaction_pb2.WriteTxnMarkersRequest, context: Context
     ) -> transaction_pb2.WriteTxnMarkersResponse:
         del context
+        return await self._mark(request)
+
+    def Mark(self, requests: Any, context: Context) -> Any:
+        """See the proto. A coroutine that writes by itself; the interceptor awaits it."""
+        del requests
+        check = self._gate.holding("Coordinator/Mark", context)
+        return answer_stream(context, self._draining, self._mark, transaction_pb2.MarkResponse, check)
+
+    async def _mark(self, request: transaction_pb2.WriteTxnMarkersRequest) -> transaction_pb2.WriteTxnMarkersResponse:
         found = await self._coordinator.end_transactions(decode.markers(request))
         return transaction_pb2.WriteTxnMarkersResponse(markers=map(encode.encode_marker_result, found))
 

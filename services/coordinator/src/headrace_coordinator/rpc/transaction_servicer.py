@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import grpc.aio
 
+from headrace_common.rpc.node_gate import NodeGate
+from headrace_common.runtime.answering import answer_stream
 from headrace_common.runtime.failpoints import failpoint
 from headrace_coordinator.engine.transactions import Transactions
 from headrace_coordinator.rpc import transaction_decode as decode
@@ -22,10 +24,12 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class TransactionServicer(transaction_pb2_grpc.TransactionCoordinatorServicer):
-    """One for the process."""
+    """One for the process; ``draining`` ends streams after what is under way."""
 
-    def __init__(self, transactions: Transactions) -> None:
+    def __init__(self, transactions: Transactions, draining: asyncio.Event, gate: NodeGate) -> None:
         self._transactions = transactions
+        self._draining = draining
+        self._gate = gate
 
     # --- producers --------------------------------------------------------------------------------------------
 
@@ -44,15 +48,32 @@ class TransactionServicer(transaction_pb2_grpc.TransactionCoordinatorServicer):
         self, request: pb.AddPartitionsToTxnRequest, context: Context
     ) -> pb.AddPartitionsToTxnResponse:
         del context
+        return await self._enrol(request)
+
+    def Enrol(self, requests: Any, context: Context) -> Any:
+        """See the proto. A coroutine that writes by itself; the interceptor awaits it."""
+        del requests
+        check = self._gate.holding("TransactionCoordinator/Enrol", context)
+        return answer_stream(context, self._draining, self._enrol, pb.EnrolResponse, check)
+
+    async def _enrol(self, request: pb.AddPartitionsToTxnRequest) -> pb.AddPartitionsToTxnResponse:
         errors = await self._transactions.enrol(decode.enrolments(request))
         return pb.AddPartitionsToTxnResponse(transactions=map(encode.encode_enrolment, errors))
 
     async def EndTxn(self, request: pb.EndTxnRequest, context: Context) -> pb.EndTxnResponse:
+        context.add_done_callback(_ANSWERED)
+        return await self._end(request)
+
+    def End(self, requests: Any, context: Context) -> Any:
+        """See the proto. A coroutine that writes by itself; the interceptor awaits it."""
+        del requests
+        return answer_stream(context, self._draining, self._end, pb.EndResponse)
+
+    async def _end(self, request: pb.EndTxnRequest) -> pb.EndTxnResponse:
         producer = decode.producer(request.producer_id, request.producer_epoch)
         id = decode.transactional_id(request.transactional_id)
         following = await self._transactions.end(id, producer, commit=request.commit)
         failpoint("txn.end.answer.before")
-        context.add_done_callback(_ANSWERED)
         return pb.EndTxnResponse(producer_id=following.producer_id, producer_epoch=following.epoch)
 
     async def PrepareTxn(self, request: pb.PrepareTxnRequest, context: Context) -> pb.PrepareTxnResponse:
