@@ -91,7 +91,7 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event, beats: MakeHeartbe
         )
         connections = BrokerConnections(tasks, client.security)
         stack.push_async_callback(connections.close)
-        engines = _engines(config, client, connections, OtelMeasures(metrics.meter), clock, tasks)
+        engines = _engines(config, client, connections, OtelMeasures(metrics), clock, tasks)
         draining = asyncio.Event()
         servicers: list[Servicer] = [  # their answers name no addresses, so all listeners have the same
             (add_CoordinatorServicer_to_server, CoordinatorServicer(engines.groups, draining, client.gate)),

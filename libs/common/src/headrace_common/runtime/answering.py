@@ -20,8 +20,8 @@ from headrace_common.core.errors import HeadraceError, Rejected
 from headrace_common.rpc.status import detail_of
 from headrace_common.runtime.tasks import TaskRunner
 
-UNDER_WAY_MAX: Final = 64
-"""Requests of one stream that are being answered; the callers among the nodes have fewer under way."""
+UNDER_WAY_MAX: Final = 1_000
+"""Requests of one stream that are being answered; many may wait for something, and are not to keep the others out."""
 NO_MESSAGE: Final = "the bytes on the stream are no message of it; use the generated client of this version"
 _EOF: Final[Any] = grpc.aio.EOF
 

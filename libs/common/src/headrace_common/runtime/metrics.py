@@ -19,6 +19,7 @@ from opentelemetry.sdk.resources import Resource
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.core import HistogramMetricFamily
 
+from headrace_common.core.distribution import Distribution
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.metrics_server import serve_metrics
 
@@ -33,6 +34,11 @@ class Buckets:
     """Values at or below each bound and above the one before; one more for those above all."""
     total: float
     """The sum of all values."""
+
+
+def buckets_of(values: Distribution, factor: float) -> Buckets:
+    """What was counted, ``factor`` times as large: to its base unit."""
+    return Buckets([round(bound * factor, 9) for bound in values.bounds], values.counts, values.total * factor)
 
 
 @dataclass(frozen=True, slots=True)

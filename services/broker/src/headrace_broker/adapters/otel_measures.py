@@ -14,8 +14,9 @@ from typing import Final
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
-from headrace_broker.core.measures import Distribution, Measures, PartitionGauges, TopicGauges
-from headrace_common.runtime.metrics import Buckets, Metrics
+from headrace_broker.core.measures import Measures, PartitionGauges, TopicGauges
+from headrace_common.core.distribution import Distribution
+from headrace_common.runtime.metrics import Metrics, buckets_of
 
 PREFIX: Final = "headrace_broker_"
 ALL_TOPICS: Final = "*"
@@ -129,7 +130,7 @@ def publish(
         value = getattr(measures, field.name)
         if isinstance(value, Distribution):
             name, meaning, factor = DISTRIBUTIONS.get(field.name, (field.name, "", 1.0))
-            metrics.histogram(PREFIX + name, meaning, partial(_buckets, value, factor))
+            metrics.histogram(PREFIX + name, meaning, partial(buckets_of, value, factor))
         else:
             _counter(meter, field.name, partial(getattr, measures, field.name))
     for own_name, read in gauges.items():
@@ -148,10 +149,6 @@ def _counter(meter: Meter, name: str, read: Callable[[], float]) -> None:
 def _observe_one(read: Callable[[], float], options: CallbackOptions) -> Iterable[Observation]:
     del options
     return [Observation(read())]
-
-
-def _buckets(values: Distribution, factor: float) -> Buckets:
-    return Buckets([round(bound * factor, 9) for bound in values.bounds], values.counts, values.total * factor)
 
 
 def _per_partition(

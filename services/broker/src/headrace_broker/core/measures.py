@@ -6,34 +6,13 @@ One object for the whole broker, changed on the event loop only.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Final
 
+from headrace_common.core.distribution import Distribution
+
 LATENCY_BOUNDS_MS: Final = (0.25, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
 SIZE_BOUNDS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-
-
-@dataclass(slots=True)
-class Distribution:
-    """A histogram: counts of values at or below each bound, the last one of those above all."""
-
-    bounds: tuple[float, ...]
-    counts: list[int] = field(default_factory=list)
-    total: float = 0.0
-    largest: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.counts = [0] * (len(self.bounds) + 1)
-
-    def record(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
-        self.largest = max(self.largest, value)
-
-    @property
-    def count(self) -> int:
-        return sum(self.counts)
 
 
 @dataclass(slots=True)
