@@ -172,7 +172,8 @@ class CoordinatorCalls(ABC):
                 self._ends[1].end(NetworkFailed(f"the coordinator is {coordinator} now; the outcome is unknown"))
 
             def open_call() -> StreamCall[transaction_pb2.EndRequest, transaction_pb2.EndResponse]:
-                return StreamCall(self._transactions(coordinator).End(), str(coordinator), self._tasks)
+                with CallTo(coordinator):
+                    return StreamCall(self._transactions(coordinator).End(), str(coordinator), self._tasks)
 
             self._ends = coordinator.address, GrpcEndStream(open_call)
         return self._ends[1]
