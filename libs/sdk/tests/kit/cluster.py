@@ -118,6 +118,7 @@ class LabCluster:
             self.do_here(self.nodes.end())
             if self._thread is not None:
                 self._thread.end(())
+                self._thread._thread.join(PATIENCE_S)  # a loaded machine needs longer than a process that ends waits
                 self._loop.close()
         with contextlib.suppress(ValueError):  # another context than that of the beginning
             self._stack.close()
