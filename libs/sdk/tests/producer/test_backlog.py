@@ -1,4 +1,4 @@
-"""Producers that are ahead of their brokers: what waits goes in larger batches, several of a partition in one request."""
+"""Producers that are ahead of their brokers: what waits goes in larger batches, several of a partition in a request."""
 
 from __future__ import annotations
 
