@@ -30,6 +30,30 @@ def test_large_blocks_are_used_again_instead_of_being_mapped_anew() -> None:
     assert int(faults) < 50 * 2048 // 4, "pages of 50 blocks of 8 MiB would be 102400 faults"
 
 
+ADAPTED = """
+import resource
+from headrace_common.runtime.memory import adapt_to_large_blocks
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(50):
+        bytearray(8 << 20)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+adapt_to_large_blocks()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before, faults())
+"""
+
+
+def test_a_process_of_others_adapts_to_large_blocks_without_a_setting() -> None:
+    own, faults = subprocess.run(
+        [sys.executable, "-c", ADAPTED], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert int(own) < 100, "the block itself has 8192 pages"
+    assert int(faults) < 50 * 2048 // 4
+
+
 def test_the_collector_never_looks_at_what_is_made_to_live_long() -> None:
     """Also where two such times overlap."""
     gc.unfreeze()

@@ -32,6 +32,7 @@ from headrace_common.rpc.channels import PLAIN, Channels, Security
 from headrace_common.rpc.library import INSTEAD, library
 from headrace_common.rpc.options import EAGER_RECONNECT_MS_MAX
 from headrace_common.runtime.clock import Deadline, pause_ms
+from headrace_common.runtime.memory import adapt_to_large_blocks
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1.admin_pb2_grpc import AdminStub
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
@@ -105,6 +106,7 @@ def _begin(transport: GrpcTransport) -> None:
     if GrpcTransport._holds != pid and INSTEAD.get() is None:
         need_descriptors(GRPC_OPENS)
         library().aio.init_grpc_aio()
+        adapt_to_large_blocks()
         GrpcTransport._holds = pid
     transport._pid = pid
     connected(transport)
