@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from headrace_common.core.batch import (
     decode_batch,
     read_header,
 )
+from headrace_common.core.batch.arrow_schema import headers_type
 from headrace_common.core.errors import InvalidRecord, RecordTooLarge
 
 from .samples import BUILDERS, CODECS, Records, records
@@ -107,7 +109,6 @@ def test_chunked_dictionary_and_fixed_size_columns_are_taken(build: Any) -> None
 @pytest.mark.parametrize("build", BUILDERS)
 @pytest.mark.parametrize("count", [3, 30])
 def test_timestamps_may_come_as_numpy(build: Any, count: int) -> None:
-    import numpy as np
 
     stamps = np.arange(10**12, 10**12 + count)[::-1]
     decoded = decode_batch(build(RecordColumns([b"v"] * count, timestamps_ms=stamps)))
@@ -151,6 +152,29 @@ def test_large_batches_come_back(build: Any, count: int, nulls: bool) -> None:
     assert decoded.values() == values
     assert decoded.keys() == [b"k" * (number % 5) for number in range(count)]
     check_arrow(decoded.to_arrow(), decoded)
+
+
+@given(records(count_max=120))
+def test_lists_and_arrow_columns_give_the_same_batch(given_records: Records) -> None:
+    """Lists are written with the standard library, Arrow columns with numpy and pyarrow."""
+    listed, stamps, headers = given_records, given_records.timestamps_ms, given_records.headers
+    pairs = None if headers is None else [[{"key": key, "value": value} for key, value in each] for each in headers]
+    columns = RecordColumns(
+        pa.array(listed.values, pa.binary()),
+        None if listed.keys is None else pa.array(listed.keys, pa.binary()),
+        stamps if isinstance(stamps, int) else np.array(stamps),
+        None if pairs is None else pa.array(pairs, headers_type()),
+    )
+    assert build_batch(listed.columns) == build_batch(columns)
+
+
+@pytest.mark.parametrize("count", [1, 20])
+def test_times_with_a_fraction_are_cut_and_those_beyond_64_bits_are_refused(count: int) -> None:
+    values = [b"v"] * count
+    cut: Any = [1_000.9] * count
+    assert build_batch(RecordColumns(values, None, cut)) == build_batch(RecordColumns(values, None, 1_000))
+    with pytest.raises(OverflowError):
+        build_batch(RecordColumns(values, None, [2**63] * count))
 
 
 def test_one_record_of_a_hundred_bytes_is_small() -> None:

@@ -64,7 +64,7 @@ def slices(
         raise Rejected(f"{len(listed_keys)} keys for {count} values; give one for each, or None")
     if intake.rules.places_each and partition is None:
         partition = intake.rules.place_many(view, listed_keys or [None] * count)
-    extra = _extra(intake, view, count, headers, partition, timestamps_ms)
+    extra = _extra(intake, view, count, headers, _numbers(partition), _numbers(timestamps_ms))
     return _list_slices(intake, view, listed, listed_keys, extra)
 
 
@@ -172,6 +172,11 @@ def _extra(intake: Intake, view: View, count: int, headers: Any, partition: Any,
     return Extra(partition, timestamps_ms, headers)
 
 
+def _numbers(given: Any) -> Any:
+    """An array as a list; what else may be given stays as it is."""
+    return given.tolist() if hasattr(given, "tolist") else given
+
+
 def _least(timestamps_ms: Any) -> int:
     if isinstance(timestamps_ms, int):
         return timestamps_ms
@@ -181,18 +186,17 @@ def _least(timestamps_ms: Any) -> int:
 
 
 def _check_partitions(view: View, given: Any, count: int) -> Any:
-    """One for all, or an array of one for each, in which -1 leaves it to the key."""
+    """One for all, or a list or an array of one for each, in which -1 leaves it to the key."""
     if isinstance(given, int):
         low = high = given
         least = 0
     else:
-        import numpy as np
-
-        given = np.array([int(each) for each in given], np.int64) if not hasattr(given, "dtype") else given
+        given = given if hasattr(given, "dtype") else list(map(int, given))
         _same_length("partitions", given, count)
         if not count:
             return given
-        low, high, least = int(given.min()), int(given.max()), -1
+        low, high = (given.min(), given.max()) if hasattr(given, "dtype") else (min(given), max(given))
+        least = -1
     for each in (low, high):
         if not least <= each < view.partitions:
             raise UnknownTopicOrPartition(

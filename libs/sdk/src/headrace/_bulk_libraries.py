@@ -1,14 +1,16 @@
 """
-Loads what bulk work needs before an event loop needs it: the first import of pyarrow takes longer than a loop may
-stand still. Called in a thread, by the engines: the consumer's when the first large batch came.
+Loads what reading in bulk needs before an event loop needs it: the first import of pyarrow takes longer than a loop may
+stand still. Called in a thread by the consumer's engine, when the first large batch came, and by ``poll_table``.
+Producers of lists load none of it.
 """
 
 from __future__ import annotations
 
 import importlib
+from functools import cache
 from typing import Final
 
-from headrace_common.core.arrow import has_arrow
+from headrace_common.core.arrow import has_arrow, need_arrow
 
 RECORD_COUNT: Final = slice(57, 61)
 """Where a batch's header says how many records it has."""
@@ -23,12 +25,25 @@ def is_bulk(batch: bytes) -> bool:
 
 
 def load_bulk_libraries() -> None:
-    """numpy and, where it is installed, pyarrow, with what that loads when it is first used."""
+    """numpy and, where it is installed, pyarrow: what makes lists of many records."""
     for module in ("numpy", "headrace_common.core.batch.rows"):
         importlib.import_module(module)
-    if not has_arrow():
-        return
-    importlib.import_module("pyarrow.compute")
+    if has_arrow():
+        importlib.import_module("pyarrow.compute")
+
+
+@cache
+def load_table_libraries() -> None:
+    """
+    What makes tables, once: with pyarrow also pandas, which that looks for, and loads where it is installed.
+
+    Raises:
+        Rejected: pyarrow is not installed.
+    """
+    need_arrow("a table of records")
     import pyarrow as pa
 
-    pa.array([b""], pa.binary())  # looks for pandas, and loads it where it is installed
+    from headrace_common.core.batch.arrow_schema import no_headers
+
+    pa.array([b""], pa.binary())
+    no_headers(0)

@@ -316,10 +316,9 @@ class Intake:
 
     # --- for the engine ---------------------------------------------------------------------------------------
 
-    def look(self, rows_min: int) -> bool:
-        """The engine is awake: whether a closed chunk has more rows than that. With the token held."""
+    def look(self) -> None:
+        """The engine is awake. With the token held."""
         self.woken = False
-        return any(chunk.rows > rows_min for chunk in self.closed)
 
     def pop_closed(self) -> Chunk | None:
         """The oldest closed chunk, if there is one. With the token held."""

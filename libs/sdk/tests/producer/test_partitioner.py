@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace._core.batch import Batch, Piece
 from headrace._core.chunk import Chunk
 from headrace._core.lane import LaneRules
 from headrace._core.partitioner import Sticky, split
 from headrace._core.producing import BatchSizes, ProducerCore
-from headrace_common.core.batch import Codec
+from headrace_common.core.batch import Codec, decode_batch
+from headrace_common.core.batch.stamp_runs import StampRuns
 from headrace_common.core.murmur2 import partition_for
 
 ROWS = st.lists(
@@ -69,7 +72,7 @@ def test_every_row_goes_where_it_belongs_in_order(rows: Any, partitions: int, ar
         clock = 1_000 + at - at % 7 if stamp is None else stamp
         expected.setdefault(place, []).append((b"%d" % at, key, clock, [("h", b"%d" % at)] if headed else []))
     assert found == expected
-    assert order is None or sorted(order.tolist()) == list(range(len(rows)))
+    assert order is None or sorted(order) == list(range(len(rows)))
 
 
 @given(rows=ROWS, partitions=st.integers(5, 12), batch_bytes=st.integers(60, 900))
@@ -102,3 +105,23 @@ def test_keyless_rows_in_one_partition_are_not_touched(rows: int) -> None:
     assert order is None
     assert piece.values is values
     assert piece.keys is None
+
+
+STAMPS = st.one_of(
+    st.just(7),
+    st.integers(0, 2**40),
+    st.lists(st.integers(0, 2**40), min_size=3, max_size=3),
+    st.builds(lambda first, second: StampRuns([(1, first), (2, second)]), st.integers(0, 9), st.integers(0, 9)),
+    st.lists(st.integers(0, 2**40), min_size=3, max_size=3).map(np.array),
+)
+
+
+@given(st.lists(STAMPS, min_size=1, max_size=4))
+def test_a_batch_has_the_timestamps_of_its_pieces(given_stamps: list[Any]) -> None:
+    batch = Batch("t", 0, 0)
+    for stamps in given_stamps:
+        batch.add(Piece([b"v"] * 3, None, stamps, None, 60))
+    encoded = batch.encode(Codec.NONE, None, -1)
+    expected = [int(each) for stamps in given_stamps for each in ([stamps] * 3 if isinstance(stamps, int) else stamps)]
+    assert decode_batch(encoded).timestamps() == expected
+    assert [batch.timestamp(place) for place in range(batch.count)] == expected

@@ -6,14 +6,12 @@ One batch of a partition: pieces of columns that came together, their encoded by
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from headrace_common.core.batch import RECORDS_PER_BATCH_MAX, Codec, RecordColumns, build_batch, stamp_producer
-
-if TYPE_CHECKING:
-    import numpy as np
+from headrace_common.core.batch.stamp_runs import StampRuns
 
 SEQUENCES: Final = 2**31
 """Sequence numbers go from 2147483647 to 0."""
@@ -54,7 +52,7 @@ class Piece(NamedTuple):
     keys: Any
     """The same; None when no row has a key."""
     timestamps: Any
-    """One for all, or an array."""
+    """One for all, or a sequence of one for each."""
     headers: Any
     """A list of lists, or an Arrow array; None when no row has any."""
     size_bytes: int
@@ -256,17 +254,33 @@ def _column(columns: list[Any]) -> Any:
         import pyarrow as pa
 
         return pa.chunked_array(columns).combine_chunks()
-    return list(chain.from_iterable(c.to_pylist() if hasattr(c, "to_pylist") else c for c in columns))
+    return list(chain.from_iterable(_list_column(column) if hasattr(column, "type") else column for column in columns))
 
 
-def _stamps(pieces: list[Piece], counts: list[int]) -> int | np.ndarray[Any, Any]:
-    first = pieces[0].timestamps
-    if isinstance(first, int) and all(isinstance(p.timestamps, int) and p.timestamps == first for p in pieces):
-        return first
-    import numpy as np
+def _list_column(column: Any) -> list[bytes | None]:
+    import pyarrow as pa
 
-    columns = [
-        np.full(n, p.timestamps) if isinstance(p.timestamps, int) else p.timestamps
-        for p, n in zip(pieces, counts, strict=True)
-    ]
-    return np.concatenate(columns).astype(np.int64, copy=False)
+    listed: list[bytes | None] = column.cast(pa.binary()).to_pylist()  # it may be text
+    return listed
+
+
+def _stamps(pieces: list[Piece], counts: list[int]) -> Any:
+    """One for all, or a sequence of one for each."""
+    given = [piece.timestamps for piece in pieces]
+    if all(isinstance(stamps, int | StampRuns) for stamps in given):
+        if isinstance(given[0], int) and given.count(given[0]) == len(given):
+            return given[0]
+        runs = ([(n, each)] if isinstance(each, int) else each.runs() for each, n in zip(given, counts, strict=True))
+        return StampRuns(chain.from_iterable(runs))
+    if all(hasattr(stamps, "dtype") for stamps in given):
+        import numpy as np
+
+        return np.concatenate(given)
+    return list(chain.from_iterable(_list_stamps(each, n) for each, n in zip(given, counts, strict=True)))
+
+
+def _list_stamps(stamps: Any, count: int) -> Sequence[int]:
+    if isinstance(stamps, int):
+        return [stamps] * count
+    listed: Sequence[int] = stamps.tolist() if hasattr(stamps, "tolist") else stamps
+    return listed

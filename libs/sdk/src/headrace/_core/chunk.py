@@ -11,9 +11,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-if TYPE_CHECKING:
-    import numpy as np
+from headrace_common.core.batch.stamp_runs import StampRuns
 
+if TYPE_CHECKING:
     from headrace._core.batch import Batch, Watcher
     from headrace.records import Header
 
@@ -125,19 +125,20 @@ class Chunk:
         self.stamps = [run for run in self.stamps if run[0] < rows]
         self.headers = {row: headers for row, headers in self.headers.items() if row < rows}
 
-    def timestamps(self) -> int | np.ndarray[Any, Any]:
-        """One for all, or one for each row."""
-        count = len(self.values)
+    def timestamps(self) -> Any:
+        """One for all, or a sequence of one for each row."""
         if len(self.clock) == 1 and not self.stamps:
             return self.clock[0][1]
-        import numpy as np
-
-        column = np.empty(count, np.int64)
-        for at, (start, stamp) in enumerate(self.clock):
-            end = self.clock[at + 1][0] if at + 1 < len(self.clock) else count
-            column[start:end] = stamp
+        count = len(self.values)
+        if len(self.stamps) == 1 and self.stamps[0][:2] == (0, count) and not isinstance(self.stamps[0][2], int):
+            return self.stamps[0][2]  # the caller's, as they were given
+        edges = [*(start for start, _ in self.clock), count]
+        runs = StampRuns((end - start, stamp) for (start, stamp), end in zip(self.clock, edges[1:], strict=True))
+        if not self.stamps:
+            return runs
+        column = list(runs)
         for start, end, given in self.stamps:
-            column[start:end] = given
+            column[start:end] = [given] * (end - start) if isinstance(given, int) else given
         return column
 
     def locate(self, row: int) -> tuple[Batch, int] | None:
@@ -159,31 +160,28 @@ class Route:
 
     __slots__ = ("_batches", "_order", "_places", "_rank", "_starts")
 
-    def __init__(
-        self, order: np.ndarray[Any, Any] | None, starts: list[int], batches: list[Batch], places: list[int]
-    ) -> None:
+    def __init__(self, order: Any, starts: list[int], batches: list[Batch], places: list[int]) -> None:
         self._order = order
-        """Rows in the order in which they were cut up; None: as they were sent."""
+        """Rows in the order in which they were cut up, a list or an array; None: as they were sent."""
         self._starts = starts
         """Where each piece starts in that order."""
         self._batches = batches
         self._places = places
         """Where each piece starts in its batch."""
-        self._rank: np.ndarray[Any, Any] | None = None
+        self._rank: list[int] | None = None
 
     def locate(self, row: int) -> tuple[Batch, int]:
         """The batch, and the row's place in it."""
         if self._order is not None:
             if self._rank is None:
                 self._rank = self._ranks(self._order)
-            row = int(self._rank[row])
+            row = self._rank[row]
         piece = bisect_right(self._starts, row) - 1
         return self._batches[piece], self._places[piece] + row - self._starts[piece]
 
     @staticmethod
-    def _ranks(order: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        import numpy as np
-
-        rank = np.empty(len(order), np.int64)
-        rank[order] = np.arange(len(order))
+    def _ranks(order: Any) -> list[int]:
+        rank = [0] * len(order)
+        for place, row in enumerate(order.tolist() if hasattr(order, "tolist") else order):
+            rank[row] = place
         return rank

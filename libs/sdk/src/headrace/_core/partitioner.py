@@ -8,21 +8,20 @@ partition the order is the order of the calls: the sort is stable.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._core.batch import Piece, cut
 from headrace._core.chunk import Chunk
-from headrace_common.core.arrow import has_arrow
+from headrace_common.core.batch.stamp_runs import StampRuns
 from headrace_common.core.errors import InvalidPartitions
-from headrace_common.core.murmur2 import partition_for, partitions_for
+from headrace_common.core.murmur2 import partitions_for, partitions_for_list
 
 if TYPE_CHECKING:
     import numpy as np
-
-FEW = 16
-"""Up to here plain Python is faster than numpy, and does not need it loaded."""
 
 BulkPartitioner = Callable[[str, Any, int], Any]
 """(topic, keys, partitions) -> a partition for each key; keys are a list or an Arrow array."""
@@ -56,15 +55,15 @@ class Sticky:
 class Cut(NamedTuple):
     """A chunk's rows by partition."""
 
-    order: np.ndarray[Any, Any] | None
-    """Rows in the order of the pieces; None: as they were sent."""
+    order: Any
+    """Rows in the order of the pieces, a list or an array of numpy; None: as they were sent."""
     pieces: list[tuple[int, Piece]]
     """(partition, rows), covering the order from its start to its end."""
 
 
 def split(chunk: Chunk, partitions: int, sticky: Sticky, bulk: BulkPartitioner | None = None) -> Cut:
     """
-    Cut ``chunk`` up.
+    Cut ``chunk`` up. Lists stay lists: nothing is loaded for them. Arrow columns are a few calls into numpy.
 
     Raises:
         InvalidPartitions: the application's partitioner gave no valid partition for each key.
@@ -76,21 +75,18 @@ def split(chunk: Chunk, partitions: int, sticky: Sticky, bulk: BulkPartitioner |
     headers = chunk.header_column
     if headers is None and chunk.headers:
         headers = [chunk.headers.get(row, ()) for row in range(rows)]
-    if isinstance(keys, list) and rows > FEW and bulk is None and has_arrow():
-        import pyarrow as pa
-
-        keys = pa.array(keys, pa.binary())  # hashed, sorted and written from here, without touching each key again
     whole = Piece(chunk.values, keys, chunk.timestamps(), headers, chunk.used_bytes)
     if keys is None and not chunk.partitions and bulk is None:
         return Cut(None, list(_cut_runs(whole, [*sticky.runs(rows, whole.size_bytes, partitions)])))
-    if rows <= FEW and isinstance(keys, list | None) and bulk is None:
-        return _split_few(whole, _partitions_of_few(chunk, keys, partitions, sticky))
-    return _split_many(whole, _partitions_of(chunk, keys, partitions, sticky, bulk), partitions)
+    if isinstance(chunk.values, list):
+        return _split_lists(whole, _place_lists(chunk, keys, partitions, sticky, bulk))
+    return _split_arrays(whole, _place_arrays(chunk, keys, partitions, sticky, bulk), partitions)
 
 
 def _all_null(keys: Any) -> bool:
-    count = keys.null_count if hasattr(keys, "null_count") else keys.count(None)
-    return bool(count == len(keys))
+    if hasattr(keys, "null_count"):
+        return bool(keys.null_count == len(keys))
+    return keys[0] is None and keys.count(None) == len(keys)
 
 
 def _cut_runs(whole: Piece, runs: list[tuple[int, int]]) -> Iterator[tuple[int, Piece]]:
@@ -105,35 +101,98 @@ def _cut_runs(whole: Piece, runs: list[tuple[int, int]]) -> Iterator[tuple[int, 
 
 def _share(whole: Piece, start: int, end: int, total: int) -> Piece:
     """Rows ``start`` to ``end``; sizes are shares of the whole, and add up to it exactly."""
+    return cut(whole, start, end, _share_size(whole, start, end, total))
+
+
+def _share_size(whole: Piece, start: int, end: int, total: int) -> int:
     size = whole.size_bytes
-    return cut(whole, start, end, size * end // total - size * start // total)
+    return size * end // total - size * start // total
 
 
-def _partitions_of_few(chunk: Chunk, keys: list[Any] | None, partitions: int, sticky: Sticky) -> list[int]:
+def _ask(bulk: BulkPartitioner, chunk: Chunk, keys: Any, partitions: int) -> list[int]:
     rows = chunk.rows
-    placed = [-1 if key is None else partition_for(key, partitions) for key in keys or [None] * rows]
-    for start, end, given in chunk.partitions:
-        named = [given] * (end - start) if isinstance(given, int) else given.tolist()
-        placed[start:end] = [n if n >= 0 else own for n, own in zip(named, placed[start:end], strict=True)]
-    loose = [row for row, partition in enumerate(placed) if partition < 0]
-    if loose:
-        at = 0
-        for count, partition in sticky.runs(len(loose), chunk.used_bytes * len(loose) // rows, partitions):
-            for row in loose[at : at + count]:
-                placed[row] = partition
-            at += count
+    given = bulk(chunk.topic, [None] * rows if keys is None else keys, partitions)
+    if len(given) != rows:
+        raise InvalidPartitions(f"the partitioner gave {len(given)} partitions for {rows} keys; give one for each")
+    placed = list(map(int, given.tolist() if hasattr(given, "tolist") else given))
+    if max(placed) >= partitions:
+        raise InvalidPartitions(f"the partitioner gave {max(placed)}; {chunk.topic} has {partitions} partitions")
     return placed
 
 
-def _split_few(whole: Piece, placed: list[int]) -> Cut:
-    rows = len(placed)
-    if len(set(placed)) == 1:
+# --- lists ----------------------------------------------------------------------------------------------------
+
+
+def _place_lists(
+    chunk: Chunk, keys: list[Any] | None, partitions: int, sticky: Sticky, bulk: BulkPartitioner | None
+) -> list[int]:
+    rows = chunk.rows
+    named = [-1] * rows
+    for start, end, given in chunk.partitions:
+        named[start:end] = [given] * (end - start) if isinstance(given, int) else given
+    if -1 not in named:
+        return named
+    placed = named
+    if bulk is not None:
+        placed = _ask(bulk, chunk, keys, partitions)
+    elif keys is not None:
+        placed = partitions_for_list(keys, partitions)
+    if chunk.partitions and placed is not named:
+        placed = [own if wanted < 0 else wanted for own, wanted in zip(placed, named, strict=True)]
+    if bulk is not None or -1 in placed:
+        _place_loose(placed, chunk.used_bytes, partitions, sticky)
+    return placed
+
+
+def _place_loose(placed: list[int], size_bytes: int, partitions: int, sticky: Sticky) -> None:
+    """Give those without a partition one, in ``placed`` itself."""
+    loose = [row for row, partition in enumerate(placed) if partition < 0]
+    if not loose:
+        return
+    at = 0
+    for count, partition in sticky.runs(len(loose), size_bytes * len(loose) // len(placed), partitions):
+        for row in loose[at : at + count]:
+            placed[row] = partition
+        at += count
+
+
+def _split_lists(whole: Piece, placed: list[int]) -> Cut:
+    rows_of: defaultdict[int, list[int]] = defaultdict(list)
+    for row, partition in enumerate(placed):
+        rows_of[partition].append(row)
+    if len(rows_of) == 1:
         return Cut(None, [(placed[0], whole)])
-    order = sorted(range(rows), key=placed.__getitem__)
-    return _cut(whole, _array(order), [placed[row] for row in order])
+    pieces: list[tuple[int, Piece]] = []
+    order: list[int] = []
+    for partition, rows in sorted(rows_of.items()):
+        size = _share_size(whole, len(order), len(order) + len(rows), len(placed))
+        pieces.append((partition, _pick(whole, rows, size)))
+        order += rows
+    return Cut(order, pieces)
 
 
-def _partitions_of(
+def _pick(whole: Piece, rows: list[int], size_bytes: int) -> Piece:
+    """The rows at ``rows``, which grow."""
+    stamps = whole.timestamps
+    if isinstance(stamps, StampRuns):
+        stamps = stamps.take(rows)
+    elif not isinstance(stamps, int):
+        stamps = [stamps[row] for row in rows]
+    take = itemgetter(*rows) if len(rows) > 1 else itemgetter(slice(rows[0], rows[0] + 1))
+    keys, headers = whole.keys, whole.headers
+    return Piece(
+        take(whole.values),
+        None if keys is None else take(keys),
+        stamps,
+        None if headers is None else take(headers),
+        size_bytes,
+    )
+
+
+# --- Arrow columns --------------------------------------------------------------------------------------------
+
+
+def _place_arrays(
     chunk: Chunk, keys: Any, partitions: int, sticky: Sticky, bulk: BulkPartitioner | None
 ) -> np.ndarray[Any, Any]:
     import numpy as np
@@ -145,7 +204,7 @@ def _partitions_of(
     if int(named.min()) >= 0:
         return named
     if bulk is not None:
-        placed = _ask(bulk, chunk, keys, partitions)
+        placed = np.array(_ask(bulk, chunk, keys, partitions), np.int32)
     elif keys is None:
         placed = named
     else:
@@ -161,38 +220,21 @@ def _partitions_of(
     return placed
 
 
-def _ask(bulk: BulkPartitioner, chunk: Chunk, keys: Any, partitions: int) -> np.ndarray[Any, Any]:
-    import numpy as np
-
-    rows = chunk.rows
-    given = np.array(bulk(chunk.topic, [None] * rows if keys is None else keys, partitions), dtype=np.int64)
-    if given.shape != (rows,):
-        raise InvalidPartitions(f"the partitioner gave {given.shape} partitions for {rows} keys; give one for each")
-    if int(given.max()) >= partitions:
-        raise InvalidPartitions(f"the partitioner gave {int(given.max())}; {chunk.topic} has {partitions} partitions")
-    return given.astype(np.int32)
-
-
-def _split_many(whole: Piece, placed: np.ndarray[Any, Any], partitions: int) -> Cut:
+def _split_arrays(whole: Piece, placed: np.ndarray[Any, Any], partitions: int) -> Cut:
     import numpy as np
 
     if int(placed.min()) == int(placed.max()):
         return Cut(None, [(int(placed[0]), whole)])
     narrow = placed.astype(np.int16) if partitions < 2**15 else placed  # radix sort
     order = np.argsort(narrow, kind="stable")
-    return _cut(whole, order, placed[order])
-
-
-def _cut(whole: Piece, order: np.ndarray[Any, Any], ordered: Any) -> Cut:
-    import numpy as np
-
+    ordered = placed[order]
     rows = len(order)
     edges = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), rows]
     stamps = whole.timestamps
     gathered = Piece(
-        _take(whole.values, order),
-        None if whole.keys is None else _take(whole.keys, order),
-        stamps if isinstance(stamps, int) else stamps[order],
+        whole.values.take(order),
+        None if whole.keys is None else whole.keys.take(order),
+        stamps if isinstance(stamps, int) else np.asarray(stamps)[order],
         None if whole.headers is None else _take_headers(whole.headers, order),
         whole.size_bytes,
     )
@@ -202,19 +244,3 @@ def _cut(whole: Piece, order: np.ndarray[Any, Any], ordered: Any) -> Cut:
 
 def _take_headers(headers: Any, order: np.ndarray[Any, Any]) -> Any:
     return headers.take(order) if hasattr(headers, "take") else [headers[row] for row in order.tolist()]
-
-
-def _take(column: Any, order: np.ndarray[Any, Any]) -> Any:
-    if hasattr(column, "take"):
-        return column.take(order)
-    import numpy as np
-
-    objects = np.empty(len(column), object)
-    objects[:] = column
-    return objects[order].tolist()
-
-
-def _array(order: list[int]) -> np.ndarray[Any, Any]:
-    import numpy as np
-
-    return np.array(order, np.int64)

@@ -17,13 +17,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from headrace._bulk_libraries import load_bulk_libraries
 from headrace._callbacks import call_back
 from headrace._core.batch import Batch, Identity
 from headrace._core.chunk import Chunk, Home
 from headrace._core.effects import AskIdentity, Divided, DoubtLeader, Effect, RefreshMetadata, SendBatches, Settle
 from headrace._core.lane import NEVER, LaneRules
-from headrace._core.partitioner import FEW
 from headrace._core.producing import BatchSizes, ProducerCore
 from headrace._descriptors import needing_descriptors
 from headrace._intake import Intake
@@ -75,8 +73,8 @@ class ProducerEngine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake_up: asyncio.Event = asyncio.Event()
         self._noted: deque[tuple[Callable[..., list[Effect]], tuple[Any, ...]]] = deque()
-        self._writes = self._warm = False
-        """Whether what writes one record, and many, is loaded."""
+        self._writes = False
+        """Whether what writes batches is loaded."""
         self._cold: HeadraceError | None = None
         """Why something could not be loaded just now."""
         bulk = settings.partitioner if settings.partitioner is not None and takes_many(settings.partitioner) else None
@@ -149,24 +147,21 @@ class ProducerEngine:
     # --- the one task -----------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        self._cold = await self._load(bulky=False)
+        self._cold = await self._load()
         while True:
             await self._wake_up.wait()
             self._wake_up.clear()
-            bulky = self.intake.within(partial(self.intake.look, FEW))
-            self._cold = await self._load(bulky=bulky)
+            self.intake.within(self.intake.look)
+            self._cold = await self._load()
             self._pump()
 
-    async def _load(self, *, bulky: bool) -> HeadraceError | None:
+    async def _load(self) -> HeadraceError | None:
         """Load what writing needs and is not loaded; else why it could not be, which whoever sends now is told."""
         try:
             with needing_descriptors():
                 if not self._writes:
                     await in_thread(partial(_load_writer, Codec.parse(self._settings.compression_type)))
                     self._writes = True
-                if bulky and not self._warm:
-                    await in_thread(load_bulk_libraries)
-                    self._warm = True
         except Overloaded as error:
             return error
         return None
@@ -190,7 +185,7 @@ class ProducerEngine:
             return
         view = self.cluster.find_view(chunk.topic) or self.intake.topics[chunk.topic]
         try:
-            if self._cold is not None and (not self._writes or chunk.rows > FEW):
+            if self._cold is not None:
                 raise self._cold
             self._core.take(chunk, view.partitions, view.max_message_bytes)
         except HeadraceError as error:

@@ -8,12 +8,11 @@ The core is guarded by one short lock; whole batches, never records, cross it, a
 from __future__ import annotations
 
 import gc
-import importlib
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from headrace._bulk_libraries import load_bulk_libraries
+from headrace._bulk_libraries import load_bulk_libraries, load_table_libraries
 from headrace._core.fetch_partition import PartitionFetch
 from headrace._core.fetch_plans import FetchLimits
 from headrace._core.fetch_positions import FetchPositions
@@ -25,7 +24,6 @@ from headrace._descriptors import needing_descriptors
 from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import HeadraceError, NoPosition, Rejected
 from headrace.records import Committed, SkippedBatch
-from headrace_common.core.arrow import need_arrow
 from headrace_common.core.batch import DecodedBatch, decode_batch
 from headrace_common.core.ids import TopicPartition
 from headrace_common.runtime.clock import Clock
@@ -133,9 +131,9 @@ class HandOut:
 
     def take_table(self, rows_max: int | None, names: tuple[str, ...] = TABLE_COLUMNS) -> pa.Table:
         """What is here already, as one table of the columns that are named; it may have no rows."""
-        need_arrow("a table of records")
         self.raise_failures()
-        _load_tables()  # before anything is taken
+        with needing_descriptors():
+            load_table_libraries()  # before anything is taken
         with self.lock:
             self.close_run()
         parts, limit = TableParts(names), TABLE_ROWS_MAX if rows_max is None else rows_max
@@ -375,9 +373,3 @@ class HandOut:
         for tp in partitions:
             if tp not in self.core.partitions:
                 raise Rejected(f"{tp} is not read by this consumer; assign it first, or subscribe to its topic")
-
-
-@needing_descriptors()
-def _load_tables() -> None:
-    importlib.import_module("pyarrow")
-    importlib.import_module("headrace_common.core.batch.arrow_schema")

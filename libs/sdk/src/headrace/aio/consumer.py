@@ -14,6 +14,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, Self, Unpack
 
 from headrace import _runtime
+from headrace._bulk_libraries import load_table_libraries
+from headrace._descriptors import needing_descriptors
 from headrace._setting_names import Servers
 from headrace._waits import check_seconds, check_wait_ms
 from headrace.aio._consumer_setup import (
@@ -99,6 +101,8 @@ class Consumer(GroupCalls, PositionCalls, Transactional, Generic[K, V]):
         self._wake = _Wake(self._arrived)
         self._steps = open_group(arguments, self._transport, self._reading, self._clock, self._wake)
         self._started = not arguments.topics
+        self._makes_tables = False
+        """Whether what makes tables is loaded."""
         self._starting = asyncio.Lock()
         self._closed = self._closing = False
         self._pid = os.getpid()
@@ -219,6 +223,10 @@ class Consumer(GroupCalls, PositionCalls, Transactional, Generic[K, V]):
         await self.start()
         self._check_reads()
         await give_way()
+        if not self._makes_tables:
+            with needing_descriptors():
+                await _runtime.in_thread(load_table_libraries)
+            self._makes_tables = True
         deadline_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
         while True:
             self._arrived.clear()

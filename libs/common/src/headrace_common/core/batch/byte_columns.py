@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace_common.core.arrow import has_arrow
 from headrace_common.core.batch.columns import (
     FIXED_WIDTH,
     HAS_VALIDITY,
-    SMALL,
+    align,
 )
 from headrace_common.core.batch.header import (
     INT32_MAX,
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 Piece = bytes | memoryview
 PADDING: Final = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
 """By length modulo 8: what fills up to the next multiple of 8."""
-_LARGE: Final = 4096
-"""From this many records on a list is not handed to pyarrow, unless it has nulls."""
 
 
 class Column:
@@ -48,82 +45,34 @@ def bytes_column(column_id: int, given: BytesColumn, count: int, *, absent_if_nu
         if hasattr(given, "type"):
             return arrow_column(column_id, given, count, absent_if_null)
         given = list(given)
-    if count < SMALL:
-        return _small_column(column_id, given, count, absent_if_null)
-    if width := _one_width(given, count):
-        return Column(column_id, FIXED_WIDTH, given, width * count)  # type: ignore[arg-type]  # no None is among them
-    if count >= _LARGE:
-        try:
-            return _large_column(column_id, given, count)
-        except TypeError:  # there is a None
-            pass
-    if not has_arrow():
-        return _column_of_list(column_id, given, count, absent_if_null)
-    import pyarrow as pa
-
-    return arrow_column(column_id, pa.array(given, pa.binary()), count, absent_if_null)
+    try:
+        return _column_of_list(column_id, given, list(map(len, given)))  # type: ignore[arg-type]  # None fails, and tells
+    except TypeError:  # there is a None
+        return _column_with_nulls(column_id, given, absent_if_null)
 
 
-def _column_of_list(column_id: int, given: Sequence[bytes | None], count: int, absent_if_null: bool) -> Column | None:
-    """A column with lengths of their own, and perhaps nulls, where there is no pyarrow."""
-    import numpy as np
-
-    present = [value for value in given if value is not None]
-    if len(present) == count:
-        return _large_column(column_id, given, count)
-    if absent_if_null and not present:
-        return None
-    column = _large_column(column_id, [b"" if value is None else value for value in given], count)
-    there = np.fromiter((value is not None for value in given), np.bool_, count)
-    validity = _pad(bytes_of(np.packbits(there, bitorder="little")))
-    return Column(column_id, HAS_VALIDITY, [*validity, *column.pieces], column.length + sum(map(len, validity)))
-
-
-def _large_column(column_id: int, given: Sequence[bytes | None], count: int) -> Column:
-    """Without a None, and without a copy of its own: the fresh pages of one cost more than pyarrow's speed saves."""
-    import numpy as np
-
-    lengths = np.fromiter(map(len, given), np.int32, count)  # type: ignore[arg-type]  # None fails, and tells
-    ends = np.empty(count + 2 & ~1, np.int64)
-    ends[0] = ends[-1] = 0
-    np.cumsum(lengths, out=ends[1 : count + 1])
-    size = int(ends[count])
+def _column_of_list(column_id: int, given: Sequence[bytes], lengths: list[int]) -> Column:
+    """Without a None, and without a copy of its own: the batch is joined from the byte strings themselves."""
+    count, width = len(lengths), lengths[0]
+    alike = width and lengths[-1] == width == lengths[count >> 1]  # three are looked at first: they mostly settle it
+    if alike and lengths.count(width) == count:
+        return Column(column_id, FIXED_WIDTH, given, width * count)
+    size = sum(lengths)
     if size > INT32_MAX:
         raise RecordTooLarge(f"{size} bytes are more than one column can have; send fewer records at a time")
-    pieces: list[Any] = [bytes_of(ends.astype("<i4")), *given]
-    return Column(column_id, 0, pieces, 4 * len(ends) + size)
+    ends = _pad(struct.pack(f"<{count + 1}i", *accumulate(lengths, initial=0)))
+    return Column(column_id, 0, [*ends, *given], align(4 * (count + 1)) + size)
 
 
-def _one_width(given: Sequence[bytes | None], count: int) -> int:
-    """The length that all have, else 0. Three are looked at first, because they mostly settle it."""
-    try:
-        width = len(given[0])  # type: ignore[arg-type]  # None fails, and tells
-        if len(given[-1]) != width or len(given[count >> 1]) != width:  # type: ignore[arg-type]
-            return 0
-        return width if list(map(len, given)).count(width) == count else 0  # type: ignore[arg-type]
-    except TypeError:
-        return 0
-
-
-def _small_column(column_id: int, given: Sequence[bytes | None], count: int, absent_if_null: bool) -> Column | None:
-    pieces: list[Piece] = []
-    flags = 0
-    present = given
-    if None in given:
-        present = [value for value in given if value is not None]
-        if absent_if_null and not present:
-            return None
-        flags = HAS_VALIDITY
-        bits = sum(1 << at for at, value in enumerate(given) if value is not None)
-        pieces.append(bits.to_bytes(8, "little"))
-    blob = b"".join(present)  # type: ignore[arg-type]  # no None is left
-    width, rest = divmod(len(blob), count)
-    lengths = [0 if value is None else len(value) for value in given]
-    if width and not rest and lengths.count(width) == count:
-        return Column(column_id, FIXED_WIDTH, [*pieces, blob], 8 * len(pieces) + len(blob))
-    ends = struct.pack(f"<{count + 1}i", *accumulate(lengths, initial=0))
-    pieces += [*_pad(ends), blob]
-    return Column(column_id, flags, pieces, sum(map(len, pieces)))
+def _column_with_nulls(column_id: int, given: Sequence[bytes | None], absent_if_null: bool) -> Column | None:
+    present = ["0" if value is None else "1" for value in reversed(given)]
+    bits = int("".join(present), 2)
+    if absent_if_null and not bits:
+        return None
+    filled = [b"" if value is None else value for value in given]
+    column = _column_of_list(column_id, filled, list(map(len, filled)))
+    validity = _pad(bits.to_bytes((len(given) + 7) // 8, "little"))
+    return Column(column_id, HAS_VALIDITY, [*validity, *column.pieces], column.length + sum(map(len, validity)))
 
 
 def arrow_column(column_id: int, given: Any, count: int, absent_if_null: bool) -> Column | None:

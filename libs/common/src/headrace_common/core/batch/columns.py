@@ -38,15 +38,15 @@ FIXED_WIDTH: Final = 0x02
 LAST_COLUMN: Final = 0x80
 
 SMALL: Final = 16
-"""Below this many records plain Python is faster than numpy and pyarrow, and does not need them loaded."""
+"""Below this many records plain Python reads faster than numpy and pyarrow, and does not need them loaded."""
 
 
 class RecordColumns:
     """
     The records of one batch, column by column: lists for the per-record path, Arrow arrays for bulk.
 
-    ``timestamps_ms`` is one int when all are equal. ``keys`` and ``headers`` are None when no record has any; headers
-    in Arrow are of ``arrow_schema.headers_type``, and no list of them is null.
+    ``timestamps_ms`` is one int when all are equal, ``StampRuns`` where many are. ``keys`` and ``headers`` are None
+    when no record has any; headers in Arrow are of ``arrow_schema.headers_type``, and no list of them is null.
     ``offset_deltas`` (strictly increasing, from 0) and ``last_offset_delta`` are for batches with holes.
     """
 
