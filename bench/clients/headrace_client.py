@@ -48,10 +48,17 @@ def handles(producer: headrace.Producer, a: argparse.Namespace, values: list[byt
     for value in itertools.islice(itertools.cycle(values), records):
         waiting.append(send(topic, value))
         if len(waiting) > HANDLES_KEPT:
-            waiting.popleft().result(60)
+            look(waiting.popleft())
     producer.flush(120)
     for delivery in waiting:
-        delivery.result(60)
+        look(delivery)
+
+
+def look(delivery: headrace.Delivery) -> None:
+    """As a callback of the other client does: whether there was an error."""
+    error = delivery.exception(60)
+    if error is not None:
+        raise error
 
 
 def many(producer: headrace.Producer, a: argparse.Namespace, values: list[bytes], records: int) -> None:

@@ -25,7 +25,7 @@ from itertools import count
 from typing import Any, Final, NamedTuple, overload
 
 from headrace._callbacks import BLOCKED_LOOK_S, call_back, warn_of_blocked
-from headrace._core.batch import Batch, Watcher
+from headrace._core.batch import Batch, Outcome, Watcher
 from headrace._core.chunk import Chunk
 from headrace._waits import check_seconds
 from headrace.errors import ClientClosed, HeadraceError, Rejected, WaitTimedOut
@@ -90,15 +90,33 @@ class Delivery:
             ClientClosed: called in a forked child: what becomes of the record only the parent hears.
             HeadraceError: the record was not written, or nobody can tell; see ``headrace.errors``.
         """
-        timeout = check_seconds(timeout)
-        if not _done(self._chunk, self._row):
-            if self._chunk.home.thread == threading.get_ident():
-                raise Rejected("this thread delivers the record, so it cannot wait here; await it, or use a callback")
-            settled = threading.Event()
-            _call_when_settled(self._chunk, self._row, settled.set)
-            if not self._wait(settled, timeout):
-                raise WaitTimedOut(f"not acknowledged within {timeout:g} s; it is still on its way")
-        return _metadata(self._chunk, self._row)
+        batch, place = self._place_when_told(timeout)
+        outcome = _outcome_of(batch)
+        if outcome.error is not None:
+            raise copy(outcome.error)
+        return RecordMetadata(batch.topic, batch.partition, outcome.offset_of(place), batch.timestamp(place))
+
+    def _place_when_told(self, timeout: float | None) -> tuple[Batch, int]:
+        """The batch that has its outcome, and the record's place in it. Raises: why the record came into none."""
+        if timeout is not None:
+            timeout = check_seconds(timeout)
+        found = self._chunk.locate(self._row)
+        if found is None or found[0].told < 0:  # mostly somebody who sends much looks at what was settled long ago
+            if not _done(self._chunk, self._row):
+                self._wait_until_told(timeout)
+            if self._chunk.error is not None:
+                raise copy(self._chunk.error)
+            found = self._chunk.locate(self._row)
+        assert found is not None, "asked before its fate was known"
+        return found
+
+    def _wait_until_told(self, timeout: float | None) -> None:
+        if self._chunk.home.thread == threading.get_ident():
+            raise Rejected("this thread delivers the record, so it cannot wait here; await it, or use a callback")
+        settled = threading.Event()
+        _call_when_settled(self._chunk, self._row, settled.set)
+        if not self._wait(settled, timeout):
+            raise WaitTimedOut(f"not acknowledged within {timeout:g} s; it is still on its way")
 
     def _wait(self, settled: threading.Event, timeout: float | None) -> bool:
         while timeout is None or timeout > BLOCKED_LOOK_S:
@@ -110,14 +128,14 @@ class Delivery:
 
     def exception(self, timeout: float | None = None) -> HeadraceError | None:
         """Wait like ``result``, and return why the record failed; None when it was acknowledged."""
-        timeout = check_seconds(timeout)
         try:
-            self.result(timeout)
+            batch, _ = self._place_when_told(timeout)
         except HeadraceError as error:
             if not self.done():
                 raise
             return error
-        return None
+        failure = _outcome_of(batch).error
+        return None if failure is None else copy(failure)
 
     def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
         """
@@ -137,7 +155,7 @@ class Delivery:
             future = loop.create_future()
             _call_when_settled(self._chunk, self._row, lambda: _wake(loop, future))
             yield from future
-        return _metadata(self._chunk, self._row)
+        return self.result()
 
     def __repr__(self) -> str:
         state = "done" if self.done() else "on its way"
@@ -212,18 +230,10 @@ def _done(chunk: Chunk, row: int) -> bool:
     return (chunk if found is None else found[0]).told >= 0
 
 
-def _metadata(chunk: Chunk, row: int) -> RecordMetadata:
-    if chunk.error is not None:
-        raise copy(chunk.error)
-    found = chunk.locate(row)
-    assert found is not None, "asked before its fate was known"
-    batch, place = found
+def _outcome_of(batch: Batch) -> Outcome:
     outcome = batch.outcome
     assert outcome is not None, "asked before its fate was known"
-    if outcome.error is not None:
-        raise copy(outcome.error)
-    offset = outcome.base_offset + place if outcome.base_offset >= 0 else -1
-    return RecordMetadata(batch.topic, batch.partition, offset, batch.timestamp(place))
+    return outcome
 
 
 def _call_when_settled(chunk: Chunk, row: int, then: Callable[[], object]) -> None:

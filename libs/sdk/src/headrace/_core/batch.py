@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace_common.core.batch import RECORDS_PER_BATCH_MAX, Codec, RecordColumns, build_batch, stamp_producer
 from headrace_common.core.batch.stamp_runs import StampRuns
+
+if TYPE_CHECKING:
+    from headrace_common.core.errors import HeadraceError
 
 SEQUENCES: Final = 2**31
 """Sequence numbers go from 2147483647 to 0."""
@@ -41,7 +44,11 @@ class Outcome(NamedTuple):
     """-1 when it failed, or nobody told."""
     log_append_ms: int
     """-1: records keep their own timestamps."""
-    error: Exception | None
+    error: HeadraceError | None
+
+    def offset_of(self, place: int) -> int:
+        """Of the record at ``place``; -1 when it failed, or nobody told."""
+        return self.base_offset + place if self.base_offset >= 0 else -1
 
 
 class Piece(NamedTuple):
