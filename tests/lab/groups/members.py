@@ -22,6 +22,7 @@ from headrace_lab.cluster import Cluster
 from headrace_lab.loop import Node
 
 BEGIN_AGAIN_S: Final = 0.5
+SILENT_LOOK_S: Final = 0.5
 PATTERN: Final = "t[0-9]+"
 CLOSE_S_MAX: Final = 5.0
 COMMITS_MAX: Final = 20
@@ -184,8 +185,8 @@ class Member:
         rng, loop = self.rng, asyncio.get_running_loop()
         while not self.closing:
             await asyncio.sleep(self.habits.poll_s * (0.5 + rng.random()))
-            if loop.time() < self.silent_until:
-                await asyncio.sleep(self.silent_until - loop.time())
+            while loop.time() < self.silent_until:  # healing may end it
+                await asyncio.sleep(SILENT_LOOK_S)
             await consumer.poll(timeout_ms=0, max_records=rng.randrange(6))
             await self._commit(consumer)
 
