@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,15 +39,16 @@ def partition_for(key: bytes, partitions: int) -> int:
 
 def partitions_for_list(keys: Sequence[bytes | None], partitions: int) -> list[int]:
     """The partition of each key; -1 where the key is None."""
+    whole = cast("Sequence[bytes]", keys)
     try:
-        lengths = list(map(len, keys))  # type: ignore[arg-type]  # None fails, and tells
-    except TypeError:
+        lengths = list(map(len, whole))
+    except TypeError:  # there is a None, which has no length
         return _partitions_with_nulls(keys, partitions)
     if lengths and lengths.count(lengths[0]) == len(lengths):
-        return _place(keys, partitions)  # type: ignore[arg-type]  # no None is among them
+        return _place(whole, partitions)
     placed = [-1] * len(keys)
     for rows in _group_alike(lengths):
-        for row, partition in zip(rows, _place([keys[row] for row in rows], partitions), strict=True):  # type: ignore[misc]
+        for row, partition in zip(rows, _place([whole[row] for row in rows], partitions), strict=True):
             placed[row] = partition
     return placed
 

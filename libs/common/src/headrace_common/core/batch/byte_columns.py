@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from headrace_common.core.batch.columns import (
     FIXED_WIDTH,
@@ -45,9 +45,10 @@ def bytes_column(column_id: int, given: BytesColumn, count: int, *, absent_if_nu
         if hasattr(given, "type"):
             return arrow_column(column_id, given, count, absent_if_null)
         given = list(given)
+    whole = cast("Sequence[bytes]", given)
     try:
-        return _column_of_list(column_id, given, list(map(len, given)))  # type: ignore[arg-type]  # None fails, and tells
-    except TypeError:  # there is a None
+        return _column_of_list(column_id, whole, list(map(len, whole)))
+    except TypeError:  # there is a None, which has no length
         return _column_with_nulls(column_id, given, absent_if_null)
 
 
