@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, NamedTuple
 
+from bench import stream
 from bench.headrace_side import HeadraceSide
 from bench.kafka_side import KafkaSide
 from bench.machine import cpu_seconds
@@ -113,7 +114,7 @@ def consume(runs: int) -> list[Row]:
 
 
 def latency(runs: int) -> list[Row]:
-    """One record at a time, no linger: ack beside both Python clients, produce-to-consume; flush ``os``."""
+    """One record at a time, no linger: ack beside both Python clients and a bare stream, produce-to-consume; ``os``."""
     rows: list[Row] = []
     records = sized(2_000, 200)
     with HeadraceSide.running(flush="os") as ours, KafkaSide.running() as kafka:
@@ -124,14 +125,19 @@ def latency(runs: int) -> list[Row]:
         def theirs(test: str, lib: str) -> dict[str, float]:
             return kafka.client(test, topic=kafka.topic(1), partitions=1, records=records, lib=lib)
 
-        ack, confluent, aiokafka = interleaved(
-            runs, partial(mine, "rtt"), partial(theirs, "rtt", "confluent"), partial(theirs, "rtt", "aiokafka")
+        ack, confluent, aiokafka, bare = interleaved(
+            runs,
+            partial(mine, "rtt"),
+            partial(theirs, "rtt", "confluent"),
+            partial(theirs, "rtt", "aiokafka"),
+            partial(stream.echo, records),
         )
         read, read_aiokafka = interleaved(runs, partial(mine, "e2e"), partial(theirs, "e2e", "aiokafka"))
     targets = {("rtt", "p99_ms"): "≤ 1 ms", ("e2e", "p50_ms"): "≤ 0.65 ms", ("e2e", "p99_ms"): "≤ 2 ms"}
     for test, left, right, lib in (
         ("rtt", ack, confluent, "confluent"),
         ("rtt", ack, aiokafka, "aiokafka"),
+        ("rtt", ack, bare, "a bare stream's echo"),
         ("e2e", read, read_aiokafka, "aiokafka"),
     ):
         for point in ("p50_ms", "p99_ms"):

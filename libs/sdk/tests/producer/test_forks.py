@@ -191,6 +191,30 @@ with headrace.Producer(address) as producer:
 fork(child)
 """
 
+ENDED = """
+from headrace_common.rpc.channels import Channels
+from headrace_common.runtime.asking import Asking
+from headrace_common.runtime.tasks import TaskRunner
+from headrace_proto.v1.broker_pb2_grpc import BrokerStub
+
+async def until_the_broker_ends_it():
+    channels = Channels()
+    async with TaskRunner() as tasks:
+        call = BrokerStub(channels.to(address)).Produce()
+        asking = Asking(call, "the broker", tasks)
+        await call.done_writing()
+        async with asyncio.timeout(30):
+            while asking.failure is None:
+                assert tasks.failure is None
+                await asyncio.sleep(0.01)
+    assert "ended the stream" in str(asking.failure)
+    await channels.close()
+
+with headrace.Producer(address) as producer:
+    producer.send("one", b"x").result(30)
+fork(lambda: asyncio.run(until_the_broker_ends_it()))
+"""
+
 
 @pytest.fixture
 def broker() -> Iterator[BrokerThread]:
@@ -227,3 +251,7 @@ def test_a_child_that_cannot_load_its_own_grpc_says_so(broker: BrokerThread) -> 
 
 def test_others_who_use_grpc_in_a_child_keep_theirs(broker: BrokerThread) -> None:
     run(OTHERS, broker.address)
+
+
+def test_a_stream_that_its_broker_ends(broker: BrokerThread) -> None:
+    run(ENDED, broker.address)

@@ -88,7 +88,7 @@ async def test_silence_breaks_the_stream_and_the_next_request_opens_another(monk
         with pytest.raises(NetworkFailed, match="unknown"):
             await slow
         broker.answers = True
-        assert (await stream.send(request())).correlation_id == 3
+        assert (await stream.send(request())).correlation_id == 1
         assert broker.streams == 2
         await transport.close()
 

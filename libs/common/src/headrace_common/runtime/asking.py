@@ -2,29 +2,27 @@
 Asks one process over a gRPC stream that stays open: requests out, answers by their numbers, in any order.
 
 What a unary call does, for less than half of its cost. A stream is opened by the first request and again by the first
-after it broke; a broken one is never used again, and what was under way on it has an unknown fate. Services use it
-among themselves; ``answering`` is the other end. Decides nothing about what is asked.
+after it broke; a broken one is never used again, and what was under way on it has an unknown fate. Clients use it to
+produce, fetch and end transactions, services among themselves; ``answering`` is the other end of most. Decides nothing
+about what is asked.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Final, Generic, Protocol, TypeVar
-
-import grpc.aio
 
 from headrace_common.core.errors import HeadraceError, NetworkFailed, Overloaded, RequestTimedOut
 from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.calls import CallTo
+from headrace_common.rpc.library import library
 from headrace_common.rpc.status import error_of
 from headrace_common.runtime.clock import call_later_ms
-from headrace_common.runtime.tasks import TaskRunner
 
 UNANSWERED_MAX: Final = 10_000
 """Requests that may wait for answers on one stream."""
-_EOF: Final[Any] = grpc.aio.EOF
 
 
 class Numbered(Protocol):
@@ -33,31 +31,47 @@ class Numbered(Protocol):
     correlation_id: int
 
 
+class Starter(Protocol):
+    """Who owns the tasks of a stream: a ``TaskRunner``, or a client's own."""
+
+    def start(self, coro: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
+        """Run ``coro`` in the background."""
+        ...
+
+
 Q = TypeVar("Q", bound=Numbered)
 A = TypeVar("A", bound=Numbered)
 
 
 class Asking(Generic[Q, A]):
-    """One call from its opening to its end."""
+    """
+    One call from its opening to its end.
 
-    def __init__(self, call: Any, where: str, tasks: TaskRunner) -> None:
+    Args:
+        where: who is asked, for errors.
+        strict: a request that is not answered in its time ends the call, even if others were answered meanwhile.
+    """
+
+    def __init__(self, call: Any, where: str, tasks: Starter, *, strict: bool = False) -> None:
         self.failure: HeadraceError | None = None
         self._call = call
         self._where = where
+        self._strict = strict
         self._loop = asyncio.get_running_loop()
         self._numbers = 0
         self._heard = 0
         """Answers that have come."""
         self._pending: dict[int, tuple[asyncio.Future[A], asyncio.TimerHandle]] = {}
-        self._queue: deque[Q] = deque()
+        self._queue: deque[tuple[Q, bool]] = deque()
+        """What is to be written, and whether it will be answered."""
         self._filled = asyncio.Event()
         self._tasks = (
             tasks.start(self._write(), name=f"write to {where}"),
             tasks.start(self._read(), name=f"read from {where}"),
         )
 
-    def ask(self, request: Q, timeout_ms: float) -> asyncio.Future[A]:
-        """Queue ``request`` and return its answer to come, within ``timeout_ms``; see ``AskingStreams.ask``."""
+    def ask(self, request: Q, timeout_ms: float, *, answered: bool) -> asyncio.Future[A]:
+        """See ``AskingStream.ask``."""
         future: asyncio.Future[A] = self._loop.create_future()
         if len(self._pending) >= UNANSWERED_MAX:
             future.set_exception(Overloaded(f"{UNANSWERED_MAX} requests wait for {self._where}; ask again in a second"))
@@ -66,7 +80,7 @@ class Asking(Generic[Q, A]):
         request.correlation_id = self._numbers
         timer = call_later_ms(timeout_ms, self._expire, self._numbers, self._heard, timeout_ms)
         self._pending[self._numbers] = future, timer
-        self._queue.append(request)
+        self._queue.append((request, answered))
         self._filled.set()
         return future
 
@@ -76,25 +90,30 @@ class Asking(Generic[Q, A]):
             with CallTo(self._where):
                 while True:
                     while queue:
-                        await self._call.write(queue.popleft())
+                        request, answered = queue.popleft()
+                        await self._call.write(request)
+                        if not answered:
+                            self._take(request.correlation_id, None)
+                        del request
                     filled.clear()
                     await filled.wait()
         except HeadraceError:
             return  # the reader learns why
 
     async def _read(self) -> None:
+        end = library().aio.EOF
         try:
             with CallTo(self._where):
-                while (answer := await self._call.read()) is not _EOF:
+                while (answer := await self._call.read()) is not end:
                     self._heard += 1
-                    self._take(answer)
+                    self._take(answer.correlation_id, answer)
             self.end(NetworkFailed(f"{self._where} ended the stream; the outcome is unknown"))
         except HeadraceError as error:
             code = error.code if error.retriable else None
             self.end(NetworkFailed(f"{self._where}: {error}", code=code))
 
-    def _take(self, answer: A) -> None:
-        future, timer = self._pending.pop(answer.correlation_id, (None, None))
+    def _take(self, number: int, answer: Any) -> None:
+        future, timer = self._pending.pop(number, (None, None))
         if future is None or timer is None:
             return  # nobody waits any more
         timer.cancel()
@@ -106,8 +125,8 @@ class Asking(Generic[Q, A]):
         future, _ = self._pending.pop(number)
         if not future.done():
             future.set_exception(RequestTimedOut(f"{self._where} did not answer within {timeout_ms:g} ms"))
-        if heard == self._heard:
-            self.end(NetworkFailed(f"{self._where} was silent for {timeout_ms:g} ms; the outcome is unknown"))
+        if self._strict or heard == self._heard:
+            self.end(NetworkFailed(f"{self._where} did not answer within {timeout_ms:g} ms; the outcome is unknown"))
 
     def end(self, error: HeadraceError) -> None:
         """Fail what waits; idempotent."""
@@ -127,6 +146,46 @@ class Asking(Generic[Q, A]):
                 task.cancel()
 
 
+class AskingStream(Generic[Q, A]):
+    """A stream to one process over any number of calls, one at a time; ``open_call`` opens them."""
+
+    def __init__(self, open_call: Callable[[], Asking[Q, A]]) -> None:
+        self._open_call = open_call
+        self._live: Asking[Q, A] | None = None
+        self._closed = False
+
+    def ask(self, request: Q, timeout_ms: float, *, answered: bool = True) -> asyncio.Future[A]:
+        """
+        Queue ``request``, whose number is set here, and return its answer to come. What that says of the request as a
+        whole is the caller's. One that is not ``answered`` is done with None when it was written.
+
+        The future raises:
+            NetworkFailed, RequestTimedOut: the outcome is unknown.
+            Overloaded: too many wait for answers; it was not sent.
+        """
+        live = self._live
+        if live is None or live.failure is not None:
+            try:
+                if self._closed:
+                    raise NetworkFailed("the stream is closed")
+                live = self._live = self._open_call()
+            except HeadraceError as error:
+                future: asyncio.Future[A] = asyncio.get_running_loop().create_future()
+                future.set_exception(error)
+                return future
+        return live.ask(request, timeout_ms, answered=answered)
+
+    def end(self, error: HeadraceError) -> None:
+        """Break the call there is, so that what is under way fails with ``error``; the next request opens another."""
+        if self._live is not None:
+            self._live.end(error)
+
+    def close(self) -> None:
+        """End for good; what is under way fails with ``NetworkFailed``."""
+        self._closed = True
+        self.end(NetworkFailed("the client was closed before the answer came"))
+
+
 class AskingStreams(Generic[Q, A]):
     """
     One stream to each address; one event loop. Whoever closes a connection says so before.
@@ -136,36 +195,33 @@ class AskingStreams(Generic[Q, A]):
         who: the kind of node that is asked, for errors.
     """
 
-    def __init__(self, open_call: Callable[[Endpoint], Any], who: str, tasks: TaskRunner) -> None:
+    def __init__(self, open_call: Callable[[Endpoint], Any], who: str, tasks: Starter) -> None:
         self._open_call = open_call
         self._who = who
         self._tasks = tasks
-        self._live: dict[Endpoint, Asking[Q, A]] = {}
+        self._streams: dict[Endpoint, AskingStream[Q, A]] = {}
 
     async def ask(self, at: Endpoint, request: Q, timeout_ms: float) -> A:
-        """
-        The answer to ``request``, whose number is set here. What it says of the request as a whole is the caller's.
+        """The answer to ``request``; as ``AskingStream.ask``."""
+        stream = self._streams.get(at)
+        if stream is None:
+            stream = self._streams[at] = AskingStream(lambda: self._open(at))
+        return await stream.ask(request, timeout_ms)
 
-        Raises:
-            NetworkFailed, RequestTimedOut: the outcome is unknown.
-            Overloaded: too many wait for answers; it was not sent.
-        """
-        live = self._live.get(at)
-        if live is None or live.failure is not None:
-            where = f"the {self._who} at {at}"
-            with CallTo(where):
-                live = self._live[at] = Asking(self._open_call(at), where, self._tasks)
-        return await live.ask(request, timeout_ms)
+    def _open(self, at: Endpoint) -> Asking[Q, A]:
+        where = f"the {self._who} at {at}"
+        with CallTo(where):
+            return Asking(self._open_call(at), where, self._tasks)
 
     def drop(self, at: Endpoint) -> None:
         """The connection to ``at`` is being closed: what is under way fails, its outcome unknown."""
-        live = self._live.pop(at, None)
-        if live is not None:
-            live.end(NetworkFailed(f"the connection to {at} was closed; the outcome is unknown"))
+        stream = self._streams.pop(at, None)
+        if stream is not None:
+            stream.end(NetworkFailed(f"the connection to {at} was closed; the outcome is unknown"))
 
     def keep(self, known: Collection[Endpoint]) -> None:
         """``drop`` all other addresses."""
-        for at in [at for at in self._live if at not in known]:
+        for at in [at for at in self._streams if at not in known]:
             self.drop(at)
 
 

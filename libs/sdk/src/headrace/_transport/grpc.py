@@ -21,7 +21,6 @@ from headrace._core import phases
 from headrace._descriptors import need_descriptors, needing_descriptors
 from headrace._runtime import Tasks, connected
 from headrace._transport.grpc_coordinators import CoordinatorCalls
-from headrace._transport.grpc_streams import Stream, StreamCall
 from headrace._transport.whereabouts import Whereabouts
 from headrace.errors import ClientClosed, ClusterUnreachable
 from headrace.finding import ClusterAddress
@@ -31,6 +30,7 @@ from headrace_common.rpc.calls import CallTo, nobody_there
 from headrace_common.rpc.channels import PLAIN, Channels, Security
 from headrace_common.rpc.library import INSTEAD, library
 from headrace_common.rpc.options import EAGER_RECONNECT_MS_MAX
+from headrace_common.runtime.asking import Asking, AskingStream
 from headrace_common.runtime.clock import Deadline, pause_ms
 from headrace_common.runtime.memory import adapt_to_large_blocks
 from headrace_proto.v1 import broker_pb2 as pb
@@ -74,20 +74,20 @@ NO_ACKS: Final = 0
 CLOSED: Final = "the client was closed before the answer came; make a new one"
 
 
-class GrpcProduceStream(Stream[pb.ProduceRequest, pb.ProduceResponse]):
+class GrpcProduceStream(AskingStream[pb.ProduceRequest, pb.ProduceResponse]):
     """See ``port.ProduceStream``."""
 
     def send(self, request: pb.ProduceRequest) -> Awaitable[pb.ProduceResponse]:
         """Queue ``request`` and return its answer to come."""
-        return self._send(request, request.acks != NO_ACKS, request.timeout_ms + ANSWER_ALLOWANCE_MS)
+        return self.ask(request, request.timeout_ms + ANSWER_ALLOWANCE_MS, answered=request.acks != NO_ACKS)
 
 
-class GrpcFetchStream(Stream[pb.FetchRequest, pb.FetchResponse]):
+class GrpcFetchStream(AskingStream[pb.FetchRequest, pb.FetchResponse]):
     """See ``port.FetchStream``."""
 
     def send(self, request: pb.FetchRequest) -> Awaitable[pb.FetchResponse]:
         """Queue ``request`` and return its answer to come."""
-        return self._send(request, True, request.max_wait_ms + CALL_TIMEOUT_MS)
+        return self.ask(request, request.max_wait_ms + CALL_TIMEOUT_MS)
 
     def abandon(self) -> None:
         """Give up what is in flight; the next request opens another call."""
@@ -317,8 +317,8 @@ class GrpcTransport(CoordinatorCalls):
         stream = self._produce.get(broker)
         if stream is None:
 
-            def open_call() -> StreamCall[pb.ProduceRequest, pb.ProduceResponse]:
-                return StreamCall(self._broker(broker).Produce(), self._name(broker), self._tasks)
+            def open_call() -> Asking[pb.ProduceRequest, pb.ProduceResponse]:
+                return Asking(self._broker(broker).Produce(), self._name(broker), self._tasks, strict=True)
 
             stream = self._produce[broker] = GrpcProduceStream(open_call)
         return stream
@@ -327,8 +327,8 @@ class GrpcTransport(CoordinatorCalls):
         stream = self._fetch.get(broker)
         if stream is None:
 
-            def open_call() -> StreamCall[pb.FetchRequest, pb.FetchResponse]:
-                return StreamCall(self._broker(broker).Fetch(), self._name(broker), self._tasks)
+            def open_call() -> Asking[pb.FetchRequest, pb.FetchResponse]:
+                return Asking(self._broker(broker).Fetch(), self._name(broker), self._tasks, strict=True)
 
             stream = self._fetch[broker] = GrpcFetchStream(open_call)
         return stream
@@ -367,11 +367,11 @@ class GrpcTransport(CoordinatorCalls):
         """Close all streams and connections. Idempotent."""
         self._closed = True
         for produce in self._produce.values():
-            await produce.close()
+            produce.close()
         for fetch in self._fetch.values():
-            await fetch.close()
+            fetch.close()
         if self._ends is not None:
-            await self._ends[1].close()
+            self._ends[1].close()
         await self._tasks.close()
         await self._channels.close()
 

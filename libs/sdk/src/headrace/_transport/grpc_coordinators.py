@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from grpc import aio
 
 from headrace._runtime import Tasks
-from headrace._transport.grpc_streams import Stream, StreamCall
 from headrace._transport.port import Coordinator, CoordinatorCall
 from headrace._transport.whereabouts import Whereabouts
 from headrace.errors import HeadraceError, NetworkFailed, error_for
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.rpc.calls import A_co, CallTo, Method, Q_contra
-from headrace_common.rpc.status import error_of
+from headrace_common.runtime.asking import Asking, AskingStream, raise_error
 from headrace_proto.v1 import broker_pb2, transaction_pb2
 from headrace_proto.v1 import coordinator_pb2 as pb
 from headrace_proto.v1.coordinator_pb2_grpc import CoordinatorStub
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from headrace_proto.v1.broker_pb2_grpc import BrokerAsyncStub  # exist for type checkers only
     from headrace_proto.v1.coordinator_pb2_grpc import CoordinatorAsyncStub
     from headrace_proto.v1.transaction_pb2_grpc import TransactionCoordinatorAsyncStub
+
+EndStream = AskingStream[transaction_pb2.EndRequest, transaction_pb2.EndResponse]
 
 R = TypeVar("R")
 S = TypeVar("S")
@@ -98,18 +99,6 @@ class GrpcMembershipStream:
         self._call.cancel()
 
 
-class GrpcEndStream(Stream[transaction_pb2.EndRequest, transaction_pb2.EndResponse]):
-    """Ends of transactions to the coordinator at one address."""
-
-    async def ask(self, request: transaction_pb2.EndTxnRequest, timeout_ms: float) -> transaction_pb2.EndTxnResponse:
-        """Raises: ``HeadraceError``: what the coordinator says; or nothing came, and the outcome is unknown."""
-        answer = await self._send(transaction_pb2.EndRequest(ask=request), True, timeout_ms)
-        if answer.HasField("error"):
-            raise error_of(answer.error)
-        ended: transaction_pb2.EndTxnResponse = answer.answer
-        return ended
-
-
 class CoordinatorCalls(ABC):
     """A part of ``grpc.GrpcTransport``."""
 
@@ -118,7 +107,7 @@ class CoordinatorCalls(ABC):
     _nodes: Whereabouts
     _stub_of: tuple[aio.Channel, TransactionCoordinatorAsyncStub] | None = None
     """The one used last: making a stub costs more than a call's share of it."""
-    _ends: tuple[str, GrpcEndStream] | None = None
+    _ends: tuple[str, EndStream] | None = None
     """The one to the coordinator that was told an end last, and where that is."""
 
     @abstractmethod
@@ -163,19 +152,27 @@ class CoordinatorCalls(ABC):
         return lambda coordinator, timeout_ms: self._ask(coordinator, method, self._transactions, request, timeout_ms)
 
     def end_call(self, request: transaction_pb2.EndTxnRequest) -> CoordinatorCall[transaction_pb2.EndTxnResponse]:
-        return lambda coordinator, timeout_ms: self._end_stream(coordinator).ask(request, timeout_ms)
+        return lambda coordinator, timeout_ms: self._end(coordinator, request, timeout_ms)
 
-    def _end_stream(self, coordinator: Coordinator) -> GrpcEndStream:
+    async def _end(
+        self, coordinator: Coordinator, request: transaction_pb2.EndTxnRequest, timeout_ms: float
+    ) -> transaction_pb2.EndTxnResponse:
+        answer = await self._end_stream(coordinator).ask(transaction_pb2.EndRequest(ask=request), timeout_ms)
+        raise_error(answer)
+        return answer.answer
+
+    def _end_stream(self, coordinator: Coordinator) -> EndStream:
         """One client has one transactional id, so the one before is of no use any more."""
         if self._ends is None or self._ends[0] != coordinator.address:
             if self._ends is not None:
                 self._ends[1].end(NetworkFailed(f"the coordinator is {coordinator} now; the outcome is unknown"))
 
-            def open_call() -> StreamCall[transaction_pb2.EndRequest, transaction_pb2.EndResponse]:
+            def open_call() -> Asking[transaction_pb2.EndRequest, transaction_pb2.EndResponse]:
                 with CallTo(coordinator):
-                    return StreamCall(self._transactions(coordinator).End(), str(coordinator), self._tasks)
+                    call = self._transactions(coordinator).End()
+                    return Asking(call, str(coordinator), self._tasks, strict=True)
 
-            self._ends = coordinator.address, GrpcEndStream(open_call)
+            self._ends = coordinator.address, AskingStream(open_call)
         return self._ends[1]
 
     async def _ask(

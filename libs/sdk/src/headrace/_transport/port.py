@@ -37,7 +37,7 @@ class ProduceStream(Protocol):
         """
         ...
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """End the stream; requests in flight fail with ``NetworkFailed``."""
         ...
 
@@ -61,7 +61,7 @@ class FetchStream(Protocol):
         """
         ...
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """End the stream; requests in flight fail with ``NetworkFailed``."""
         ...
 

@@ -27,14 +27,14 @@ from headrace_common.core.image import NodeKey, Role, ShardKind
 from headrace_common.rpc.node_gate import NodeGate
 from headrace_common.rpc.options import MESSAGE_BYTES_MAX
 from headrace_common.runtime.admission import address_of
-from headrace_common.runtime.answering import answer_stream
+from headrace_common.runtime.answering import NO_MESSAGE, answer_stream
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import broker_pb2_grpc, cluster_pb2, transaction_pb2
 
 FETCHES_READ_AHEAD: Final = 2
 _SHARD_KINDS: Final = {pb.GROUP: ShardKind.GROUPS, pb.TRANSACTION: ShardKind.TRANSACTIONS}
-NO_MESSAGE: Final = "the bytes on the stream are no message of it; use the generated client of this version"
+
 _EOF: Final[Any] = grpc.aio.EOF
 
 Context = grpc.aio.ServicerContext[Any, Any]

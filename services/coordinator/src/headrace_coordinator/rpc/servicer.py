@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from headrace_common.core.errors import HeadraceError, NotCoordinator, Rejected
 from headrace_common.rpc.node_gate import NodeGate
-from headrace_common.runtime.answering import answer_stream
+from headrace_common.runtime.answering import NO_MESSAGE, answer_stream
 from headrace_common.runtime.clock import pause_ms
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_coordinator.engine.coordinator import Committer, Coordinator
@@ -25,7 +25,6 @@ from headrace_coordinator.rpc import decode, encode
 from headrace_proto.v1 import coordinator_pb2 as pb
 from headrace_proto.v1 import coordinator_pb2_grpc, transaction_pb2
 
-NO_MESSAGE: Final = "the bytes on the stream are no message of it; use the generated client of this version"
 LINGER_S_MAX: Final = 5.0
 """How long a client that sends no more may wait for what is still to come: the answer to its leave, above all."""
 LEAVING: Final = "this coordinator is leaving; find the group's coordinator again"
