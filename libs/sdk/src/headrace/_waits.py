@@ -49,6 +49,8 @@ def check_seconds(given: float | None, name: str = "timeout") -> float | None:
     """
     if given is None or given == math.inf:
         return None
+    if type(given) in (int, float) and 0 <= given <= SECONDS_MAX:
+        return given
     _check_number(name, given, "seconds")
     if given > SECONDS_MAX:
         raise Rejected(

@@ -25,7 +25,7 @@ from itertools import count
 from typing import Any, Final, NamedTuple, overload
 
 from headrace._callbacks import BLOCKED_LOOK_S, call_back, warn_of_blocked
-from headrace._core.batch import Batch, Outcome, Watcher
+from headrace._core.batch import Batch, Watcher
 from headrace._core.chunk import Chunk
 from headrace._waits import check_seconds
 from headrace.errors import ClientClosed, HeadraceError, Rejected, WaitTimedOut
@@ -91,7 +91,8 @@ class Delivery:
             HeadraceError: the record was not written, or nobody can tell; see ``headrace.errors``.
         """
         batch, place = self._place_when_told(timeout)
-        outcome = _outcome_of(batch)
+        outcome = batch.outcome
+        assert outcome is not None, "asked before its fate was known"
         if outcome.error is not None:
             raise copy(outcome.error)
         return RecordMetadata(batch.topic, batch.partition, outcome.offset_of(place), batch.timestamp(place))
@@ -134,8 +135,9 @@ class Delivery:
             if not self.done():
                 raise
             return error
-        failure = _outcome_of(batch).error
-        return None if failure is None else copy(failure)
+        outcome = batch.outcome
+        assert outcome is not None, "asked before its fate was known"
+        return None if outcome.error is None else copy(outcome.error)
 
     def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
         """
@@ -228,12 +230,6 @@ def _handle(chunk: Chunk, row: int) -> Delivery:
 def _done(chunk: Chunk, row: int) -> bool:
     found = chunk.locate(row)
     return (chunk if found is None else found[0]).told >= 0
-
-
-def _outcome_of(batch: Batch) -> Outcome:
-    outcome = batch.outcome
-    assert outcome is not None, "asked before its fate was known"
-    return outcome
 
 
 def _call_when_settled(chunk: Chunk, row: int, then: Callable[[], object]) -> None:

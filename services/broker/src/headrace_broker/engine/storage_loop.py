@@ -199,7 +199,8 @@ class StorageLoop:
                 self._confirm_synced()
                 if self._queue:
                     await self._commit(self._next_group())
-                    await give_way()
+                    if self._queue:
+                        await give_way()
         except StorageFailed as error:
             self._fail(error)
             raise
