@@ -65,6 +65,7 @@ FACES: Final = (
         delegates=True,
     ),
     Face("_bulk_calls.py", (("BulkCalls", "aio/_bulk_calls.py", "BulkCalls"),), "self._thread.call"),
+    Face("_fence_calls.py", (("FenceCalls", "aio/_fence_calls.py", "FenceCalls"),), "self._thread.call"),
     Face(
         "_transaction_calls.py",
         (("TransactionCalls", "aio/_transaction_calls.py", "TransactionCalls"),),

@@ -111,7 +111,7 @@ class RecordRules:
         if partition is None and self._per_record:
             partition = self._place(view, key)
         if partition is not None:
-            self._check_partition(view, partition)
+            check_partition(view, partition)
         if timestamp_ms is not None:
             _check_timestamp(timestamp_ms)
         size = RECORD_OVERHEAD + len(value or b"") + len(key or b"")
@@ -128,14 +128,6 @@ class RecordRules:
         except Exception as error:  # the application's own function
             raise InvalidPartitions(f"the partitioner raised {error!r}") from error
         return None if placed is None or placed < 0 else int(placed)
-
-    def _check_partition(self, view: View, partition: int) -> None:
-        if not isinstance(partition, int) or isinstance(partition, bool):
-            raise Rejected(f"partition is a number, not {partition!r}")
-        if not 0 <= partition < view.partitions:
-            raise UnknownTopicOrPartition(
-                f"topic {view.name!r} has partitions 0 to {view.partitions - 1}; there is no {partition}"
-            )
 
     def check_size(self, view: View, size: int) -> None:
         """Raises: ``RecordTooLarge`` when a record of ``size`` bytes, overhead included, is too large."""
@@ -171,6 +163,16 @@ class RecordRules:
         """Ask the application's partitioner for each key; -1: the sticky partition."""
         placed = [self._place(view, key) for key in keys]
         return [-1 if each is None else each for each in placed]
+
+
+def check_partition(view: View, partition: int) -> None:
+    """Raises: ``Rejected``: that is no number; ``UnknownTopicOrPartition``: the topic has none of that number."""
+    if not isinstance(partition, int) or isinstance(partition, bool):
+        raise Rejected(f"partition is a number, not {partition!r}")
+    if not 0 <= partition < view.partitions:
+        raise UnknownTopicOrPartition(
+            f"topic {view.name!r} has partitions 0 to {view.partitions - 1}; there is no {partition}"
+        )
 
 
 def check_headers(headers: HeadersIn | None) -> list[Header] | None:

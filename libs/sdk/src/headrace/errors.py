@@ -48,6 +48,7 @@ Every failure that Headrace reports, as one tree. ``str(error)`` says what happe
     │   ├── ProducerFenced              a newer producer has this transactional_id
     │   ├── InvalidProducerIdMapping    the transactional_id expired, or was given to another producer
     │   ├── FencedOwner                 a newer owner has these transactional ids, or decided a later unit
+    │   ├── FencedWriter                another writer has taken a partition over, or it wants a fencing token
     │   ├── UnknownMemberId             out of the group: what was read is somebody else's to commit
     │   ├── IllegalGeneration           the group has gone on without this member (classic)
     │   ├── StaleMemberEpoch            the same (server-side protocol)
@@ -115,6 +116,7 @@ from headrace_common.core.errors import FencedInstanceId as FencedInstanceId
 from headrace_common.core.errors import FencedLeaderEpoch as FencedLeaderEpoch
 from headrace_common.core.errors import FencedMemberEpoch as FencedMemberEpoch
 from headrace_common.core.errors import FencedOwner as FencedOwner
+from headrace_common.core.errors import FencedWriter as FencedWriter
 from headrace_common.core.errors import GroupMaxSizeReached as GroupMaxSizeReached
 from headrace_common.core.errors import GroupNotFound as GroupNotFound
 from headrace_common.core.errors import HeadraceError as HeadraceError

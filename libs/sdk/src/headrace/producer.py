@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from headrace import _runtime
 from headrace._bulk_calls import BulkCalls
 from headrace._core.chunk import RECORD_OVERHEAD
+from headrace._fence_calls import FenceCalls
 from headrace._intake import closed_error
 from headrace._setting_names import Servers, split
 from headrace._transaction_calls import TransactionCalls
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Producer(BulkCalls, TransactionCalls):
+class Producer(BulkCalls, FenceCalls, TransactionCalls):
     """
     Sends records from any thread.
 

@@ -21,6 +21,8 @@ MODULES = [
     "headrace.serializers",
     "headrace.delivery",
     "headrace._bulk_calls",
+    "headrace._fence_calls",
+    "headrace.aio._fence_calls",
     "headrace.producer",
     "headrace.aio.producer",
 ]

@@ -25,6 +25,7 @@ from headrace._core.lane import Lane, LaneRules
 from headrace._core.producing import Answer, BatchSizes, ProducerCore
 from headrace.delivery import Delivery, moved, tell
 from headrace.errors import ErrorCode, HeadraceError, NetworkFailed
+from headrace_broker.core.fences import Fences
 from headrace_broker.core.producers import Producers
 from headrace_common.core.batch import Codec, decode_batch, read_header
 from headrace_common.core.ids import Offset
@@ -277,7 +278,7 @@ class ProducerMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_written_twice_or_out_of_order(self) -> None:
-        for values in self.written():
+        for values in self.written_values():
             assert values == sorted(set(values))
 
     @invariant()
@@ -295,7 +296,12 @@ class ProducerMachine(RuleBasedStateMachine):
                     assert written[batch.partition][batch.outcome.base_offset + place] == value
 
     def written(self) -> list[list[Any]]:
-        return [[v for batch in log.batches for v in decode_batch(batch).values()] for log in self.logs]
+        """Values by their offsets; None: a fence."""
+        decoded = [[decode_batch(batch) for batch in log.batches] for log in self.logs]
+        return [[v for b in log for v in ([None] if b.is_control else b.values())] for log in decoded]
+
+    def written_values(self) -> list[list[bytes]]:
+        return [[value for value in values if value is not None] for values in self.written()]
 
     def teardown(self) -> None:
         if not hasattr(self, "core"):
@@ -331,13 +337,74 @@ class PlainMachine(ProducerMachine):
 
     @invariant()
     def nothing_is_written_twice_or_out_of_order(self) -> None:
-        for values in self.written():
+        for values in self.written_values():
             runs = list(dict.fromkeys(values))
             assert runs == sorted(runs)
 
 
 TestPlain = PlainMachine.TestCase
 TestPlain.settings = settings(max_examples=30, stateful_step_count=50, deadline=None)
+
+
+class FencingMachine(ProducerMachine):
+    """This producer and another take the partitions from each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = [Fences() for _ in range(PARTITIONS)]
+        """What brokers know of the tokens in each log."""
+        self.mine: list[int | None] = [None] * PARTITIONS
+        """The last that this producer has set in each log."""
+        self.tokens = 0
+        self.fences: list[tuple[Batch, int]] = []
+        """With how many values were sent before."""
+
+    @rule(partition=st.integers(0, PARTITIONS - 1))
+    def fence(self, partition: int) -> None:
+        self.tokens += 1
+        batch = Batch.of_fence("t", partition, self.tokens, created_ms=self.now, timestamp_ms=1)
+        self.fences.append((batch, self.sent_values))
+        self.core.fence(batch, 1 << 20)
+
+    @rule(partition=st.integers(0, PARTITIONS - 1))
+    def another_takes_over(self, partition: int) -> None:
+        self.tokens += 1
+        self.held[partition].note_appended(self.logs[partition].end, self.tokens)
+
+    def append(self, broker: int, batch: Batch) -> Answer:
+        if self.leaders[batch.partition] != broker:
+            return super().append(broker, batch)
+        held, before = self.held[batch.partition], len(self.logs[batch.partition].batches)
+        if batch.fence is not None and batch.fence == held.token:
+            return Answer(0, "", -1, -1)  # as ``Requests`` finds out
+        refusal = held.refusal(batch.token, batch.fence)
+        if refusal is not None:
+            return Answer(refusal.code, str(refusal), -1, -1, max(held.token, 0))
+        answer = super().append(broker, batch)
+        if len(self.logs[batch.partition].batches) > before:
+            assert batch.fence or batch.token == self.mine[batch.partition], "it carries what this producer has set"
+        if batch.fence is not None:
+            held.note_appended(Offset(answer.base_offset), batch.fence)
+            self.mine[batch.partition] = batch.fence
+        return answer
+
+    @invariant()
+    def a_fence_stands_between_what_was_sent_before_and_after(self) -> None:
+        written = self.written()
+        for fence, sent_before in self.fences:
+            if fence.outcome is not None and fence.outcome.base_offset >= 0:
+                at, values = fence.outcome.base_offset, written[fence.partition]
+                assert values[at] is None
+                assert all(int(value) < sent_before for value in values[:at] if value is not None)
+                assert all(int(value) >= sent_before for value in values[at:] if value is not None)
+
+    def teardown(self) -> None:
+        super().teardown()
+        assert all(fence.outcome is not None for fence, _ in self.fences)
+
+
+TestFencing = FencingMachine.TestCase
+TestFencing.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
 
 
 # --- each rule, broken on purpose, is noticed --------------------------------------------------------------------
@@ -471,9 +538,9 @@ def _forget_written_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 def _divide_what_may_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = Lane.refused
 
-    def sure(lane: Lane, batch: Batch, code: int, message: str, now_ms: float) -> list[Effect]:
+    def sure(lane: Lane, batch: Batch, *said: Any) -> list[Effect]:
         batch.uncertain = False
-        return refused(lane, batch, code, message, now_ms)
+        return refused(lane, batch, *said)
 
     monkeypatch.setattr(Lane, "refused", sure)
 

@@ -66,14 +66,15 @@ class TestOneBroker:
         async with running_engine({INTERNAL: 1}) as engine:
             old, new = Writer(3), Writer(4)
             nothing = await old.append(engine.session)
-            assert (code(nothing), nothing.fencing_token) == (ErrorCode.FENCED_WRITER, None)
+            assert (code(nothing), nothing.fencing_token, nothing.base_offset) == (ErrorCode.FENCED_WRITER, None, -1)
             assert (await old.fence(engine.session)).base_offset == 0
             again = await old.fence(engine.session)
             assert (code(again), again.fencing_token) == (ErrorCode.FENCED_WRITER, 3), "its answer may have been lost"
+            assert again.base_offset == 0, "it asks from there on whether it is committed"
             assert (await old.append(engine.session)).base_offset == 1
             assert (await new.fence(engine.session)).base_offset == 2
             zombie = await old.append(engine.session)
-            assert (code(zombie), zombie.fencing_token) == (ErrorCode.FENCED_WRITER, 4)
+            assert (code(zombie), zombie.fencing_token, zombie.base_offset) == (ErrorCode.FENCED_WRITER, 4, 2)
             assert (await new.append(engine.session)).base_offset == 3
 
     async def test_users_may_fence_their_own_topics(self) -> None:
@@ -84,6 +85,16 @@ class TestOneBroker:
             assert code(await writer.append(engine.session, id=id)) is ErrorCode.NONE
             assert code(await Writer(9).append(engine.session, id=id)) is ErrorCode.FENCED_WRITER
             assert code(await ask(engine.session, batch_of(1), None, id=id)) is ErrorCode.NONE
+
+    async def test_a_fence_that_is_trimmed_is_told_as_before_the_start(self) -> None:
+        async with running_engine({"t": 1}) as engine:
+            id, writer = PartitionId(topic_id_of("t"), 0), Writer(3)
+            await writer.fence(engine.session, id=id)
+            for _ in range(3):
+                await writer.append(engine.session, id=id)
+            await engine.broker.trim([(id, Offset(4))])
+            again = await writer.fence(engine.session, id=id)
+            assert (code(again), again.fencing_token, again.base_offset) == (ErrorCode.FENCED_WRITER, 3, 3)
 
     async def test_other_control_batches_are_refused(self) -> None:
         async with running_engine({INTERNAL: 1}) as engine:

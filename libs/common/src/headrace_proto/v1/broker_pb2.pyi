@@ -216,15 +216,18 @@ class ProducePartitionResult(_message.Message):
     message: _builtins.str
     """Absent: error says it all."""
     base_offset: _builtins.int
-    """Offset of the batch's first record; for a batch that was sent before, the offset it got then. -1 on errors."""
+    """Offset of the batch's first record; for a batch that was sent before, the offset it got then. -1 on errors, but for
+    FENCED_WRITER: where the fence stands that has set the partition's token (the offset before the log's start, if only
+    the token is known). -1: none was set, or the broker does not tell.
+    """
     log_append_time_ms: _builtins.int
     """The broker's clock in ms, for topics with LogAppendTime; -1 otherwise."""
     log_start_offset: _builtins.int
     """First offset that still exists. -1 when not known."""
     fencing_token: _builtins.int
     """FENCED_WRITER: the partition's token. Absent: it has none. Above the writer's own: another has taken over, this one
-    stops. Its own, in answer to a fence record: the fence was appended before; an append under it tells when it is
-    committed. Below or absent: this leader has not seen the writer's fence (it was deposed and does not know it yet),
+    stops. Its own, in answer to a fence record: the fence was appended before; it is committed once the end for readers
+    (ListOffsets, -1, under the leader epoch of the request) is above base_offset, or an append under it is. Below or absent: this leader has not seen the writer's fence (it was deposed and does not know it yet),
     or the fence was cut before it was committed; the writer sets it again and goes on.
     """
     @_builtins.property

@@ -10,7 +10,14 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from headrace_common.core.batch import RECORDS_PER_BATCH_MAX, Codec, RecordColumns, build_batch, stamp_producer
+from headrace_common.core.batch import (
+    RECORDS_PER_BATCH_MAX,
+    Codec,
+    RecordColumns,
+    build_batch,
+    build_fence_batch,
+    stamp_producer,
+)
 from headrace_common.core.batch.stamp_runs import StampRuns
 
 if TYPE_CHECKING:
@@ -71,7 +78,7 @@ class Batch:
 
     ``sent`` says whether it ever left; ``uncertain`` that an attempt had no clear answer, so that it may be written;
     ``absent`` that the leader has told it was not written under its sequence. ``parts`` are the two halves when it was
-    too large.
+    too large. ``token`` is the fencing token that it carries, ``fence`` the one that it sets; it then has no records.
     """
 
     __slots__ = (
@@ -81,6 +88,7 @@ class Batch:
         "created_ms",
         "encoded",
         "expired",
+        "fence",
         "identity",
         "in_flight",
         "last_error",
@@ -92,6 +100,7 @@ class Batch:
         "sequence",
         "size_bytes",
         "timestamps",
+        "token",
         "told",
         "topic",
         "uncertain",
@@ -114,6 +123,8 @@ class Batch:
         self.absent = False
         self.uncertain = False
         self.expired = False
+        self.token: int | None = None
+        self.fence: int | None = None
         self.last_error: Exception | None = None
         self.outcome: Outcome | None = None
         self.parts: tuple[Batch, Batch] | None = None
@@ -121,6 +132,14 @@ class Batch:
         self.told = -1.0
         """Who waits for the records up to this place was told of the outcome."""
         self.watchers: list[Watcher] | None = None
+
+    @classmethod
+    def of_fence(cls, topic: str, partition: int, token: int, *, created_ms: float, timestamp_ms: int) -> Batch:
+        """The control batch that sets a fencing token."""
+        batch = cls(topic, partition, created_ms)
+        batch.fence, batch.count, batch.timestamps = token, 1, timestamp_ms
+        batch.encoded = build_fence_batch(token, timestamp_ms=timestamp_ms)
+        return batch
 
     @property
     def written(self) -> bool:

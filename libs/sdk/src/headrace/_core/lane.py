@@ -13,6 +13,9 @@ At most ``in_flight_max`` batches count from the first without an outcome: a bro
 * A batch that is given up leaves a gap. Later batches that were sent are repeated until they are either found written,
   or refused as out of order by a leader that knows all before them is decided: then they are surely absent. When all
   are decided the lane takes a new epoch, and numbers what is left from 0.
+* A fence goes alone: when all before it is decided, and before anything behind it. So each batch leaves, and is
+  repeated, under one token. Once the writer has lost the partition, or a fence has failed, nothing is written until the
+  next fence is (``fencing``).
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from typing import Final
 from headrace._core.batch import SEQUENCES, Batch, Identity, Outcome, Piece, cut
 from headrace._core.chunk import BATCH_OVERHEAD
 from headrace._core.effects import Divided, DoubtLeader, Effect, RefreshMetadata, Settle
+from headrace._core.fencing import NO_TOKEN, Fencing, explain_missing
 from headrace._core.remedies import ABSENT, GAP, Asker, Remedy, remedy_for
 from headrace.errors import DeliveryTimedOut, ErrorCode, HeadraceError, UnknownOutcome, error_for
 from headrace_common.core.batch import RECORDS_PER_BATCH_MAX, Codec
@@ -90,6 +94,8 @@ class Lane:
         """Repeat what has no outcome, once nothing is under way."""
         self.gap = False
         """A sequence is missing: number anew, once all that was sent is decided."""
+        self.fencing: Fencing | None = None
+        """None: no fencing token was ever asked for."""
         self._rules = rules
 
     @property
@@ -123,6 +129,23 @@ class Lane:
             self.unreported.append(batch)
             joined.append((start, batch, 0))
         return joined
+
+    def fence(self, batch: Batch) -> None:
+        """Set a token in its turn. Raises: ``Rejected``: a higher one was asked for before."""
+        assert batch.fence is not None, "it is a fence"
+        fencing = self.fencing or Fencing(f"{self.topic}-{self.partition}")
+        fencing.ask(batch.fence)
+        self.fencing = fencing
+        self.waiting.append(batch)
+        self.unreported.append(batch)
+
+    def drop_closed(self) -> list[Effect]:
+        """What can never be written, up to the next fence, fails: the writer has lost the partition."""
+        effects: list[Effect] = []
+        if self.fencing is not None and (error := self.fencing.closed) is not None:
+            while self.waiting and self.waiting[0].fence is None:
+                effects += self._settle(self.waiting.popleft(), error)
+        return effects
 
     def reports(self) -> list[Batch]:
         """Those whose outcome may be told now, in the order of the calls."""
@@ -193,6 +216,12 @@ class Lane:
             room = self._rules.in_flight_max
         if self.gap or not self.waiting or len(self.sent) >= room:
             return None, []
+        if self.fencing is not None:
+            if self.sent and (self.sent[0].fence or self.waiting[0].fence):
+                return None, []
+            if self.waiting[0].fence:
+                self.sent.append(self.waiting.popleft())
+                return self._leaves(self.sent[0], leader, now_ms), []
         if self._rules.idempotent:
             if not self.sent and current is not None and current != self.identity:
                 self.identity, self.next_sequence, self.proven = current, 0, False
@@ -220,6 +249,8 @@ class Lane:
                 effects.append(Divided(batch))
                 continue
             self._take_sequence(batch.count)
+            if self.fencing is not None:
+                batch.token = self.fencing.token
             self.sent.append(batch)
             return self._leaves(batch, leader, now_ms), effects
         return None, effects
@@ -245,13 +276,15 @@ class Lane:
     # --- answers ----------------------------------------------------------------------------------------------
 
     def acked(self, batch: Batch, base_offset: int, log_append_ms: int) -> list[Effect]:
-        """The leader has written the batch, now or before."""
+        """The leader has written the batch, now or before; ``base_offset`` -1: it is not known where."""
         self._returned(batch)
-        self.proven = True
+        self.proven |= batch.fence is None
         self.failures = 0
         if batch.expired:
             self._leave(batch)
             return []
+        if batch.fence is not None and self.fencing is not None:
+            self.fencing.was_set(batch.fence, self.leader_epoch)
         batch.outcome = Outcome(base_offset, log_append_ms, None)
         if batch is self.sent[0]:
             self._leave(batch)
@@ -262,24 +295,46 @@ class Lane:
         self._returned(batch)
         return self._again(batch, error, now_ms, moved=True)
 
-    def refused(self, batch: Batch, code: int, message: str, now_ms: float) -> list[Effect]:
-        """The leader, or who was taken for it, answered with an error."""
+    def refused(
+        self, batch: Batch, code: int, message: str, now_ms: float, fencing_token: int = NO_TOKEN
+    ) -> list[Effect]:
+        """The leader, or who was taken for it, answered with an error; ``fencing_token``: the one that it has."""
         self._returned(batch)
         error = error_for(code, f"{self.topic}-{self.partition}: {message}" if message else "")
         if batch.expired:
             self._leave(batch)
             return []
-        if error.code in GAP and self._rules.idempotent:
+        if error.code is ErrorCode.FENCED_WRITER:
+            return self._fenced(batch, error, fencing_token, now_ms)
+        if error.code in GAP and self._rules.idempotent and batch.fence is None:
             return self._out_of_order(batch, error)
         if error.code is ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1 and not batch.uncertain:
             return self._divide(batch)
         remedy = remedy_for(Asker.PRODUCER, error.code)
         if remedy is not Remedy.RAISE:
             return self._again(batch, error, now_ms, moved=remedy is Remedy.REFRESH, sure=error.code in ABSENT)
+        return self._fail(batch, error)
+
+    def _fail(self, batch: Batch, error: HeadraceError) -> list[Effect]:
         self._leave(batch)
         if batch.uncertain:
             error = UnknownOutcome(f"{error}; but an attempt before may have been written")
         return self._give_up(batch, error)
+
+    def _fenced(self, batch: Batch, error: HeadraceError, told: int, now_ms: float) -> list[Effect]:
+        """The leader has token ``told``; nothing was appended by this attempt."""
+        mine = batch.fence or batch.token
+        if mine is None:
+            return self._fail(batch, explain_missing(error, self.topic, self.partition))
+        assert self.fencing is not None, "it has asked for a token"
+        lost = self.fencing.explain_refusal(error, mine, told, self.leader_epoch)
+        if lost is None:
+            return self._again(batch, error, now_ms, moved=True, sure=True)
+        self.fencing.closed = lost
+        if batch.fence is not None:  # whether an earlier attempt has set it does not matter any more
+            self._leave(batch)
+            return self._settle(batch, lost)
+        return self._fail(batch, lost)
 
     def _leave(self, batch: Batch) -> None:
         """Forget ``batch``, and those written that only stayed because of it."""
@@ -321,9 +376,10 @@ class Lane:
         batch.last_error = error
         earlier = self.sent[: self.sent.index(batch)]
         if all(other.absent or other.written for other in earlier):
-            if self._rules.transactional:  # its sequence cannot be given anew: the epoch is the transaction's
+            closed = None if self.fencing is None else self.fencing.closed
+            if closed is not None or self._rules.transactional:  # the epoch is the transaction's: no sequence is anew
                 self._leave(batch)
-                return self._give_up(batch, error)
+                return self._give_up(batch, closed or error)
             batch.absent = True
             self.gap = True
         else:
@@ -336,6 +392,7 @@ class Lane:
         sequence = batch.sequence
         halves = self._halves(batch)
         for half in halves:
+            half.token = batch.token
             self._encode(half, sequence)
             if self.identity is not None:
                 sequence = (sequence + half.count) % SEQUENCES
@@ -345,7 +402,7 @@ class Lane:
         return [Divided(batch), RefreshMetadata(f"{self.topic} takes smaller batches than was known")]
 
     def _give_up(self, batch: Batch, error: HeadraceError) -> list[Effect]:
-        if self._rules.idempotent:
+        if self._rules.idempotent and batch.fence is None:
             self.gap = True
         return self._settle(batch, error)
 
@@ -365,30 +422,38 @@ class Lane:
             effects += self._settle(batch, self._explain_timeout(batch))
         return effects
 
-    def abort(self, error: HeadraceError) -> list[Effect]:
-        """Give up everything: the producer ends, or its transaction. Answers that come later are not for this lane."""
+    def abort(self, error: HeadraceError, *, fences: bool = True) -> list[Effect]:
+        """
+        Give up everything: the producer ends, or its transaction, to which ``fences`` do not belong. Answers that come
+        later are not for this lane.
+        """
         effects: list[Effect] = []
-        for batch in [*self.sent, *self.waiting]:
-            if batch.outcome is None:
-                effects += self._settle(batch, error)
-            batch.in_flight = False
-        self.in_flight = 0
+        sent, waiting = self.sent, self.waiting
+        self.sent = [] if fences else [batch for batch in sent if batch.fence]
+        self.waiting = deque() if fences else deque(batch for batch in waiting if batch.fence)
+        for batch in (*sent, *waiting):
+            if fences or not batch.fence:
+                if batch.outcome is None:
+                    effects += self._settle(batch, error)
+                batch.in_flight = False
+        self.in_flight = sum(batch.in_flight for batch in self.sent)
         self.gap = self.retrying = False
-        self.sent.clear()
-        self.waiting.clear()
         return effects
 
     def _explain_timeout(self, batch: Batch) -> HeadraceError:
         fate = "it may have been written" if batch.sent else "it was never sent"
         last = f"; the last failure was: {batch.last_error}" if batch.last_error is not None else ""
-        return DeliveryTimedOut(
-            f"{batch.count} records for {self.topic}-{self.partition} were not acknowledged within "
-            f"{self._rules.delivery_timeout_ms:g} ms; {fate}{last}"
-        )
+        where = f"{self.topic}-{self.partition}"
+        what = f"{batch.count} records for {where} were"
+        if batch.fence is not None:
+            what = f"fencing token {batch.fence} of {where} was"
+        return DeliveryTimedOut(f"{what} not acknowledged within {self._rules.delivery_timeout_ms:g} ms; {fate}{last}")
 
     def _settle(self, batch: Batch, error: Exception) -> list[Effect]:
         if not isinstance(error, HeadraceError):
             error = error_for(ErrorCode.INVALID_RECORD, f"the records cannot be written: {error}")
+        if batch.fence is not None and self.fencing is not None:
+            self.fencing.was_not_set(batch.fence, error)
         batch.outcome = Outcome(-1, -1, error)
         return self._report_outcome(batch)
 

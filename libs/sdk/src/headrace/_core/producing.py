@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from headrace._core.batch import Batch, Identity
 from headrace._core.chunk import Chunk, Route
 from headrace._core.effects import AskIdentity, DoubtLeader, Effect, SendBatches
+from headrace._core.fencing import NO_TOKEN
 from headrace._core.lane import NEVER, Lane, LaneRules
 from headrace._core.partitioner import BulkPartitioner, Sticky, split
 from headrace.errors import HeadraceError
@@ -36,6 +37,8 @@ class Answer(NamedTuple):
     message: str
     base_offset: int
     log_append_ms: int
+    fencing_token: int = NO_TOKEN
+    """With FENCED_WRITER: the log's."""
 
 
 class BatchSizes(NamedTuple):
@@ -125,6 +128,12 @@ class ProducerCore:
         chunk.values = chunk.keys = ()
         chunk.headers, chunk.header_column, chunk.partitions, chunk.stamps = {}, None, [], []
 
+    def fence(self, batch: Batch, bytes_max: int) -> None:
+        """Behind all that was taken before. Raises: as ``Lane.fence``."""
+        lane = self._lane(batch.topic, batch.partition, bytes_max)
+        lane.fence(batch)
+        self._busy[lane] = self._ready[lane] = None
+
     def _lane(self, topic: str, partition: int, bytes_max: int) -> Lane:
         lane = self._lanes.get((topic, partition))
         if lane is None:
@@ -157,6 +166,11 @@ class ProducerCore:
         self, lane: Lane, now_ms: float, leader_of: LeaderOf, chosen: dict[int, list[Batch]], effects: list[Effect]
     ) -> bool:
         """Whether the lane gave a batch, and so may have another."""
+        if lane.fencing is not None and lane.fencing.closed is not None:
+            effects += lane.drop_closed()
+            if lane.idle:
+                self._busy.pop(lane, None)
+                return False
         leader = leader_of(lane.topic, lane.partition)
         if lane.pauses(now_ms, leader[1]):
             self._wait(lane, lane.not_before_ms)
@@ -175,6 +189,9 @@ class ProducerCore:
         if lane.idle:
             self._busy.pop(lane, None)
         if batch is None:
+            return False
+        if batch.fence is not None:  # it has needs of its own
+            effects.append(SendBatches(broker, (batch,)))
             return False
         chosen.setdefault(broker, []).append(batch)
         return True
@@ -222,7 +239,7 @@ class ProducerCore:
             if not batch.in_flight:
                 continue  # the producer was aborted meanwhile
             if answer.error:
-                effects += lane.refused(batch, answer.error, answer.message, now_ms)
+                effects += lane.refused(batch, answer.error, answer.message, now_ms, answer.fencing_token)
             else:
                 effects += lane.acked(batch, answer.base_offset, answer.log_append_ms)
             self._requeue(lane)
@@ -279,13 +296,13 @@ class ProducerCore:
             self._requeue(lane)
         return effects
 
-    def abort(self, error: HeadraceError) -> list[Effect]:
-        """Give up everything; answers that come later count for nothing."""
+    def abort(self, error: HeadraceError, *, fences: bool = True) -> list[Effect]:
+        """Give up everything, but for fences where a transaction ends; answers that come later count for nothing."""
         effects: list[Effect] = []
         for lane in self._busy:
-            effects += lane.abort(error)
-        self._busy.clear()
-        self._ready.clear()
+            effects += lane.abort(error, fences=fences)
+        self._busy = {lane: None for lane in self._busy if not lane.idle}
+        self._ready = dict(self._busy)
         for _, _, lane in self._later:
             lane.wakes_ms = NEVER
         self._later.clear()

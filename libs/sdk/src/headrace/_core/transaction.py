@@ -260,6 +260,8 @@ class TransactionCore:
         cause = self.failure
         error = TransactionAbortable(f"call abort_transaction() and do its work again: {cause}")
         error.__cause__ = cause
+        if cause is not None and cause.code is ErrorCode.FENCED_WRITER:
+            error.then = Then.FENCED  # its work is another's now: after the abort, too
         return error
 
     def _break(self, error: HeadraceError) -> None:

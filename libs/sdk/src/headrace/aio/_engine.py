@@ -14,6 +14,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import partial
 from typing import Any, Final
 
@@ -21,16 +22,18 @@ from headrace._callbacks import call_back
 from headrace._core.batch import Batch, Identity
 from headrace._core.chunk import Chunk, Home
 from headrace._core.effects import AskIdentity, Divided, DoubtLeader, Effect, RefreshMetadata, SendBatches, Settle
+from headrace._core.fencing import check_fence
 from headrace._core.lane import NEVER, LaneRules
 from headrace._core.producing import BatchSizes, ProducerCore
 from headrace._descriptors import needing_descriptors
 from headrace._intake import Intake
+from headrace._record_rules import check_partition
 from headrace._runtime import Tasks, in_thread
 from headrace._transport.port import Transport
 from headrace.aio._client import ClusterClient, TopicView
 from headrace.aio._requests import Requests
 from headrace.aio._transactions import Transactions
-from headrace.delivery import DeliveredBatch, call_when_all_told, finish, moved, tell
+from headrace.delivery import DeliveredBatch, call_when_all_told, call_when_told, finish, moved, tell
 from headrace.errors import (
     ClientClosed,
     ErrorCode,
@@ -41,7 +44,7 @@ from headrace.errors import (
     Then,
     WaitTimedOut,
 )
-from headrace.records import TopicPartition
+from headrace.records import RecordMetadata, TopicPartition
 from headrace.serializers import takes_many
 from headrace.settings import ProducerSettings
 from headrace_common.core.batch import Codec, RecordColumns, build_batch
@@ -91,7 +94,7 @@ class ProducerEngine:
         self._tasks = Tasks(self._crashed)
         self.intake = Intake(settings, self._clock, on_open=self._opened, on_close=self._call)
         self.cluster = ClusterClient(transport, settings, clock=self._clock, on_change=self._metadata_changed)
-        self._requests = Requests(transport, self.cluster, self._core, settings, self._clock, self._note)
+        self._requests = Requests(transport, self.cluster, self._core, settings, self._clock, self._note, self._tasks)
         self._transactions: Transactions | None = None
         if settings.transactional_id is not None:
             self._transactions = Transactions(transport, settings, self._clock, self)
@@ -214,7 +217,7 @@ class ProducerEngine:
                     given_back += size_bytes
                     settled.append(batch)
                 case SendBatches(broker, batches):
-                    if transactions is not None:
+                    if transactions is not None and batches[0].fence is None:
                         transactions.core.wrote = True
                     self._requests.send(broker, batches)
                 case DoubtLeader(topic, partition, epoch, reason):
@@ -232,7 +235,7 @@ class ProducerEngine:
         for batch in settled:
             for each in self._core.reports(batch):
                 tell(each)
-                if self._settings.on_delivery is not None:
+                if self._settings.on_delivery is not None and each.fence is None:
                     self._report(self._settings.on_delivery, each)
 
     # --- transactions -----------------------------------------------------------------------------------------
@@ -240,7 +243,7 @@ class ProducerEngine:
     def _look_for_failures(self, transactions: Transactions, settled: Sequence[Batch]) -> None:
         """A batch that was given up is the end of its transaction: nothing more of it is sent."""
         for batch in settled:
-            if batch.outcome is not None and batch.outcome.error is not None:
+            if batch.outcome is not None and batch.outcome.error is not None and batch.fence is None:
                 self._failed(transactions, batch.outcome.error)
 
     def _failed(self, transactions: Transactions, error: Exception) -> None:
@@ -262,11 +265,47 @@ class ProducerEngine:
         self.intake.within(partial(self.intake.shut, why))
 
     def drop_all(self, error: HeadraceError) -> None:
-        """Whatever has no outcome fails with ``error`` now; answers that come later count for nothing."""
-        self._carry_out(self._core.abort(error))
+        """What has no outcome, but for fences, fails with ``error`` now; answers that come later count for nothing."""
+        self._give_all_up(error, fences=False)
+        self._wake_up.set()
+
+    def _give_all_up(self, error: HeadraceError, *, fences: bool) -> None:
+        self._carry_out(self._core.abort(error, fences=fences))
         while (chunk := self.intake.within(self.intake.pop_closed)) is not None:
             self._drop(chunk, error)
             tell(chunk)
+
+    # --- fencing tokens ---------------------------------------------------------------------------------------
+
+    async def fence(self, topic: str, partition: int, token: int) -> RecordMetadata:
+        """
+        Set a fencing token, behind all that was accepted before this call.
+
+        Raises:
+            HeadraceError: see ``Producer.fence``.
+        """
+        check_fence(topic, token, self._settings.acks_number)
+        whole = isinstance(partition, int) and not isinstance(partition, bool)
+        view = await self.topic(topic, self._settings.max_block_ms, partition + 1 if whole else 0)
+        check_partition(view, partition)
+        self.intake.within(self.intake.close_all)
+        await self._next_pump()
+        self.intake.check_alive()
+        if self._cold is not None:
+            raise self._cold
+        now_ms = self._clock.monotonic_ms()
+        batch = Batch.of_fence(topic, partition, token, created_ms=now_ms, timestamp_ms=self._clock.now_ms())
+        self._core.fence(batch, view.max_message_bytes)
+        self._wake_up.set()
+        assert self._loop is not None, "started"
+        done = self._loop.create_future()
+        call_when_told(batch, partial(finish, done))
+        await done
+        outcome = batch.outcome
+        assert outcome is not None, "it was told"
+        if outcome.error is not None:
+            raise copy(outcome.error)
+        return RecordMetadata(topic, partition, outcome.base_offset, batch.timestamp(0))
 
     # --- requests ---------------------------------------------------------------------------------------------
 
@@ -413,7 +452,7 @@ class ProducerEngine:
         for timer in (self._timer, self._expiry):
             if timer is not None:
                 timer.cancel()
-        self.drop_all(error)
+        self._give_all_up(error, fences=True)
 
     def _crashed(self, error: BaseException) -> None:
         broken = Internal(f"the producer met a bug and has stopped: {error!r}")

@@ -4,6 +4,9 @@ The produce requests of one producer that are under way: to whom, under which le
 ``_engine`` sends through it and passes what comes back to the core. A broker that is stopped or cut off breaks no
 connection: it is only silent. So where a request waits for long, the cluster is asked who leads; where that is somebody
 else by now, the silent broker is not waited for.
+
+A fence that was appended by an attempt whose answer is not known is refused when it is repeated. Its leader says where
+it stands, and then whether that is committed.
 """
 
 from __future__ import annotations
@@ -11,22 +14,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from headrace._core.batch import Batch
 from headrace._core.effects import Effect
 from headrace._core.producing import Answer, ProducerCore
+from headrace._runtime import Tasks
 from headrace._transport.port import Transport
 from headrace.aio._client import NO_NODE, ClusterClient, Leader
-from headrace.errors import HeadraceError, Internal, NetworkFailed
+from headrace.errors import ErrorCode, HeadraceError, Internal, NetworkFailed
 from headrace.records import TopicPartition
 from headrace.settings import ProducerSettings
 from headrace_common.core.ids import NodeId
 from headrace_common.runtime.clock import Clock
 from headrace_proto.v1 import broker_pb2 as pb
+from headrace_proto.v1 import errors_pb2
 
 SILENCE_MS: Final = 500
 """A request that waits longer than this makes the producer ask who leads."""
+
+COMMIT_MS: Final = 1_000
+"""How long a leader may wait before it says that what it has is not committed yet."""
 
 NOBODY: Final = Leader(NO_NODE, -1)
 
@@ -64,6 +72,7 @@ class Requests:
         settings: ProducerSettings,
         clock: Clock,
         note: Note,
+        tasks: Tasks,
     ) -> None:
         self._transport = transport
         self._cluster = cluster
@@ -71,6 +80,7 @@ class Requests:
         self._settings = settings
         self._clock = clock
         self._note = note
+        self._tasks = tasks
         self._flights: dict[_Flight, None] = {}
         """Oldest first."""
 
@@ -81,10 +91,11 @@ class Requests:
     def send(self, broker: int, batches: tuple[Batch, ...]) -> None:
         """One request; its outcome reaches the core by way of ``note``."""
         settings = self._settings
+        fence = batches[0].fence is not None  # alone: it belongs to no transaction, and must be committed
         request = pb.ProduceRequest(
-            acks=settings.acks_number,
+            acks=-1 if fence else settings.acks_number,
             timeout_ms=settings.request_timeout_ms,
-            transactional_id=settings.transactional_id,
+            transactional_id=None if fence else settings.transactional_id,
         )
         epochs: list[int] = []
         for batch in batches:
@@ -92,7 +103,11 @@ class Requests:
             assert view is not None, "its leader is known"
             epochs.append(leader.epoch)
             request.partitions.add(
-                topic_id=view.topic_id, partition=batch.partition, batch=batch.encoded, leader_epoch=leader.epoch
+                topic_id=view.topic_id,
+                partition=batch.partition,
+                batch=batch.encoded,
+                leader_epoch=leader.epoch,
+                fencing_token=batch.token,
             )
         flight = _Flight(broker, batches, tuple(epochs), self._clock.monotonic_ms())
         self._flights[flight] = None
@@ -101,6 +116,10 @@ class Requests:
 
     def _answered(self, flight: _Flight, done: asyncio.Future[pb.ProduceResponse | None]) -> list[Effect]:
         now_ms = self._clock.monotonic_ms()
+        found = _found_fence(flight, done)
+        if found is not None:
+            self._tasks.start(self._prove(flight, found), "fence")
+            return []
         del self._flights[flight]
         if done.cancelled():
             return self._core.lost(flight.list_awaited(), NetworkFailed("the request was cancelled"), now_ms)
@@ -116,7 +135,10 @@ class Requests:
             told = f"the broker answered {len(response.partitions)} of {len(flight.batches)} partitions"
             return self._core.lost(flight.list_awaited(), Internal(told), now_ms)
         else:
-            answers = [Answer(p.error, p.message, p.base_offset, p.log_append_time_ms) for p in response.partitions]
+            answers = [
+                Answer(p.error, p.message, p.base_offset, p.log_append_time_ms, p.fencing_token)
+                for p in response.partitions
+            ]
             self._learn(flight, response)
         if flight.given_up:
             pairs = zip(flight.batches, answers, strict=True)
@@ -132,6 +154,36 @@ class Requests:
                 self._cluster.hint(TopicPartition(batch.topic, batch.partition), leader)
             elif doubting and not result.error and batch not in flight.given_up:
                 self._cluster.trust(TopicPartition(batch.topic, batch.partition))
+
+    async def _prove(self, flight: _Flight, found: pb.ProducePartitionResult) -> None:
+        try:
+            answer = await self._ask_whether_committed(flight, found)
+        except HeadraceError as error:
+            self._note(self._proved, flight, self._core.lost, error)
+        else:
+            self._note(self._proved, flight, self._core.answered, [answer])
+
+    def _proved(self, flight: _Flight, tell: Callable[..., list[Effect]], what: Any) -> list[Effect]:
+        del self._flights[flight]
+        return [] if flight.given_up else tell(flight.batches, what, self._clock.monotonic_ms())
+
+    async def _ask_whether_committed(self, flight: _Flight, found: pb.ProducePartitionResult) -> Answer:
+        """The answer to a fence that its leader has: while that leads in one epoch, its log is never cut."""
+        request = pb.ListOffsetsRequest(max_wait_ms=COMMIT_MS)
+        request.partitions.add(
+            topic_id=found.topic_id,
+            partition=found.partition,
+            timestamp_ms=-1,
+            wait_above=found.base_offset,
+            leader_epoch=flight.epochs[0],
+        )
+        [end] = (await self._transport.list_offsets(NodeId(flight.broker), request)).partitions
+        if end.error:
+            return Answer(end.error, end.message, -1, -1)
+        if end.offset <= found.base_offset:
+            said = "the fence was appended and is not committed yet"
+            return Answer(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, said, -1, -1)
+        return Answer(0, "", -1, -1)
 
     def look_at_silence(self) -> list[Effect]:
         """
@@ -159,3 +211,15 @@ class Requests:
         flight.given_up.update(moved)
         error = NetworkFailed(f"broker {flight.broker} did not answer, and leads no longer; the outcome is unknown")
         return self._core.lost(moved, error, now_ms)
+
+
+def _found_fence(flight: _Flight, done: asyncio.Future[pb.ProduceResponse | None]) -> pb.ProducePartitionResult | None:
+    """What the leader says that has refused a fence because it is there."""
+    token = flight.batches[0].fence
+    if token is None or flight.given_up or done.cancelled() or done.exception() is not None:
+        return None
+    response = done.result()
+    for result in [] if response is None else response.partitions:
+        if result.error == errors_pb2.FENCED_WRITER and result.fencing_token == token and result.base_offset >= 0:
+            return result
+    return None

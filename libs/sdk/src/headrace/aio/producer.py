@@ -33,6 +33,7 @@ from headrace._setting_names import Servers, split
 from headrace._waits import check_seconds
 from headrace.aio._bulk_calls import BulkCalls
 from headrace.aio._engine import ProducerEngine
+from headrace.aio._fence_calls import FenceCalls
 from headrace.aio._transaction_calls import TransactionCalls
 from headrace.delivery import Delivery, finish
 from headrace.errors import BufferExhausted, UnknownTopicOrPartition, WaitTimedOut
@@ -55,7 +56,7 @@ TURN_SECONDS: Final = 0.001
 T = TypeVar("T")
 
 
-class Producer(BulkCalls, TransactionCalls):
+class Producer(BulkCalls, FenceCalls, TransactionCalls):
     """
     Sends records from one event loop.
 

@@ -36,6 +36,11 @@ class Fences:
         """What an append has to carry; -1: no fence was ever set."""
         return self._rows[-1].token if self._rows else NO_TOKEN
 
+    @property
+    def newest(self) -> FenceRow | None:
+        """The fence that has set the token; None: none was ever set."""
+        return self._rows[-1] if self._rows else None
+
     def token_below(self, offset: Offset) -> int:
         """The token as it was before ``offset``; never one that is too low. -1: none."""
         return max((row.token for row in self._rows if row.offset < offset), default=NO_TOKEN)

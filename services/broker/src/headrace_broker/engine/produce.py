@@ -54,6 +54,7 @@ class Appended:
     """The fate of one entry."""
 
     base_offset: int = -1
+    """With FENCED_WRITER: of the fence that has set the partition's token."""
     log_append_time_ms: int = -1
     log_start: int = -1
     error: HeadraceError | None = None
@@ -89,8 +90,11 @@ class ProduceCall:
         if self.results[index] is None:
             partition = self.partitions[index]
             leader = self.session.replicas.leader_of(partition)
-            token = self.session.replicas.token_of(partition) if isinstance(error, FencedWriter) else None
-            self._decide(index, Appended(error=error, leader=leader, fencing_token=token))
+            fence = self.session.replicas.fence_of(partition) if isinstance(error, FencedWriter) else None
+            if fence is None:
+                self._decide(index, Appended(error=error, leader=leader))
+            else:
+                self._decide(index, Appended(fence.offset, error=error, leader=leader, fencing_token=fence.token))
 
     def expire(self) -> None:
         """The time the client gave is over; what is not decided stays unknown."""

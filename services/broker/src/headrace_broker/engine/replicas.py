@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from headrace_broker.core.partition import Partition
 from headrace_broker.core.recovered import Damage
+from headrace_broker.core.rows import FenceRow
 from headrace_common.core.errors import (
     HeadraceError,
     LeaderNotAvailable,
@@ -216,10 +217,13 @@ class Replicas:
             return None
         return known.leader, known.leader_epoch
 
-    def token_of(self, partition: PartitionId) -> int | None:
-        """The fencing token of the log; None: it has none, or there is no log."""
+    def fence_of(self, partition: PartitionId) -> FenceRow | None:
+        """What has set the log's fencing token, at the offset before its start if it is trimmed; None: nothing has."""
         replica = self._by_id.get(partition)
-        return None if replica is None or replica.core.fences.token < 0 else replica.core.fences.token
+        fence = None if replica is None else replica.core.fences.newest
+        if replica is None or fence is None:
+            return None
+        return FenceRow(max(fence.offset, Offset(replica.core.log_start - 1)), fence.token)
 
     def _why_not(self, partition: PartitionId, replica: Replica | None) -> HeadraceError:
         topic = self.image.topics.get(partition.topic_id)

@@ -63,7 +63,7 @@ def _encode_refused(partition: PartitionId, result: Appended, error: HeadraceErr
         partition=partition.partition,
         error=code(error),
         message=text(error),
-        base_offset=-1,
+        base_offset=result.base_offset,
         log_append_time_ms=-1,
         log_start_offset=-1,
         leader=hint(result.leader, error),

@@ -10,6 +10,7 @@ from headrace_common.core.batch.column_writer import build_batch
 from headrace_common.core.batch.columns import RecordColumns
 from headrace_common.core.batch.control import (
     FENCE_BATCH_BYTES_MAX,
+    FENCING_TOKEN_MAX,
     ControlType,
     Marker,
     build_control_batch,
@@ -42,6 +43,7 @@ from headrace_common.core.batch.sparse import build_gap_batch, filter_records, s
 
 __all__ = [
     "FENCE_BATCH_BYTES_MAX",
+    "FENCING_TOKEN_MAX",
     "HEADERS_PER_BATCH_MAX",
     "HEADER_SIZE",
     "INFLATED_MAX_DEFAULT",
