@@ -61,8 +61,12 @@ def check_seconds(given: float | None, name: str = "timeout") -> float | None:
 
 
 def _check_number(name: str, given: float, unit: str) -> None:
-    if isinstance(given, bool) or not isinstance(given, int | float) or math.isnan(given):
-        raise Rejected(f"{name} takes a number of {unit} or None, not {given!r}")
+    takes = f"{name} takes a number of {unit} or None, not"
+    try:
+        if isinstance(given, bool) or not isinstance(given, int | float) or math.isnan(given):
+            raise Rejected(f"{takes} {given!r}")
+    except OverflowError:
+        raise Rejected(f"{takes} one that no float holds") from None
     if given < 0:
         raise Rejected(
             f"{name}={given:g}: {name} is in {unit}, 0 or more; 0 does not wait, None waits as long as it takes"

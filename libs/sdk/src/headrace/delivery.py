@@ -90,26 +90,30 @@ class Delivery:
             ClientClosed: called in a forked child: what becomes of the record only the parent hears.
             HeadraceError: the record was not written, or nobody can tell; see ``headrace.errors``.
         """
-        batch, place = self._place_when_told(timeout)
+        found = self._place_when_told(timeout)
+        if found is None:
+            raise self._chunk_error()
+        batch, place = found
         outcome = batch.outcome
         assert outcome is not None, "asked before its fate was known"
         if outcome.error is not None:
             raise copy(outcome.error)
         return RecordMetadata(batch.topic, batch.partition, outcome.offset_of(place), batch.timestamp(place))
 
-    def _place_when_told(self, timeout: float | None) -> tuple[Batch, int]:
-        """The batch that has its outcome, and the record's place in it. Raises: why the record came into none."""
+    def _place_when_told(self, timeout: float | None) -> tuple[Batch, int] | None:
+        """The batch that has its outcome, and the record's place in it; None: it came into none, the chunk says why."""
         if timeout is not None:
             timeout = check_seconds(timeout)
         found = self._chunk.locate(self._row)
         if found is None or found[0].told < 0:  # mostly somebody who sends much looks at what was settled long ago
             if not _done(self._chunk, self._row):
                 self._wait_until_told(timeout)
-            if self._chunk.error is not None:
-                raise copy(self._chunk.error)
             found = self._chunk.locate(self._row)
-        assert found is not None, "asked before its fate was known"
         return found
+
+    def _chunk_error(self) -> HeadraceError:
+        assert self._chunk.error is not None, "asked before its fate was known"
+        return copy(self._chunk.error)
 
     def _wait_until_told(self, timeout: float | None) -> None:
         if self._chunk.home.thread == threading.get_ident():
@@ -128,14 +132,16 @@ class Delivery:
         return settled.wait(timeout)
 
     def exception(self, timeout: float | None = None) -> HeadraceError | None:
-        """Wait like ``result``, and return why the record failed; None when it was acknowledged."""
-        try:
-            batch, _ = self._place_when_told(timeout)
-        except HeadraceError as error:
-            if not self.done():
-                raise
-            return error
-        outcome = batch.outcome
+        """
+        Wait like ``result``, and return why the record failed; None when it was acknowledged.
+
+        Raises:
+            WaitTimedOut, Rejected, ClientClosed: as ``result``, where they say nothing of the record.
+        """
+        found = self._place_when_told(timeout)
+        if found is None:
+            return self._chunk_error()
+        outcome = found[0].outcome
         assert outcome is not None, "asked before its fate was known"
         return None if outcome.error is None else copy(outcome.error)
 

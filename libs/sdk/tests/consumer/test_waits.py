@@ -45,6 +45,7 @@ def producer(memory: LabCluster) -> Iterator[Producer]:
         (float("nan"), "number"),
         (True, "number"),
         ("1000", "number"),
+        pytest.param(10**400, "number", id="beyond-floats"),
     ],
 )
 def test_a_poll_in_seconds_or_of_no_time_says_what_was_meant(consumer: Consumer, given: Any, hint: str) -> None:
@@ -95,7 +96,15 @@ def test_seconds_without_end_are_no_limit() -> None:
     assert check_seconds(float("inf")) is None
 
 
-@pytest.mark.parametrize(("given", "hint"), [(30_000, "timeout=30"), (-1, "0 or more"), (float("nan"), "number")])
+WRONG_SECONDS = [
+    (30_000, "timeout=30"),
+    (-1, "0 or more"),
+    (float("nan"), "number"),
+    pytest.param(10**400, "number", id="beyond-floats"),
+]
+
+
+@pytest.mark.parametrize(("given", "hint"), WRONG_SECONDS)
 def test_waits_of_producers_are_seconds(producer: Producer, given: float, hint: str) -> None:
     delivery = producer.send("t", b"one")
     calls: list[Callable[[float], Any]] = [producer.flush, producer.close, delivery.result, delivery.exception]
@@ -104,6 +113,9 @@ def test_waits_of_producers_are_seconds(producer: Producer, given: float, hint: 
         with pytest.raises(Rejected, match=re.escape(hint)):
             call(given)
     assert delivery.result(10).offset == 0, "what was refused has ended nothing"
+    with pytest.raises(Rejected, match=re.escape(hint)):  # not returned as the fate of a record that was written
+        delivery.exception(given)
+    assert delivery.exception() is None
 
 
 def test_a_consumer_of_nothing_says_so(memory: LabCluster) -> None:

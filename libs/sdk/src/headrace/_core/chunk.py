@@ -16,6 +16,7 @@ from headrace_common.core.batch.stamp_runs import StampRuns
 if TYPE_CHECKING:
     from headrace._core.batch import Batch, Watcher
     from headrace.records import Header
+    from headrace_common.core.errors import HeadraceError
 
 RECORD_OVERHEAD: Final = 16
 """Bytes that a record counts for beyond its key, value and headers."""
@@ -87,7 +88,7 @@ class Chunk:
         self.header_column: Any = None
         """Those of all rows, in Arrow, instead; only of chunks that were added whole."""
         self.route: Route | None = None
-        self.error: Exception | None = None
+        self.error: HeadraceError | None = None
         """Why no row of this chunk went anywhere."""
         self.told = -1.0
         """Who waits for the rows up to this one was told of the error."""
