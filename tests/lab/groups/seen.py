@@ -65,7 +65,7 @@ class Seen:
     tell: Callable[[str], None] = _ignore
     """Called with what does not hold."""
     deleted: Collection[str] = ()
-    """Groups whose epochs may begin anew."""
+    """Groups whose generations may begin anew; epochs never do."""
     memberships: dict[Group, Membership] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     _by_committing: dict[Committing, Membership] = field(default_factory=dict)
@@ -135,7 +135,8 @@ class Seen:
                 member_id, epoch = one.group.core.member_id, answer.generation
             case _:
                 return
-        if answer.error is not None or epoch <= 0 or one.group_id in self.deleted:
+        anew = one.group_id in self.deleted and not isinstance(answer, Reported)
+        if answer.error is not None or epoch <= 0 or anew:
             return
         seen = one.epochs.get(member_id, 0)
         if epoch < seen:

@@ -36,6 +36,7 @@ from headrace_coordinator.core.effects import (
     SyncAnswer,
 )
 from headrace_coordinator.core.events import CommitAsked, Event, OffsetsAsked, TopicsChanged
+from headrace_coordinator.core.floors import DELETED
 from headrace_coordinator.core.records import (
     ClassicRecord,
     ConsumerRecord,
@@ -106,6 +107,8 @@ class Watch:
     """Of each position that was ever accepted, by what is read of it: the first and the last decision."""
     _forgotten: dict[bytes, int] = field(default_factory=dict)
     """Of each position: the last decision to forget it."""
+    _epochs: dict[str, int] = field(default_factory=dict)
+    """The highest of each group of the server-side protocol."""
     _buried: dict[str, int] = field(default_factory=dict)
     """The decision of the last time. The log may skip it, where a new group of the name took its place."""
     _event: Event | None = None
@@ -181,7 +184,7 @@ class Watch:
         number, rows = self._next(), self._rows.setdefault(outbox, {})
         for effect in effects:
             if isinstance(effect, PersistGroup):
-                if outbox._group_record(effect.group_id)[1] is None:
+                if _group_in(outbox._group_record(effect.group_id)[1]) is None:
                     self.deleted.add(effect.group_id)
                     self._buried[effect.group_id] = self._next()
             elif isinstance(effect, Persist):
@@ -246,8 +249,9 @@ class Watch:
         if isinstance(parsed, OffsetKey):
             self._position(parsed, before, one)
         elif isinstance(parsed, str):
-            old, new = self._records.get(parsed), None if value is None else read_group(value)
+            old, new = self._records.get(parsed), _group_in(value)
             self._records[parsed] = new
+            self._check_epoch(parsed, value)
             if new is None:
                 self.deleted.add(parsed)
             elif old is not None and before is not None and epoch_of(new) < epoch_of(old):
@@ -270,6 +274,15 @@ class Watch:
         if old is not None and value.offset < old.offset and not free:
             text = f"{value.offset} ({value.metadata}) after {old.offset} ({old.metadata}) by {event.member_id}"
             self.tell(f"position-went-back: {key}: {text}")
+
+    def _check_epoch(self, group_id: str, value: bytes | None) -> None:
+        """Of the server-side protocol: it never falls, not where the group was deleted either."""
+        record = None if value is None else read_group(value)
+        if isinstance(record, ConsumerRecord):
+            highest = self._epochs.get(group_id, 0)
+            if record.group_epoch < highest:
+                self.tell(f"epoch-fell: {group_id}: {record.group_epoch} after {highest}")
+            self._epochs[group_id] = max(highest, record.group_epoch)
 
     def _check_record(self, group_id: str, record: GroupRecord | None) -> None:
         owners: dict[Any, str] = {}
@@ -309,7 +322,7 @@ class Watch:
                 self._read_shown(told.event, told.topics, effect.result)
         elif isinstance(effect, Send) and effect.message.error is None:
             latest = self._latest.get(group_key(effect.group_id))
-            gone = latest is not None and latest[1] is None and latest.number > told.number
+            gone = latest is not None and _group_in(latest[1]) is None and latest.number > told.number
             if not gone:  # else it was deleted since, and the log has that in the place of what is shown
                 self._standing_shown(host, effect)
 
@@ -403,6 +416,12 @@ class Watch:
             shard = ShardKey(ShardKind.GROUPS, partition_for(group_id.encode(), self.shards))
             if self.log.latest[shard].get(key) != one[1]:
                 self.tell(f"log-differs: {parsed}: {one}")
+
+
+def _group_in(value: bytes | None) -> GroupRecord | None:
+    """The group of a record; None: there is none, or only the epoch of one that was deleted."""
+    record = None if value is None else read_group(value)
+    return None if record is None or record.empty_since_ms == DELETED else record
 
 
 def epoch_of(record: GroupRecord) -> int:

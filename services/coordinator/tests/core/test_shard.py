@@ -12,7 +12,7 @@ from headrace_coordinator.core.records import NOTE, RecordDamaged, group_key, of
 from headrace_coordinator.core.shard import Shard
 from headrace_coordinator.core.values import GroupProtocol, GroupState
 
-from .world import G, World, sub, topic_id
+from .world import TODAY, G, World, sub, topic_id
 
 E = ErrorCode
 DAY = 24 * 3_600_000
@@ -191,6 +191,7 @@ def test_what_the_first_image_does_not_know_is_kept(w: World) -> None:
 
 
 def test_groups_without_members_are_deleted_with_their_offsets(w: World) -> None:
+    w.wall = TODAY
     (a,) = w.stable(1)
     w.commit(5, a, 1)
     assert w.delete_group() is E.NON_EMPTY_GROUP
@@ -231,6 +232,7 @@ def test_what_is_asked_of_a_group_that_is_not_there() -> None:
 
 
 def test_offsets_expire_seven_days_after_the_group_became_empty(w: World) -> None:
+    w.wall = TODAY
     (a,) = w.stable(1, session_ms=1_800_000)
     w.commit(5, a, 1)
     for _ in range(3 * 60):

@@ -61,7 +61,10 @@ from headrace_coordinator.core.values import (
 )
 
 G = "g"
-WALL = 1_700_000_000_000
+WALL = 1_500_000_000_000
+"""Before epochs go by the clock, so that dialogues count them from 1."""
+TODAY = 1_795_000_000_000
+"""When they do."""
 
 
 def topic_id(name: str, version: int = 1) -> TopicId:
@@ -94,6 +97,7 @@ class World:
         self.room = room
         self.settings = GroupSettings(**{"group_initial_rebalance_delay_ms": 100, **settings})
         self.now_ms = 1_000_000.0
+        self.wall = WALL
         self.topics = {name: TopicInfo(topic_id(name), n) for name, n in (topics or {"t": 4}).items()}
         self.log: dict[bytes, bytes | None] = {}
         self.appends = 0
@@ -110,7 +114,7 @@ class World:
 
     @property
     def at(self) -> Moment:
-        return Moment(self.now_ms, WALL + int(self.now_ms))
+        return Moment(self.now_ms, self.wall + int(self.now_ms))
 
     def loaded(self) -> Shard:
         shard = Shard(0, self.settings, self.room)
@@ -123,6 +127,7 @@ class World:
     def move(self) -> None:
         """Another coordinator takes the shard over; all streams are gone."""
         self.now_ms += 50_000_000  # its clock has nothing to do with the old one's
+        self.wall -= 50_000_000
         self.inbox.clear()
         self.enrolments.clear()
         self.loaded()

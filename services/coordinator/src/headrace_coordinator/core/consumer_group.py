@@ -26,6 +26,7 @@ from headrace_coordinator.core.effects import (
     PersistGroup,
     Send,
 )
+from headrace_coordinator.core.floors import epoch_by_clock
 from headrace_coordinator.core.identity import identify
 from headrace_coordinator.core.reconcile import ConsumerMember, Ownership, advance, depart, release
 from headrace_coordinator.core.records import ConsumerRecord
@@ -268,8 +269,8 @@ class ConsumerGroup:
     # --- epochs ---------------------------------------------------------------------------------------------
 
     def bump_epoch(self, at: Moment) -> None:
-        """A new epoch with a target of its own, towards which everybody moves."""
-        self.group_epoch += 1
+        """A new epoch with a target of its own, towards which everybody moves; see ``floors``."""
+        self.group_epoch = max(self.group_epoch + 1, epoch_by_clock(at))
         self.dirty = True
         self.empty_since_ms = -1 if self.members else at.wall_ms
         self._topics = self.view.find_subscribed(self.members.values())

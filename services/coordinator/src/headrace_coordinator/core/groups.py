@@ -34,6 +34,7 @@ from headrace_coordinator.core.events import (
     MemberEvent,
     StreamBroke,
 )
+from headrace_coordinator.core.floors import DELETED
 from headrace_coordinator.core.offsets import Offsets
 from headrace_coordinator.core.records import (
     ClassicRecord,
@@ -66,6 +67,13 @@ class Group:
     """For when it stands in the shard's heap."""
 
     @property
+    def epoch(self) -> int:
+        """The generation, or the group's epoch; 0: it never had members."""
+        if self.membership is None:
+            return 0
+        return self.membership.generation if isinstance(self.membership, ClassicGroup) else self.membership.group_epoch
+
+    @property
     def empty(self) -> bool:
         """It has no members."""
         return self.membership is None or not self.membership.members
@@ -91,17 +99,18 @@ class Group:
             return GroupDescription(group_id, None, GroupState.EMPTY, -1, -1, "", ())
         return self.membership.describe()
 
-    def open_to(self, event: MemberEvent, settings: GroupSettings, view: TopicView) -> Membership:
-        """Its members' state machine for a first member, which joins; of the protocol that this one speaks."""
+    def open_to(self, event: MemberEvent, settings: GroupSettings, view: TopicView, floor: int) -> Membership:
+        """
+        Its members' state machine for a first member, which joins; of the protocol that this one speaks. ``floor``: the
+        epoch of an earlier group of this name.
+        """
         assert self.empty, "members and newcomers speak one protocol"
         present = self.membership
         kind = ClassicGroup if isinstance(event, ClassicJoined) else ConsumerGroup
         if present is not None and isinstance(present, kind):
             return present
-        epoch, since_ms = 0, -1
-        if present is not None:  # epochs go on where the generations ended, and the other way round
-            epoch = present.generation if isinstance(present, ClassicGroup) else present.group_epoch
-            since_ms = present.empty_since_ms
+        epoch = max(self.epoch, floor)  # they go on where the generations ended, and the other way round
+        since_ms = -1 if present is None else present.empty_since_ms
         if kind is ClassicGroup:
             self.membership = ClassicGroup(event.group_id, settings, epoch, since_ms)
         else:
@@ -169,6 +178,8 @@ class ReadLog:
     def groups(self, settings: GroupSettings, view: TopicView, at: Moment) -> dict[str, Group]:
         groups = {group_id: Group(offsets) for group_id, offsets in self.offsets.items()}
         for group_id, record in self.members.items():
+            if record.empty_since_ms == DELETED:
+                continue
             group = groups.setdefault(group_id, Group(Offsets(group_id)))
             group.recorded = True
             if isinstance(record, ClassicRecord):

@@ -2,7 +2,8 @@
 All groups of one shard: routes events to them, keeps their time. The engine owns one per shard.
 
 A group is its members (a classic or a server-side state machine, or none yet) and its offsets. It exists from the first
-member or commit until it is deleted, or has been empty for the offsets' retention and has no offset left.
+member or commit until it is deleted, or has been empty for the offsets' retention and has no offset left. Its epoch may
+outlast it, see ``floors``.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from headrace_coordinator.core.events import (
     TxnCommitAsked,
     Woken,
 )
+from headrace_coordinator.core.floors import Floors
 from headrace_coordinator.core.groups import Group, ReadLog, refusal
 from headrace_coordinator.core.offsets import Offsets
 from headrace_coordinator.core.records import group_key, group_value
@@ -72,6 +74,7 @@ class Shard:
         self._room = room or groups()
         self._view = TopicView()
         self._groups: dict[str, Group] = {}
+        self._floors = Floors()
         self._offsets = ShardOffsets(settings, self._view, self._groups, self._room)
         self._replayed: dict[bytes, bytes | None] = {}
         self._log: ReadLog | None = None
@@ -109,9 +112,10 @@ class Shard:
     def group_record(self, group_id: str) -> Row:
         """The row that ``PersistGroup`` is about: the group's durable state now, or a tombstone."""
         group = self._groups.get(group_id)
-        if group is None or group.membership is None or not group.recorded:
-            return group_key(group_id), None
-        return group_key(group_id), group_value(group.membership.record())
+        if group is not None and group.membership is not None and group.recorded:
+            return group_key(group_id), group_value(group.membership.record())
+        floor = self._floors.record(group_id)
+        return group_key(group_id), None if floor is None else group_value(floor)
 
     def list_groups(self) -> list[GroupListing]:
         return [group.make_listing(group_id) for group_id, group in sorted(self._groups.items())]
@@ -159,7 +163,7 @@ class Shard:
             return [Send(event.group_id, event.stream, refusal(event, fault))]
         if joins and (group is None or group.empty):
             group = group or self._groups.setdefault(event.group_id, Group(Offsets(event.group_id)))
-            group.open_to(event, self._settings, self._view)
+            group.open_to(event, self._settings, self._view, self._floors.of(event.group_id))
         membership = None if group is None else group.membership
         if group is None or membership is None:
             if isinstance(event, StreamBroke):
@@ -181,6 +185,7 @@ class Shard:
             return
         if not group.recorded and any(isinstance(e, PersistGroup) for e in effects):
             group.recorded = True
+            self._floors.drop(group_id)
         if not group.recorded and group.offsets.empty and group.empty:
             del self._groups[group_id]
         elif membership.wake_ms < group.scheduled_ms:
@@ -202,15 +207,16 @@ class Shard:
         if not group.empty:
             error = NonEmptyGroup(f"{event.group_id!r} has members; stop them first")
             return [Answer(event.group_id, event.ref, error)]
-        return [*self._bury(event.group_id, group), Answer(event.group_id, event.ref, None)]
+        return [*self._bury(event.group_id, group, event.at), Answer(event.group_id, event.ref, None)]
 
-    def _bury(self, group_id: str, group: Group) -> list[Effect]:
+    def _bury(self, group_id: str, group: Group, at: Moment) -> list[Effect]:
         """The group is no more."""
         effects: list[Effect] = []
         rows = group.offsets.forget_all()
         if rows:
             effects.append(Persist(group_id, rows))
         if group.recorded:
+            self._floors.keep(group_id, group.epoch, at)
             effects.append(PersistGroup(group_id))
         del self._groups[group_id]
         return effects
@@ -262,10 +268,11 @@ class Shard:
         if at.mono_ms >= self._next_check_ms:
             self._next_check_ms = at.mono_ms + self._settings.offsets_retention_check_interval_ms
             for group_id, group in list(self._groups.items()):
-                effects += self._expire(group_id, group, at.wall_ms)
+                effects += self._expire(group_id, group, at)
+            effects += [PersistGroup(group_id) for group_id in self._floors.drop_passed(at)]
         return effects
 
-    def _expire(self, group_id: str, group: Group, wall_ms: int) -> list[Effect]:
+    def _expire(self, group_id: str, group: Group, at: Moment) -> list[Effect]:
         """
         Forget offsets that are past their retention, and the group with the last of them.
 
@@ -273,7 +280,7 @@ class Shard:
         only offsets of topics that none of them reads, or that do not exist. Never: what an open transaction has, or
         what it may replace.
         """
-        before_ms = wall_ms - self._settings.offsets_retention_ms
+        before_ms = at.wall_ms - self._settings.offsets_retention_ms
         membership = group.membership
         if group.empty and group.offsets.held:
             if membership is not None and membership.empty_since_ms >= before_ms:
@@ -283,7 +290,7 @@ class Shard:
             rows = group.offsets.expire(before_ms, lambda key, value: self._is_read(group, key, value))
         effects: list[Effect] = [Persist(group_id, rows)] if rows else []
         if group.empty and group.offsets.empty:
-            effects += self._bury(group_id, group)
+            effects += self._bury(group_id, group, at)
         return effects
 
     def _is_read(self, group: Group, key: PartitionId, value: CommittedOffset) -> bool:
@@ -296,8 +303,9 @@ class Shard:
     def _load(self, at: Moment) -> list[Effect]:
         assert not self._loaded, "a shard is loaded once"
         self._groups = self._read().groups(self._settings, self._view, at)
+        self._floors = Floors(self._read().members)
         self._offsets = ShardOffsets(self._settings, self._view, self._groups, self._room)
-        self._room.enter(self.number, self._groups.__len__)
+        self._room.enter(self.number, lambda: len(self._groups) + len(self._floors))
         self._loaded = True
         self._replayed, self._log = {}, None
         self._next_check_ms = at.mono_ms + self._settings.offsets_retention_check_interval_ms
