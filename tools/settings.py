@@ -135,6 +135,8 @@ def _dynamic_row(setting: Setting) -> tuple[str, str, str, str]:
     notes = [
         text for text, holds in ((" (cluster)", not setting.per_broker), (" (at start)", not setting.dynamic)) if holds
     ]
+    if setting.feature is not None:
+        notes.append(f" (from feature level {setting.feature.level} on)")
     return setting.name, setting.default, _bounds(setting), setting.doc + "".join(notes)
 
 

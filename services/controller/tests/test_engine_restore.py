@@ -240,13 +240,14 @@ def brokers_with(stray: Topic, tokens: bool = False) -> dict[NodeId, Inventory]:
 class TestTopicsAfterTheBackup:
     async def test_they_are_adopted(self, world: Cell) -> None:
         backup, _ = await backed_up(world)
-        world.inventories.held = brokers_with(Topic("late", STRAY, 120, {"retention.ms": "5"}))
+        late = Topic("late", STRAY, 120, {"retention.ms": "5", "fencing.required": "true"})
+        world.inventories.held = brokers_with(late)
         engine = await restore(world, backup)
         for b in range(3):
             await world.join(engine, broker(b, start=1))
         await finished(world, engine)
         topic = engine.image.topic("late")
-        assert topic == Topic("late", STRAY, 120, {"retention.ms": "5"})
+        assert topic == late, "with settings of a feature level that the backup does not have too"
         assert {p.leader for p in engine.image.partitions_of(topic)} == {2}
         assert all(set(p.replicas) == {0, 1, 2} for p in engine.image.partitions_of(topic))
         status = await engine.describe_restore(strays=True)

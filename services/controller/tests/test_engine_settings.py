@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 from services.controller.tests.kit.dialogue import Cell, broker, cell
 
 from headrace_common.core.errors import InvalidConfig, InvalidTopic
+from headrace_common.core.features import REQUIRED_FENCES
 from headrace_common.core.ids import NodeId
 from headrace_common.core.image import INTERNAL_TOPICS, ShardKind
 from headrace_controller.core.internal_topics import ALTERABLE
 from headrace_controller.core.settings import Alteration, BrokerResource, Entry, Op, Resource, Source, TopicResource
 from headrace_controller.core.topics import Wanted
 from headrace_controller.engine.controller import ControllerEngine
+from headrace_controller.engine.nodes import Joining
+from headrace_controller.ports import ProbeResult
 
 EVERYONE = BrokerResource(None)
 T = TopicResource("t")
@@ -167,3 +171,29 @@ class TestInternal:
         await change(engine, topic, "segment.ms", "5000")
         await change(engine, topic, "segment.ms", "", Op.DELETE)
         assert value(engine, topic, "segment.ms")[1] is Source.DEFAULT
+
+
+class TestFeatureLevel:
+    """A broker of a version before a setting would not go by it."""
+
+    async def test_a_setting_waits_for_the_level_that_it_came_with(self, world: Cell) -> None:
+        engine = await world.active()
+        old = replace(broker(1), feature_level_max=REQUIRED_FENCES.level - 1)
+        await world.join(engine, old)
+        await engine.create_topic(Wanted("t", 1, 1), validate_only=False, timeout_ms=10_000)
+        too_early = r"fencing\.required needs feature level 5 and the cluster is at 4; .*`headrace cluster features`"
+        await world.until(lambda: engine.image.feature_level == REQUIRED_FENCES.level - 1)
+        for given in ("true", "false"):
+            with pytest.raises(InvalidConfig, match=too_early):
+                await change(engine, T, "fencing.required", given)
+        wanted = Wanted("u", 1, 1, {"fencing.required": "true"})
+        with pytest.raises(InvalidConfig, match=too_early):
+            await engine.create_topic(wanted, validate_only=True, timeout_ms=1_000)
+        await change(engine, T, "fencing.required", "", Op.DELETE)
+        assert value(engine, T, "fencing.required") == ("false", Source.DEFAULT)
+
+        world.probe.results[old.key] = ProbeResult.REFUSED
+        await engine.register(Joining(replace(old, incarnation=b"n" * 16, feature_level_max=REQUIRED_FENCES.level)))
+        await world.until(lambda: engine.image.has(REQUIRED_FENCES))
+        await change(engine, T, "fencing.required", "true")
+        assert value(engine, T, "fencing.required") == ("true", Source.TOPIC)

@@ -51,7 +51,7 @@ def take_any_token() -> Patches:
     """The leader of a shard's partition does not compare tokens: a zombie writes."""
     refused = Fences.refusal
 
-    def refusal(self: Fences, carried: int | None, fence: int | None) -> FencedWriter | None:
+    def refusal(self: Fences, carried: int | None, fence: int | None, *, required: bool) -> FencedWriter | None:
         return None if fence is None else refused(self, carried, fence)
 
     return [patch.object(Fences, "refusal", refusal)]

@@ -280,7 +280,7 @@ def forget_uncommitted_markers_at_restart() -> Patches:
 
 def take_any_token() -> Patches:
     """The leader of a shard's log does not compare tokens: a zombie coordinator writes."""
-    return [patch.object(Fences, "refusal", lambda _self, _carried, _fence: None)]
+    return [patch.object(Fences, "refusal", lambda _self, _carried, _fence, **_required: None)]
 
 
 MUTANTS: dict[str, Mutant] = {

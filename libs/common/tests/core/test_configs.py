@@ -15,6 +15,7 @@ from headrace_common.core.configs import (
     check_topic_configs,
 )
 from headrace_common.core.errors import InvalidConfig
+from headrace_common.core.features import HIGHEST, REQUIRED_FENCES
 
 WEEK = "604800000"
 DAY = "86400000"
@@ -32,7 +33,7 @@ FOR_EVER = str(LONG_MAX)
 )
 def test_bounds_are_written_as_one_would_type_them(name: str, value: str, bounds: str) -> None:
     with pytest.raises(InvalidConfig, match=f"{name} takes {bounds}, not {value}"):
-        check_topic_configs({name: value})
+        check_topic_configs({name: value}, HIGHEST)
 
 
 class TestAsDocumentedByKafka:
@@ -109,29 +110,44 @@ class TestValues:
     @pytest.mark.parametrize("value", ["1_000", "١٠", "0x10", "1e3", "", "ten", "1.0", "9" * 40])
     def test_a_whole_number_is_digits(self, value: str) -> None:
         with pytest.raises(InvalidConfig, match=r"retention\.ms takes"):
-            check_topic_configs({"retention.ms": value})
+            check_topic_configs({"retention.ms": value}, HIGHEST)
 
     @pytest.mark.parametrize("value", ["nan", "inf", "-0.1", "half"])
     def test_a_ratio_is_a_number_from_0_to_1(self, value: str) -> None:
         with pytest.raises(InvalidConfig, match=r"min\.cleanable\.dirty\.ratio takes"):
-            check_topic_configs({"min.cleanable.dirty.ratio": value})
+            check_topic_configs({"min.cleanable.dirty.ratio": value}, HIGHEST)
 
     @pytest.mark.parametrize(
         ("given", "stored"),
         [("compact", "compact"), (" compact , delete ", "compact,delete"), ("delete,compact,delete", "delete,compact")],
     )
     def test_policies_keep_their_order(self, given: str, stored: str) -> None:
-        assert check_topic_configs({"cleanup.policy": given}) == {"cleanup.policy": stored}
+        assert check_topic_configs({"cleanup.policy": given}, HIGHEST) == {"cleanup.policy": stored}
 
     @pytest.mark.parametrize("given", ["", ",", "compact;delete", "Compact", "none"])
     def test_policies_that_there_are_not(self, given: str) -> None:
         with pytest.raises(InvalidConfig, match=r"cleanup\.policy"):
-            check_topic_configs({"cleanup.policy": given})
+            check_topic_configs({"cleanup.policy": given}, HIGHEST)
 
     def test_kafkas_default_of_the_cleaners_bound_can_be_set(self) -> None:
         assert check_broker_configs({"log.cleaner.io.max.bytes.per.second": "1.7976931348623157E308"})
         with pytest.raises(InvalidConfig, match=r"1024 to 1\.79769e\+308, not 12"):
             check_broker_configs({"log.cleaner.io.max.bytes.per.second": "12"})
+
+
+class TestFeatures:
+    def test_a_setting_that_came_with_a_feature_waits_for_its_level(self) -> None:
+        below, given = REQUIRED_FENCES.level - 1, {"fencing.required": "True", "retention.ms": "never"}
+        with pytest.raises(
+            InvalidConfig, match=rf"needs feature level 5 and the cluster is at {below}; .*retention\.ms"
+        ):
+            check_topic_configs(given, below)
+        del given["retention.ms"]
+        assert check_topic_configs(given, REQUIRED_FENCES.level) == {"fencing.required": "true"}
+
+    def test_topics_require_no_token_unless_told(self) -> None:
+        assert not TopicConfig.effective({}, {}).fencing_required
+        assert TopicConfig.effective({"fencing.required": "true"}, {}).fencing_required
 
 
 class TestNames:
@@ -146,7 +162,7 @@ class TestNames:
     )
     def test_of_topics(self, name: str, hint: str) -> None:
         with pytest.raises(InvalidConfig, match=hint):
-            check_topic_configs({name: "1"})
+            check_topic_configs({name: "1"}, HIGHEST)
 
     @pytest.mark.parametrize(
         ("name", "hint"),

@@ -25,7 +25,7 @@ from headrace_broker.core.partition_events import (
     Truncated,
 )
 from headrace_broker.core.producers import Producers
-from headrace_broker.core.rows import EpochRow, FenceRow, LogId, PutBatch, PutState, StateRow
+from headrace_broker.core.rows import NO_TOKEN, EpochRow, FenceRow, LogId, PutBatch, PutState, StateRow
 from headrace_broker.core.segments import Segments
 from headrace_common.core.batch import (
     BatchHeader,
@@ -77,6 +77,7 @@ class TestAppending:
         partition = led()
         assert not refused(append(partition))
         assert refused(append(partition, token=1))
+        assert refused(append(partition, token=NO_TOKEN)), "that none is set is no token"
         assert partition.log_end == 1
 
     def test_after_a_fence_the_token_decides(self) -> None:
@@ -99,15 +100,6 @@ class TestAppending:
         assert (partition.fences.token, partition.log_end) == (5, 1)
         assert not refused(fence(partition, 6, carried=1))
         assert refused(append(partition, token=5))
-
-    def test_a_zombie_does_not_get_an_old_answer_for_a_batch_that_it_sent_before(self) -> None:
-        partition = led()
-        fence(partition, 1)
-        batch = batch_of(1, producer_id=7, epoch=0, sequence=0)
-        arrived = BatchArrived(read_header(batch), batch, 1, NOW_MS, None, "again", 1)
-        assert not refused(partition.handle(arrived))
-        fence(partition, 2)
-        assert refused(partition.handle(arrived))
 
     def test_who_does_not_lead_says_that_first(self) -> None:
         partition, _ = Partition.create(ID, LOG, CONFIG, NOW_MS)

@@ -5,25 +5,36 @@ from __future__ import annotations
 import pytest
 from services.broker.tests.kit.assignments import assigned, elected
 from services.broker.tests.kit.batches import NOW_MS, batch_of
+from services.broker.tests.kit.transacting import (
+    CONFIG,
+    ID,
+    LOG,
+    PID,
+    begin,
+    codes,
+    end,
+    enrol,
+    fresh,
+    marker,
+    only,
+    plain,
+    sent,
+    written,
+)
 
 from headrace_broker.core.enrolment import PARKED_PER_PRODUCER_MAX
 from headrace_broker.core.partition import Partition
 from headrace_broker.core.partition_events import (
     Answer,
     AskEnrolment,
-    BatchArrived,
     BatchesCopied,
     Deposed,
-    Effect,
     Elected,
     Enrolled,
     Followed,
     FollowerFetched,
-    GroupWritten,
-    MarkerArrived,
     Reassigned,
     Rebuilt,
-    Refuse,
     RetentionChecked,
     ShowUpTo,
     TrimAsked,
@@ -33,7 +44,6 @@ from headrace_broker.core.producers import Producers
 from headrace_broker.core.rows import (
     COMMITS_BIT,
     AbortedRow,
-    LogId,
     ProducerBatch,
     ProducerRow,
     PutAborted,
@@ -41,7 +51,6 @@ from headrace_broker.core.rows import (
 )
 from headrace_broker.core.segments import Segments
 from headrace_common.core.batch import Marker, build_marker_batch, read_header, read_marker, stamp
-from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import (
     CoordinatorNotAvailable,
     CorruptBatch,
@@ -49,66 +58,7 @@ from headrace_common.core.errors import (
     NotLeader,
     ProducerFenced,
 )
-from headrace_common.core.ids import NodeId, Offset, PartitionId, TopicId
-
-ID = PartitionId(TopicId(b"t" * 16), 3)
-LOG = LogId(9)
-CONFIG = TopicConfig.effective({}, {})
-PID = 70
-
-
-def fresh(*, replicas: tuple[int, ...] = (1,), min_isr: int | None = None) -> Partition:
-    partition, _ = Partition.create(ID, LOG, CONFIG, NOW_MS)
-    partition.handle(elected(5, replicas, min_isr=min_isr))
-    return partition
-
-
-def sent(
-    sequence: int = 0, ref: object = "a", *, pid: int = PID, epoch: int = 0, records: int = 1, plain: bool = False
-) -> BatchArrived:
-    batch = batch_of(records, producer_id=pid, epoch=epoch, sequence=sequence, transactional=not plain)
-    return BatchArrived(read_header(batch), batch, -1, NOW_MS, None, ref, transactional_id=None if plain else "id")
-
-
-def marker(epoch: int, *, commit: bool = True, ref: object = "m", pid: int = PID) -> MarkerArrived:
-    batch = build_marker_batch(pid, epoch, commit=commit, timestamp_ms=NOW_MS)
-    return MarkerArrived(read_header(batch), batch, commit, NOW_MS, ref)
-
-
-def only(effects: list[Effect], kind: type) -> list[Effect]:
-    return [effect for effect in effects if isinstance(effect, kind)]
-
-
-def codes(effects: list[Effect]) -> list[tuple[object, ErrorCode]]:
-    return [(effect.ref, effect.error.code) for effect in effects if isinstance(effect, Refuse)]
-
-
-def enrol(partition: Partition, effects: list[Effect], error: Exception | None = None) -> list[Effect]:
-    [ask] = only(effects, AskEnrolment)
-    assert isinstance(ask, AskEnrolment)
-    return partition.handle(Enrolled(ask.producer_id, ask.number, error, NOW_MS))  # a fault
-
-
-def begin(partition: Partition, *, pid: int = PID, epoch: int = 0, records: int = 1) -> None:
-    """One transaction with its first batch, written and committed."""
-    effects = enrol(partition, partition.handle(sent(pid=pid, epoch=epoch, records=records)))
-    assert only(effects, PutBatch)
-    written(partition)
-
-
-def end(partition: Partition, epoch: int, *, commit: bool = True, pid: int = PID) -> None:
-    partition.handle(marker(epoch, commit=commit, pid=pid))
-    written(partition)
-
-
-def written(partition: Partition) -> list[Effect]:
-    return partition.handle(GroupWritten(partition.log_end))
-
-
-def plain(partition: Partition, records: int = 1) -> None:
-    batch = batch_of(records)
-    partition.handle(BatchArrived(read_header(batch), batch, -1, NOW_MS, None, "plain"))
-    written(partition)
+from headrace_common.core.ids import NodeId, Offset
 
 
 class TestEnrolment:

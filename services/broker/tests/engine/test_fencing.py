@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from services.broker.tests.kit.batches import NOW_MS, batch_of
 from services.broker.tests.kit.cluster import topic_id_of
@@ -36,11 +38,17 @@ class Writer:
 async def ask(
     session: ProduceSession, batch: bytes, token: int | None, *, acks: int = -1, id: PartitionId = ID
 ) -> Appended:
-    session.accept(1, acks, 30_000, [ProduceEntry(id, batch, None, token)])
-    await until(lambda: bool(session.answers))
-    [result] = session.answers.popleft().results
-    assert result is not None
+    [result] = await ask_all(session, [(batch, token)], acks=acks, id=id)
     return result
+
+
+async def ask_all(
+    session: ProduceSession, batches: Sequence[tuple[bytes, int | None]], *, acks: int = -1, id: PartitionId = ID
+) -> list[Appended]:
+    """One request with several batches of a partition, each with the token that it carries."""
+    session.accept(1, acks, 30_000, [ProduceEntry(id, batch, None, token) for batch, token in batches])
+    await until(lambda: bool(session.answers))
+    return [result for result in session.answers.popleft().results if result is not None]
 
 
 def at(trio: Trio, broker: NodeId) -> ProduceSession:
@@ -95,6 +103,48 @@ class TestOneBroker:
             await engine.broker.trim([(id, Offset(4))])
             again = await writer.fence(engine.session, id=id)
             assert (code(again), again.fencing_token, again.base_offset) == (ErrorCode.FENCED_WRITER, 3, 3)
+
+    async def test_in_a_request_with_a_fence_each_batch_is_appended_behind_the_one_before_it(self) -> None:
+        async with running_engine({"t": 1}) as engine:
+            id = PartitionId(topic_id_of("t"), 0)
+            one, two = (build_fence_batch(token, timestamp_ms=NOW_MS) for token in (1, 2))
+            results = await ask_all(
+                engine.session, [(one, None), (batch_of(1), 1), (two, None), (batch_of(1), 2)], id=id
+            )
+            assert [(code(each), each.base_offset) for each in results] == [(ErrorCode.NONE, n) for n in range(4)]
+
+    async def test_what_stands_behind_a_batch_that_the_fence_in_its_request_shuts_out_is_not_appended(self) -> None:
+        async with running_engine({"t": 1}) as engine:
+            id = PartitionId(topic_id_of("t"), 0)
+            one, two = (build_fence_batch(token, timestamp_ms=NOW_MS) for token in (1, 2))
+            results = await ask_all(
+                engine.session, [(one, None), (two, None), (batch_of(1), 1), (batch_of(1), 2)], id=id
+            )
+            assert [code(each) for each in results] == [
+                ErrorCode.NONE,
+                ErrorCode.NONE,
+                ErrorCode.FENCED_WRITER,
+                ErrorCode.OPERATION_NOT_ATTEMPTED,
+            ]
+            assert results[2].fencing_token == 2
+
+    async def test_a_fence_is_no_part_of_a_transaction(self) -> None:
+        async with running_engine({"t": 1}, coordinator=True) as engine:
+            fence = build_fence_batch(1, timestamp_ms=NOW_MS)
+            [result] = await engine.produce(fence, transactional_id="id")
+            assert code(result) is ErrorCode.INVALID_REQUEST
+            assert "send it without one" in str(result.error)
+
+    async def test_a_topic_may_require_a_token_of_all_its_writers(self) -> None:
+        configs = {"t": {"fencing.required": "true"}}
+        async with running_engine({"t": 1}, configs=configs) as engine:
+            id = PartitionId(topic_id_of("t"), 0)
+            refused = await ask(engine.session, batch_of(1), None, id=id)
+            assert (code(refused), refused.fencing_token) == (ErrorCode.FENCED_WRITER, None)
+            assert code(await Writer(4).fence(engine.session, id=id)) is ErrorCode.NONE
+            assert code(await Writer(4).append(engine.session, id=id)) is ErrorCode.NONE
+            refused = await ask(engine.session, batch_of(1), None, id=id)
+            assert (code(refused), refused.fencing_token) == (ErrorCode.FENCED_WRITER, 4)
 
     async def test_other_control_batches_are_refused(self) -> None:
         async with running_engine({INTERNAL: 1}) as engine:

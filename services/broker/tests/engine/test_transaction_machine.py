@@ -15,6 +15,7 @@ from services.broker.tests.kit.assignments import elected
 from services.broker.tests.kit.batches import NOW_MS, batch_of
 
 from headrace_broker.adapters.memory_log import MemoryLogs
+from headrace_broker.core.fences import FENCES_MAX
 from headrace_broker.core.partition import Partition
 from headrace_broker.core.partition_events import (
     AskEnrolment,
@@ -35,7 +36,7 @@ from headrace_broker.core.partition_events import (
 )
 from headrace_broker.engine.image_applier import restore
 from headrace_broker.engine.rebuilding import prepare_trim, rebuild
-from headrace_common.core.batch import build_marker_batch, read_header, stamp
+from headrace_common.core.batch import build_fence_batch, build_marker_batch, read_header, stamp
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import ErrorCode, NotLeader
 from headrace_common.core.ids import NodeId, Offset, PartitionId, TopicId
@@ -58,6 +59,8 @@ class Entry:
     commit: bool | None = None
     """Set: a marker."""
     transactional: bool = True
+    token: int | None = None
+    """Set: a fence."""
 
 
 class Oracle:
@@ -67,6 +70,7 @@ class Oracle:
         self.open: dict[int, int] = {}
         self.known: dict[int, tuple[int, int, bool | None]] = {}  # epoch, last sequence, verdict
         self.ended: list[tuple[int, int, int, bool]] = []  # producer, first, marker, verdict
+        self.token = max((entry.token for entry in entries if entry.token is not None), default=-1)
         for entry in entries:
             if entry.pid < 0:
                 continue
@@ -87,6 +91,10 @@ class Oracle:
         return [
             (pid, first, marker) for pid, first, marker, commit in self.ended if not commit and marker >= first_batch
         ]
+
+
+def refusals(effects: list[Effect]) -> list[ErrorCode]:
+    return [one.error.code for one in effects if isinstance(one, Refuse)]
 
 
 class TransactionMachine(RuleBasedStateMachine):
@@ -119,6 +127,10 @@ class TransactionMachine(RuleBasedStateMachine):
             assert (shown.stable or (shown.high_watermark, shown.before)) == (self.core.last_stable, before[1])
         return effects
 
+    def has_all_fences(self) -> bool:
+        """One more, and a deep cut would not find the token again."""
+        return sum(entry.token is not None for entry in self.entries) == FENCES_MAX
+
     def leads(self) -> bool:
         return self.core.leading is not None
 
@@ -128,9 +140,20 @@ class TransactionMachine(RuleBasedStateMachine):
     # --- what producers and coordinators do ---------------------------------------------------------------
 
     @precondition(leads)
-    @rule(pid=PIDS, records=st.integers(1, 3), up=st.integers(0, 1), size=st.sampled_from([1, 300]))
-    def append(self, pid: int, records: int, up: int, size: int) -> None:
-        """A transactional batch; with ``up`` of an epoch above what is known, as after an end without a marker here."""
+    @rule(
+        pid=PIDS,
+        records=st.integers(1, 3),
+        up=st.integers(0, 1),
+        size=st.sampled_from([1, 300]),
+        behind=st.sampled_from([0, 0, 0, 1, -1]),
+        fence_comes=st.integers(0, 3).map(lambda number: number == 3),
+    )
+    def append(self, pid: int, records: int, up: int, size: int, behind: int, fence_comes: bool) -> None:
+        """
+        A transactional batch; with ``up`` of an epoch above what is known, as after an end without a marker here.
+
+        Its token is so far ``behind``. ``fence_comes``: before the coordinator has answered, if it is asked.
+        """
         oracle = Oracle(self.entries)
         epoch, last, _ = oracle.known.get(pid, (0, -1, None))
         going_on = pid in oracle.open and not up
@@ -138,14 +161,24 @@ class TransactionMachine(RuleBasedStateMachine):
         if not going_on and not up and last >= 0:
             return  # a plain producer's epoch: not a transaction's
         batch = batch_of([b"x" * size] * records, producer_id=pid, epoch=epoch, sequence=sequence, transactional=True)
-        effects = self.handle(BatchArrived(read_header(batch), batch, -1, self.now, None, 1, None, None, "id"))
+        token = None if oracle.token < 0 else oracle.token - behind
+        effects = self.handle(BatchArrived(read_header(batch), batch, -1, self.now, None, 1, token, None, "id"))
         asks = [effect for effect in effects if isinstance(effect, AskEnrolment)]
+        if token not in (None, oracle.token):
+            assert refusals(effects) == [ErrorCode.FENCED_WRITER]
+            return
         assert bool(asks) != going_on
         for ask in asks:
+            fence_comes = fence_comes and not self.has_all_fences()
+            if fence_comes:
+                self.fence(1)
             effects = self.handle(Enrolled(pid, ask.number, None, self.now))
+            if fence_comes and token is not None:
+                assert refusals(effects) == [ErrorCode.FENCED_WRITER]
+                return
         base = self.core.log_end - records
         if pid in oracle.open and up:
-            assert [one.error.code for one in effects if isinstance(one, Refuse)] == [ErrorCode.CONCURRENT_TRANSACTIONS]
+            assert refusals(effects) == [ErrorCode.CONCURRENT_TRANSACTIONS]
             return
         self.entries.append(Entry(base, base + records, pid, epoch, sequence))
 
@@ -157,7 +190,7 @@ class TransactionMachine(RuleBasedStateMachine):
         batch = build_marker_batch(pid, epoch + up, commit=commit, timestamp_ms=self.now)
         end = self.core.log_end
         effects = self.handle(MarkerArrived(read_header(batch), batch, commit, self.now, 2))
-        refused = [one.error.code for one in effects if isinstance(one, Refuse)]
+        refused = refusals(effects)
         if up or pid not in oracle.known:
             assert (refused, self.core.log_end) == ([], end + 1)
             self.entries.append(Entry(end, end + 1, pid, epoch + up, commit=commit))
@@ -176,6 +209,38 @@ class TransactionMachine(RuleBasedStateMachine):
         self.handle(BatchArrived(read_header(batch), batch, -1, self.now, None, 3))
         sequence = -1 if pid < 0 else last + 1
         self.entries.append(Entry(base, base + records, pid, epoch, sequence, transactional=False))
+
+    @precondition(leads)
+    @rule(up=st.integers(0, 2))
+    def fence(self, up: int) -> None:
+        if self.has_all_fences():
+            return
+        token = max(1, Oracle(self.entries).token + up)
+        up = token - Oracle(self.entries).token
+        batch, base = build_fence_batch(token, timestamp_ms=self.now), self.core.log_end
+        effects = self.handle(BatchArrived(read_header(batch), batch, -1, self.now, None, 4, None, token))
+        assert refusals(effects) == ([] if up else [ErrorCode.FENCED_WRITER])
+        if up:
+            self.entries.append(Entry(base, base + 1, token=token))
+
+    @precondition(leads)
+    @rule(data=st.data(), behind=st.integers(0, 1))
+    def repeat(self, data: st.DataObject, behind: int) -> None:
+        """A batch that is in the log comes again, under whatever token: nobody says that it is not there."""
+        oracle = Oracle(self.entries)
+        sent = [
+            one
+            for one in self.entries[-5:]
+            if one.pid >= 0 and one.commit is None and one.epoch == oracle.known[one.pid][0] and one.transactional
+        ]
+        if not sent:
+            return
+        one = data.draw(st.sampled_from(sent))
+        fields = {"producer_id": one.pid, "epoch": one.epoch, "sequence": one.sequence, "transactional": True}
+        batch, end = batch_of(one.end - one.base, **fields), self.core.log_end
+        token = None if oracle.token < 0 else oracle.token - behind
+        effects = self.handle(BatchArrived(read_header(batch), batch, -1, self.now, None, 5, token, None, "id"))
+        assert (refusals(effects), self.core.log_end) == ([], end)
 
     # --- what is written and committed --------------------------------------------------------------------
 
@@ -219,12 +284,17 @@ class TransactionMachine(RuleBasedStateMachine):
         self.entries = [entry for entry in self.entries if entry.end <= end]
 
     @precondition(follows)
-    @rule(pid=PIDS, what=st.sampled_from(["records", "commit", "abort"]), shown=st.booleans())
+    @rule(pid=PIDS, what=st.sampled_from(["records", "commit", "abort", "fence"]), shown=st.booleans())
     def copied(self, pid: int, what: str, shown: bool) -> None:
         oracle = Oracle(self.entries)
         epoch, last, _ = oracle.known.get(pid, (0, -1, None))
         base, commit = self.core.log_end, None if what == "records" else what == "commit"
-        if commit is None:
+        if what == "fence":
+            if self.has_all_fences():
+                return
+            batch = build_fence_batch(oracle.token + 2, timestamp_ms=self.now)
+            entry = Entry(base, base + 1, token=oracle.token + 2)
+        elif commit is None:
             if pid not in oracle.open and last >= 0:
                 return
             sequence = last + 1 if pid in oracle.open else 0
@@ -270,6 +340,7 @@ class TransactionMachine(RuleBasedStateMachine):
         if core is None:
             return
         oracle = Oracle(self.entries)
+        assert core.fences.token == oracle.token
         assert core.last_stable == oracle.last_stable(core.log_start, core.high_watermark)
         opened = core.producers.first(1_000, open_only=True)
         assert {row.producer_id: row.transaction_start for row in opened} == oracle.open

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
-from services.broker.tests.kit.batches import batch_of
+from services.broker.tests.kit.batches import NOW_MS, batch_of
 from services.broker.tests.kit.cluster import FakeCluster, image_of, topic_id_of, with_coordinator
 from services.broker.tests.kit.dialogue import running_broker
 
@@ -22,7 +22,7 @@ from headrace_broker.adapters.rocksdb_log import RocksDbLogs
 from headrace_broker.engine.broker import EngineSettings
 from headrace_broker.engine.storage_queue import Flush
 from headrace_broker.ports import Enrolment
-from headrace_common.core.batch import Marker, read_header, read_marker
+from headrace_common.core.batch import Marker, build_fence_batch, read_header, read_marker
 from headrace_common.core.errors import ErrorCode, HeadraceError, NetworkFailed, NotCoordinator, ProducerFenced
 from headrace_common.core.ids import Endpoint, PartitionId
 from headrace_common.rpc.channels import open_channel
@@ -92,14 +92,17 @@ async def asking(*, streams: bool = True) -> AsyncIterator[GrpcTransactions]:
 
 
 @asynccontextmanager
-async def serving(directory: Path, coordinator: Endpoint, leader_epoch: int = 1) -> AsyncIterator[BrokerAsyncStub]:
+async def serving(
+    directory: Path, coordinator: Endpoint, leader_epoch: int = 1, **configs: str
+) -> AsyncIterator[BrokerAsyncStub]:
     data = DataDirectory.open(directory)
     store, cluster = RocksDbLogs.open(data), FakeCluster()
     settings = EngineSettings(flush=Flush.GROUP)
     try:
         async with asking() as ways, running_broker(store, cluster, settings=settings, transactions=ways) as found:
             broker, server = found
-            image = image_of({"t": 2}, endpoint=server.endpoint, leader_epoch=leader_epoch)
+            own = {name.replace("_", "."): value for name, value in configs.items()}
+            image = image_of({"t": 2}, configs={"t": own}, endpoint=server.endpoint, leader_epoch=leader_epoch)
             cluster.show(with_coordinator(image, coordinator))
             await broker.follower.changed.wait()
             async with open_channel(str(server.endpoint)) as channel:
@@ -109,15 +112,18 @@ async def serving(directory: Path, coordinator: Endpoint, leader_epoch: int = 1)
         data.close()
 
 
-def produce(*batches: bytes, transactional_id: str | None = "id") -> pb.ProduceRequest:
-    parts = [pb.ProducePartition(topic_id=TOPIC, partition=n, batch=batch) for n, batch in enumerate(batches)]
+def produce(*batches: bytes, transactional_id: str | None = "id", token: int | None = None) -> pb.ProduceRequest:
+    parts = [
+        pb.ProducePartition(topic_id=TOPIC, partition=n, batch=batch, fencing_token=token)
+        for n, batch in enumerate(batches)
+    ]
     return pb.ProduceRequest(
         correlation_id=1, acks=-1, timeout_ms=10_000, partitions=parts, transactional_id=transactional_id
     )
 
 
-def records(sequence: int = 0, *, epoch: int = 0, count: int = 1) -> bytes:
-    return batch_of(count, producer_id=7, epoch=epoch, sequence=sequence, transactional=True)
+def records(sequence: int = 0, *, epoch: int = 0, count: int = 1, pid: int = 7) -> bytes:
+    return batch_of(count, producer_id=pid, epoch=epoch, sequence=sequence, transactional=True)
 
 
 def fetch(offset: int = 0, isolation: pb.IsolationLevel.ValueType = pb.READ_COMMITTED) -> pb.FetchRequest:
@@ -132,9 +138,9 @@ async def ask(call: Any, message: Any) -> Any:
     return await asyncio.wait_for(call.read(), 20)
 
 
-async def mark(stub: BrokerAsyncStub, epoch: int, commit: bool, *partitions: int) -> list[int]:
+async def mark(stub: BrokerAsyncStub, epoch: int, commit: bool, *partitions: int, pid: int = 7) -> list[int]:
     marker = txn.TxnMarker(
-        producer_id=7,
+        producer_id=pid,
         producer_epoch=epoch,
         commit=commit,
         partitions=[txn.TxnPartition(topic_id=TOPIC, partition=n) for n in partitions],
@@ -168,6 +174,35 @@ async def test_a_transaction_from_its_first_batch_to_its_readers(tmp_path: Path)
         assert read_marker(got.batches[1], read_header(got.batches[1])) == Marker(7, 1, False)
         [raw] = (await ask(stub.Fetch(), fetch(isolation=pb.READ_UNCOMMITTED))).partitions
         assert (len(raw.batches), len(raw.aborted), raw.last_stable_offset) == (2, 0, 3)
+
+
+async def test_a_fenced_writers_open_transaction_is_aborted_by_its_successor_who_then_writes(tmp_path: Path) -> None:
+    first, second = (build_fence_batch(token, timestamp_ms=NOW_MS) for token in (1, 2))
+    async with coordinating(Coordinator()) as at:
+        async with serving(tmp_path, at, fencing_required="true") as stub:
+            zombie, successor = stub.Produce(), stub.Produce()
+            [refused] = (await ask(zombie, produce(records()))).partitions
+            assert (refused.error, refused.HasField("fencing_token")) == (ErrorCode.FENCED_WRITER, False)
+            await ask(zombie, produce(first, transactional_id=None))
+            [written] = (await ask(zombie, produce(records(count=2), token=1))).partitions
+            assert (written.error, written.base_offset) == (0, 1)
+
+            [fence] = (await ask(successor, produce(second, transactional_id=None))).partitions
+            assert (fence.error, fence.base_offset) == (0, 3)
+            [late] = (await ask(zombie, produce(records(2), token=1))).partitions
+            assert (late.error, late.fencing_token) == (ErrorCode.FENCED_WRITER, 2)
+            [again] = (await ask(zombie, produce(records(count=2), token=1))).partitions
+            assert (again.error, again.base_offset) == (0, 1), "it is there, and undecided"
+            assert await mark(stub, 1, False, 0) == [0]
+            [own] = (await ask(successor, produce(records(pid=8), token=2, transactional_id="other"))).partitions
+            assert (own.error, own.base_offset) == (0, 5)
+            assert await mark(stub, 1, True, 0, pid=8) == [0]
+        async with serving(tmp_path, at, leader_epoch=2, fencing_required="true") as stub:
+            [got] = (await ask(stub.Fetch(), fetch())).partitions
+            assert [(one.producer_id, one.first_offset, one.last_offset) for one in got.aborted] == [(7, 1, 4)]
+            assert (len(got.batches), got.last_stable_offset) == (6, 7)
+            [late] = (await ask(stub.Produce(), produce(records(epoch=1), token=1))).partitions
+            assert (late.error, late.fencing_token) == (ErrorCode.FENCED_WRITER, 2), "after a restart too"
 
 
 async def test_all_of_it_outlives_a_restart(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from headrace_common.core.errors import InvalidConfig
+from headrace_common.core.features import HIGHEST
 from headrace_common.core.setting import INT_MAX, LONG_MAX, Setting, Type
 from headrace_common.core.setting_tables import BROKER_SETTINGS, TOPIC_DEFAULT_FROM, TOPIC_SETTINGS, WEEK_MS
 
@@ -31,14 +32,17 @@ __all__ = [
 ]
 
 
-def check_topic_configs(configs: Mapping[str, str]) -> dict[str, str]:
+def check_topic_configs(configs: Mapping[str, str], level: int) -> dict[str, str]:
     """
     All of a topic's own settings, as they are stored. ``check_lags`` compares them with what it inherits.
+
+    Args:
+        level: the cluster's feature level.
 
     Raises:
         InvalidConfig: all that is wrong, in one text.
     """
-    return _check(TOPIC_SETTINGS, configs, _not_of_topics)
+    return _check(TOPIC_SETTINGS, configs, _not_of_topics, level)
 
 
 def check_broker_configs(configs: Mapping[str, str], *, one_broker: bool = False) -> dict[str, str]:
@@ -55,7 +59,7 @@ def check_broker_configs(configs: Mapping[str, str], *, one_broker: bool = False
         raise InvalidConfig(
             f"{', '.join(shared)}: the same for all brokers; set it for the cluster, not for one broker"
         )
-    return _check(BROKER_SETTINGS, configs, _not_of_brokers)
+    return _check(BROKER_SETTINGS, configs, _not_of_brokers, HIGHEST)
 
 
 def check_lags(own: Mapping[str, str], cluster: Mapping[str, str]) -> None:
@@ -72,13 +76,21 @@ def check_lags(own: Mapping[str, str], cluster: Mapping[str, str]) -> None:
         raise InvalidConfig(f"{whose_low}={low} is above {whose_high}={high}; lower the first or raise the second")
 
 
-def _check(table: Mapping[str, Setting], configs: Mapping[str, str], unknown: Callable[[str], str]) -> dict[str, str]:
+def _check(
+    table: Mapping[str, Setting], configs: Mapping[str, str], unknown: Callable[[str], str], level: int
+) -> dict[str, str]:
     good: dict[str, str] = {}
     wrong: list[str] = []
     for name, value in configs.items():
         setting = table.get(name)
         if setting is None:
             wrong.append(unknown(name))
+            continue
+        if setting.feature is not None and setting.feature.level > level:
+            wrong.append(
+                f"{name} needs feature level {setting.feature.level} and the cluster is at {level}; see which nodes are"
+                " older with `headrace cluster features`, and start the newer version there"
+            )
             continue
         try:
             good[name] = setting.check(value)
@@ -152,6 +164,8 @@ class TopicConfig:
     delete_retention_ms: int = 86_400_000
     compression_type: str = "producer"
     """A codec's name, ``uncompressed``, or ``producer``: as it was sent."""
+    fencing_required: bool = False
+    """``fencing.required``: appends without a fencing token are refused."""
     producer_ids_max: int = 10_000
     """``producer.ids.max``, of the broker."""
 
@@ -181,6 +195,7 @@ class TopicConfig:
             compaction_lag_ms_max=int(value("max.compaction.lag.ms")),
             delete_retention_ms=int(value("delete.retention.ms")),
             compression_type=value("compression.type"),
+            fencing_required=value("fencing.required") == "true",
             producer_ids_max=int(cluster.get("producer.ids.max", BROKER_SETTINGS["producer.ids.max"].default)),
         )
 

@@ -176,12 +176,12 @@ class NotEnoughReplicas(Busy, code=ErrorCode.NOT_ENOUGH_REPLICAS):
 
 
 class OperationNotAttempted(Busy, code=ErrorCode.OPERATION_NOT_ATTEMPTED):
-    """A batch before this one, for the same partition in the same request, was refused; this one was not looked at."""
+    """A batch before this one, for the same partition, was refused; this one was not looked at."""
 
     @classmethod
     def behind_refused(cls) -> OperationNotAttempted:
         """What is said of a batch behind one that was refused."""
-        return cls("a batch before it in the request was refused; nothing was appended, send it again")
+        return cls("a batch before it was refused; nothing was appended, send it again")
 
 
 class NotEnoughReplicasAfterAppend(UnknownOutcome, code=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):

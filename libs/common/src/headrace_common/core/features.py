@@ -50,7 +50,13 @@ TRANSACTION_STREAMS: Final = Feature(
     "enrolments, ends and markers of transactions go over streams that stay open, instead of a call for each",
 )
 
-FEATURES: Final = (OWNER_TIMES, NODE_TOKEN, REPEATED_PARTITIONS, TRANSACTION_STREAMS)
+REQUIRED_FENCES: Final = Feature(
+    5,
+    "required-fences",
+    "topics may have fencing.required, by which leaders refuse appends that carry no fencing token",
+)
+
+FEATURES: Final = (OWNER_TIMES, NODE_TOKEN, REPEATED_PARTITIONS, TRANSACTION_STREAMS, REQUIRED_FENCES)
 """All of them, by level. A level is never changed once a version with it was released: what comes later gets the
 next one."""
 

@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Final
 
 from headrace_common.core.errors import InvalidConfig
+from headrace_common.core.features import Feature
 
 LONG_MAX: Final = 2**63 - 1
 INT_MAX: Final = 2**31 - 1
@@ -44,6 +45,8 @@ class Setting:
     """False: fixed when the process starts."""
     per_broker: bool = True
     """False: it is the cluster's, one broker cannot differ."""
+    feature: Feature | None = None
+    """It can be set once the cluster has this: a node of an older version would not go by it."""
 
     def check(self, value: str) -> str:
         """

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Final
 
+from headrace_common.core.features import REQUIRED_FENCES
 from headrace_common.core.setting import LONG_MAX, Setting, Type
 
 WEEK_MS: Final = 7 * 24 * 3600 * 1000
@@ -40,6 +41,13 @@ TOPIC_SETTINGS: Final = _table(
         "86400000",
         "How long a compacted topic shows that a key was deleted, in ms.",
         low=0,
+    ),
+    Setting(
+        "fencing.required",
+        Type.BOOLEAN,
+        "false",
+        "Whether appends without a fencing token are refused; fence records and ends of transactions need none.",
+        feature=REQUIRED_FENCES,
     ),
     Setting(
         "max.compaction.lag.ms",

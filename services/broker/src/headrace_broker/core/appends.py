@@ -23,15 +23,17 @@ from headrace_broker.core.partition_events import (
     Refuse,
     ShowUpTo,
 )
-from headrace_broker.core.rows import TRANSACTIONAL_BIT
+from headrace_broker.core.rows import TRANSACTIONAL_BIT, ProducerBatch
 from headrace_broker.core.waiting import Waiting, put, release
 from headrace_common.core.batch import stamp, stamp_log_append_time
 from headrace_common.core.errors import (
     ConcurrentTransactions,
+    FencedWriter,
     HeadraceError,
     InvalidProducerEpoch,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
+    OperationNotAttempted,
     Overloaded,
 )
 from headrace_common.core.ids import Offset
@@ -56,9 +58,9 @@ class Appends:
     def append(self, leading: Leadership, event: BatchArrived, *, enrolled: bool = False) -> list[Effect]:
         """A producer's batch, of this leader epoch. ``enrolled``: its transaction has this partition on its list."""
         log, header, begins = self.log, event.header, False
-        wrong = log.fences.refusal(event.fencing_token, event.fence)
+        wrong = self._writer_fault(event)
         if wrong is not None:
-            return [Refuse(event.ref, wrong)]
+            return self._answer_fenced(leading, event, wrong)
         if header.producer_id >= 0:
             transactional = bool(header.attributes & TRANSACTIONAL_BIT)
             if self.parking.size and not enrolled and (parked := self.parking.of(header.producer_id)) is not None:
@@ -74,11 +76,7 @@ class Appends:
             except HeadraceError as error:
                 return [Refuse(event.ref, error)]
             if sent_before is not None:
-                stamped_ms = sent_before.max_timestamp if log.config.log_append_time else -1
-                end = Offset(sent_before.base_offset + header.last_offset_delta + 1)
-                return self._answer_again(
-                    leading, event.acks, Waiting(end, event.ref, sent_before.base_offset, stamped_ms)
-                )
+                return self._answer_repeat(leading, event, sent_before)
             begins = transactional and not log.producers.is_open(header.producer_id, header.producer_epoch)
         if event.acks == ALL and not leading.enough:
             return [
@@ -110,6 +108,27 @@ class Appends:
     def _wait(self, acks: int, waiting: Waiting) -> None:
         if acks != 0:
             put(self._waiting_written if acks == 1 else self._waiting_committed, waiting)
+
+    def _writer_fault(self, event: BatchArrived) -> FencedWriter | None:
+        """Why its writer may not append now; None: it may."""
+        log = self.log
+        return log.fences.refusal(event.fencing_token, event.fence, required=log.config.fencing_required)
+
+    def _answer_fenced(self, leading: Leadership, event: BatchArrived, wrong: FencedWriter) -> list[Effect]:
+        """
+        Nothing more of this writer is appended. What it repeats may be in the log, from before the fence: then that is
+        the answer, for a refusal says that it is not there.
+        """
+        header = event.header
+        sent_before = self.log.producers.find_sent(
+            header.producer_id, header.producer_epoch, header.base_sequence, header.record_count
+        )
+        return [Refuse(event.ref, wrong)] if sent_before is None else self._answer_repeat(leading, event, sent_before)
+
+    def _answer_repeat(self, leading: Leadership, event: BatchArrived, sent_before: ProducerBatch) -> list[Effect]:
+        stamped_ms = sent_before.max_timestamp if self.log.config.log_append_time else -1
+        end = Offset(sent_before.base_offset + event.header.last_offset_delta + 1)
+        return self._answer_again(leading, event.acks, Waiting(end, event.ref, sent_before.base_offset, stamped_ms))
 
     def _answer_again(self, leading: Leadership, acks: int, sent: Waiting) -> list[Effect]:
         """What was sent is in the log."""
@@ -154,12 +173,18 @@ class Appends:
         refused: HeadraceError | None = event.error
         for one in self.parking.take(event.producer_id, event.number):
             if refused is not None:  # what follows a batch that is not there would look like a gap
-                effects.append(Refuse(one.ref, refused))
+                effects.append(Refuse(one.ref, self._behind(refused, one)))
                 continue
             done = self.append(leading, replace(one, now_ms=event.now_ms), enrolled=True)
             refused = next((effect.error for effect in done if isinstance(effect, Refuse)), None)
             effects += done
         return effects
+
+    def _behind(self, refused: HeadraceError, event: BatchArrived) -> HeadraceError:
+        """What is said of a batch behind one that was refused; its writer may have set the new token itself."""
+        if not isinstance(refused, FencedWriter):
+            return refused
+        return self._writer_fault(event) or OperationNotAttempted.behind_refused()
 
     def end_transaction(self, leading: Leadership, event: MarkerArrived) -> list[Effect]:
         """A coordinator's marker."""

@@ -21,6 +21,10 @@ FENCES_MAX: Final = 16
 """Fences kept with their offsets; of those before only the largest token."""
 BEFORE: Final = Offset(-1)
 """The offset of a fence of which only the token is known; no cut reaches it."""
+_REQUIRED: Final = (
+    "the topic has fencing.required=true and the append carries no fencing token: set a token for the partition with a"
+    " fence record (Producer.fence), then send it with each append"
+)
 
 
 class Fences:
@@ -45,23 +49,26 @@ class Fences:
         """The token as it was before ``offset``; never one that is too low. -1: none."""
         return max((row.token for row in self._rows if row.offset < offset), default=NO_TOKEN)
 
-    def refusal(self, carried: int | None, fence: int | None) -> FencedWriter | None:
+    def refusal(self, carried: int | None, fence: int | None, *, required: bool = False) -> FencedWriter | None:
         """
         Why a writer may not append now; None: it may.
 
         Args:
-            carried: the token that the append carries; None: it is not checked.
+            carried: the token that the append carries; None: none.
             fence: the token that the batch sets, if it is a fence record; then ``carried`` is ignored.
+            required: the topic's ``fencing.required``: an append has to carry one.
         """
         token = self.token
         if fence is not None:
             if fence > token:
                 return None
             return FencedWriter(f"the fencing token is {token}; a new one must be above it, and {fence} is not")
-        if carried is None or carried == token:
-            return None
+        if carried is None:
+            return FencedWriter(_REQUIRED) if required else None
         if token == NO_TOKEN:
             return FencedWriter(f"no fencing token is set; set {carried} with a fence record first")
+        if carried == token:
+            return None
         return FencedWriter(
             f"the fencing token is {token} and the append carries {carried}: another writer has taken over, or this "
             "one has not set its token yet"

@@ -34,7 +34,7 @@ class BatchArrived:
     """What the producer believes; None: not checked."""
     ref: object
     fencing_token: int | None = None
-    """The producer appends only if this is the log's token; None: not checked."""
+    """The producer appends only if this is the log's token; None: not checked, unless the topic requires one."""
     fence: int | None = None
     """The batch is a fence record that sets this token; it must be above the present one."""
     transactional_id: str | None = None

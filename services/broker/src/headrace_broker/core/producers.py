@@ -55,6 +55,14 @@ class Producer:
     committed: bool | None = None
     """What the marker said that began the epoch, while nothing else was written in it."""
 
+    def find(self, first: int, records: int) -> ProducerBatch | None:
+        """The stored batch of ``records`` sequences from ``first`` on; None: it is not among the last ones."""
+        last = last_of(first, records)
+        for stored in self.batches:
+            if stored.first_sequence == first and stored.last_sequence == last:
+                return stored
+        return None
+
 
 class Producers:
     """All producers of one partition."""
@@ -107,6 +115,11 @@ class Producers:
         """Whether any transaction of this producer is open here."""
         return producer_id in self.open
 
+    def find_sent(self, producer_id: int, epoch: int, first: int, records: int) -> ProducerBatch | None:
+        """The stored batch, when this one was sent before; None: nothing is known of it."""
+        known = self._known.get(producer_id)
+        return None if known is None or epoch != known.epoch else known.find(first, records)
+
     def check(
         self, producer_id: int, epoch: int, first: int, records: int, *, transactional: bool = False
     ) -> ProducerBatch | None:
@@ -123,11 +136,8 @@ class Producers:
             if transactional and first != 0:
                 raise _not_from_zero(producer_id, epoch, first)
             return None
-        last = last_of(first, records)
-        if epoch == known.epoch:
-            for stored in known.batches:
-                if stored.first_sequence == first and stored.last_sequence == last:
-                    return stored
+        if epoch == known.epoch and (stored := known.find(first, records)) is not None:
+            return stored
         if epoch < known.epoch:
             raise InvalidProducerEpoch(_OLDER.format(producer_id, known.epoch, epoch))
         if known.transaction_start is not None and not transactional:

@@ -95,13 +95,14 @@ def broker_resource(name: str) -> BrokerResource:
 
 
 def alter(
-    resource: Resource, own: Mapping[str, str], changes: Sequence[Alteration], cluster: Mapping[str, str]
+    resource: Resource, own: Mapping[str, str], changes: Sequence[Alteration], cluster: Mapping[str, str], level: int
 ) -> dict[str, str]:
     """
     The resource's own settings after all ``changes``, checked.
 
     Args:
         cluster: what is set for all brokers, which the resource inherits.
+        level: the cluster's feature level.
 
     Raises:
         InvalidConfig: unknown settings, bad values, list operations on what is no list; all in one text. Or values that
@@ -127,7 +128,7 @@ def alter(
         else:
             touched[change.name] = _edit_list(_in_force(setting, own, cluster), change)
     try:
-        result.update(_check(resource, touched))
+        result.update(_check(resource, touched, level))
     except InvalidConfig as error:
         wrong.append(str(error))
     if wrong:
@@ -155,9 +156,9 @@ def check_topics_of(image: ClusterImage, cluster: Mapping[str, str]) -> None:
             raise InvalidConfig(f"topic {name} would contradict it: {error}") from None
 
 
-def _check(resource: Resource, touched: Mapping[str, str]) -> dict[str, str]:
+def _check(resource: Resource, touched: Mapping[str, str], level: int) -> dict[str, str]:
     if isinstance(resource, TopicResource):
-        return check_topic_configs(touched)
+        return check_topic_configs(touched, level)
     return check_broker_configs(touched, one_broker=resource.id is not None)
 
 

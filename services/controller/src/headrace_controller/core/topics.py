@@ -83,7 +83,7 @@ def plan_topic(wanted: Wanted, image: ClusterImage, chance: Chance, taken: Itera
         InvalidConfig: with what to do instead.
     """
     check_new_name(wanted.name, (*image.topic_ids, *taken))
-    configs = check_topic_configs(wanted.configs or {})
+    configs = check_topic_configs(wanted.configs or {}, image.feature_level)
     check_lags(configs, image.cluster_configs)
     if wanted.assignments:
         if wanted.partition_count != UNSET or wanted.replication_factor != UNSET:

@@ -83,8 +83,9 @@ class Settings:
         def values() -> dict[str, str]:
             image = self._follower.mirror.image
             if resource.id is not None:
-                return alter(resource, image.broker_configs.get(resource.id, {}), changes, image.cluster_configs)
-            cluster = alter(resource, image.cluster_configs, changes, {})
+                own, level = image.broker_configs.get(resource.id, {}), image.feature_level
+                return alter(resource, own, changes, image.cluster_configs, level)
+            cluster = alter(resource, image.cluster_configs, changes, {}, image.feature_level)
             check_topics_of(image, cluster)
             return cluster
 
@@ -110,7 +111,8 @@ class Settings:
             raise unknown_topic(name)
         if topic.internal:
             changes = internal_changes(topic, changes, image)
-        return replace(topic, configs=alter(TopicResource(name), topic.configs, changes, image.cluster_configs))
+        resource, level = TopicResource(name), image.feature_level
+        return replace(topic, configs=alter(resource, topic.configs, changes, image.cluster_configs, level))
 
 
 def _min_isr(topic: Topic) -> str | None:
