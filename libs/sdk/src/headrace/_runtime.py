@@ -126,6 +126,11 @@ class LoopThread:
         """Whether the caller is on the loop's thread."""
         return threading.current_thread() is self._thread
 
+    def check_elsewhere(self) -> None:
+        """Raises: Rejected: the caller is on the loop's thread, so that it cannot wait for the loop."""
+        if self.here:
+            raise Rejected("a sync client cannot wait on its own background thread, where callbacks run")
+
     def call(self, coro: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """
         Run ``coro`` on the loop and wait; Ctrl+C ends the wait and cancels it.
@@ -139,9 +144,11 @@ class LoopThread:
         if self._ended:
             coro.close()
             raise ClientClosed("the process ends, and its clients were closed")
-        if self.here:
+        try:
+            self.check_elsewhere()
+        except Rejected:
             coro.close()
-            raise Rejected("a sync client cannot wait on its own background thread, where callbacks run")
+            raise
         future: ThreadFuture[T] = asyncio.run_coroutine_threadsafe(coro, self.loop)
         try:
             return self._wait(future, timeout)

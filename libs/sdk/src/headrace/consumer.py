@@ -163,6 +163,7 @@ class Consumer(GroupCalls, PositionCalls, Transactional, Generic[K, V]):
     def _close(self, timeout: float, *, handled_only: bool) -> None:
         if self._closed or self._closing or self._abandoned:
             return
+        self._loop.check_elsewhere()  # refused in a callback, it is still open
         self._closing, steps = True, self._steps
         try:
             if steps is not None:

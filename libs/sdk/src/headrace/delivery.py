@@ -116,7 +116,7 @@ class Delivery:
         return copy(self._chunk.error)
 
     def _wait_until_told(self, timeout: float | None) -> None:
-        if self._chunk.home.thread == threading.get_ident():
+        if self._chunk.home == (threading.get_ident(), os.getpid()):
             raise Rejected("this thread delivers the record, so it cannot wait here; await it, or use a callback")
         settled = threading.Event()
         _call_when_settled(self._chunk, self._row, settled.set)

@@ -210,6 +210,7 @@ class Producer(BulkCalls, FenceCalls, TransactionCalls):
         timeout = check_seconds(timeout)
         if self._closed:
             return
+        self._thread.check_elsewhere()  # refused in a callback, it is still open
         self._closed = True
         _runtime.dismiss(self)
         self._thread.call(self._engine.close(timeout, closed_error("producer")))

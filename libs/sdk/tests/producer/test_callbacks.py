@@ -15,7 +15,7 @@ from libs.sdk.tests.kit.cluster import Does, Fault, LabCluster, Labs
 
 from headrace import Delivery, Producer, aio
 from headrace._callbacks import warn_of_blocked
-from headrace.errors import ErrorCode, InvalidPartitions
+from headrace.errors import ErrorCode, InvalidPartitions, Rejected
 
 FAULTS = {
     "none": [],
@@ -146,6 +146,28 @@ def test_a_callback_of_the_same_record_is_called_from_a_callback(cluster: LabClu
 
         producer.send("t", b"x", partition=0).add_done_callback(first)
     assert told == ["second", "first 0"]
+
+
+def test_who_closes_in_a_callback_is_refused_and_can_still_close_elsewhere(cluster: LabCluster) -> None:
+    consumer = cluster.consumer("t", auto_offset_reset="earliest")
+    refusals: list[Exception] = []
+
+    def close(_: Delivery) -> None:
+        for client in (producer, consumer):
+            try:
+                client.close(1)
+            except Rejected as error:
+                refusals.append(error)
+
+    with Producer(_transport=cluster.transport(), linger_ms=60_000) as producer:
+        delivery = producer.send("t", b"first")
+        delivery.add_done_callback(close)
+        producer.flush(10)
+        assert len(refusals) == 2
+        later = producer.send("t", b"later")
+    assert later.result(0).offset >= 0, "the end of the block has flushed it"
+    assert len(consumer.read_to_end()) == 2
+    consumer.close()
 
 
 def raising(_: Any) -> None:

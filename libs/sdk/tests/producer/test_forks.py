@@ -125,8 +125,11 @@ async def parent():
     consumer = aio.Consumer("one", bootstrap_servers=address, auto_offset_reset="earliest")
     await (await used.send("one", b"x"))
     assert len(await consumer.poll(timeout_ms=30_000)) == 1
+    lingering = aio.Producer(address, linger_ms=60_000)
+    return lingering, await lingering.send("t", b"on its way")
 
 def child():
+    assert refused(on_its_way.result) and refused(on_its_way.exception)
     async def go():
         for call in (used.send("one", b"twice"), used.flush(), consumer.poll(), aio_owner.init()):
             try:
@@ -141,7 +144,7 @@ def child():
 
 aio_owner = aio.UnitOwner(address, "nightly")
 loop = asyncio.new_event_loop()
-loop.run_until_complete(parent())
+_, on_its_way = loop.run_until_complete(parent())
 fork(child)
 os._exit(0)
 """
