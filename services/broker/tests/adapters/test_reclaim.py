@@ -12,7 +12,7 @@ from compacted_log import CompactedLog, faults, put
 from storage_batches import Writer, partition
 
 from headrace_broker.adapters import rocksdb_reclaim
-from headrace_broker.core.rows import DropLog, DropPrefix, LogWrite, PutState, StateRow
+from headrace_broker.core.rows import DropLog, DropPrefix, DropSuffix, LogWrite, PutState, StateRow
 from headrace_broker.ports import WriteStalled
 from headrace_common.core.ids import Offset
 
@@ -132,6 +132,27 @@ async def test_reclaim_without_drops_does_nothing_and_closing_waits_for_one(rock
     await rocks.logs.reclaim()
     await rocks.restart()
     assert rocks.logs.list_recovered()[0].log_end == writer.end
+
+
+async def test_a_cut_that_drops_nothing_costs_nothing(rocks: RocksDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower cuts each log to where its new leader's ends: mostly that is its own end."""
+    (writer,) = await filled(rocks, 1, 50)
+    compacted: list[tuple[bytes, bytes]] = []
+    monkeypatch.setattr(rocks.logs._store, "compact", lambda low, high: compacted.append((low, high)))
+    for restarted in (False, True):
+        if restarted:
+            await rocks.restart()
+            monkeypatch.setattr(rocks.logs._store, "compact", lambda low, high: compacted.append((low, high)))
+        await rocks.logs.lower_evidence([(writer.log, writer.end, 0)])
+        write(rocks, [DropSuffix(writer.log, writer.end)])
+        await rocks.logs.reclaim()
+        await rocks.logs.wait_until_reclaimed()
+        assert compacted == []
+    await rocks.logs.lower_evidence([(writer.log, writer.rows[-1].base_offset, 0)])
+    write(rocks, [DropSuffix(writer.log, writer.rows[-1].base_offset)])
+    await rocks.logs.reclaim()
+    await rocks.logs.wait_until_reclaimed()
+    assert compacted, "what was dropped goes"
 
 
 async def compacted(rocks: RocksDisk, records: int, batch: int) -> CompactedLog:

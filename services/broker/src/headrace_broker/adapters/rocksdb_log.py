@@ -222,7 +222,8 @@ class RocksDbLogs:
 
     def _note(self, writes: Sequence[LogWrite]) -> None:
         ends: dict[LogId, tuple[Offset, int]] = {}
-        if self._uncut:
+        uncut = set(self._uncut)
+        if uncut:
             for write in writes:
                 if write.log in self._uncut and _extends(write, self._uncut[write.log]):
                     del self._uncut[write.log]
@@ -239,10 +240,11 @@ class RocksDbLogs:
                     self._keeper.note_created(log, state.partition)
                 case DropSuffix(log, end):
                     ends.pop(log, None)
+                    if log in uncut or end < self._ends.get(log, end):  # mostly logs end where their leaders' do
+                        self._reclaimer.note_dropped(log)
                     self._ends[log] = min(end, self._ends.get(log, end))
                     self._uncut.pop(log, None)
                     self._keeper.note_dropped(log, end)
-                    self._reclaimer.note_dropped(log)
                 case DropLog(log):
                     ends.pop(log, None)
                     self._ends.pop(log, None)
