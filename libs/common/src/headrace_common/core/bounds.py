@@ -49,9 +49,9 @@ def find_problem(declared: Field[Any], value: Any) -> str | None:
     if value is None and declared.default is None:
         return None
     if low is not None or high is not None:
-        whole = isinstance(value, int) or (isinstance(value, float) and declared.type == "float")
-        if isinstance(value, bool) or not whole:
-            return f"{declared.name} takes a number, not {value!r}"
+        taken, kind = ((int, float), "number") if declared.type == "float" else ((int,), "whole number")
+        if isinstance(value, bool) or not isinstance(value, taken) or value != value:  # noqa: PLR0124 - not a number
+            return f"{declared.name} takes a {kind}, not {value!r}"
         if (low is not None and value < low) or (high is not None and value > high):
             return f"{declared.name} takes {takes(declared)}, not {value!r}"
     if choices is not None and value not in choices:
