@@ -26,13 +26,8 @@ def problems(
         copies: of the topic to which its records were copied exactly once.
         read: values that the members of a group have read.
     """
-    found: list[str] = []
     at = {(partition, offset): value for partition, log in logs.items() for offset, value in log}
-    for value, partition, offset in acknowledged:
-        if at.get((partition, offset)) != value:
-            found.append(
-                f"{value!r} was acknowledged at {partition}:{offset}, where {at.get((partition, offset))!r} is"
-            )
+    found = _misplaced(acknowledged, at)
     written = Counter(at.values())
     found += [f"{value!r} is there {count} times" for value, count in written.items() if count > 1]
     found += [f"{value!r} was never sent" for value in written if value not in tried]
@@ -44,6 +39,34 @@ def problems(
     found += [f"{value!r} was not copied" for value in written if value not in copied]
     found += [f"{value!r} was read by nobody in the group" for value in written if value not in read]
     return found
+
+
+def problems_of_held(
+    taken: Sequence[tuple[int, int]], acknowledged: Sequence[tuple[bytes, int, int]], log: Log
+) -> list[str]:
+    """
+    All that is wrong with a partition that writers have taken from each other; they sent their tokens.
+
+    Args:
+        taken: tokens that were set, and at which offset.
+        acknowledged: as for ``problems``.
+        log: of the partition.
+    """
+    found = _misplaced(acknowledged, {(0, offset): value for offset, value in log})
+    for token, at in taken:
+        late = [value for offset, value in log if offset > at and int(value.split(b"-")[0]) < token]
+        found += [f"{value!r} comes behind token {token} at {at}" for value in late]
+    written = Counter(value for _, value in log)
+    found += [f"{value!r} is there {count} times" for value, count in written.items() if count > 1]
+    return found + _order(0, [value for _, value in log])
+
+
+def _misplaced(acknowledged: Sequence[tuple[bytes, int, int]], at: Mapping[tuple[int, int], bytes]) -> list[str]:
+    return [
+        f"{value!r} was acknowledged at {partition}:{offset}, where {at.get((partition, offset))!r} is"
+        for value, partition, offset in acknowledged
+        if at.get((partition, offset)) != value
+    ]
 
 
 def _order(partition: int, values: Sequence[bytes]) -> list[str]:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.lab.whole.checks import problems
+from tests.lab.whole.checks import problems, problems_of_held
 from tests.lab.whole.world import play
 
 ROOT = Path(__file__).parents[3]
@@ -21,6 +21,7 @@ def test_what_clients_saw_is_in_order(seed: int) -> None:
     outcome = asyncio.run(play(seed))
     assert outcome.problems == [], "\n".join(outcome.story)
     assert outcome.counts["acknowledged"] > 100
+    assert outcome.counts["taken over"] > 3
 
 
 def test_one_seed_is_one_history_in_every_process() -> None:
@@ -57,3 +58,12 @@ def test_each_thing_that_can_be_wrong_is_found() -> None:
     assert "b'a-1' was not copied" in said(copies=[(0, b"a-0")])
     assert "b'a-2' was copied from nowhere" in said(copies=[(0, b"a-2")])
     assert "b'a-1' was read by nobody in the group" in said(read={b"a-0": None})
+
+
+def test_each_thing_that_can_be_wrong_with_a_held_partition_is_found() -> None:
+    log = [(1, b"1-0"), (3, b"2-0"), (4, b"2-1")]
+    assert problems_of_held([(1, 0), (2, 2)], [(b"2-1", 0, 4)], log) == []
+    assert problems_of_held([(2, 0)], [], log) == ["b'1-0' comes behind token 2 at 0"]
+    assert "b'1-1' was acknowledged at 0:2, where None is" in problems_of_held([], [(b"1-1", 0, 2)], log)
+    assert "b'1-0' is there 2 times" in problems_of_held([], [], [*log, (5, b"1-0")])
+    assert "b'2-0' comes after b'2'-1 in partition 0" in problems_of_held([], [], [*log, (5, b"2-0")])

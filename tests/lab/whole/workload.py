@@ -29,6 +29,16 @@ class Sent:
 
 
 @dataclass
+class Held:
+    """What writers know that take one partition from each other."""
+
+    tokens: int = 0
+    taken: list[tuple[int, int]] = field(default_factory=list)
+    """Tokens that are set, as the writer was told, and at which offset."""
+    sent: Sent = field(default_factory=Sent)
+
+
+@dataclass
 class Workload:
     """Clients of one cluster; producers work until ``over_writing``, others until ``over``."""
 
@@ -38,6 +48,7 @@ class Workload:
     sent: Sent = field(default_factory=Sent)
     read: dict[bytes, None] = field(default_factory=dict)
     """What members of the group have read."""
+    held: Held = field(default_factory=Held)
     over_writing: asyncio.Event = field(default_factory=asyncio.Event)
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -60,6 +71,24 @@ class Workload:
                     except HeadraceError:
                         break
             await asyncio.sleep(PAUSE_S)
+
+    async def hold(self) -> None:
+        """Take the partition of ``held`` over, and write to it until another has."""
+        held = self.held
+        while not self.over_writing.is_set():
+            try:
+                async with self.cluster.producer(
+                    delivery_timeout_ms=30_000, request_timeout_ms=10_000, linger_ms=0
+                ) as producer:
+                    token = held.tokens = held.tokens + 1
+                    held.taken.append((token, (await producer.fence("held", 0, token)).offset))
+                    for number in range(self.random.randrange(8)):
+                        value = f"{token}-{number}".encode()
+                        held.sent.tried[value] = None
+                        held.sent.deliveries.append((value, await producer.send("held", value, partition=0)))
+                        await asyncio.sleep(self.random.expovariate(20))
+            except HeadraceError:
+                await asyncio.sleep(PAUSE_S)
 
     async def copy(self, name: str) -> None:
         """Consume, transform, produce: each record of ``in`` exactly once to ``out``."""

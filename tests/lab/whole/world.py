@@ -9,7 +9,7 @@ from tests.lab.faults import Faults
 from tests.lab.kind import Outcome
 from tests.lab.opening import measure, open_cluster
 from tests.lab.watch import Watch
-from tests.lab.whole.checks import Log, problems
+from tests.lab.whole.checks import Log, problems, problems_of_held
 from tests.lab.whole.workload import Workload
 
 from headrace.records import Record
@@ -36,7 +36,11 @@ async def play(seed: int, faults: int = FAULTS) -> Outcome:
                 await asyncio.wait([running], timeout=LOOK_S)
             found = inside[:10] or running.result()
             steps, seconds = measure(cluster)
-            counts = {"acknowledged": len(work.sent.acknowledged()), "messages": cluster.lab.network.messages}
+            counts = {
+                "acknowledged": len(work.sent.acknowledged()),
+                "taken over": len(work.held.taken),
+                "messages": cluster.lab.network.messages,
+            }
             return Outcome(found, befalling.names, steps, seconds, counts)
 
 
@@ -44,6 +48,7 @@ async def _run(cluster: Cluster, random: Random, work: Workload, befalling: Faul
     """What clients find wrong in the end."""
     for topic in ("in", "out"):
         await cluster.create_topic(topic, PARTITIONS, min_insync_replicas="2")
+    await cluster.create_topic("held", 1, min_insync_replicas="2")
     clients = [work.copy("copier-1"), work.copy("copier-2"), work.consume(), work.consume()]
     async with asyncio.TaskGroup() as readers:
         for client in clients:
@@ -51,11 +56,14 @@ async def _run(cluster: Cluster, random: Random, work: Workload, befalling: Faul
         async with asyncio.TaskGroup() as writers:
             for name in ("a", "b"):
                 writers.create_task(work.produce(name))
+                writers.create_task(work.hold())
             await befalling.run(faults)
             work.over_writing.set()
         logs, copies = await _settled(cluster, work)
+        held = await _read(cluster, "held", 1)
         work.over.set()
-    return problems(work.sent.acknowledged(), work.sent.tried, logs, copies, work.read)
+    wrong = problems(work.sent.acknowledged(), work.sent.tried, logs, copies, work.read)
+    return wrong + problems_of_held(work.held.taken, work.held.sent.acknowledged(), held[0])
 
 
 async def _settled(cluster: Cluster, work: Workload) -> tuple[dict[int, Log], dict[int, Log]]:
@@ -70,10 +78,10 @@ async def _settled(cluster: Cluster, work: Workload) -> tuple[dict[int, Log], di
         await asyncio.sleep(1)
 
 
-async def _read(cluster: Cluster, topic: str) -> dict[int, Log]:
-    logs: dict[int, list[tuple[int, bytes]]] = {number: [] for number in range(PARTITIONS)}
+async def _read(cluster: Cluster, topic: str, partitions: int = PARTITIONS) -> dict[int, Log]:
+    logs: dict[int, list[tuple[int, bytes]]] = {number: [] for number in range(partitions)}
     async with cluster.consumer(isolation_level="read_committed") as consumer:
-        await consumer.assign([(topic, number) for number in range(PARTITIONS)])
+        await consumer.assign([(topic, number) for number in range(partitions)])
         for record in await consumer.read_to_end(timeout_ms=120_000):
             logs[record.partition].append((record.offset, _value(record)))
     return dict(logs)

@@ -36,16 +36,17 @@ class FenceCalls:
         it. It belongs to no transaction, and may be called in one or outside. Waits up to ``max_block_ms`` for
         metadata, then up to ``delivery_timeout_ms``.
 
-        Batches without a token pass as before: all writers of the partition must fence.
+        Batches without a token pass as before, unless the topic has ``fencing.required``: all its writers must fence.
 
         Args:
             token: 1 to 2**63 - 1, above each that was set before. It must be of one writer alone: another that sets
                 the same is taken for the same. Take it from what gives out the work, not from a clock.
 
         Returns:
-            Where the token stands. The offset is -1 if it was set before, by an attempt whose answer was lost or
-            another call with the same token: then nobody tells where. Whoever reads what earlier writers left reads to
-            the end that the log has after the call, not to this offset.
+            Where the token stands, also if it was set before, by an attempt whose answer was lost or another call with
+            the same token; if the log does not reach back so far any more, the offset before its start. Whoever needs
+            what earlier writers have left reads to the end that the log has after the call, and at least to this
+            offset: a reader may still ask a leader that was deposed.
 
         Raises:
             FencedWriter: another writer has set a higher token. Here and where a batch is refused for that: what this

@@ -43,10 +43,6 @@ def error_of(batch: Batch) -> HeadraceError:
     return batch.outcome.error
 
 
-def written(batch: Batch) -> bool:
-    return batch.written
-
-
 # --- in its turn ----------------------------------------------------------------------------------------------
 
 
@@ -179,17 +175,6 @@ def test_a_fence_is_repeated_like_any_batch(code: ErrorCode) -> None:
     assert setting.encoded == before
 
 
-def test_a_fence_that_was_there_before_is_set_and_nobody_tells_where() -> None:
-    lane = filled()
-    setting = fence(lane, 5)
-    drain(lane)
-    lane.acked(setting, -1, -1)
-    assert setting.outcome is not None
-    assert setting.outcome.offset_of(0) == -1
-    lane.join(piece(b"x", size=30), 0, 20)
-    assert [batch.token for batch in drain(lane)] == [5]
-
-
 def test_a_fence_below_the_token_of_the_log_fails_with_what_waits_behind_it() -> None:
     lane = filled()
     setting = fence(lane, 5)
@@ -232,7 +217,7 @@ def test_a_fence_that_times_out_leaves_nothing_to_be_written_until_the_next_is_s
     again = fence(lane, 5, created_ms=10_000)
     lane.join(piece(b"y", size=30), 10_000, 20)
     assert drain(lane, now=20_000) == [again]
-    lane.acked(again, -1, -1)
+    lane.acked(again, 0, -1)
     assert [each.token for each in drain(lane, now=20_000)] == [5]
 
 
@@ -278,8 +263,8 @@ def test_the_same_token_may_be_asked_for_again() -> None:
     lane = fenced()
     setting = fence(lane, 5)
     assert drain(lane) == [setting]
-    lane.acked(setting, -1, -1)
-    assert written(setting)
+    lane.acked(setting, 0, -1)
+    assert setting.written
 
 
 # --- a writer that is too late ----------------------------------------------------------------------------------

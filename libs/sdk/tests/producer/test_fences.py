@@ -150,6 +150,28 @@ async def test_a_writer_without_a_token_is_none_of_its_business(cluster: LabClus
     assert what_is_there(cluster) == [None, b"as ever", b"held"]
 
 
+@pytest.mark.parametrize("transactional_id", [None, "billing"])
+async def test_a_topic_that_requires_tokens_leads_to_fence(labs: Labs, transactional_id: str | None) -> None:
+    cluster = labs(brokers=2)
+    cluster.pass_time(5)  # then all nodes know of the setting
+    cluster.create_topic("t", 1, fencing_required="true")
+    async with producer(cluster, transactional_id=transactional_id) as client:
+        if transactional_id is not None:
+            await client.begin_transaction()
+        late = [await client.send("t", b"%d" % n, partition=0) for n in range(3)]
+        for each in late:
+            with pytest.raises(HeadraceError, match=r"call fence\('t', 0, token\)"):
+                await soon(each)
+        if transactional_id is not None:
+            await client.abort_transaction()
+            await client.begin_transaction()
+        await soon(client.fence("t", 0, 1))
+        await write(client, b"value")
+        if transactional_id is not None:
+            await client.commit_transaction()
+    assert cluster.committed_values("t") == [b"value"]
+
+
 @pytest.mark.parametrize("settings", [{"acks": 1}, {"enable_idempotence": False}])
 async def test_a_fence_waits_for_all_replicas_whatever_the_batches_do(
     cluster: LabCluster, settings: dict[str, Any]
@@ -166,15 +188,25 @@ async def test_a_fence_waits_for_all_replicas_whatever_the_batches_do(
 # --- what goes wrong on the way -----------------------------------------------------------------------------------
 
 
-async def test_a_fence_whose_answer_was_lost_is_set_and_nobody_tells_where(cluster: LabCluster) -> None:
+async def test_a_fence_whose_answer_was_lost_is_found(cluster: LabCluster) -> None:
     async with producer(cluster) as client:
         await write(client, b"before")
         cluster.inject("produce", LOST_ANSWER)
-        placed = await soon(client.fence("t", 0, 5))
-        assert placed.offset == -1
-        assert (await soon(client.fence("t", 0, 5))).offset == -1, "nor when it is asked for again"
+        assert (await soon(client.fence("t", 0, 5))).offset == 1
+        assert (await soon(client.fence("t", 0, 5))).offset == 1, "also when it is asked for again"
         assert (await write(client, b"after")).offset == 2
-    assert what_is_there(cluster) == [b"before", None, b"after"]
+        cluster.trim("t", 0, 3)
+        assert (await soon(client.fence("t", 0, 5))).offset == 2, "the offset before the start"
+    assert what_is_there(cluster) == []
+
+
+async def test_the_same_token_of_another_producer_is_taken_for_its_own(cluster: LabCluster) -> None:
+    async with producer(cluster) as one, producer(cluster) as other:
+        assert (await soon(one.fence("t", 0, 5))).offset == 0
+        assert (await soon(other.fence("t", 0, 5))).offset == 0
+        await write(one, b"one")
+        await write(other, b"other")
+    assert what_is_there(cluster) == [None, b"one", b"other"]
 
 
 async def test_a_lost_fence_that_another_has_outdone_is_lost(cluster: LabCluster) -> None:
@@ -204,7 +236,7 @@ async def test_a_fence_is_not_set_before_it_is_committed(labs: Labs) -> None:
         assert not fencing.done()
         assert not behind.done()
         cluster.resume(3 - (leader or 0))
-        assert (await asyncio.wait_for(fencing, 60)).offset == -1
+        assert (await asyncio.wait_for(fencing, 60)).offset == 1
         await asyncio.wait_for(behind, 60)
     assert what_is_there(cluster) == [b"before", None, b"behind"]
 
@@ -214,7 +246,7 @@ async def test_the_commit_of_a_fence_is_asked_for_again_where_brokers_fail(clust
         await write(client, b"before")
         cluster.inject("produce", LOST_ANSWER)
         cluster.inject("list_offsets", Fault(Does.DROP), Fault(Does.ERROR, code=ErrorCode.OVERLOADED))
-        assert (await soon(client.fence("t", 0, 5))).offset == -1
+        assert (await soon(client.fence("t", 0, 5))).offset == 1
         await write(client, b"after")
     assert what_is_there(cluster) == [b"before", None, b"after"]
 
@@ -254,7 +286,7 @@ async def test_a_leader_that_is_silent_while_the_commit_is_asked_for_is_left(clu
         fencing = asyncio.ensure_future(client.fence("t", 0, 5))
         await asyncio.sleep(1)
         cluster.move_leader("t", 0, 2)
-        assert (await soon(fencing)).offset == -1
+        assert (await soon(fencing)).offset == 1
     assert what_is_there(cluster) == [b"before", None]
 
 

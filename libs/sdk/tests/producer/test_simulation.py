@@ -376,8 +376,9 @@ class FencingMachine(ProducerMachine):
             return super().append(broker, batch)
         held, before = self.held[batch.partition], len(self.logs[batch.partition].batches)
         if batch.fence is not None and batch.fence == held.token:
-            return Answer(0, "", -1, -1)  # as ``Requests`` finds out
-        refusal = held.refusal(batch.token, batch.fence)
+            assert held.newest is not None, "it has a token"
+            return Answer(0, "", held.newest.offset, -1)  # as ``Requests`` finds out
+        refusal = held.refusal(batch.token, batch.fence, required=False)
         if refusal is not None:
             return Answer(refusal.code, str(refusal), -1, -1, max(held.token, 0))
         answer = super().append(broker, batch)
@@ -392,7 +393,8 @@ class FencingMachine(ProducerMachine):
     def a_fence_stands_between_what_was_sent_before_and_after(self) -> None:
         written = self.written()
         for fence, sent_before in self.fences:
-            if fence.outcome is not None and fence.outcome.base_offset >= 0:
+            if fence.written:
+                assert fence.outcome is not None
                 at, values = fence.outcome.base_offset, written[fence.partition]
                 assert values[at] is None
                 assert all(int(value) < sent_before for value in values[:at] if value is not None)

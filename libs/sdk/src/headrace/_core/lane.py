@@ -276,7 +276,7 @@ class Lane:
     # --- answers ----------------------------------------------------------------------------------------------
 
     def acked(self, batch: Batch, base_offset: int, log_append_ms: int) -> list[Effect]:
-        """The leader has written the batch, now or before; ``base_offset`` -1: it is not known where."""
+        """The leader has written the batch, now or before."""
         self._returned(batch)
         self.proven |= batch.fence is None
         self.failures = 0

@@ -183,7 +183,7 @@ class Requests:
         if end.offset <= found.base_offset:
             said = "the fence was appended and is not committed yet"
             return Answer(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, said, -1, -1)
-        return Answer(0, "", -1, -1)
+        return Answer(0, "", found.base_offset, -1)
 
     def look_at_silence(self) -> list[Effect]:
         """
