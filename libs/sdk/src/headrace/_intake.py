@@ -168,7 +168,7 @@ class Intake:
     def check_alive(self) -> None:
         """Raises: ``ClientClosed`` or what ended the producer."""
         if self.failure is not None:
-            raise self.failure
+            raise copy(self.failure)
 
     def orphan(self) -> None:
         """This is a forked child, and the producer its parent's. Whoever held the token is not here to give it back."""
@@ -257,6 +257,7 @@ class Intake:
     # --- chunks and budget ------------------------------------------------------------------------------------
 
     def _new(self, view: View) -> Chunk:
+        self.topics.setdefault(view.name, view)  # the topic may have been forgotten while the call waited
         return Chunk(
             view.name, opened_ms=self._clock.monotonic_ms(), record_max=self.rules.record_max(view), home=self.home
         )

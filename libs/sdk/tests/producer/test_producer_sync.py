@@ -10,6 +10,7 @@ import textwrap
 import threading
 import warnings
 from collections.abc import Iterator
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -21,6 +22,7 @@ from headrace import Producer
 from headrace.errors import (
     BufferExhausted,
     ClientClosed,
+    DeliveryTimedOut,
     NetworkFailed,
     RecordTooLarge,
     SerializationFailed,
@@ -123,6 +125,31 @@ def test_waiting_has_a_bound(cluster: LabCluster) -> None:
         with pytest.raises(TimeoutError):
             producer.flush(0.001)
         assert delivery.result(10).offset == 1
+
+
+def test_a_topic_that_is_deleted_while_a_call_waits_for_room_harms_no_other(cluster: LabCluster) -> None:
+    cluster.create_topic("two", 1)
+    settings = {"linger_ms": 0, "request_timeout_ms": 50, "delivery_timeout_ms": 100}
+    with Producer(_transport=cluster.transport(), **settings) as producer:
+        intake, view = producer._intake, producer._view("two")
+        row = intake.rules.row(view, b"a", None, None, None, None)
+        cluster.delete_topic("two")
+        producer._thread.call(producer._engine.cluster.await_refresh("it was deleted"))
+        assert "two" not in intake.topics
+        late = intake.within(partial(intake.add, view, row))
+        assert late is not None
+        assert isinstance(late.exception(10), DeliveryTimedOut)
+        assert producer.send("one", b"b").result(10).offset == 0
+
+
+def test_what_ended_a_producer_is_raised_anew_each_time(cluster: LabCluster) -> None:
+    """One exception that is raised again and again grows: it keeps the frames of all its calls."""
+    producer = Producer(_transport=cluster.transport())
+    producer.close()
+    for _ in range(9):
+        with pytest.raises(ClientClosed) as raised:
+            producer.send("one", b"a")
+    assert len(raised.traceback) < 9
 
 
 def test_a_full_buffer_waits_for_room(cluster: LabCluster) -> None:
