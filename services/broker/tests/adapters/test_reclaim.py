@@ -134,6 +134,26 @@ async def test_reclaim_without_drops_does_nothing_and_closing_waits_for_one(rock
     assert rocks.logs.list_recovered()[0].log_end == writer.end
 
 
+async def test_logs_that_share_a_table_are_compacted_together(
+    rocks: RocksDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writers = await filled(rocks, 40, 20)
+    before = await used(rocks)
+    store = rocks.logs._store
+    compact, compacted = store.compact, []
+    monkeypatch.setattr(store, "compact", lambda low, high: (compacted.append(low), compact(low, high)))
+    for writer in writers[::2]:
+        start = writer.rows[10].base_offset
+        state = StateRow(partition(writer.log), start, start)
+        write(rocks, [PutState(writer.log, state), DropPrefix(writer.log, start)])
+    await rocks.logs.reclaim()
+    await rocks.logs.wait_until_reclaimed()
+    assert len(compacted) <= 4, "the first makes the table that all share"
+    assert await used(rocks) < 0.85 * before, "a quarter was dropped"
+    for writer in writers[1::2]:
+        assert await rocks.logs.read(writer.log, writer.rows) == list(writer.batches.values())
+
+
 async def test_a_cut_that_drops_nothing_costs_nothing(rocks: RocksDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     """A follower cuts each log to where its new leader's ends: mostly that is its own end."""
     (writer,) = await filled(rocks, 1, 50)

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -185,10 +187,20 @@ class Reclaimer:
             self._store.collect_blobs(False, 1 / _PARTS)
 
     def _compact_ranges(self, ranges: Iterator[tuple[bytes, bytes]]) -> None:
-        for low, high in ranges:
-            if self._stopping.is_set():
-                return
+        """Those that share a table go together: a compaction writes each table that it touches anew, as a whole."""
+        waiting = deque(ranges)
+        while waiting and not self._stopping.is_set():
+            low, high = waiting.popleft()
+            tables = self._store.list_tables()
+            while waiting and _share_a_table(tables, high, waiting[0][0]):
+                high = waiting.popleft()[1]
             self._store.compact(low, high)
+
+
+def _share_a_table(tables: list[tuple[bytes, bytes]], end: bytes, start: bytes) -> bool:
+    """Whether the table in which a range ends reaches the ``start`` of the next."""
+    at = bisect_right(tables, end, key=lambda table: table[0]) - 1
+    return at >= 0 and tables[at][1] >= start
 
 
 def _prefix_ranges(dropped: _Dropped) -> Iterator[tuple[bytes, bytes]]:

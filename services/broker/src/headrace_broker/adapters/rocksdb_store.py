@@ -311,6 +311,13 @@ class RocksDbStore:
         with map_errors("reading a property"):
             return int(self._db.property_int_value("rocksdb.num-blob-files") or 0)
 
+    def list_tables(self) -> list[tuple[bytes, bytes]]:
+        """First and last key of each table of the lowest level, where nearly all is, ascending; level 0 is not one."""
+        with map_errors("listing tables"):
+            files = self._db.live_files()
+        lowest = max((file["level"] for file in files), default=0)
+        return sorted((file["start_key"], file["end_key"]) for file in files if 0 < file["level"] == lowest)
+
     def compact(self, low: bytes, high: bytes) -> None:
         """Rewrite what overlaps the range, so that deleted rows leave the disk. In a thread; not during close."""
         options = CompactOptions()
