@@ -18,10 +18,10 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from headrace_common.core.errors import InvalidConfig
+from headrace_common.core.errors import InvalidConfig, StorageFailed
 from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.channels import open_channel, open_sync_channel
-from headrace_common.runtime.service import GrpcService, Ready, ServerConfig, announce_ready
+from headrace_common.runtime.service import CannotListen, GrpcService, Ready, ServerConfig, announce_ready, run_process
 
 CHILD = Path(__file__).with_name("service_child.py")
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -80,6 +80,17 @@ def test_it_says_where_it_listens_and_leaves_on_sigterm(tmp_path: Path) -> None:
     assert any("loopback" in m for m in c.messages())
     assert c.messages()[-2:] == ["stopping", "closed"]
     assert [p.name for p in tmp_path.iterdir()] == ["ready.json"], "no half-written file is left"
+
+
+@pytest.mark.parametrize("error", [CannotListen("the port is taken"), StorageFailed("the disk is gone")])
+def test_what_the_text_says_needs_no_traceback(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    async def serve(stop: asyncio.Event) -> None:
+        raise error
+
+    assert run_process(serve) == 1
+    [told] = [record for record in caplog.records if record.levelname == "CRITICAL"]
+    assert told.getMessage() == f"the process ends: {error}"
+    assert told.exc_info is None
 
 
 def test_a_call_under_way_is_finished_and_new_ones_are_refused(tmp_path: Path) -> None:

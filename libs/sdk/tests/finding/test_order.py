@@ -182,6 +182,7 @@ def test_without_an_id_nothing_is_contradicted(tmp_path: Path) -> None:
     [
         (lambda here: find(here, None, "three"), "there is no profile 'three'"),
         (lambda here: find(here, HEADRACE_BOOTSTRAP="nonsense"), "HEADRACE_BOOTSTRAP: 'nonsense' is not an address"),
+        (lambda here: find(here, "http://127.0.0.1:9292"), "--bootstrap: 'http://127.0.0.1:9292' is not an address"),
         (lambda here: find(here, "a:0"), "--bootstrap: 'a:0' has port 0"),
         (lambda _: bootstrap_addresses([]), "bootstrap_servers is empty"),
     ],

@@ -26,6 +26,7 @@ import orjson
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # ships no stubs
 
 from headrace_common.core.bounds import LOG_LEVELS, check, setting
+from headrace_common.core.errors import HeadraceError
 from headrace_common.core.features import HIGHEST
 from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.interceptor import ErrorInterceptor
@@ -191,19 +192,23 @@ def status_of(serving: bool) -> int:
     return status
 
 
+class CannotListen(OSError):
+    """An address or a path cannot be listened on; the text says what to do about it."""
+
+
 def bind(server: grpc.aio.Server, listen: Endpoint) -> int:
     """
     Have ``server`` listen there; the real port.
 
     Raises:
-        OSError: the address is taken or not of this machine.
+        CannotListen: the address is taken or not of this machine.
     """
     try:
         port = server.add_insecure_port(str(listen))
-    except RuntimeError as error:
-        raise OSError(f"cannot listen on {listen}: is the port taken, or the address of another machine?") from error
+    except RuntimeError:
+        port = 0
     if port == 0:
-        raise OSError(f"cannot listen on {listen}: is the port taken, or the address of another machine?")
+        raise CannotListen(f"cannot listen on {listen}: is the port taken, or the address of another machine?")
     return port
 
 
@@ -212,17 +217,17 @@ def bind_socket(server: grpc.aio.Server, path: Path) -> None:
     Have ``server`` listen on a unix socket that its own user alone can connect to; one of before is replaced.
 
     Raises:
-        OSError: there can be none, for want of a directory or because the path is too long.
+        CannotListen: there can be none, for want of a directory or because the path is too long.
     """
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise OSError(f"cannot listen on {path}: there is a file that is no socket; give another path")
+            raise CannotListen(f"cannot listen on {path}: there is a file that is no socket; give another path")
     try:
         listening = server.add_insecure_port(f"unix:{path}") != 0
     except RuntimeError:
         listening = False
     if not listening:
-        raise OSError(
+        raise CannotListen(
             f"cannot listen on {path}: its directory must be there and writable, and the path no longer than "
             f"{SOCKET_PATH_BYTES_MAX} bytes"
         )
@@ -310,12 +315,15 @@ def run_process(serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> 
     """
     Run ``serve(stop)`` in a new event loop (uvloop where it is installed) with signal handlers; the exit code.
 
-    0: it was told to stop and did. 1: something crashed; the log has it.
+    0: it was told to stop and did. 1: it could not go on, or something crashed; the log has it.
     """
     raise_descriptor_limit()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         try:
             runner.run(_with_signals(serve))
+        except (CannotListen, HeadraceError) as error:  # the world's doing, and its text says what: no traceback
+            _log.critical("the process ends: %s", error)
+            return 1
         except Exception:  # noqa: BLE001 - the outermost boundary: a crash is logged as JSON like everything else
             _log.critical("the process ends with an error", exc_info=True)
             return 1

@@ -20,7 +20,7 @@ import uvicorn
 from headrace_admin.adapters.http_protocol import BoundedProtocol, HttpBounds, bounded
 from headrace_admin.core.connections import Connections
 from headrace_common.core.ids import Endpoint
-from headrace_common.runtime.service import warn_unless_loopback
+from headrace_common.runtime.service import CannotListen, warn_unless_loopback
 from headrace_common.runtime.tasks import TaskRunner, first_of
 
 _DESCRIPTORS_SHARE: Final = 4
@@ -97,7 +97,7 @@ def _bound(listen: Endpoint) -> socket.socket:
         bound.bind((listen.host, listen.port))
     except OSError as error:
         bound.close()
-        raise OSError(f"cannot listen on {listen}: {error.strerror}; choose another with --http-listen") from error
+        raise CannotListen(f"cannot listen on {listen}: {error.strerror}; choose another with --http-listen") from error
     return bound
 
 
