@@ -57,6 +57,7 @@ def test_an_unknown_letter_is_named() -> None:
         (b'{"value": {"base64": "?"}}', "is no base64"),
         ('{"value": {"base64": "ü"}}'.encode(), "is no base64"),
         (b'{"value": "v", "headers": [["a"]]}', "headers are an object"),
+        (b'{"value": "v", "Key": "k"}', "has 'Key', which a record does not; it may have headers, key"),
         (b'{"value": "v", "headers": 5}', "headers are an object"),
         (b'{"value": "v", "partition": "0"}', "partition is a whole number"),
     ],

@@ -142,6 +142,18 @@ class TestTopics:
         assert seen == [f"t{n}" for n in range(5)]
         assert after is None
 
+    async def test_a_parameter_that_nothing_reads_is_refused(self, rest: Rest) -> None:
+        await create(rest, "t")
+        assert_problem(
+            await rest.client.delete("/v1/topics/t?confirm=t&dryRun=true"),
+            400,
+            "INVALID_REQUEST",
+            "'dryRun'; this operation takes confirm",
+        )
+        assert_problem(await rest.client.get("/v1/cluster?verbose"), 400, "INVALID_REQUEST", "takes none")
+        assert (await rest.client.get("/v1/topics/t")).status_code == 200
+        assert (await rest.client.get("/health/live?at=1")).status_code == 200
+
     async def test_deleting_wants_the_name_twice(self, rest: Rest) -> None:
         await create(rest)
         for wrong in ("", "?confirm=", "?confirm=T", "?confirm=true"):

@@ -50,7 +50,8 @@ async def test_a_list_says_what_is_missing(groups: Rest) -> None:
 
 async def test_a_group_with_its_members(groups: Rest) -> None:
     live = (await groups.client.get("/v1/groups/live")).json()
-    assert (live["state"], live["generation"], live["assignor"]) == ("stable", 1, "uniform")
+    assert (live["state"], live["assignor"]) == ("stable", "uniform")
+    assert live["generation"] > 0
     (member,) = live["members"]
     assert member["client_id"] == "reader"
     assert re.fullmatch(r"127\.0\.0\.1:\d+", member["client_address"])

@@ -37,6 +37,9 @@ class Outgoing(NamedTuple):
 
 Renderer = Callable[[Any], bytes]
 
+JSON_KEYS: Final = frozenset({"topic", "partition", "offset", "timestamp_ms", "key", "value", "headers"})
+"""What a line of JSON may have. Topic and offset say where a record was read; they are not looked at."""
+
 
 def render_json(record: Record) -> bytes:
     """One line of JSON."""
@@ -152,6 +155,10 @@ def parse_json(line: bytes, where: str) -> Outgoing:
         raise CommandFailed(f"{where} is no JSON: {error}", ExitCode.USAGE) from None
     if not isinstance(data, dict) or "value" not in data:
         raise CommandFailed(f'{where} is not of the form {{"key": ..., "value": ...}}', ExitCode.USAGE)
+    unknown = sorted(data.keys() - JSON_KEYS)
+    if unknown:
+        said = f"{where} has {unknown[0][:80]!r}, which a record does not; it may have {', '.join(sorted(JSON_KEYS))}"
+        raise CommandFailed(said, ExitCode.USAGE)
     headers = data.get("headers") or []
     pairs = list(headers.items()) if isinstance(headers, dict) else headers
     if not isinstance(pairs, list) or not all(

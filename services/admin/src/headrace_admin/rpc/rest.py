@@ -10,8 +10,10 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from fastapi import FastAPI, Request, status
+from fastapi import Depends, FastAPI, Request, status
+from fastapi.dependencies.utils import get_flat_params
 from fastapi.exceptions import RequestValidationError
+from fastapi.params import Query
 from opentelemetry.metrics import Meter
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -37,7 +39,7 @@ from headrace_admin.rpc.rest_topics import topic_routes
 from headrace_admin.rpc.rest_transactions import transaction_routes
 from headrace_admin.rpc.schemas import REFERENCE, components
 from headrace_admin.rpc.verbs import HeadAsGet, allowed
-from headrace_common.core.errors import HeadraceError, Internal, MetadataUnavailable
+from headrace_common.core.errors import HeadraceError, Internal, MetadataUnavailable, Rejected
 from headrace_common.runtime.clock import SystemClock
 
 _log = logging.getLogger(__name__)
@@ -97,21 +99,34 @@ def rest_app(
     app.add_middleware(JsonGate, body_bytes_max=limits.body_bytes_max, hosts=hosts)
     if meter is not None:
         app.add_middleware(RestMetrics, meter=meter, clock=SystemClock())  # added last: around the gate
-    app.include_router(cluster_routes(engines.administration))
-    app.include_router(status_routes(engines.statuses))
-    app.include_router(reassignment_routes(engines.administration, engines.reassignments))
-    app.include_router(broker_change_routes(engines.administration, engines.reassignments))
-    app.include_router(node_routes(engines.administration, engines.reassignments))
-    app.include_router(election_routes(engines.administration))
-    app.include_router(restore_routes(engines.administration))
-    app.include_router(topic_routes(engines.administration))
-    app.include_router(message_routes(engines.messages))
-    app.include_router(group_routes(engines.groups, engines.resets))
-    app.include_router(transaction_routes(engines.transactions, engines.open_transactions))
+    for routes in (
+        cluster_routes(engines.administration),
+        status_routes(engines.statuses),
+        reassignment_routes(engines.administration, engines.reassignments),
+        broker_change_routes(engines.administration, engines.reassignments),
+        node_routes(engines.administration, engines.reassignments),
+        election_routes(engines.administration),
+        restore_routes(engines.administration),
+        topic_routes(engines.administration),
+        message_routes(engines.messages),
+        group_routes(engines.groups, engines.resets),
+        transaction_routes(engines.transactions, engines.open_transactions),
+    ):
+        app.include_router(routes, dependencies=[Depends(_refuse_unknown_query)])
     app.include_router(docs_routes())
     _health(app, ready)
     _errors(app)
     return app
+
+
+async def _refuse_unknown_query(request: Request) -> None:
+    """Raises: ``Rejected``: for a parameter that nothing reads, as a ``dryRun`` that means ``dry_run``."""
+    fields = get_flat_params(request.scope["route"].dependant)
+    known = {field.alias for field in fields if isinstance(field.field_info, Query)}
+    unknown = sorted(request.query_params.keys() - known)
+    if unknown:
+        takes = f"takes {', '.join(sorted(known))}" if known else "takes none"
+        raise Rejected(f"there is no query parameter {unknown[0][:80]!r}; this operation {takes}")
 
 
 def _health(app: FastAPI, ready: Callable[[], bool]) -> None:
