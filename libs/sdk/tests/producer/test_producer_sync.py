@@ -186,6 +186,16 @@ def test_callbacks_run_on_the_clients_thread(cluster: LabCluster) -> None:
     assert where == ["headrace"]
 
 
+def test_closing_in_no_time_says_what_became_of_the_rest(cluster: LabCluster) -> None:
+    producer = Producer(_transport=cluster.transport(), linger_ms=0)
+    producer.send("one", b"a").result(10)
+    cluster.inject("produce", *[Fault(Does.SILENCE)] * 9)
+    delivery = producer.send("one", b"b")
+    with pytest.raises(WaitTimedOut, match="failed with the close"):
+        producer.close(0)
+    assert isinstance(delivery.exception(), ClientClosed)
+
+
 def test_forgetting_to_close_warns(cluster: LabCluster) -> None:
     holders = [Producer(_transport=cluster.transport(), linger_ms=1)]
     delivery = holders[0].send("one", b"x")

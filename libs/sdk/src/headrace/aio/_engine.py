@@ -433,6 +433,9 @@ class ProducerEngine:
         self.intake.within(partial(self.intake.fail, error))
         try:
             await self.flush(timeout)
+        except WaitTimedOut:
+            told = f"not all was acknowledged within {timeout:g} s; the rest failed with the close, and may be written"
+            raise WaitTimedOut(told) from None
         finally:
             self._end(error)
             await self._tasks.close()
