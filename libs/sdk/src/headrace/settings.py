@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 CODECS: Final[tuple[str, ...]] = get_args(CompressionType)
 INT_MAX: Final = 2**31 - 1
 IDEMPOTENT_IN_FLIGHT_MAX: Final = 5
+BATCH_SIZE: Final = 131_072
 """A partition remembers this many batches of a producer."""
 TRANSACTIONAL_ID_LENGTH_MAX: Final = 249
 
@@ -81,7 +82,7 @@ class ProducerSettings(ClientSettings):
     acks: Acks = "all"
     """``"all"`` (or -1): all in-sync replicas hold the record. 1: the leader does. 0: nobody answers."""
     enable_idempotence: bool = True
-    """No duplicates and no reordering through retries; off by itself with acks other than all, unless asked for."""
+    """No duplicates and no reordering through retries; off by itself with other ``acks`` than all: it needs those."""
     max_in_flight_requests_per_connection: int = _int(5, 1, 1_000)
     """Batches of one partition under way at a time; at most 5 with idempotence."""
     retries: int = _int(INT_MAX, 0)
@@ -90,7 +91,7 @@ class ProducerSettings(ClientSettings):
     """From ``send`` to failure, in ms; at least linger_ms + request_timeout_ms."""
     linger_ms: float = setting(5, low=0, high=INT_MAX)
     """How long records wait for company, in ms."""
-    batch_size: int = _int(131_072, 1, 64 << 20)
+    batch_size: int = _int(BATCH_SIZE, 1, 64 << 20)
     """A batch of one partition is closed at this size, in bytes before compression."""
     batch_size_max: int = _int(1_000_000, 1, 64 << 20)
     """Where records wait because the brokers are busy, batches grow to this size; batch_size where that is given."""
@@ -214,12 +215,14 @@ def waits_as_told(setting_name: str, given: Collection[str]) -> bool:
 def _derive(kind: type[ClientSettings], values: dict[str, Any]) -> None:
     """
     Idempotence is the default only where nothing else that was asked for rules it out, as in Kafka; a ``batch_size``
-    that was asked for is the largest.
+    that was asked for is the largest, and none is larger than a ``batch_size_max`` that was asked for.
     """
     if not issubclass(kind, ProducerSettings):
         return
     if "batch_size" in values:
         values.setdefault("batch_size_max", values["batch_size"])
+    elif isinstance(most := values.get("batch_size_max"), int) and 0 < most < BATCH_SIZE:
+        values["batch_size"] = most
     if "enable_idempotence" in values:
         return
     acks_all = values.get("acks", "all") in ("all", "-1", -1)

@@ -31,6 +31,7 @@ from headrace.errors import (
     UnknownTopicOrPartition,
     WaitTimedOut,
 )
+from headrace.settings import ProducerSettings, read_settings
 from headrace_common.core.batch import DecodedBatch, decode_batch
 from headrace_common.core.murmur2 import partition_for
 
@@ -170,6 +171,19 @@ async def test_acks_0_is_settled_when_it_left(cluster: LabCluster) -> None:
         assert metadata.offset == -1
         await asyncio.sleep(1)
         assert cluster.values("one", 0) == [b"x"]
+
+
+def test_one_size_of_batches_settles_the_other() -> None:
+    def sizes(**given: int) -> tuple[int, int]:
+        settings = read_settings(ProducerSettings, given)
+        return settings.batch_size, settings.batch_size_max
+
+    assert sizes() == (131_072, 1_000_000)
+    assert sizes(batch_size=5_000) == (5_000, 5_000)
+    assert sizes(batch_size_max=5_000) == (5_000, 5_000)
+    assert sizes(batch_size_max=200_000) == (131_072, 200_000)
+    with pytest.raises(InvalidConfig, match=r"batch_size_max .5. is below batch_size .6."):
+        sizes(batch_size=6, batch_size_max=5)
 
 
 async def test_idempotence_is_off_where_settings_rule_it_out(cluster: LabCluster) -> None:

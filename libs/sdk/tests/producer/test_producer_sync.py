@@ -23,6 +23,7 @@ from headrace.errors import (
     BufferExhausted,
     ClientClosed,
     DeliveryTimedOut,
+    Internal,
     NetworkFailed,
     RecordTooLarge,
     SerializationFailed,
@@ -140,6 +141,18 @@ def test_a_topic_that_is_deleted_while_a_call_waits_for_room_harms_no_other(clus
         assert late is not None
         assert isinstance(late.exception(10), DeliveryTimedOut)
         assert producer.send("one", b"b").result(10).offset == 0
+
+
+def test_a_bug_leaves_no_record_without_an_answer(cluster: LabCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_view(topic: str) -> None:
+        raise KeyError(topic)
+
+    with Producer(_transport=cluster.transport()) as producer:
+        assert producer.send("one", b"a").result(10).offset == 0
+        monkeypatch.setattr(producer._engine.cluster, "find_view", find_view)
+        assert isinstance(producer.send("one", b"b").exception(10), Internal)
+        with pytest.raises(Internal, match="met a bug"):
+            producer.send("one", b"c")
 
 
 def test_what_ended_a_producer_is_raised_anew_each_time(cluster: LabCluster) -> None:

@@ -177,7 +177,13 @@ class ProducerEngine:
             handle, args = self._noted.popleft()
             effects += handle(*args)
         while (chunk := self.intake.within(self.intake.pop_closed)) is not None:
-            self._take(chunk)
+            try:
+                self._take(chunk)
+            except Exception as bug:
+                if chunk.route is None and chunk.error is None:  # nobody else knows of its records
+                    self._drop(chunk, _broken_by(bug))
+                    tell(chunk)
+                raise
         effects += core.drain(self._clock.monotonic_ms(), self._requests.leader_of)
         self._carry_out(effects)
         self._set_timers()
@@ -458,9 +464,13 @@ class ProducerEngine:
         self._give_all_up(error, fences=True)
 
     def _crashed(self, error: BaseException) -> None:
-        broken = Internal(f"the producer met a bug and has stopped: {error!r}")
+        broken = _broken_by(error)
         self.intake.within(partial(self.intake.fail, broken))
         self._end(broken)
+
+
+def _broken_by(bug: BaseException) -> Internal:
+    return Internal(f"the producer met a bug and has stopped: {bug!r}")
 
 
 def _load_writer(codec: Codec) -> None:

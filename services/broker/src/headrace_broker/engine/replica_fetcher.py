@@ -322,9 +322,9 @@ class ReplicaFetcher:
             reason = copied.error or "the logs have nothing in common that can be kept"
             _log.log(level, "the log begins anew at %d: %s", followed.log_start, reason, extra=extra)
             return Emptied(followed.leader_epoch, followed.log_start, now_ms, copied.fencing_token)
-        lost = point < core.high_watermark
-        level = logging.ERROR if lost else logging.INFO
-        _log.log(level, "the log is cut to %d, where it parts from the leader's", point, extra=extra)
+        if point < core.log_end:
+            level = logging.ERROR if point < core.high_watermark else logging.INFO
+            _log.log(level, "the log is cut to %d, where it parts from the leader's", point, extra=extra)
         return Truncated(followed.leader_epoch, point, rebuild(self._store, core, point, now_ms), rewrites)
 
     async def _trim(self, followed: Iterable[_Followed]) -> None:
