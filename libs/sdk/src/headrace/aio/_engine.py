@@ -80,6 +80,8 @@ class ProducerEngine:
         """Whether what writes batches is loaded."""
         self._cold: HeadraceError | None = None
         """Why something could not be loaded just now."""
+        self._in_hand: Chunk | None = None
+        """It has left the intake and is not spread over batches yet."""
         bulk = settings.partitioner if settings.partitioner is not None and takes_many(settings.partitioner) else None
         self._core = ProducerCore(
             _rules(settings),
@@ -177,13 +179,9 @@ class ProducerEngine:
             handle, args = self._noted.popleft()
             effects += handle(*args)
         while (chunk := self.intake.within(self.intake.pop_closed)) is not None:
-            try:
-                self._take(chunk)
-            except Exception as bug:
-                if chunk.route is None and chunk.error is None:  # nobody else knows of its records
-                    self._drop(chunk, _broken_by(bug))
-                    tell(chunk)
-                raise
+            self._in_hand = chunk
+            self._take(chunk)
+            self._in_hand = None
         effects += core.drain(self._clock.monotonic_ms(), self._requests.leader_of)
         self._carry_out(effects)
         self._set_timers()
@@ -464,13 +462,13 @@ class ProducerEngine:
         self._give_all_up(error, fences=True)
 
     def _crashed(self, error: BaseException) -> None:
-        broken = _broken_by(error)
+        broken = Internal(f"the producer met a bug and has stopped: {error!r}")
         self.intake.within(partial(self.intake.fail, broken))
+        chunk = self._in_hand
+        if chunk is not None and chunk.route is None and chunk.error is None:  # nobody else knows of its records
+            self._drop(chunk, broken)
+            tell(chunk)
         self._end(broken)
-
-
-def _broken_by(bug: BaseException) -> Internal:
-    return Internal(f"the producer met a bug and has stopped: {bug!r}")
 
 
 def _load_writer(codec: Codec) -> None:
