@@ -25,8 +25,7 @@ SEND_EVERY_S = 0.06
 REQUEST_TIMEOUT_S = 0.7
 DELIVERY_TIMEOUT_S = 3.0
 FIRST_WRITER = 10_000
-"""A writer's producer id is this and its token, so that the log tells under which token a batch was written."""
-TAKE_OVER_S = 1.2
+"""A writer's producer id is this and its first token; ``Ghost.holders`` has whose the others are."""
 
 
 @dataclass(eq=False)
@@ -37,6 +36,8 @@ class Sent:
     batch: bytes
     since_s: float
     values: int
+    token: int | None = None
+    """The fencing token that it carries."""
     attempts: int = 0
     """On how many streams it was sent."""
 
@@ -50,6 +51,9 @@ class Client:
     partition: PartitionId
     world: World
     acks: int = -1
+    own: int | None = None
+    """The fencing token under which it writes; None: none."""
+    transactional_id: str | None = None
     epoch: int = 0
     sent: list[Sent] = field(default_factory=list)
     """Batches without an answer, in order."""
@@ -106,9 +110,16 @@ class Client:
         entry = pb.ProducePartition(topic_id=id.topic_id, partition=id.partition, batch=one.batch)
         if epoch is not None:
             entry.leader_epoch = epoch
-        if (token := self.token(one)) is not None:
-            entry.fencing_token = token
-        return pb.ProduceRequest(correlation_id=self._correlation, acks=self.acks, timeout_ms=1_000, partitions=[entry])
+        if one.token is not None:
+            entry.fencing_token = one.token
+        whose = self.transactional_id if one.sequence >= 0 else None
+        return pb.ProduceRequest(
+            correlation_id=self._correlation,
+            acks=self.acks,
+            timeout_ms=1_000,
+            partitions=[entry],
+            transactional_id=whose,
+        )
 
     async def _hear(self, call: Any, asked: dict[int, Sent]) -> None:
         """Returns when the stream is of no use any more."""
@@ -127,11 +138,6 @@ class Client:
 
     # --- what it sends ----------------------------------------------------------------------------------------
 
-    def token(self, one: Sent) -> int | None:
-        """Under which it is appended."""
-        del one
-        return None
-
     def make(self, now_s: float) -> None:
         """Something new to send, unless enough is under way."""
         room = IN_FLIGHT_MAX if self.acknowledged else 1
@@ -141,8 +147,9 @@ class Client:
     def append(self, now_s: float) -> None:
         """A batch of one to three records."""
         count = self.world.random.randint(1, 3)
-        batch = self.world.batch(count, self.number, self.epoch, self._sequence)
-        self.sent.append(Sent(self._sequence, batch, now_s, count))
+        transactional = self.transactional_id is not None
+        batch = self.world.batch(count, self.number, self.epoch, self._sequence, transactional=transactional)
+        self.sent.append(Sent(self._sequence, batch, now_s, count, self.own))
         self._sequence += count
 
     def give_up_late(self, now_s: float) -> None:
@@ -168,6 +175,9 @@ class Client:
         lost = result.error in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH)
         if lost and self.acks == 1 and one is self.sent[0]:
             self.give_up()
+        elif result.error == ErrorCode.FENCED_WRITER:  # it has no token and the topic requires one
+            self.world.counts["batches refused without a token"] += 1
+            self.give_up()
 
 
 @dataclass(eq=False)
@@ -182,26 +192,22 @@ class Writer(Client):
     _held: Sent | None = None
     """What waits for a fence that has to be set again."""
 
-    @property
-    def own(self) -> int:
-        """Its token."""
-        return self.number - FIRST_WRITER
-
-    def token(self, one: Sent) -> int | None:
-        """Its own, but for a fence, which carries it."""
-        return None if one.sequence < 0 else self.own
-
     def make(self, now_s: float) -> None:
         """One thing after the other."""
         if self.sent or self.done:
             return
         if self.fencing:
-            self.sent.append(Sent(-1, build_fence_batch(self.own, timestamp_ms=NOW_MS), now_s, 0))
+            self.fence(now_s)
         elif self._held is not None:
             self.sent.append(self._held)
             self._held = None
         else:
             self.append(now_s)
+
+    def fence(self, now_s: float) -> None:
+        """The record that sets its token."""
+        assert self.own is not None, "a writer has one"
+        self.sent.append(Sent(-1, build_fence_batch(self.own, timestamp_ms=NOW_MS), now_s, 0))
 
     def give_up_late(self, now_s: float) -> None:
         """It never does."""
@@ -217,7 +223,8 @@ class Writer(Client):
         """Not now, or never again."""
         if result.error != ErrorCode.FENCED_WRITER:
             return
-        token = result.fencing_token if result.HasField("fencing_token") else -1
+        token = self.present_token(result)
+        assert self.own is not None, "a writer has one"
         if token > self.own:
             self.sent.clear()
             self.over = True
@@ -229,13 +236,10 @@ class Writer(Client):
             self.sent.remove(one)
             self._held, self.fencing = one, True
 
-
-async def take_over(partition: PartitionId, world: World) -> None:
-    """Make a new writer for a partition every now and then; those before go on, not knowing."""
-    while not world.calm:
-        await asyncio.sleep(TAKE_OVER_S * (0.2 + 1.6 * world.random.random()))
-        token = 1 + sum(isinstance(client, Writer) for client in world.clients)
-        world.begin(Writer(FIRST_WRITER + token, partition, world))
+    @staticmethod
+    def present_token(result: Any) -> int:
+        """Whom the leader says to be fenced by; -1: nobody."""
+        return result.fencing_token if result.HasField("fencing_token") else -1
 
 
 def all_answered(clients: Iterable[Client]) -> bool:

@@ -15,17 +15,25 @@ from tests.lab.kind import Mutant
 
 from headrace_broker.adapters.controller_cluster import ControllerCluster
 from headrace_broker.core import controls
+from headrace_broker.core.appends import Appends
 from headrace_broker.core.fences import Fences
 from headrace_broker.core.leadership import Follower, Leadership, Proposal
 from headrace_broker.core.local_log import LocalLog, Parted
 from headrace_broker.core.partition import Partition
-from headrace_broker.core.partition_events import Rebuilt, Truncated
+from headrace_broker.core.partition_events import (
+    BatchArrived,
+    Enrolled,
+    MarkerArrived,
+    Rebuilt,
+    Refuse,
+    Truncated,
+)
 from headrace_broker.engine import replica_fetcher
 from headrace_broker.engine.rebuilding import find_batch_boundary, rebuild
 from headrace_broker.engine.replica_fetcher import ReplicaFetcher
 from headrace_broker.engine.replicas import Replica
 from headrace_broker.ports import IsrDecision, LogStore
-from headrace_common.core.errors import HeadraceError, IneligibleReplica, OffsetOutOfRange
+from headrace_common.core.errors import FencedWriter, HeadraceError, IneligibleReplica, OffsetOutOfRange
 from headrace_common.core.ids import NodeId, Offset, PartitionId
 from headrace_common.core.image import Partition as PartitionMetadata
 from headrace_controller.core import election, isr_changes
@@ -230,7 +238,7 @@ def join_with_an_old_broker_epoch() -> Patches:
 
 def take_any_token() -> Patches:
     """The leader does not look at tokens."""
-    return [patch.object(Fences, "refusal", lambda _self, _carried, _fence: None)]
+    return [patch.object(Fences, "refusal", lambda _self, _carried, _fence, **_required: None)]
 
 
 def copy_without_tokens() -> Patches:
@@ -246,6 +254,63 @@ def keep_tokens_of_what_is_cut() -> Patches:
 def forget_tokens_at_a_restart() -> Patches:
     """The token lives in memory only."""
     return [patch.object(Fences, "rows", lambda _self: ())]
+
+
+def resume_whoever_was_parked() -> Patches:
+    """The token is looked at when a batch comes, and not again when its transaction's coordinator has answered."""
+    resumed = Appends.resume
+
+    def resume(self: Appends, leading: Leadership, event: Enrolled) -> list[Any]:
+        with patch.object(Appends, "_writer_fault", lambda _self, _event: None):
+            return resumed(self, leading, event)
+
+    return [patch.object(Appends, "resume", resume)]
+
+
+def require_no_token() -> Patches:
+    """Leaders do not go by ``fencing.required``."""
+    refused = Fences.refusal
+
+    def refusal(self: Fences, carried: int | None, fence: int | None, *, required: bool) -> FencedWriter | None:
+        del required
+        return refused(self, carried, fence, required=False)
+
+    return [patch.object(Fences, "refusal", refusal)]
+
+
+def fence_markers() -> Patches:
+    """A marker carries no token, and is refused for that."""
+    ended = Appends.end_transaction
+
+    def end_transaction(self: Appends, leading: Leadership, event: MarkerArrived) -> list[Any]:
+        if self.log.fences.token >= 0:
+            return [Refuse(event.ref, FencedWriter("the marker carries no token"))]
+        return ended(self, leading, event)
+
+    return [patch.object(Appends, "end_transaction", end_transaction)]
+
+
+def fence_repeats() -> Patches:
+    """The token is looked at before it is seen that the batch is there: a writer is told that it is not."""
+
+    def answer_fenced(self: Appends, leading: Leadership, event: BatchArrived, wrong: FencedWriter) -> list[Any]:
+        del self, leading
+        return [Refuse(event.ref, wrong)]
+
+    return [patch.object(Appends, "_answer_fenced", answer_fenced)]
+
+
+def keep_tokens_above_open_transactions() -> Patches:
+    """The token outlives the fence that set it, if a transaction is open below the cut."""
+    cut = LocalLog.cut
+
+    def kept(self: LocalLog, end: Offset, rebuilt: Rebuilt) -> Any:
+        if not rebuilt.producers.open:
+            return cut(self, end, rebuilt)
+        with patch.object(Fences, "truncate", lambda _self, _end: None):
+            return cut(self, end, rebuilt)
+
+    return [patch.object(LocalLog, "cut", kept)]
 
 
 MUTANTS: dict[str, Mutant] = {
@@ -266,6 +331,11 @@ MUTANTS: dict[str, Mutant] = {
     "tokens-uncopied": copy_without_tokens,
     "tokens-uncut": keep_tokens_of_what_is_cut,
     "tokens-unstored": forget_tokens_at_a_restart,
+    "fenced-resume": resume_whoever_was_parked,
+    "unrequired": require_no_token,
+    "fenced-markers": fence_markers,
+    "fenced-repeats": fence_repeats,
+    "tokens-uncut-open": keep_tokens_above_open_transactions,
 }
-RARE: frozenset[str] = frozenset({"roll-back"})
+RARE: frozenset[str] = frozenset({"roll-back", "tokens-uncut-open"})
 """Found too late for every change; the long form looks for them."""

@@ -81,6 +81,10 @@ class Profile:
     flush_os: bool
     acks_one: bool
     writers: bool
+    transactions: bool
+    """Most of the writers write in transactions."""
+    required: bool
+    """Topics require a fencing token: only writers have one."""
     heals: bool
     """Whether all is mended in the end, and has to be well then."""
 
@@ -95,7 +99,7 @@ class Profile:
         faults += ["power", "power"] if flush_os else []  # what is known to be lost has to be lost at times
         if random.random() < 0.35:
             faults += [random.choice(faults)] * len(faults)  # some schedules need the same again and again
-        return Profile(
+        profile = Profile(
             brokers=brokers,
             controllers=random.choice((1, 1, 2)),
             partitions=random.choice((1, 1, 2)),
@@ -119,8 +123,13 @@ class Profile:
             flush_os=flush_os,
             acks_one=random.random() < 0.3,
             writers=random.random() < 0.6,
+            transactions=False,
+            required=False,
             heals=random.random() < 0.3,
         )
+        apart = Random(repr(profile))  # so that worlds without transactions are what they were before there were any
+        transactions, required = apart.random() < 0.6, apart.random() < 0.15
+        return replace(profile, transactions=profile.writers and transactions, required=profile.writers and required)
 
     def configs(self) -> Configs:
         """Settings of the nodes."""

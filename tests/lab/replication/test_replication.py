@@ -17,7 +17,7 @@ from tests.lab.run import play
 from headrace_common.core.ids import NO_NODE, PartitionId
 from headrace_common.core.image import Partition
 
-SOON_FOUND = ("leo-counts", "early-shrink", "no-min-isr", "any-token")
+SOON_FOUND = ("leo-counts", "early-shrink", "no-min-isr", "any-token", "fenced-markers", "fenced-repeats")
 WAIT_S = 20.0
 
 
@@ -51,7 +51,8 @@ def run(script: Callable[[World], Awaitable[None]], seed: int = 1, **changes: ob
     """A cluster of three to which nothing happens, but what ``script`` does."""
     quiet = Profile.drawn(Random(seed))
     quiet = replace(quiet, brokers=3, controllers=1, partitions=1, replicas=3, min_isr=2, acks_one=False)
-    quiet = replace(quiet, writers=False, flush_os=False, hiccup=(0.0, 0.0), image_slow_one_in=1_000_000)
+    quiet = replace(quiet, writers=False, transactions=False, required=False)
+    quiet = replace(quiet, flush_os=False, hiccup=(0.0, 0.0), image_slow_one_in=1_000_000)
     quiet = replace(quiet, store_s=0.001, silence_s=3.0, **changes)  # type: ignore[arg-type]  # as the test says
     return asyncio.run(play_in(seed, quiet, Random(seed), Kind(script=script)))
 

@@ -18,10 +18,12 @@ from unittest.mock import patch
 import grpc.aio
 from tests.lab.kind import Outcome
 from tests.lab.opening import measure, open_cluster
-from tests.lab.replication.clients import NOW_MS, Client, Sent, all_answered, take_over
+from tests.lab.replication.clients import NOW_MS, Client, Sent, all_answered
 from tests.lab.replication.faults import Faults
 from tests.lab.replication.ghost import Ghost
 from tests.lab.replication.profile import Profile
+from tests.lab.replication.verdicts import Verdicts, asked
+from tests.lab.replication.writers import take_over
 from tests.lab.watch import Process
 
 from headrace_broker.adapters.memory_log import MemoryLogs
@@ -29,6 +31,7 @@ from headrace_broker.core.partition import Partition as Core
 from headrace_broker.core.rows import LogWrite
 from headrace_broker.engine.image_applier import ImageApplier
 from headrace_common.core.batch import BatchHeader, RecordColumns, build_batch
+from headrace_common.core.features import REQUIRED_FENCES
 from headrace_common.core.ids import NO_NODE, PartitionId
 from headrace_common.core.image import ClusterImage
 from headrace_common.rpc.channels import Channels, Security
@@ -63,6 +66,7 @@ class World:
     story: list[str] = field(default_factory=list)
     clients: list[Client] = field(default_factory=list)
     calm: bool = False
+    last_token: int = 0
     store_slow_until_s: float = 0.0
     """Until then most transactions of the metadata take long."""
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -74,6 +78,10 @@ class World:
         self.faults = Faults(self)
         self.ghost.on_joined = lambda process, id: self.faults.unsound.get(process.id, set()).discard(id)
         self.ghost.on_disorder = self._disorder
+        self.ghost.on_fenced = self._fenced
+        self.verdicts = Verdicts(self)
+        self.ghost.verdict_of = self.verdicts.verdict_of
+        self.ghost.required = self.profile.required
         self.cluster.on_crash = self._crashed
 
     # --- what the others ask ------------------------------------------------------------------------------
@@ -91,12 +99,23 @@ class World:
         self.clients.append(client)
         self.spawn(client.run())
 
-    def batch(self, count: int, producer: int, epoch: int, sequence: int) -> bytes:
+    def next_token(self, number: int) -> int:
+        """Above all before it, for the writer of this number."""
+        self.last_token += 1
+        self.ghost.holders[self.last_token] = number
+        return self.last_token
+
+    def batch(self, count: int, producer: int, epoch: int, sequence: int, *, transactional: bool = False) -> bytes:
         """What a producer sends."""
         if self.kind.make_batch is not None:
             return self.kind.make_batch(count, producer, epoch, sequence)
-        columns = RecordColumns([b"v"] * count, timestamps_ms=NOW_MS)
-        return build_batch(columns, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
+        return build_batch(
+            RecordColumns([b"v"] * count, timestamps_ms=NOW_MS),
+            producer_id=producer,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            transactional=transactional,
+        )
 
     def leader_by_hearsay(self, id: PartitionId) -> tuple[int, int]:
         """What a client finds out: from a broker that it asks, as old as that broker's image."""
@@ -125,9 +144,18 @@ class World:
             return
         for client in self.clients:
             same = (client.number, client.epoch) == (header.producer_id, header.producer_epoch) and client.acks != 1
+            same = same and client.transactional_id is None  # where its first records are deleted it has to begin anew
             first = client.sent[0].sequence if client.sent else None
             if same and first == header.base_sequence and client.partition == core.id:
                 self.ghost.wrong("sequence lost", process, core, f"{first} of {client.number}")
+
+    def _fenced(self, process: Process, core: Core, header: BatchHeader, place: int) -> None:
+        """Whoever waits for a batch that is committed, from before a fence, is not told that it is not there."""
+        for client in self.clients:
+            waits = any(one.sequence == header.base_sequence for one in client.sent)
+            if waits and (client.number, client.epoch) == (header.producer_id, header.producer_epoch):
+                text = f"{header.base_sequence} of {client.number} is at {place} and was refused for its token"
+                self.ghost.wrong("untrue refusal", process, core, text)
 
     # --- the whole life ---------------------------------------------------------------------------------------
 
@@ -141,6 +169,8 @@ class World:
                 self.begin(Client(FIRST_PRODUCER + len(self.clients), id, self, acks))
             if self.profile.writers:
                 self.spawn(take_over(id, self))
+        if self.profile.transactions:
+            self.spawn(self.verdicts.time_out())
         if self.kind.script is not None:
             await self.kind.script(self)
             return
@@ -153,6 +183,9 @@ class World:
 
     async def _create_topic(self) -> None:
         configs = {"min.insync.replicas": str(self.profile.min_isr), **self.kind.topic_configs}
+        if self.profile.required:
+            await self.until(self._may_require, READY_S_MAX, "feature level")
+            configs["fencing.required"] = "true"
         topic = controller_pb2.NewTopic(
             name="t",
             partition_count=self.profile.partitions,
@@ -167,6 +200,10 @@ class World:
             except grpc.aio.AioRpcError:
                 continue
         await self.until(lambda: len(self.ghost.partitions()) == self.profile.partitions, READY_S_MAX, "topic")
+
+    def _may_require(self) -> bool:
+        processes = (self.ghost.process_of(broker) for broker in self.brokers)
+        return any(one is not None and one.replicas.image.has(REQUIRED_FENCES) for one in processes)
 
     async def _heal(self) -> None:
         self.faults.heal()
@@ -207,6 +244,10 @@ class World:
                 return f"a proposal is not decided: {partition}"
             if all_answered(self.clients) and replica.core.high_watermark != replica.core.log_end:
                 return f"high watermark {replica.core.high_watermark} of {replica.core.log_end}: {partition}"
+            if all_answered(self.clients) and replica.core.last_stable != replica.core.log_end:
+                return f"last stable {replica.core.last_stable} of {replica.core.log_end}: {partition}"
+        if unfinished := self.verdicts.describe_unfinished():
+            return unfinished
         waiting = [client.number for client in self.clients if client.sent and not client.over]
         return f"clients {waiting} have no answer" if waiting else ""
 
@@ -290,6 +331,7 @@ async def play_in(seed: int, profile: Profile, random: Random, kind: Kind) -> Ou
     with ExitStack() as stack:
         for each in (late_images, slow_store, stalling_stores):
             stack.enter_context(each(profile, random, lambda: worlds[0] if worlds else None))
+        stack.enter_context(asked(random, lambda: worlds[0] if worlds else None))
         stack.enter_context(profile.in_force(kind.defaults))
         stack.enter_context(ghost.watching())
         async with open_cluster(
