@@ -273,6 +273,21 @@ def test_a_heartbeat_of_the_generation_before_says_nothing() -> None:
     assert (d.machine.phase, d.held) == (Phase.MEMBER, {0})
 
 
+def test_a_late_refusal_of_a_heartbeat_names_the_generation_that_the_member_is_in_by_now() -> None:
+    d = Dialogue(COOPERATIVE)
+    d.member(0)
+    d.tick(3_000)
+    d.told(BeatAnswered(RebalanceInProgress()))
+    d.tick(3_000)
+    d.joined(2)
+    d.synced(2, 0)
+    assert sent(d.tick(3_000)) == [Beat("m", 2)]
+    assert d.told(BeatAnswered(IllegalGeneration(), 2)) == []
+    assert (d.machine.phase, d.held) == (Phase.MEMBER, {0})
+    d.told(BeatAnswered(IllegalGeneration(), 3))
+    assert d.machine.phase is not Phase.MEMBER, "it has missed that one"
+
+
 def test_a_revocation_under_way_becomes_a_loss() -> None:
     d = Dialogue(EAGER)
     d.member(0, 1)

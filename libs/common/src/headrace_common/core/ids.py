@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from socket import AF_INET6, inet_pton
 from typing import Final, NamedTuple, NewType
 
 from headrace_common.core.errors import InvalidTopic
@@ -24,6 +23,7 @@ TOPIC_NAME_LENGTH_MAX: Final = 249
 PARTITIONS_PER_TOPIC_MAX: Final = 100_000
 
 _HOST = re.compile(r"[^\s:/@?#\[\]]+")
+_V6 = re.compile(r"(?=.*:.*:)[0-9A-Fa-f:.]+(%[^\s:/@?#\[\]]+)?")
 _PORT = re.compile(r"[0-9]{1,5}")
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -68,16 +68,9 @@ class Endpoint:
         """
         host, _, port = text.strip().rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
-        if not (_HOST.fullmatch(host) or _is_v6(host)) or not _PORT.fullmatch(port) or int(port) > 65535:
+        if not (_HOST.fullmatch(host) or _V6.fullmatch(host)) or not _PORT.fullmatch(port) or int(port) > 65535:
             raise ValueError(f"{text!r} is not an address; write it as host:port, for example 127.0.0.1:9292")
         return Endpoint(host, int(port))
-
-
-def _is_v6(host: str) -> bool:
-    try:
-        return bool(inet_pton(AF_INET6, host.partition("%")[0]))
-    except (OSError, UnicodeError):
-        return False
 
 
 def check_topic_name(name: str) -> str:

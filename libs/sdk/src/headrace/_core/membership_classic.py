@@ -220,8 +220,13 @@ class ClassicMembership(Membership):
             self._refused(error, now_ms)
 
     def _of_before(self, answer: BeatAnswered) -> bool:
-        """Whether the heartbeat was sent before the present generation was known."""
-        return self.phase is Phase.JOINING or self._beaten_in != self.generation
+        """
+        Whether the heartbeat was sent before the present generation was known: the group is in that one, or it was the
+        last that was sent.
+        """
+        if self.phase is Phase.JOINING or self._beaten_in != self.generation:
+            return True
+        return answer.generation == self.generation
 
     # --- heartbeats and the end ---------------------------------------------------------------------------------------
 
