@@ -292,6 +292,21 @@ def test_a_member_that_is_out_when_the_enrolment_comes_is_refused(w: World) -> N
     assert pending(w) == []
 
 
+@pytest.mark.parametrize("commit", [True, False])
+def test_what_a_member_that_is_put_out_has_pending_is_decided_by_its_transaction(w: World, commit: bool) -> None:
+    epoch = w.enter(1, "a").member_epoch
+    assert w.commit(3, "a", epoch) is E.NONE
+    w.pend(7, member_id="a", generation=epoch)
+    w.leave(1, "a", permanently=True)
+    w.enter(2, "b")
+    assert w.stable_offset() is E.UNSTABLE_OFFSET_COMMIT, "its successor waits for that"
+    assert w.outcome(w.txn_commit(9, "a", epoch)) is E.UNKNOWN_MEMBER_ID
+    w.move()
+    assert w.stable_offset() is E.UNSTABLE_OFFSET_COMMIT
+    assert w.mark(commit=commit) is E.NONE
+    assert w.stable_offset() == (7 if commit else 3)
+
+
 def test_a_transactional_commit_is_a_sign_of_life_of_a_classic_member(w: World) -> None:
     (a,) = w.stable(1)
     for n in range(4):
