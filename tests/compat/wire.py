@@ -49,6 +49,9 @@ MOVING: Final = frozenset(
 ADDED: Final = frozenset({"feature_level", "feature_level_max"})
 """Fields that came after the recording."""
 
+ADDED_SETTINGS: Final = frozenset({"fencing.required"})
+"""Of topics, in descriptions."""
+
 
 @dataclass(frozen=True)
 class Exchange:
@@ -120,7 +123,10 @@ def fields(message: Message, *, but: Sequence[str] = ()) -> Any:
 def _without(value: Any, names: frozenset[str] | set[str]) -> Any:
     if isinstance(value, dict):
         return {key: _without(each, names) for key, each in value.items() if key not in names}
-    return [_without(each, names) for each in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        kept = (each for each in value if not isinstance(each, dict) or each.get("name") not in ADDED_SETTINGS)
+        return [_without(each, names) for each in kept]
+    return value
 
 
 def _text(raw: bytes) -> str:
