@@ -185,7 +185,7 @@ async def test_a_caller_is_told_before_it_stops_waiting(world: World, error: Hea
 
 
 async def test_a_coordinator_of_transactions_that_never_answers(world: World) -> None:
-    running = await world.serving(append_timeout_ms=200)
+    running = await world.serving(append_timeout_ms=1_000)
     world.enrolments.shut_gate()
     assert await pend(running, 5) is E.COORDINATOR_NOT_AVAILABLE
     world.enrolments.open_gate()
@@ -258,7 +258,7 @@ async def test_ends_of_many_transactions_in_many_shards_go_together(world: World
 
 
 async def test_an_end_waits_for_the_log_and_its_outcome_is_unknown(world: World) -> None:
-    running = await world.serving(append_timeout_ms=200)
+    running = await world.serving(append_timeout_ms=1_000)
     assert await pend(running, 5) is E.NONE
     world.partition.shut_gate()
     assert isinstance(await end(running, commit=True), CoordinatorNotAvailable)
