@@ -76,7 +76,7 @@ chaos-short: setup ## The same under faults, as CI runs it
 	$(STAGE) chaos $(PYTEST) -n 2 --dist loadfile -m "chaos and not spark" --timeout 600 libs services tests
 
 chaos: setup ## Every fault, with figures, then chaos-held (40 min, root); SEED=N repeats a run, ONLY="cuts damage" picks some
-	$(PY) tests/chaos/replication/chaos_long.py $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
+	PYTHONPATH=. $(PY) tests/chaos/replication/chaos_long.py $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 	$(if $(ONLY),,@$(MAKE) --no-print-directory chaos-held $(if $(SEED),SEED=$(SEED)))
 
 chaos-held: setup ## All kinds of clients in a storm; kill -9 of everything 20 times; headrace up killed in its midst (20 min); SEED=N
@@ -93,7 +93,7 @@ chaos-transactions: setup ## Copies, histories and units under kills, and each s
 	TRANSACTION_STEPS=all $(PYTEST) -m integration tests/integration/transactions/test_steps.py
 
 chaos-compaction: setup ## Compaction and retention in a hurry under all faults, and brokers broken on purpose (15 min); SEED=N, ONLY="every"
-	$(PY) tests/chaos/compaction/compaction_long.py $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
+	PYTHONPATH=. $(PY) tests/chaos/compaction/compaction_long.py $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
 spark-chaos: setup-spark ## Spark's drivers, its Python, brokers and coordinators killed while streams are copied (30 min); SEED=N, ONLY="storm points"
 	JAVA_HOME="$$($(PY) -m headrace_cli.spark.java)" $(PY) -m tests.chaos.spark.spark_long \
