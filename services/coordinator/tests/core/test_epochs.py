@@ -14,6 +14,7 @@ from headrace_coordinator.core.values import Moment
 from .world import TODAY, G, World
 
 DAY = 86_400_000
+HOUR = 3_600_000
 
 
 @pytest.fixture
@@ -72,20 +73,42 @@ def test_a_group_that_was_ahead_of_the_clock_and_was_deleted_goes_on_where_it_wa
     assert [group.group_id for group in w.shard.list_groups()] == [G]
 
 
-def test_the_epoch_of_a_deleted_group_goes_when_the_clock_has_passed_it(w: World) -> None:
+def test_the_epoch_of_a_deleted_group_goes_when_all_clocks_have_passed_it(w: World) -> None:
     last = change(w, 50)
     delete(w)
+    w.sleep(HOUR / 2)
     assert kept(w) is not None
-    w.sleep(2 * w.settings.offsets_retention_check_interval_ms)
+    w.sleep(HOUR)
     assert kept(w) is None
     assert last < first_epoch(w)
 
 
-def test_a_group_that_the_clock_has_passed_leaves_nothing(w: World) -> None:
+def test_a_group_that_all_clocks_have_passed_leaves_nothing(w: World) -> None:
     first_epoch(w)
-    w.sleep(10_000)
+    w.commit(7)  # else it expires meanwhile
+    w.sleep(1.1 * HOUR)
+    assert kept(w) is not None
     delete(w)
     assert kept(w) is None
+
+
+def test_a_group_that_is_deleted_in_the_second_of_its_epoch_does_not_begin_with_the_same(w: World) -> None:
+    last = first_epoch(w) + 1  # who left made one
+    w.sleep(1_000)
+    assert epoch_by_clock(w.at) == last
+    delete(w)
+    assert last < first_epoch(w)
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_clock_that_is_behind_the_one_that_a_deleted_group_went_by(w: World, moved: bool) -> None:
+    last = first_epoch(w) + 1
+    w.sleep(10_000)
+    delete(w)
+    w.wall -= int(0.9 * HOUR)
+    if moved:
+        w.move()
+    assert last < first_epoch(w)
 
 
 def test_eight_days_away(w: World) -> None:

@@ -2,8 +2,9 @@
 Epochs that never fall, also where a group was deleted and comes again: they may be kept elsewhere as fencing tokens.
 
 A group's epoch is at least the clock's, in seconds, so one that comes again begins above all that were there before it,
-and so does one whose record is an old copy. A group that has changed more often than once a second is ahead of the
-clock. When such a group goes, its epoch stays as its record, without members, until the clock has passed it.
+and so does one whose record is an old copy. But a group that has changed more often than once a second is ahead of the
+clock, and another coordinator's clock may be behind. So when a group goes, its epoch stays as its record, without
+members, until the clock has passed it by far.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ DELETED: Final = -2
 """In place of the time since when a group is empty: it is not there, its record only keeps its epoch."""
 _FROM_S: Final = 1_577_836_800
 """The beginning of 2020: epochs have 31 bits, for Kafka's clients too, and last until 2088."""
+APART_S: Final = 3_600
+"""So far clocks of coordinators may be apart, or one may be put back."""
 _MOST: Final = (1 << 31) - (1 << 24)
 """However wrong a clock is, so many epochs are left."""
 
@@ -27,8 +30,13 @@ def epoch_by_clock(at: Moment) -> int:
     return min(max(at.wall_ms // 1_000 - _FROM_S, 0), _MOST)
 
 
+def _is_passed(epoch: int, at: Moment) -> bool:
+    """Whether any coordinator's clock is above it by now."""
+    return epoch + APART_S < epoch_by_clock(at)
+
+
 class Floors:
-    """The epochs of groups of one shard that are not there and were ahead of the clock."""
+    """The epochs of groups of one shard that are not there, and that some clock may not have passed."""
 
     def __init__(self, records: Mapping[str, GroupRecord] | None = None) -> None:
         self._epochs = {
@@ -46,7 +54,7 @@ class Floors:
 
     def keep(self, group_id: str, epoch: int, at: Moment) -> None:
         """The group goes."""
-        if epoch > epoch_by_clock(at):
+        if not _is_passed(epoch, at):
             self._epochs[group_id] = epoch
 
     def drop(self, group_id: str) -> None:
@@ -54,9 +62,8 @@ class Floors:
         self._epochs.pop(group_id, None)
 
     def drop_passed(self, at: Moment) -> list[str]:
-        """The clock has passed them: their records are not needed any more."""
-        now = epoch_by_clock(at)
-        passed = [group_id for group_id, epoch in self._epochs.items() if epoch <= now]
+        """Clocks have passed them: their records are not needed any more."""
+        passed = [group_id for group_id, epoch in self._epochs.items() if _is_passed(epoch, at)]
         for group_id in passed:
             del self._epochs[group_id]
         return passed
