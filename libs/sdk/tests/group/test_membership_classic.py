@@ -261,25 +261,26 @@ def test_who_missed_a_generation_keeps_its_name() -> None:
     assert (join.member_id, join.generation) == ("m", -1)
 
 
-def test_a_heartbeat_of_the_generation_before_says_nothing() -> None:
+def joined_again() -> Dialogue:
+    """Its last heartbeat, of generation 1, is not answered; it has joined generation 2."""
     d = Dialogue(COOPERATIVE)
     d.member(0)
     d.tick(3_000)
     d.told(BeatAnswered(RebalanceInProgress()))
     d.tick(3_000)
     d.joined(2)
+    return d
+
+
+def test_a_heartbeat_of_the_generation_before_says_nothing() -> None:
+    d = joined_again()
     assert d.told(BeatAnswered(IllegalGeneration())) == []
     d.synced(2, 0)
     assert (d.machine.phase, d.held) == (Phase.MEMBER, {0})
 
 
 def test_a_late_refusal_of_a_heartbeat_names_the_generation_that_the_member_is_in_by_now() -> None:
-    d = Dialogue(COOPERATIVE)
-    d.member(0)
-    d.tick(3_000)
-    d.told(BeatAnswered(RebalanceInProgress()))
-    d.tick(3_000)
-    d.joined(2)
+    d = joined_again()
     d.synced(2, 0)
     assert sent(d.tick(3_000)) == [Beat("m", 2)]
     assert d.told(BeatAnswered(IllegalGeneration(), 2)) == []

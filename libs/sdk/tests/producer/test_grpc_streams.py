@@ -25,6 +25,8 @@ class Broker:
     def __init__(self) -> None:
         self.port = 0
         self.answers = True
+        self.ignored: set[int] = set()
+        """Requests that get no answer, by their numbers."""
         self.streams = 0
         self.received: list[int] = []
 
@@ -40,7 +42,7 @@ class Broker:
         self.streams += 1
         async for request in requests:
             self.received.append(request.correlation_id)
-            if self.answers:
+            if self.answers and request.correlation_id not in self.ignored:
                 yield pb.ProduceResponse(correlation_id=request.correlation_id)
 
     @asynccontextmanager
@@ -88,6 +90,29 @@ async def test_silence_breaks_the_stream_and_the_next_request_opens_another(monk
         with pytest.raises(NetworkFailed, match="unknown"):
             await slow
         broker.answers = True
+        assert (await stream.send(request())).correlation_id == 1
+        assert broker.streams == 2
+        await transport.close()
+
+
+async def test_one_request_without_an_answer_breaks_the_stream_though_others_have_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headrace._transport.grpc.ANSWER_ALLOWANCE_MS", 0)
+    broker = Broker()
+    broker.ignored = {1, 3}
+    async with broker.serve():
+        transport = await connected(broker)
+        stream = transport.produce_stream(ME)
+        late = asyncio.ensure_future(stream.send(request(timeout_ms=300)))
+        assert (await stream.send(request())).correlation_id == 2
+        other = asyncio.ensure_future(stream.send(request()))
+        with pytest.raises(RequestTimedOut):
+            await late
+        with pytest.raises(NetworkFailed, match="unknown"):
+            async with asyncio.timeout(5):
+                await other
+        broker.ignored.clear()
         assert (await stream.send(request())).correlation_id == 1
         assert broker.streams == 2
         await transport.close()
