@@ -24,6 +24,8 @@ from headrace_controller.store_access import once_it_answers
 
 KEPT: Final = Path(__file__).with_name("kept")
 VERSIONS: Final = sorted(path.name for path in KEPT.iterdir())
+SESSION_MS: Final = 3_000
+"""Of nodes; recorded answers tell it."""
 
 
 def metadata(version: str) -> Backup:
@@ -47,7 +49,7 @@ async def standing(version: str, directory: Path, *, controller: Sequence[str] =
         controller: more arguments of the controller.
     """
     unpack(version, directory / "data-1")
-    cluster = processes(directory, 1, 1, LASTING)
+    cluster = processes(directory, 1, 1, LASTING, session_ms=SESSION_MS)
     cluster.controller.argv = [*cluster.controller.argv, *controller]
     everything = [cluster.etcd, cluster.controller, *cluster.brokers, *cluster.coordinators]
     try:

@@ -196,7 +196,9 @@ async def until_answered(call: Any) -> Any:
             await asyncio.sleep(0.02)
 
 
-def processes(directory: Path, brokers: int, coordinators: int, settings: Sequence[str]) -> Cluster:
+def processes(
+    directory: Path, brokers: int, coordinators: int, settings: Sequence[str], *, session_ms: int = SESSION_MS
+) -> Cluster:
     client, peer, port = free_port(), free_port(), free_port()
     etcd = Process(
         "etcd",
@@ -216,7 +218,7 @@ def processes(directory: Path, brokers: int, coordinators: int, settings: Sequen
         [
             *(sys.executable, "-m", "headrace_controller", "--etcd", f"127.0.0.1:{client}"),
             *("--listen", f"127.0.0.1:{port}"),
-            *("--heartbeat-interval-ms", "200", "--session-timeout-ms", str(SESSION_MS)),
+            *("--heartbeat-interval-ms", "200", "--session-timeout-ms", str(session_ms)),
         ],
         directory,
     )
