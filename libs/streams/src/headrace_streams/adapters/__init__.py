@@ -1,0 +1,1 @@
+"""RocksDB and the SDK behind the ports."""

@@ -1,0 +1,1 @@
+"""Decides what rows become: operators, state, time. No clock, chance, thread, file or RPC."""

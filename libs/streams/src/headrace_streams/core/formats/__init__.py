@@ -1,0 +1,1 @@
+"""Bytes of records to columns and back."""

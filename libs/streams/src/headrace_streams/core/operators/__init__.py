@@ -1,0 +1,1 @@
+"""What a node of a plan does with rows."""

@@ -1,0 +1,1 @@
+"""What operators remember, and how it is written to a changelog."""

@@ -1,0 +1,1 @@
+"""What a program writes: App, Stream, windows, aggregates."""

@@ -1,0 +1,1 @@
+"""The graph that a program describes: checked, named and cut into sub-topologies."""

@@ -1,0 +1,1 @@
+"""One process that runs tasks against a cluster."""

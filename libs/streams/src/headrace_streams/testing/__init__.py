@@ -1,0 +1,1 @@
+"""A driver that runs a program without a server."""
