@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -39,7 +39,7 @@ class Format(Protocol):
     def schema(self) -> pa.Schema | None:
         """The columns that ``decode`` gives."""
 
-    def decode(self, values: pa.Array) -> Decoded:
+    def decode(self, values: pa.Array[Any]) -> Decoded:
         """
         Args:
             values: binary or large_binary, without nulls.
@@ -48,7 +48,7 @@ class Format(Protocol):
             AssertionError: the format has no schema.
         """
 
-    def encode(self, table: pa.Table) -> pa.Array:
+    def encode(self, table: pa.Table) -> pa.Array[Any]:
         """
         One binary value for each row.
 
