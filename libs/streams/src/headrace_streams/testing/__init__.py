@@ -1,1 +1,3 @@
 """A driver that runs a program without a server."""
+
+from headrace_streams.testing.driver import Driver as Driver

@@ -1,0 +1,40 @@
+"""What goes wrong in a program, and what it says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace_common.core.errors import ErrorCode, Rejected
+
+
+class NotAllowed(Rejected, code=ErrorCode.INVALID_CONFIG):
+    """A program cannot be built as it is written: the message says where, and what would be right."""
+
+
+class StateFailed(Rejected, code=ErrorCode.INVALID_RECORD):
+    """State would take a value that it cannot hold; names store and key. Nothing of the commit is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The record that a row stems from."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} at offset {self.offset}"
+
+
+class RowFailed(Rejected, code=ErrorCode.INVALID_RECORD):
+    """A record could not be processed, and the program's ``on_error`` is "fail"; its position is not committed."""
+
+    def __init__(self, node: str, origin: Origin | None, cause: str) -> None:
+        self.node = node
+        self.origin = origin
+        of = f"the record of {origin}" if origin is not None else "a row that stems from several records"
+        super().__init__(
+            f"{node}: {of} failed: {cause}; mend the program, or go on without such records: on_error='skip', or "
+            "on_error=TOPIC for a dead letter topic"
+        )

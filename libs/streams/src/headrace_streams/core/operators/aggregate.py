@@ -1,0 +1,323 @@
+"""
+Aggregates by key, and by key and window.
+
+Late rows are those whose window had closed when they came: the watermark *of the row* decides, not that of its batch,
+so the cutting of batches is not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from headrace_streams.core.formats.keys import decode_keys
+from headrace_streams.core.operators.aggregates import Function, Values, values_of
+from headrace_streams.core.operators.base import LATE, Emitted, Failed, Operator
+from headrace_streams.core.operators.windows import Hopping
+from headrace_streams.core.rows import (
+    KEY,
+    NO_TIME,
+    ROW,
+    TIME,
+    TIMESTAMP,
+    WATERMARK,
+    Coded,
+    Numbers,
+    coded,
+    numbers,
+    take,
+    with_system,
+)
+from headrace_streams.core.state.slots import Field, KeyedStore, Layout, Slots, WindowedStore
+
+WINDOW_START: Final = "window_start"
+WINDOW_END: Final = "window_end"
+_TIME_FIELD: Final = Field(np.dtype(np.int64), 0)
+_ROUNDS_MAX: Final = 8
+
+
+class Emit(StrEnum):
+    """When an aggregate says what it holds."""
+
+    CHANGES = "changes"
+    EVERY = "every"
+    FINAL = "final"
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregated:
+    """One column of the result."""
+
+    name: str
+    function: Function
+    column: str | None
+    """The input column; None: rows."""
+
+
+class Groups:
+    """What aggregates with and without windows share: how rows enter slots and slots become rows."""
+
+    def __init__(self, keys: Sequence[pa.Field[Any]], columns: Sequence[Aggregated]) -> None:
+        """
+        Args:
+            keys: the columns that the key is made of; empty: the record's key alone.
+        """
+        self._keys = list(keys)
+        self._columns = columns
+        self._ends: list[tuple[int, int]] = []
+        fields: list[Field] = []
+        for column in columns:
+            self._ends.append((len(fields), len(fields) + len(column.function.fields)))
+            fields.extend(column.function.fields)
+        self._time = len(fields)
+        self.layout = Layout([*fields, _TIME_FIELD])
+
+    def inputs(self, rows: pa.Table) -> list[Values]:
+        """The input column of each aggregate."""
+        return [
+            values_of(rows[column.column] if column.column is not None else None, rows.num_rows)
+            for column in self._columns
+        ]
+
+    def add(self, slots: Slots, places: Numbers, inputs: Sequence[Values], times: Numbers) -> None:
+        """Take rows in; ``places`` are their slots."""
+        for column, (first, end), values in zip(self._columns, self._ends, inputs, strict=True):
+            column.function.add(slots.columns[first:end], places, values)
+        np.maximum.at(slots.columns[self._time], places, times)
+        slots.dirty[places] = True
+
+    def add_each(self, slots: Slots, places: Numbers, inputs: Sequence[Values], times: Numbers) -> list[Numbers]:
+        """Take rows in; the fields of each row's slot as they were right after it."""
+        kept = [np.empty(len(places), field.dtype) for field in self.layout.fields]
+        rank, depth = _ranks(places)
+        if depth <= _ROUNDS_MAX:
+            for turn in range(depth):  # the rows of one turn have different slots
+                of = np.flatnonzero(rank == turn)
+                self.add(slots, places[of], [_chosen(v, of) for v in inputs], times[of])
+                for target, state in zip(kept, slots.columns, strict=True):
+                    target[of] = state[places[of]]
+            return kept
+        for slot in np.unique(places).tolist():
+            of = np.flatnonzero(places == slot)
+            states: list[Numbers] = []
+            for column, (first, end), values in zip(self._columns, self._ends, inputs, strict=True):
+                states += column.function.running(slots.columns[first:end], slot, _chosen(values, of))
+            running_time = np.maximum.accumulate(np.maximum(times[of], slots.columns[self._time][slot]))
+            slots.columns[self._time][slot] = running_time[-1]
+            for target, state in zip(kept, [*states, running_time], strict=True):
+                target[of] = state
+        slots.dirty[places] = True
+        return kept
+
+    def result(
+        self,
+        keys: Sequence[bytes],
+        columns: Sequence[Numbers],
+        time: Numbers | None,
+        watermark: Numbers,
+        row: Numbers,
+        window: tuple[int, int] | None,
+    ) -> pa.Table:
+        """
+        Rows of keys and the fields of their slots.
+
+        Args:
+            time: event times, ms; None: those of the slots' newest rows.
+            window: start and end, ms.
+        """
+        arrays = list(decode_keys(list(keys), self._keys)) if self._keys else []
+        names = [field.name for field in self._keys]
+        if window is not None:
+            arrays += [pa.array(np.full(len(keys), at), pa.int64()).cast(TIMESTAMP) for at in window]
+            names += [WINDOW_START, WINDOW_END]
+        for column, (first, end) in zip(self._columns, self._ends, strict=True):
+            arrays.append(column.function.finish(columns[first:end]))
+            names.append(column.name)
+        user = pa.Table.from_arrays(arrays, names=names)
+        times = columns[self._time] if time is None else time
+        return with_system(user, pa.array(keys, pa.binary()), times, watermark, row)
+
+    def schema(self, *, windowed: bool) -> pa.Schema:
+        """Of the result, without system columns."""
+        window = [pa.field(name, TIMESTAMP) for name in (WINDOW_START, WINDOW_END)] if windowed else []
+        results = [pa.field(column.name, column.function.type) for column in self._columns]
+        return pa.schema([*self._keys, *window, *results])
+
+
+def _ranks(places: Numbers) -> tuple[Numbers, int]:
+    """How many earlier rows have the slot of each row, and one more than the greatest of these numbers."""
+    if not len(places):
+        return places, 0
+    order = np.argsort(places, kind="stable")
+    ordered = places[order]
+    begins = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    lengths = np.diff(np.concatenate([begins, [len(places)]]))
+    rank = np.empty(len(places), np.int64)
+    rank[order] = np.arange(len(places)) - np.repeat(begins, lengths)
+    return rank, int(lengths.max())
+
+
+def _chosen(values: Values, of: Numbers) -> Values:
+    return Values(values.numbers[of], values.valid[of])
+
+
+class Aggregate(Operator):
+    """By key, without windows."""
+
+    def __init__(self, groups: Groups, emit: Emit) -> None:
+        assert emit != Emit.FINAL, "what has no window has no end"
+        self._groups = groups
+        self._emit = emit
+        self._watermark = NO_TIME
+        self.store = KeyedStore(groups.layout)
+        self._store = self.store
+
+    def begin(self, watermark: int) -> None:
+        self._watermark = watermark
+
+    def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
+        if not rows.num_rows:
+            return
+        slots = self._store.slots
+        assert slots is not None
+        keys = coded(rows[KEY])
+        places, inputs, times = slots.places(keys), self._groups.inputs(rows), numbers(rows[TIME])
+        self._watermark = int(numbers(rows[WATERMARK])[-1])
+        if self._emit == Emit.CHANGES:
+            self._groups.add(slots, places, inputs, times)
+            return
+        columns = self._groups.add_each(slots, places, inputs, times)
+        of_rows = [keys.values[code] for code in keys.codes.tolist()]
+        watermark, row = numbers(rows[WATERMARK]), numbers(rows[ROW])
+        yield Emitted(self._groups.result(of_rows, columns, None, watermark, row, None))
+
+    def flush(self) -> Iterable[Emitted]:
+        slots = self._store.slots
+        assert slots is not None
+        if self._emit == Emit.CHANGES and slots.dirty.any():
+            yield Emitted(dirty_rows(self._groups, slots, self._watermark, None))
+
+    def contents(self) -> pa.Table | None:
+        slots = self._store.slots
+        assert slots is not None
+        slots.load()
+        return _rows_of(self._groups, slots, np.arange(len(slots)), self._watermark, None)
+
+
+def dirty_rows(groups: Groups, slots: Slots, watermark: int, window: tuple[int, int] | None) -> pa.Table:
+    """One row for each key that changed since the last commit."""
+    places = np.flatnonzero(slots.dirty[: len(slots)])
+    return _rows_of(groups, slots, places, watermark, window)
+
+
+def _rows_of(groups: Groups, slots: Slots, places: Numbers, watermark: int, window: tuple[int, int] | None) -> pa.Table:
+    keys = [slots.keys[slot] for slot in places.tolist()]
+    count = len(keys)
+    time = np.full(count, window[1] - 1) if window is not None else None
+    columns = [column[places] for column in slots.columns]
+    none = np.full(count, -1, np.int32)
+    return groups.result(keys, columns, time, np.full(count, watermark), none, window)
+
+
+class WindowedAggregate(Operator):
+    """By key and window, tumbling or hopping."""
+
+    def __init__(self, groups: Groups, window: Hopping, emit: Emit) -> None:
+        self._groups = groups
+        self._window = window
+        self._emit = emit
+        self._watermark = NO_TIME
+        self.late = 0
+        """Rows that came for a window after it had closed, one for each such window."""
+        self.store = WindowedStore(groups.layout)
+        self._store = self.store
+
+    def begin(self, watermark: int) -> None:
+        self._watermark = watermark
+
+    def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
+        if not rows.num_rows:
+            return
+        window = self._window
+        places, starts = window.assign(numbers(rows[TIME]))
+        watermark = numbers(rows[WATERMARK])
+        late = starts + (window.size_ms + window.grace_ms) <= watermark[places]
+        if late.any():
+            yield self._late(rows, places[late], starts[late])
+            places, starts = places[~late], starts[~late]
+        yield from self._take(rows, places, starts)
+        yield from self.advance(int(watermark[-1]), watermark)
+
+    def _late(self, rows: pa.Table, places: Numbers, starts: Numbers) -> Emitted:
+        self.late += len(places)
+        found = take(rows, places)
+        for name, at in ((WINDOW_END, starts + self._window.size_ms), (WINDOW_START, starts)):
+            found = found.add_column(0, name, pa.array(at, pa.int64()).cast(TIMESTAMP))
+        return Emitted(found, LATE)
+
+    def _take(self, rows: pa.Table, places: Numbers, starts: Numbers) -> Iterable[Emitted]:
+        keys, inputs, times = coded(rows[KEY]), self._groups.inputs(rows), numbers(rows[TIME])
+        watermark, row = numbers(rows[WATERMARK]), numbers(rows[ROW])
+        emitted: list[tuple[Numbers, pa.Table]] = []
+        for start in np.unique(starts).tolist():
+            of = places[starts == start]
+            slots = self._store.window(start)
+            in_slots = slots.places(Coded(keys.codes[of], keys.values))
+            chosen = [_chosen(values, of) for values in inputs]
+            if self._emit != Emit.EVERY:
+                self._groups.add(slots, in_slots, chosen, times[of])
+                continue
+            columns = self._groups.add_each(slots, in_slots, chosen, times[of])
+            of_rows = [keys.values[code] for code in keys.codes[of].tolist()]
+            span = (start, self._window.end(start))
+            time = np.full(len(of), span[1] - 1)
+            emitted.append((of, self._groups.result(of_rows, columns, time, watermark[of], row[of], span)))
+        if emitted:
+            # As the rows came, and for one row as its windows begin.
+            order = np.argsort(np.concatenate([of for of, _ in emitted]), kind="stable")
+            yield Emitted(take(pa.concat_tables([table for _, table in emitted]), order))
+
+    def advance(self, watermark: int, of_rows: Numbers | None = None) -> Iterable[Emitted]:
+        """
+        Close what ends.
+
+        Args:
+            of_rows: the watermarks on the way there: a window closes at the first that is late enough.
+        """
+        if watermark <= self._watermark:
+            return
+        self._watermark = watermark
+        windows = sorted(self._store.windows)
+        for start in windows:
+            if self._window.closes_at(start) > watermark:
+                break
+            slots = self._store.close(start)
+            at = watermark
+            if of_rows is not None:
+                at = int(of_rows[np.searchsorted(of_rows, self._window.closes_at(start))])
+            span = (start, self._window.end(start))
+            if self._emit == Emit.FINAL:
+                yield Emitted(_rows_of(self._groups, slots, np.arange(len(slots)), at, span))
+            elif self._emit == Emit.CHANGES and slots.dirty.any():
+                yield Emitted(dirty_rows(self._groups, slots, at, span))
+
+    def flush(self) -> Iterable[Emitted]:
+        if self._emit != Emit.CHANGES:
+            return
+        for start in sorted(self._store.windows):
+            slots = self._store.windows[start]
+            if slots.dirty.any():
+                yield Emitted(dirty_rows(self._groups, slots, self._watermark, (start, self._window.end(start))))
+
+    def contents(self) -> pa.Table | None:
+        tables = []
+        for start, slots in sorted(self._store.windows.items()):
+            slots.load()
+            span = (start, self._window.end(start))
+            tables.append(_rows_of(self._groups, slots, np.arange(len(slots)), self._watermark, span))
+        return pa.concat_tables(tables) if tables else None

@@ -1,0 +1,64 @@
+"""What every operator is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from headrace_streams.core.state.store import Store
+
+OUT: Final = "out"
+LATE: Final = "late"
+
+Failed = Callable[[pa.Table, Exception], None]
+"""Told the rows that an operator could not process, one each, and why; decides whether the task goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """Rows that leave an operator."""
+
+    rows: pa.Table
+    edge: str = OUT
+    """Which way they go: ``OUT``, ``LATE``, or the name of a branch."""
+
+
+class Operator:
+    """
+    One node of a task. It belongs to that task alone.
+
+    An operator without state may raise on a batch: nothing of it has left then, and the task tries its halves. One with
+    state does not raise for a row: what can fail is computed by the operators before it.
+    """
+
+    store: Store | None = None
+    """Its state, if it has any."""
+
+    def begin(self, watermark: int) -> None:
+        """State is what was committed at this watermark (ms); called before the first row, and after an abort."""
+
+    def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
+        """
+        Process rows, in their order.
+
+        Args:
+            rows: of the schema that the plan computed.
+            port: which of its inputs they come by.
+            failed: for single rows, where the operator itself tells good from bad.
+        """
+        raise NotImplementedError
+
+    def advance(self, watermark: int) -> Iterable[Emitted]:
+        """Event time has reached ``watermark`` (ms), whether rows came or not."""
+        return ()
+
+    def flush(self) -> Iterable[Emitted]:
+        """A commit begins: what is emitted once per commit leaves now."""
+        return ()
+
+    def contents(self) -> pa.Table | None:
+        """What its state holds, as rows; None where it has none that can be shown."""
+        return None

@@ -1,0 +1,182 @@
+"""Operators of columns that keep nothing: what a row becomes depends on that row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import narwhals.stable.v2 as nw
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace_streams.core import expressions
+from headrace_streams.core.formats.keys import encode_keys
+from headrace_streams.core.operators.base import Emitted, Failed, Operator
+from headrace_streams.core.rows import KEY, SYSTEM, TIME, TIMESTAMP, replace, user_columns, whole
+
+
+class Filter(Operator):
+    """Rows for which a condition is true."""
+
+    def __init__(self, condition: nw.Expr) -> None:
+        self._condition = condition
+
+    def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
+        yield Emitted(expressions.filtered(rows, self._condition))
+
+
+class Compute(Operator):
+    """More columns, or others of the same names."""
+
+    def __init__(self, columns: Mapping[str, nw.Expr]) -> None:
+        self._columns = columns
+
+    def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
+        yield Emitted(expressions.computed(rows, self._columns))
+
+
+class Select(Operator):
+    """These columns only."""
+
+    def __init__(self, columns: Mapping[str, nw.Expr]) -> None:
+        self._columns = columns
+
+    def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
+        length = rows.num_rows
+        selected = expressions.selected(rows, self._columns, SYSTEM)
+        assert selected.num_rows == length, "an expression of one row keeps the number of rows"
+        yield Emitted(selected)
+
+
+class Rename(Operator):
+    """Other names for columns."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = names
+
+    def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
+        yield Emitted(rows.rename_columns([self._names.get(name, name) for name in rows.column_names]))
+
+
+class DropNulls(Operator):
+    """Rows that have a value in each of these columns."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+
+    def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
+        for name in self._names:
+            if rows[name].null_count:
+                rows = rows.filter(pc.is_valid(rows[name]))
+        yield Emitted(rows)
+
+
+class Explode(Operator):
+    """One row for each element of a list; an empty list and null give none."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
+        column = whole(rows[self._name])
+        spread = rows.take(pc.list_parent_indices(column))
+        yield Emitted(replace(spread, self._name, pc.list_flatten(column)))
+
+
+class MapBatches(Operator):
+    """A function of the user's over tables; it must keep number and order of the rows."""
+
+    def __init__(self, function: Callable[[pa.Table], pa.Table], schema: pa.Schema, what: str) -> None:
+        self._function = function
+        self._schema = schema
+        self._what = what
+
+    def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
+        given = rows.select(user_columns(rows.column_names))
+        made = self._function(given)
+        if not isinstance(made, pa.Table) or made.num_rows != rows.num_rows:
+            have = f"{made.num_rows} rows" if isinstance(made, pa.Table) else f"a {type(made).__name__}"
+            raise TypeError(f"{self._what} must return a pyarrow.Table of {rows.num_rows} rows, it returned {have}")
+        user = made.select(self._schema.names).cast(self._schema)
+        columns = [*user.columns, *(rows[name] for name in SYSTEM)]
+        yield Emitted(pa.Table.from_arrays(columns, names=[*user.column_names, *SYSTEM]))
+
+
+class KeyBy(Operator):
+    """Another key, made of columns."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+
+    def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
+        yield Emitted(replace(rows, KEY, encode_keys([rows[name] for name in self._names])))
+
+
+class DropNullKeys(Operator):
+    """Rows that have a key: one without has no place in state. ``dropped`` counts the others."""
+
+    def __init__(self) -> None:
+        self.dropped = 0
+
+    def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
+        keys = rows[KEY]
+        if keys.null_count:
+            self.dropped += keys.null_count
+            rows = rows.filter(pc.is_valid(keys))
+        yield Emitted(rows)
+
+
+class WithTime(Operator):
+    """Event time from a column; one that is null is an error of the row, told by whoever feeds this."""
+
+    def __init__(self, expression: nw.Expr) -> None:
+        self._expression = expression
+
+    def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
+        yield Emitted(replace(rows, TIME, times(expressions.evaluated(rows, self._expression))))
+
+
+def times(column: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
+    """
+    A column of times or of ms as event times.
+
+    Raises:
+        ValueError: a time is missing, or before 1970 or beyond 9999.
+    """
+    if column.null_count:
+        raise ValueError("the timestamp is missing")
+    ms = column.cast(TIMESTAMP).cast(pa.int64()) if pa.types.is_timestamp(column.type) else column.cast(pa.int64())
+    found = ms.to_numpy()
+    if len(found) and (found.min() < 0 or found.max() > LAST_TIME):
+        wrong = int(found[np.argmax((found < 0) | (found > LAST_TIME))])
+        raise ValueError(f"the timestamp {wrong} is not between 1970 and 9999; it is read as milliseconds since 1970")
+    return ms.cast(TIMESTAMP)
+
+
+LAST_TIME = 253_402_300_799_999
+"""The last ms of the year 9999."""
+
+
+class Split(Operator):
+    """Each row goes to the first branch whose condition is true; what fits none is dropped."""
+
+    def __init__(self, branches: Mapping[str, nw.Expr]) -> None:
+        self._branches = branches
+
+    def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
+        rest = rows
+        parts = []
+        for name, condition in self._branches.items():
+            found: Any = expressions.evaluated(rest, condition)
+            true = found.fill_null(False)
+            parts.append(Emitted(rest.filter(true), name))
+            rest = rest.filter(pc.invert(true))
+        return parts
+
+
+class Merge(Operator):
+    """Rows of several inputs as one, in the order in which they come."""
+
+    def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
+        yield Emitted(rows)

@@ -1,0 +1,133 @@
+"""Where rows come from and where they go: sources that decode records, sinks that encode them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import narwhals.stable.v2 as nw
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace_streams.core.formats.port import Format, NotEncodable
+from headrace_streams.core.operators.base import Emitted, Failed, Operator
+from headrace_streams.core.operators.columns import WithTime
+from headrace_streams.core.outputs import Output, records
+from headrace_streams.core.rows import KEY, RECORD, TIME, Numbers, take, user_columns, whole, with_system
+
+
+class Unreadable(Exception):
+    """The value or key of a record is not of the format of its topic."""
+
+
+class Source(Operator):
+    """
+    Records of a topic as rows. What feeds it knows the watermark, so its rows have none yet.
+
+    Takes tables with the columns ``key``, ``value`` (binary) and ``timestamp_ms``.
+    """
+
+    def __init__(self, value: Format, key: Format | None, timestamp: nw.Expr | None) -> None:
+        self._value = value
+        self._key = key
+        self._time = WithTime(timestamp) if timestamp is not None else None
+        self.empty = 0
+        """Records without a value, which a stream leaves out."""
+
+    def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
+        places = np.arange(rows.num_rows, dtype=np.int32)
+        values = rows["value"]
+        if values.null_count:
+            self.empty += values.null_count
+            places = places[values.is_valid().to_numpy()]
+            values = values.drop_null()
+        user, good = self._decoded(self._value, values, rows, places, failed)
+        places = places[good]
+        if self._key is not None:
+            user, places = self._with_key(user, rows, places, failed)
+        taken = rows if len(places) == rows.num_rows else take(rows, places)
+        times = taken["timestamp_ms"].to_numpy()
+        none = np.zeros(len(places), np.int64)
+        key = taken["key"].cast(pa.binary())
+        yield Emitted(with_system(user, key, times, none, places))
+
+    def _with_key(self, user: pa.Table, rows: pa.Table, places: Numbers, failed: Failed) -> tuple[pa.Table, Numbers]:
+        assert self._key is not None
+        keys = take(rows["key"], places)
+        if keys.null_count:  # a key that is missing is a null in its column
+            keys_valid = keys.is_valid().to_numpy()
+            decoded, good = self._decoded(self._key, keys.drop_null(), rows, places[keys_valid], failed)
+            order = np.full(len(places), -1, np.int64)
+            order[np.flatnonzero(keys_valid)[good]] = np.arange(len(good))
+            stays = ~keys_valid | (order >= 0)
+            chosen: Any = pa.array(order[stays], mask=order[stays] < 0)
+            taken = decoded.take(chosen)
+        else:
+            taken, good = self._decoded(self._key, keys, rows, places, failed)
+            stays = np.zeros(len(places), bool)
+            stays[good] = True
+        user = user.filter(pa.array(stays))
+        for name in taken.column_names:
+            user = user.append_column(name, taken[name])
+        return user, places[stays]
+
+    def _decoded(
+        self, format_: Format, values: pa.ChunkedArray[Any], rows: pa.Table, places: Numbers, failed: Failed
+    ) -> tuple[pa.Table, Numbers]:
+        """Columns, and which of the values they are of."""
+        decoded = format_.decode(whole(values))
+        good = np.ones(len(values), bool)
+        for problem in decoded.problems:
+            good[problem.row] = False
+            failed(row_of(rows, int(places[problem.row])), Unreadable(problem.message))
+        return decoded.table, np.flatnonzero(good)
+
+    def timed(self, rows: pa.Table) -> pa.Table:
+        """
+        With the event time that the program names.
+
+        Raises:
+            Exception: a time cannot be computed; then the halves are tried.
+        """
+        if self._time is None:
+            return rows
+        (emitted,) = self._time.feed(rows, 0, _never)
+        return emitted.rows
+
+
+def row_of(rows: pa.Table, place: int) -> pa.Table:
+    """One record, told by its place as the column ``_row`` of a table without others."""
+    return pa.table({"_row": pa.array([place], pa.int32())})
+
+
+def _never(rows: pa.Table, error: Exception) -> None:
+    raise AssertionError("an expression tells no row") from error
+
+
+class Sink(Operator):
+    """Rows as records of a topic."""
+
+    def __init__(self, topic: str, value: Format, write: Callable[[Output], None]) -> None:
+        self._topic = topic
+        self._value = value
+        self._write = write
+
+    def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
+        while rows.num_rows:
+            try:
+                values = self._encoded(rows)
+            except NotEncodable as error:
+                failed(rows.slice(error.row, 1), error)
+                stays = np.ones(rows.num_rows, bool)
+                stays[error.row] = False
+                rows = rows.filter(pa.array(stays))
+                continue
+            self._write(Output(self._topic, records(rows[KEY], values, rows[TIME])))
+            break
+        return ()
+
+    def _encoded(self, rows: pa.Table) -> pa.Array[Any] | pa.ChunkedArray[Any]:
+        if RECORD in rows.column_names:
+            return pc.cast(rows[RECORD], pa.binary())
+        return self._value.encode(rows.select(user_columns(rows.column_names)))

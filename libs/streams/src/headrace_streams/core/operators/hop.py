@@ -1,0 +1,154 @@
+"""
+Rows that go to another task because their key has changed: through a repartition topic, as Arrow.
+
+A record of such a topic is a flush of one sender for one partition. Its value is a version byte, the sender's task
+number (4 bytes), the sender's watermark in ms (8 bytes, signed; both big-endian) and an Arrow stream of the rows, which
+is absent where only the watermark is told. Rows carry the watermark that they had at their sender, so a flush may be
+cut anywhere.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from headrace_common.core.murmur2 import partitions_for
+from headrace_streams.core.operators.base import Emitted, Failed, Operator
+from headrace_streams.core.outputs import Output
+from headrace_streams.core.rows import (
+    KEY,
+    NO_TIME,
+    ROW,
+    TIME,
+    WATERMARK,
+    Column,
+    Numbers,
+    concat,
+    numbers,
+    plain_keys,
+    replace,
+    take,
+    whole,
+)
+
+FLUSH_BYTES: Final = 512 * 1024
+_HEAD: Final = struct.Struct(">BIq")
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """What one record of a repartition topic says."""
+
+    sender: int
+    watermark: int
+    rows: pa.Table | None
+
+
+def encode(sender: int, watermark: int, rows: pa.Table | None) -> bytes:
+    """A flush as the value of a record."""
+    head = _HEAD.pack(_VERSION, sender, watermark)
+    if rows is None:
+        return head
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return head + sink.getvalue().to_pybytes()
+
+
+def decode(value: bytes) -> Flush:
+    """
+    The inverse.
+
+    Raises:
+        ValueError: this is no flush, or one of a newer version.
+    """
+    if len(value) < _HEAD.size or value[0] != _VERSION:
+        raise ValueError("not a flush of this version of Streams; upgrade all workers, or reset the app")
+    _, sender, watermark = _HEAD.unpack_from(value)
+    if len(value) == _HEAD.size:
+        return Flush(sender, watermark, None)
+    table = pa.ipc.open_stream(pa.py_buffer(value)[_HEAD.size :]).read_all()
+    return Flush(sender, watermark, table)
+
+
+def _targets(keys: Column, partitions: int) -> Numbers:
+    """The partition of each row; rows without a key are dealt out."""
+    one = whole(keys)
+    if isinstance(one, pa.DictionaryArray):
+        known = np.append(partitions_for(one.dictionary, partitions), -1)
+        targets = known[numbers(one.indices.fill_null(-1))]
+    else:
+        targets = partitions_for(one, partitions)
+    without = np.flatnonzero(targets < 0)
+    targets[without] = np.arange(len(without)) % partitions
+    return targets
+
+
+class HopOut(Operator):
+    """The sender's end: rows are kept until a flush, by the partition of their key."""
+
+    def __init__(self, topic: str, partitions: int, sender: int, write: Callable[[Output], None]) -> None:
+        self._topic = topic
+        self._partitions = partitions
+        self._sender = sender
+        self._write = write
+        self._kept: list[list[pa.Table]] = [[] for _ in range(partitions)]
+        self._bytes = 0
+        self._watermark = NO_TIME
+        self._told = NO_TIME
+
+    def begin(self, watermark: int) -> None:
+        self._kept = [[] for _ in range(self._partitions)]
+        self._bytes = 0
+        self._watermark = self._told = watermark
+
+    def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
+        if not rows.num_rows:
+            return ()
+        keys = rows[KEY]
+        targets = _targets(keys, self._partitions)
+        rows = replace(rows.drop_columns([ROW]), KEY, plain_keys(keys))
+        self._watermark = max(self._watermark, int(numbers(rows[WATERMARK])[-1]))
+        order = np.argsort(targets, kind="stable")
+        ordered = take(rows, order)
+        bounds = np.searchsorted(targets[order], np.arange(self._partitions + 1))
+        for target in range(self._partitions):
+            first, end = int(bounds[target]), int(bounds[target + 1])
+            if end > first:
+                self._kept[target].append(ordered.slice(first, end - first))
+        self._bytes += ordered.nbytes
+        if self._bytes >= FLUSH_BYTES * self._partitions:
+            self._send()
+        return ()
+
+    def advance(self, watermark: int) -> Iterable[Emitted]:
+        self._watermark = max(self._watermark, watermark)
+        return ()
+
+    def flush(self) -> Iterable[Emitted]:
+        self._send()
+        return ()
+
+    def _send(self) -> None:
+        risen = self._watermark > self._told
+        for target, kept in enumerate(self._kept):
+            if kept or risen:
+                rows = concat(kept) if kept else None
+                self._record(target, rows)
+        self._kept = [[] for _ in range(self._partitions)]
+        self._bytes = 0
+        self._told = self._watermark
+
+    def _record(self, target: int, rows: pa.Table | None) -> None:
+        time = int(numbers(rows[TIME]).max()) if rows is not None else max(self._watermark, 0)
+        value = pa.array([encode(self._sender, self._watermark, rows)], pa.binary())
+        table = pa.table(
+            {"key": pa.nulls(1, pa.binary()), "value": value, "timestamp_ms": pa.array([time], pa.int64())}
+        )
+        self._write(Output(self._topic, table, partition=target))

@@ -1,0 +1,138 @@
+"""
+The batches that pass through a task: an Arrow table of the user's columns and these system columns.
+
+=============  ==========================  ==========================================================================
+``_key``       binary, plain or coded      the key of the row, as it would stand in a record
+``_time``      timestamp of ms, UTC        event time
+``_watermark`` int64, ms                   the task's watermark when the row came, the row itself counted
+``_row``       int32                       its place in the batch that was fed, -1 where it stems from no single record
+=============  ==========================  ==========================================================================
+
+Columns whose names begin with an underscore belong to the system.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Union
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+KEY: Final = "_key"
+TIME: Final = "_time"
+WATERMARK: Final = "_watermark"
+ROW: Final = "_row"
+RECORD: Final = "_record"
+"""JSON of a record that a function made without a schema; then there is no column of the user's."""
+SYSTEM: Final = (KEY, TIME, WATERMARK, ROW)
+TIMESTAMP: Final = pa.timestamp("ms", "UTC")
+KEYS: Final = pa.dictionary(pa.int32(), pa.binary())
+NO_TIME: Final = -(2**62)
+"""A watermark before every row: nothing came yet."""
+
+Numbers = np.ndarray[Any, np.dtype[Any]]
+Column = Union["pa.Array[Any]", "pa.ChunkedArray[Any]"]
+
+
+def user_columns(names: Iterable[str]) -> list[str]:
+    """Those of ``names`` that are the user's."""
+    return [name for name in names if not name.startswith("_")]
+
+
+def user_schema(schema: pa.Schema) -> pa.Schema:
+    """Without system columns."""
+    return pa.schema([field for field in schema if not field.name.startswith("_")])
+
+
+def system_schema() -> list[pa.Field[Any]]:
+    """The system columns of an empty batch."""
+    return [
+        pa.field(KEY, pa.binary()),
+        pa.field(TIME, TIMESTAMP),
+        pa.field(WATERMARK, pa.int64()),
+        pa.field(ROW, pa.int32()),
+    ]
+
+
+def empty(schema: pa.Schema) -> pa.Table:
+    """No rows of these user columns."""
+    return pa.schema([*schema, *system_schema()]).empty_table()
+
+
+def numbers(column: Column) -> Numbers:
+    """A column without nulls as numpy; times as ms."""
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.int64())
+    found: Numbers = whole(column).to_numpy(zero_copy_only=False)
+    return found
+
+
+def with_system(user: pa.Table, key: Column, time: Numbers, watermark: Numbers, row: Numbers) -> pa.Table:
+    """User columns and system columns, of equal length."""
+    names = [*user.column_names, *SYSTEM]
+    times = pa.array(time, pa.int64()).cast(TIMESTAMP)
+    columns = [*user.columns, key, times, pa.array(watermark, pa.int64()), pa.array(row, pa.int32())]
+    return pa.Table.from_arrays(columns, names=names)
+
+
+def replace(rows: pa.Table, name: str, column: Column) -> pa.Table:
+    """With another column of that name, at the same place, or at the end."""
+    place = rows.schema.get_field_index(name)
+    if place < 0:
+        return rows.append_column(name, column)
+    return rows.set_column(place, name, column)
+
+
+def take(rows: Any, places: Numbers) -> Any:
+    """The rows of a table, or the values of a column, at these places."""
+    return rows.take(pa.array(places))
+
+
+def whole(column: Any) -> Any:
+    """A column as one array; dictionaries of several chunks become one."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    if not column.num_chunks:
+        return pa.array([], column.type)
+    return pa.concat_arrays(column.unify_dictionaries().chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """A key column as numbers: ``values[codes[i]]`` is the key of row i; -1 is a null key."""
+
+    codes: Numbers
+    values: list[bytes]
+
+
+def coded(column: Column) -> Coded:
+    """
+    Number the keys of a batch.
+
+    The values may name keys that no row has any more (a filter leaves the dictionary as it was).
+    """
+    array = whole(column)
+    if not isinstance(array, pa.DictionaryArray):
+        array = array.dictionary_encode()
+    indices: Any = array.indices
+    if indices.null_count:
+        indices = pc.fill_null(indices, -1)
+    return Coded(indices.to_numpy(zero_copy_only=False), array.dictionary.to_pylist())
+
+
+def plain_keys(column: Column) -> Column:
+    """The key column as binary, whatever its form."""
+    return column.cast(pa.binary()) if pa.types.is_dictionary(column.type) else column
+
+
+def concat(tables: Sequence[pa.Table]) -> pa.Table:
+    """One after another; all have the same columns."""
+    if len(tables) == 1:
+        return tables[0]
+    keyed = [t if t.schema.field(KEY).type == KEYS else replace(t, KEY, t[KEY].cast(KEYS)) for t in tables]
+    return pa.concat_tables(keyed).unify_dictionaries().combine_chunks()

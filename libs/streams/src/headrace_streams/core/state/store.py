@@ -1,0 +1,40 @@
+"""What a task remembers of one node: hot in memory, committed in a cold tier, told to a changelog."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+Changes = list[tuple[bytes, bytes | None]]
+"""Keys and what they hold now; None: nothing any more."""
+
+
+class Cold(Protocol):
+    """The committed state of one store. It holds exactly what the changelog says below the last commit."""
+
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """What each key holds, None where there is nothing."""
+
+    def scan(self, prefix: bytes = b"") -> Iterable[tuple[bytes, bytes]]:
+        """Keys and values with that prefix, in the order of their bytes."""
+
+
+class Store(Protocol):
+    """
+    State of one node of one task. What was not committed is in memory only.
+
+    After ``settle`` memory and the cold tier agree; after ``drop`` there is nothing in memory, and what is asked for
+    comes from the cold tier.
+    """
+
+    def open(self, cold: Cold) -> None:
+        """Begin, with what was committed."""
+
+    def changes(self) -> Changes:
+        """What differs from what was committed, each key once, in the order of their bytes."""
+
+    def settle(self) -> None:
+        """The changes have been committed, and the cold tier has them."""
+
+    def drop(self) -> None:
+        """The changes were aborted."""

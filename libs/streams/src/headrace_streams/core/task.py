@@ -1,0 +1,321 @@
+"""
+One task: a sub-topology over one partition. Records in; records for topics, and changes of state, out.
+
+A batch passes the operators depth first, without queues. An operator without state that raises is given halves of its
+batch until the rows that it cannot process stand alone; these go the way that ``on_error`` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from headrace_streams.core.errors import Origin, RowFailed
+from headrace_streams.core.operators import hop
+from headrace_streams.core.operators.base import Emitted, Operator
+from headrace_streams.core.operators.ends import Source
+from headrace_streams.core.outputs import Headers, Output, records
+from headrace_streams.core.rows import KEY, NO_TIME, ROW, TIME, WATERMARK, numbers, replace, user_columns
+from headrace_streams.core.state.store import Changes, Cold
+from headrace_streams.core.time import Watermarks
+
+T = TypeVar("T")
+
+FAIL: Final = "fail"
+SKIP: Final = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Where rows that leave a node by an edge go."""
+
+    node: int
+    edge: str
+    to: int
+    port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A node of a task's chain."""
+
+    id: int
+    label: str
+    """For messages: what it is, its name, and where the program says it."""
+    operator: Operator
+    on_error: str = FAIL
+    """``FAIL``, ``SKIP``, or the dead letter topic."""
+    store: str = ""
+    """The name of its store, if it has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """How records come into a task."""
+
+    sources: Mapping[str, int] = field(default_factory=dict)
+    """Topics and the nodes that decode their records."""
+    hops: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Repartition topics, the node that their rows enter by, and how many senders there are."""
+
+    def names(self) -> list[str]:
+        """What has a time of its own: topics, and the senders of each repartition topic."""
+        senders = [_sender(topic, n) for topic, (_, count) in self.hops.items() for n in range(count)]
+        return [*self.sources, *senders]
+
+
+def _sender(topic: str, number: int) -> str:
+    return f"{topic}/{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What is being fed: rows are traced back to it."""
+
+    topic: str
+    raw: pa.Table
+
+
+class Task:
+    """
+    Pure: no clock, no I/O. The caller feeds it, takes what it wrote, and tells it what became of a commit.
+
+    After an exception it must be rewound, or given up: part of a batch may have left.
+    """
+
+    def __init__(
+        self,
+        partition: int,
+        steps: Sequence[Step],
+        links: Iterable[Link],
+        inputs: Inputs,
+        written: list[Output],
+        app: str = "",
+    ) -> None:
+        """
+        Args:
+            steps: in topological order.
+            written: what its operators write to.
+        """
+        self.partition = partition
+        self._steps = list(steps)
+        self._by_id = {step.id: step for step in steps}
+        self._links: dict[tuple[int, str], list[Link]] = {}
+        for link in links:
+            self._links.setdefault((link.node, link.edge), []).append(link)
+        self._inputs = inputs
+        self._app = app
+        self._watermarks = Watermarks(inputs.names())
+        self._batch: _Batch | None = None
+        self._outputs = written
+        self.failed: dict[str, int] = {}
+        """Rows that nodes could not process and that were left out or sent away, by label."""
+
+    @property
+    def watermark(self) -> int:
+        """Event time of the task, ms."""
+        return self._watermarks.now
+
+    def open(self, cold: Callable[[str], Cold], watermarks: Mapping[str, int]) -> None:
+        """Begin with what was committed; ``cold`` gives the committed state of a store by its name."""
+        for step in self._steps:
+            if step.operator.store is not None:
+                step.operator.store.open(cold(step.store))
+        self._restart(watermarks)
+
+    def rewind(self, watermarks: Mapping[str, int]) -> None:
+        """The commit was aborted: state and time are as of the last one, and nothing that was written counts."""
+        for step in self._steps:
+            if step.operator.store is not None:
+                step.operator.store.drop()
+        self._restart(watermarks)
+
+    def _restart(self, watermarks: Mapping[str, int]) -> None:
+        self._outputs.clear()
+        self._watermarks.restore(watermarks)
+        for step in self._steps:
+            step.operator.begin(self._watermarks.now)
+
+    def feed(self, topic: str, raw: pa.Table) -> None:
+        """
+        Records of one of its topics, in the order of their offsets.
+
+        Args:
+            raw: columns ``key``, ``value``, ``timestamp_ms``, ``offset``; ``headers`` where dead letters keep them.
+
+        Raises:
+            RowFailed: a record cannot be processed, and ``on_error`` is "fail".
+            StateFailed: state cannot hold what it would become.
+        """
+        self._batch = _Batch(topic, raw)
+        if topic in self._inputs.sources:
+            self._feed_source(self._by_id[self._inputs.sources[topic]], topic, raw)
+        else:
+            self._feed_hop(topic, raw)
+        self._batch = None
+
+    def _feed_source(self, step: Step, topic: str, raw: pa.Table) -> None:
+        source = step.operator
+        assert isinstance(source, Source), step.label
+        for emitted in list(source.feed(raw, 0, self._failing(step))):
+            for rows in self._halved(step, emitted.rows, source.timed):
+                times = numbers(rows["_time"])
+                marked = replace(rows, WATERMARK, pa.array(self._watermarks.passed(topic, times), pa.int64()))
+                self._emit(step, Emitted(marked))
+        self._advance()
+
+    def _feed_hop(self, topic: str, raw: pa.Table) -> None:
+        node, senders = self._inputs.hops[topic]
+        step = self._by_id[node]
+        values: list[Any] = raw["value"].to_pylist()
+        for value in values:
+            flush = hop.decode(value)
+            assert flush.sender < senders, f"{topic} has a flush of task {flush.sender}, and there are {senders}"
+            sender = _sender(topic, flush.sender)
+            if flush.rows is not None:
+                found = self._watermarks.passed(sender, numbers(flush.rows[WATERMARK]))
+                marked = replace(flush.rows, WATERMARK, pa.array(found, pa.int64()))
+                none = pa.array(np.full(marked.num_rows, -1, np.int32))
+                self._emit(step, Emitted(marked.append_column(ROW, none)))
+            self._watermarks.reached(sender, flush.watermark)
+            self._advance()
+
+    def reach(self, topic: str, time: int) -> None:
+        """Event time of an input is ``time`` (ms) without a record that says so."""
+        self._watermarks.reached(topic, time)
+        self._advance()
+
+    def idle(self, topic: str) -> None:
+        """The topic's partition has stood at its end for long: it holds the others back no longer."""
+        self._watermarks.is_idle(topic)
+        self._advance()
+
+    def _advance(self) -> None:
+        if self._watermarks.now == NO_TIME:
+            return
+        for step in self._steps:
+            for emitted in list(step.operator.advance(self._watermarks.now)):
+                self._emit(step, emitted)
+
+    def _emit(self, step: Step, emitted: Emitted) -> None:
+        if not emitted.rows.num_rows:
+            return
+        for link in self._links.get((step.id, emitted.edge), ()):
+            self._push(self._by_id[link.to], emitted.rows, link.port)
+
+    def _push(self, step: Step, rows: pa.Table, port: int) -> None:
+        if step.operator.store is not None:
+            for emitted in list(step.operator.feed(rows, port, self._failing(step))):
+                self._emit(step, emitted)
+            return
+
+        def process(part: pa.Table) -> list[Emitted]:
+            return list(step.operator.feed(part, port, self._failing(step)))
+
+        for emissions in self._halved(step, rows, process):
+            for emitted in emissions:
+                self._emit(step, emitted)
+
+    def _halved(self, step: Step, rows: pa.Table, process: Callable[[pa.Table], T]) -> Iterable[T]:
+        """What ``process`` makes of the rows, without those that it cannot process."""
+        try:
+            made = process(rows)
+        except (RowFailed, NotImplementedError):
+            raise
+        except Exception as error:  # noqa: BLE001  # the user's function or expression
+            if rows.num_rows == 1:
+                self._fail(step, rows, error)
+                return
+            half = rows.num_rows // 2
+            yield from self._halved(step, rows.slice(0, half), process)
+            yield from self._halved(step, rows.slice(half), process)
+            return
+        yield made
+
+    def _failing(self, step: Step) -> Callable[[pa.Table, Exception], None]:
+        return lambda rows, error: self._fail(step, rows, error)
+
+    def _fail(self, step: Step, rows: pa.Table, error: Exception) -> None:
+        cause = f"{type(error).__name__}: {error}"[:500]
+        for place in numbers(rows[ROW]).tolist():
+            if step.on_error == FAIL:
+                raise RowFailed(step.label, self._origin(place), cause) from error
+            self.failed[step.label] = self.failed.get(step.label, 0) + 1
+            if step.on_error != SKIP:
+                self._bury(step, rows, place, error, cause)
+
+    def _origin(self, place: int) -> Origin | None:
+        batch = self._batch
+        if batch is None or place < 0:
+            return None
+        return Origin(batch.topic, self.partition, batch.raw["offset"][place].as_py())
+
+    def _bury(self, step: Step, rows: pa.Table, place: int, error: Exception, cause: str) -> None:
+        """Write the record as it came, or the row where there is no one record, to the dead letter topic."""
+        headers: list[tuple[str, bytes]] = [
+            ("headrace.error.node", step.label.encode()),
+            ("headrace.error.class", type(error).__name__.encode()),
+            ("headrace.error.message", str(error)[:1_000].encode()),
+            ("headrace.error.app", self._app.encode()),
+        ]
+        origin = self._origin(place)
+        if origin is None:
+            record = _as_record(rows)
+        else:
+            assert self._batch is not None
+            record = self._batch.raw.slice(place, 1).select(["key", "value", "timestamp_ms"])
+            headers += _headers_of(self._batch.raw, place)
+            at = {"topic": origin.topic, "partition": origin.partition, "offset": origin.offset}
+            headers += [(f"headrace.error.{name}", str(value).encode()) for name, value in at.items()]
+        self._outputs.append(Output(step.on_error, record, headers=tuple(headers)))
+
+    def flush(self) -> None:
+        """A commit begins: what is emitted once per commit leaves."""
+        for step in self._steps:
+            for emitted in list(step.operator.flush()):
+                self._emit(step, emitted)
+
+    def take(self) -> list[Output]:
+        """What was written since the last time."""
+        outputs = list(self._outputs)
+        self._outputs.clear()
+        return outputs
+
+    def changes(self) -> dict[str, Changes]:
+        """What differs from the last commit, by store; for the changelog."""
+        stores = ((step.store, step.operator.store) for step in self._steps)
+        found = {name: store.changes() for name, store in stores if store is not None}
+        return {name: changes for name, changes in found.items() if changes}
+
+    def contents(self, store: str) -> pa.Table | None:
+        """The rows of a store, as they are now."""
+        return next((step.operator.contents() for step in self._steps if step.store == store), None)
+
+    def watermarks(self) -> dict[str, int]:
+        """Event times, to be kept with the commit."""
+        return self._watermarks.state()
+
+    def settle(self) -> None:
+        """The commit stands, and the cold tier has its changes."""
+        for step in self._steps:
+            if step.operator.store is not None:
+                step.operator.store.settle()
+
+
+def _headers_of(raw: pa.Table, place: int) -> Headers:
+    if "headers" not in raw.column_names:
+        return ()
+    found: Any = raw["headers"][place].as_py()
+    pairs = ((h["key"], h["value"]) if isinstance(h, dict) else h for h in found or ())
+    return tuple((name, value or b"") for name, value in pairs)
+
+
+def _as_record(rows: pa.Table) -> pa.Table:
+    (row,) = rows.select(user_columns(rows.column_names)).to_pylist()
+    value = orjson.dumps(row, default=str)
+    return records(rows[KEY], pa.array([value], pa.binary()), rows[TIME])

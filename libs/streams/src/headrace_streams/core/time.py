@@ -1,0 +1,64 @@
+"""
+Event time of a task: the least of its inputs' greatest times.
+
+An input is a topic of a source, or one sender of a repartition topic. One that stands at its end for a while is idle,
+and does not hold the others back until it has rows again. What a task's watermark was is state: it never falls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from headrace_streams.core.rows import NO_TIME, Numbers
+
+
+class Watermarks:
+    """Pure; times are ms."""
+
+    def __init__(self, inputs: Iterable[str]) -> None:
+        self._greatest = dict.fromkeys(inputs, NO_TIME)
+        self._idle: set[str] = set()
+        self.now = NO_TIME
+        """The watermark of the task."""
+
+    def passed(self, source: str, times: Numbers) -> Numbers:
+        """Rows came by an input; what the watermark was after each, that row counted."""
+        self._idle.discard(source)
+        running = np.maximum(np.maximum.accumulate(times), self._greatest[source])
+        others = self._least_of(set(self._greatest) - {source})
+        found = np.maximum(running if others is None else np.minimum(running, others), self.now)
+        if len(found):
+            self._greatest[source] = int(running[-1])
+            self.now = int(found[-1])
+        return found
+
+    def reached(self, source: str, time: int) -> int:
+        """The input has come to ``time`` without a row of that time; the task's watermark now."""
+        self._greatest[source] = max(self._greatest[source], time)
+        return self._settle()
+
+    def is_idle(self, source: str) -> int:
+        """The input has stood at its end for long; the task's watermark now."""
+        self._idle.add(source)
+        return self._settle()
+
+    def _settle(self) -> int:
+        least = self._least_of(set(self._greatest))
+        if least is not None:
+            self.now = max(self.now, least)
+        return self.now
+
+    def _least_of(self, names: set[str]) -> int | None:
+        return min((self._greatest[name] for name in names - self._idle), default=None)
+
+    def state(self) -> dict[str, int]:
+        """What has to be remembered with a commit; the task's own under the empty name."""
+        return {**self._greatest, "": self.now}
+
+    def restore(self, state: Mapping[str, int]) -> None:
+        """As of a commit. Inputs that it does not know have seen nothing; which are idle shows again."""
+        self._greatest = {name: state.get(name, NO_TIME) for name in self._greatest}
+        self._idle = set()
+        self.now = state.get("", NO_TIME)

@@ -1,0 +1,132 @@
+"""The app: where a program begins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+import narwhals.stable.v2 as nw
+import pyarrow as pa
+
+from headrace_streams.core import expressions
+from headrace_streams.core.errors import NotAllowed
+from headrace_streams.core.formats import json, string
+from headrace_streams.core.formats.port import Decoded, Format
+from headrace_streams.core.operators.base import Operator
+from headrace_streams.core.operators.ends import Source
+from headrace_streams.core.rows import empty
+from headrace_streams.core.task import FAIL
+from headrace_streams.dsl.stream import Stream
+from headrace_streams.dsl.where import where
+from headrace_streams.plan.nodes import SOURCE, Input, Making, Plan, schema_text
+
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,120}")
+
+
+class App:
+    """
+    A program: its plan, and the name under which its copies share the work.
+
+    The name is the group's, and begins the names of its internal topics.
+    """
+
+    def __init__(self, name: str, *, on_error: str = FAIL) -> None:
+        """
+        Args:
+            on_error: what becomes of a record that cannot be processed: ``"fail"`` stops, ``"skip"`` leaves it out and
+                counts it, any other text is the dead letter topic that gets it as it came.
+        """
+        if not _NAME.fullmatch(name):
+            raise NotAllowed(f"an app cannot be called {name!r}: use 1 to 120 letters, digits, '.', '_' and '-'")
+        self.name = name
+        self.on_error = on_error
+        self.graph = Plan()
+        """What the program does."""
+
+    def stream(
+        self,
+        topics: str | Sequence[str],
+        *,
+        value: Format,
+        key: str | Format | None = None,
+        timestamp: nw.Expr | str | None = None,
+        on_error: str = "",
+    ) -> Stream:
+        """
+        The records of one or more topics.
+
+        Args:
+            value: the format, with its columns.
+            key: the name of a column for keys that are text, or a format whose columns are added.
+            timestamp: event time, as a time or in ms since 1970; the record's timestamp if not told.
+        """
+        at = where()
+        listed = (topics,) if isinstance(topics, str) else tuple(topics)
+        if not listed:
+            raise NotAllowed(f"stream ({at}) needs a topic")
+        if value.schema is None:
+            raise NotAllowed(f"stream ({at}): the format of the values has no schema; write json('name string, …')")
+        keys = _key_format(key)
+        expression = None if timestamp is None else expressions.expression_of(timestamp)
+        schema = _columns(value, keys, at)
+        if expression is not None:
+            _check_time(expression, schema, f"stream ({at})")
+
+        def make(making: Making) -> Operator:
+            return Source(value, keys, expression)
+
+        settings = {"topics": list(listed), "columns": schema_text(schema), "timestamp": str(expression)}
+        node = self.graph.add(
+            SOURCE, at, [], make, settings=settings, topics=listed, on_error=on_error, value=value, key=keys
+        )
+        keyed_by = (key,) if isinstance(key, str) else None
+        return Stream(self.graph, Input(node.id), schema, keyed_by, json)
+
+
+def _key_format(key: str | Format | None) -> Format | None:
+    return Named(string, key) if isinstance(key, str) else key
+
+
+class Named:
+    """A format of one column, under another name; satisfies ``Format``."""
+
+    def __init__(self, format_: Format, name: str) -> None:
+        assert format_.schema is not None
+        self._format = format_
+        self._was = format_.schema.names[0]
+        self._schema = pa.schema([format_.schema.field(0).with_name(name)])
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    def decode(self, values: pa.Array[Any]) -> Decoded:
+        decoded = self._format.decode(values)
+        return Decoded(decoded.table.rename_columns(self._schema.names), decoded.problems)
+
+    def encode(self, table: pa.Table) -> pa.Array[Any]:
+        return self._format.encode(table.rename_columns([self._was]))
+
+
+def _columns(value: Format, key: Format | None, at: str) -> pa.Schema:
+    assert value.schema is not None
+    more = [] if key is None or key.schema is None else list(key.schema)
+    for field in more:
+        if field.name in value.schema.names:
+            raise NotAllowed(
+                f"stream ({at}): key and value both have a column {field.name!r}; give the key another name"
+            )
+    return pa.schema([*value.schema, *more])
+
+
+def _check_time(expression: nw.Expr, schema: pa.Schema, what: str) -> None:
+    expressions.check(expression, f"{what}: timestamp")
+    try:
+        found = expressions.evaluated(empty(schema), expression)
+    except Exception as error:
+        raise NotAllowed(f"{what}: the timestamp cannot be computed: {error}") from error
+    if not (pa.types.is_timestamp(found.type) or pa.types.is_integer(found.type)):
+        raise NotAllowed(
+            f"{what}: the timestamp is {found.type}; it must be a time, or a whole number of ms since 1970"
+        )

@@ -1,0 +1,373 @@
+"""Streams and groups: what a program builds its plan with. Nothing runs here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import narwhals.stable.v2 as nw
+import pyarrow as pa
+
+from headrace_streams.core import expressions
+from headrace_streams.core.errors import NotAllowed
+from headrace_streams.core.formats.ddl import parse_schema
+from headrace_streams.core.formats.port import Format
+from headrace_streams.core.operators import columns
+from headrace_streams.core.operators.aggregate import Aggregate, Aggregated, Emit, Groups, WindowedAggregate
+from headrace_streams.core.operators.aggregates import function
+from headrace_streams.core.operators.base import LATE, OUT, Operator
+from headrace_streams.core.operators.ends import Sink
+from headrace_streams.core.operators.hop import HopOut
+from headrace_streams.core.operators.windows import Hopping
+from headrace_streams.core.rows import TIMESTAMP, empty, user_schema
+from headrace_streams.dsl.agg import Agg
+from headrace_streams.dsl.where import where
+from headrace_streams.plan.nodes import REPARTITION, SINK, Input, Making, Plan, schema_text
+
+Column = nw.Expr | str
+DROP: Final = "drop"
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Rows that pass: each method gives another stream, and leaves this one as it is."""
+
+    _plan: Plan
+    _input: Input
+    _schema: pa.Schema
+    _keyed_by: tuple[str, ...] | None
+    """The columns that the record's key is made of; None: it is no column."""
+    _json: Format
+    """The format in which ``to`` writes unless told otherwise."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns."""
+        return self._schema
+
+    def _next(
+        self,
+        kind: str,
+        make: Callable[[], Operator],
+        settings: Mapping[str, Any],
+        *,
+        keyed_by: tuple[str, ...] | None = None,
+        schema: pa.Schema | None = None,
+    ) -> Stream:
+        """One more operator of columns; what it makes of no rows tells its schema."""
+        at = where()
+        what = f"{kind} ({at})"
+        if schema is None:
+            schema = _schema_after(make(), self._schema, what)
+        for name in schema.names:
+            if name.startswith("_"):
+                raise NotAllowed(f"{what}: the name {name!r} is reserved; columns must not begin with an underscore")
+        node = self._plan.add(kind, at, [self._input], lambda making: make(), settings=settings)
+        return Stream(self._plan, Input(node.id), schema, keyed_by, self._json)
+
+    def _kept_key(self, changed: Sequence[str]) -> tuple[str, ...] | None:
+        return None if self._keyed_by is None or set(self._keyed_by) & set(changed) else self._keyed_by
+
+    def _expression(self, value: Column, what: str) -> nw.Expr:
+        expression = expressions.expression_of(value)
+        expressions.check(expression, f"{what} ({where()})")
+        return expression
+
+    def filter(self, *conditions: Column) -> Stream:
+        """The rows for which every condition is true; null counts as false."""
+        if not conditions:
+            raise NotAllowed(f"filter ({where()}) needs a condition")
+        found = [self._expression(condition, "filter") for condition in conditions]
+        one = found[0] if len(found) == 1 else nw.all_horizontal(*found, ignore_nulls=False)
+        return self._next("filter", partial(columns.Filter, one), {"condition": str(one)}, keyed_by=self._keyed_by)
+
+    def with_columns(self, **made: Column) -> Stream:
+        """More columns, or others in place of those of the same names."""
+        found = {name: self._expression(value, "with_columns") for name, value in made.items()}
+        settings = {name: str(value) for name, value in found.items()}
+        keyed_by = self._kept_key(list(made))
+        return self._next("with_columns", partial(columns.Compute, found), settings, keyed_by=keyed_by)
+
+    def select(self, *names: str, **made: Column) -> Stream:
+        """These columns only; ``made`` computes more."""
+        found = {name: self._expression(name, "select") for name in names}
+        found |= {name: self._expression(value, "select") for name, value in made.items()}
+        settings = {name: str(value) for name, value in found.items()}
+        keyed_by = self._kept_key(list(made))
+        return self._next("select", partial(columns.Select, found), settings, keyed_by=keyed_by)
+
+    def rename(self, **names: str) -> Stream:
+        """``rename(amount="total")``: the column ``amount`` is called ``total``."""
+        self._check_columns("rename", names)
+        keyed_by = self._keyed_by and tuple(names.get(name, name) for name in self._keyed_by)
+        return self._next("rename", partial(columns.Rename, names), dict(names), keyed_by=keyed_by)
+
+    def drop_nulls(self, *names: str) -> Stream:
+        """The rows that have a value in each of these columns; in every column if none is named."""
+        chosen = list(names) or self._schema.names
+        self._check_columns("drop_nulls", chosen)
+        make = partial(columns.DropNulls, chosen)
+        return self._next("drop_nulls", make, {"columns": chosen}, keyed_by=self._keyed_by)
+
+    def explode(self, name: str) -> Stream:
+        """One row for each element of a list; rows whose list is empty or null are left out."""
+        self._check_columns("explode", [name])
+        type_ = self._schema.field(name).type
+        if not (pa.types.is_list(type_) or pa.types.is_large_list(type_)):
+            raise NotAllowed(f"explode ({where()}): {name!r} is {type_}, and only a list can be exploded")
+        return self._next("explode", partial(columns.Explode, name), {"column": name}, keyed_by=self._kept_key([name]))
+
+    def map_batches(self, function: Callable[[pa.Table], pa.Table], *, schema: str | pa.Schema) -> Stream:
+        """
+        A function over Arrow tables of the user's columns.
+
+        A stream is cut into batches anywhere, so what it makes of a row must not depend on the rows beside it; it must
+        keep their number and order.
+        """
+        parsed = parse_schema(schema)
+        what = f"map_batches ({where()})"
+        name = getattr(function, "__qualname__", repr(function))
+        settings = {"function": name, "schema": schema_text(parsed)}
+        make = partial(columns.MapBatches, function, parsed, what)
+        return self._next("map_batches", make, settings, schema=parsed)
+
+    def key_by(self, *names: str) -> Stream:
+        """The key is made of these columns. Rows stay where they are until something needs them by key."""
+        self._check_columns("key_by", names)
+        if not names:
+            raise NotAllowed(f"key_by ({where()}) needs a column")
+        make = partial(columns.KeyBy, names)
+        return self._next("key_by", make, {"columns": list(names)}, schema=self._schema, keyed_by=None)
+
+    def repartition(self, partitions: int | None = None, *, name: str) -> Stream:
+        """
+        Move the rows to the tasks of their keys, through a topic of ``partitions`` partitions (as many as the input).
+        """
+        if partitions is not None and not 1 <= partitions <= 10_000:
+            raise NotAllowed(f"repartition ({where()}): {partitions} partitions are not possible; choose 1 to 10,000")
+        return self._moved(name, partitions, self._keyed_by)
+
+    def _moved(self, name: str, partitions: int | None, keyed_by: tuple[str, ...] | None) -> Stream:
+        at = where()
+        if not name:
+            raise NotAllowed(
+                f"the rows at {at} move to the tasks of their new keys through a topic, which needs a name: say name="
+            )
+
+        def make(making: Making) -> Operator:
+            return HopOut(making.topic(name), making.partitions, making.partition, making.write)
+
+        settings = {"columns": schema_text(self._schema)}
+        node = self._plan.add(REPARTITION, at, [self._input], make, name=name, settings=settings, partitions=partitions)
+        return Stream(self._plan, Input(node.id), self._schema, keyed_by, self._json)
+
+    def _dropping_null_keys(self) -> Stream:
+        make = columns.DropNullKeys
+        return self._next("drop_null_keys", make, {}, schema=self._schema, keyed_by=self._keyed_by)
+
+    def group_by(self, *names: str, name: str = "") -> Grouped:
+        """
+        Groups of rows with the same values in these columns; without any, with the same key.
+
+        Args:
+            name: of the repartition topic; needed unless the columns are the record's key already.
+        """
+        self._check_columns("group_by", names)
+        return Grouped(self, tuple(names), name)
+
+    def split(self, **branches: Column) -> dict[str, Stream]:
+        """``split(big=col("n") > 9, rest=lit(True))``: each row goes to the first branch whose condition is true."""
+        found = {name: self._expression(condition, "split") for name, condition in branches.items()}
+        if not found:
+            raise NotAllowed(f"split ({where()}) needs branches: name=condition")
+        settings = {name: str(value) for name, value in found.items()}
+        node = self._plan.add("split", where(), [self._input], lambda making: columns.Split(found), settings=settings)
+        return {
+            name: Stream(self._plan, Input(node.id, name), self._schema, self._keyed_by, self._json) for name in found
+        }
+
+    def merge(self, *others: Stream) -> Stream:
+        """The rows of all of them, in the order in which they come; all have the same columns."""
+        at = where()
+        for other in others:
+            if other._plan is not self._plan:
+                raise NotAllowed(f"merge ({at}): the streams belong to different apps")
+            if other._schema != self._schema:
+                raise NotAllowed(
+                    f"merge ({at}): the columns differ: {schema_text(self._schema)} and {schema_text(other._schema)}; "
+                    "select() the same ones on both sides"
+                )
+        inputs = [self._input, *(other._input for other in others)]
+        node = self._plan.add("merge", at, inputs, lambda making: columns.Merge())
+        same = all(other._keyed_by == self._keyed_by for other in others)
+        return Stream(self._plan, Input(node.id), self._schema, self._keyed_by if same else None, self._json)
+
+    def to(self, topic: str, value: Format | None = None) -> None:
+        """
+        Write the rows to a topic; the record's key is the stream's, its timestamp the event time.
+
+        Args:
+            value: the format; JSON with all columns if not told.
+        """
+        at = where()
+        format_ = value or self._json
+        settings = {"topic": topic, "columns": schema_text(self._schema)}
+        _check_encodable(format_, self._schema, f"to {topic!r} ({at})")
+
+        def make(making: Making) -> Operator:
+            return Sink(topic, format_, making.write)
+
+        self._plan.add(SINK, at, [self._input], make, settings=settings, topics=(topic,), value=format_)
+
+    def _check_columns(self, kind: str, names: Sequence[str] | Mapping[str, Any]) -> None:
+        for name in names:
+            if name not in self._schema.names:
+                have = ", ".join(self._schema.names)
+                raise NotAllowed(f"{kind} ({where()}): there is no column {name!r}; there are {have}")
+
+
+def _schema_after(operator: Operator, schema: pa.Schema, what: str) -> pa.Schema:
+    try:
+        (emitted,) = operator.feed(empty(schema), 0, _never)
+    except Exception as error:
+        listed = ", ".join(f"{name} {type_}" for name, type_ in schema_text(schema).items())
+        raise NotAllowed(f"{what}: {error}; the columns are: {listed}") from error
+    return user_schema(emitted.rows.schema)
+
+
+def _check_encodable(format_: Format, schema: pa.Schema, what: str) -> None:
+    try:
+        format_.encode(schema.empty_table())
+    except Exception as error:
+        raise NotAllowed(f"{what}: {error}") from error
+
+
+def _never(rows: pa.Table, error: Exception) -> None:
+    raise error
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """Rows by key, before they are aggregated."""
+
+    _stream: Stream
+    _columns: tuple[str, ...]
+    _name: str
+    _window: Hopping | None = None
+    _late: str = ""
+
+    def window(self, window: Hopping, *, late: str = "") -> Grouped:
+        """
+        Aggregates by key and window.
+
+        Args:
+            late: the topic that gets rows which come after their window closed, or ``"drop"``.
+        """
+        if self._window is not None:
+            raise NotAllowed(f"window ({where()}): these groups have a window already")
+        if not late:
+            raise NotAllowed(
+                f"window ({where()}): say what becomes of rows that come after their window closed: late=TOPIC keeps "
+                "them, late='drop' drops and counts them"
+            )
+        return Grouped(self._stream, self._columns, self._name, window, late)
+
+    def agg(self, *, name: str = "", emit: str = "changes", **aggregates: Agg) -> Stream:
+        """
+        One row for each group, or for each group and window.
+
+        Args:
+            name: of the state; needed.
+            emit: ``"changes"``: what a commit changed, one row for each key; ``"every"``: one for each row that comes;
+                ``"final"``: one when the window has closed.
+        """
+        at = where()
+        what = f"agg {name!r} ({at})" if name else f"agg ({at})"
+        mode = self._check(name, emit, aggregates, what)
+        prepared, inputs = self._prepared(aggregates, what)
+        keyed = self._keyed(prepared)
+        keys = [prepared.schema.field(column) for column in self._columns]
+        listed = [
+            Aggregated(out, function(one.kind, _type_of(prepared, inputs[out]), what, one.limit), inputs[out])
+            for out, one in aggregates.items()
+        ]
+        window = self._window
+
+        def make(making: Making) -> Operator:
+            groups = Groups(keys, listed)
+            return Aggregate(groups, mode) if window is None else WindowedAggregate(groups, window, mode)
+
+        settings: dict[str, Any] = {out: str(one) for out, one in aggregates.items()}
+        settings |= {"keys": list(self._columns), "emit": mode.value, "fields": _fields_text(listed)}
+        if window is not None:
+            settings |= {"window": str(window), "late": self._late}
+        plan = keyed._plan
+        node = plan.add("agg", at, [keyed._input], make, name=name, settings=settings)
+        schema = Groups(keys, listed).schema(windowed=window is not None)
+        result = Stream(plan, Input(node.id, OUT), schema, self._columns or None, keyed._json)
+        if window is not None and self._late != DROP:
+            span = [pa.field("window_start", TIMESTAMP), pa.field("window_end", TIMESTAMP)]
+            late = Stream(plan, Input(node.id, LATE), pa.schema([*span, *prepared.schema]), None, keyed._json)
+            late.to(self._late)
+        return result
+
+    def count(self, *, name: str = "", emit: str = "changes") -> Stream:
+        """The number of rows, as the column ``count``."""
+        return self.agg(name=name, emit=emit, count=Agg("count"))
+
+    def _check(self, name: str, emit: str, aggregates: Mapping[str, Agg], what: str) -> Emit:
+        if not name:
+            raise NotAllowed(f"{what} keeps state, which needs a name: say name=")
+        if not aggregates:
+            raise NotAllowed(f"{what}: say what to compute, for example n=agg.count()")
+        for out, one in aggregates.items():
+            if not isinstance(one, Agg):
+                raise NotAllowed(f"{what}: {out} is {one!r}; write for example {out}=agg.sum('amount')")
+            if out.startswith("_") or out in self._columns or out in ("window_start", "window_end"):
+                raise NotAllowed(f"{what}: a result cannot be called {out!r}")
+        if emit not in set(Emit):
+            raise NotAllowed(f"{what}: emit is {emit!r}; choose 'changes', 'every' or 'final'")
+        if emit == Emit.FINAL and self._window is None:
+            raise NotAllowed(f"{what}: emit='final' needs a window: groups without one are never done")
+        return Emit(emit)
+
+    def _prepared(self, aggregates: Mapping[str, Agg], what: str) -> tuple[Stream, dict[str, str | None]]:
+        """The stream with each aggregate's input as a column, and which column that is."""
+        stream = self._stream
+        inputs: dict[str, str | None] = {}
+        made: dict[str, nw.Expr] = {}
+        for out, one in aggregates.items():
+            if one.column is None or isinstance(one.column, str):
+                if isinstance(one.column, str):
+                    stream._check_columns(f"agg {one.kind}", [one.column])
+                inputs[out] = one.column
+                continue
+            expressions.check(one.column, what)
+            inputs[out] = f"{out}__in"
+            made[f"{out}__in"] = one.column
+        if self._late not in ("", DROP):
+            return (stream.with_columns(**made) if made else stream), inputs
+        needed = dict.fromkeys([*self._columns, *(c for c in inputs.values() if c is not None and c not in made)])
+        return stream.select(*needed, **made), inputs
+
+    def _keyed(self, stream: Stream) -> Stream:
+        if not self._columns or stream._keyed_by == self._columns:
+            moved = stream
+        else:
+            keyed = stream.key_by(*self._columns)
+            moved = keyed._dropping_null_keys()._moved(self._name, None, self._columns)
+        return moved._dropping_null_keys()
+
+    def __repr__(self) -> str:
+        return f"Grouped by {', '.join(self._columns) or 'key'}"
+
+
+def _type_of(stream: Stream, column: str | None) -> pa.DataType | None:
+    return None if column is None else stream.schema.field(column).type
+
+
+def _fields_text(listed: Sequence[Aggregated]) -> list[str]:
+    """The form of the state: programs whose text here differs cannot share it."""
+    return [f"{one.name}:{field.dtype}" for one in listed for field in one.function.fields]

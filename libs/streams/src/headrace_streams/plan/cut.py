@@ -1,0 +1,141 @@
+"""
+A plan as sub-topologies: it is cut where rows change their task, at the repartition topics.
+
+A sub-topology over one partition is a task. All topics that a sub-topology reads have equally many partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from headrace_streams.core.errors import NotAllowed
+from headrace_streams.core.operators.columns import Merge
+from headrace_streams.core.outputs import Output
+from headrace_streams.core.task import FAIL, Inputs, Link, Step, Task
+from headrace_streams.plan.nodes import REPARTITION, SOURCE, Making, Node, Plan, repartition_topic
+
+_ENTRY: Final = 1_000_000
+"""Added to the number of a repartition node: where its rows enter the next sub-topology."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubTopology:
+    """A part of a plan that one task runs."""
+
+    name: str
+    """Of the topics and repartitions that it reads: it stays the same when steps between are added or removed."""
+    nodes: tuple[Node, ...]
+    topics: tuple[str, ...]
+    """That it reads, repartition topics not counted."""
+    hops: tuple[Node, ...]
+    """The repartitions that it reads."""
+
+
+def sub_topologies(plan: Plan) -> list[SubTopology]:
+    """The parts of a plan, each after those whose rows it reads."""
+    root = list(range(len(plan.nodes)))
+
+    def find(node: int) -> int:
+        while root[node] != node:
+            node = root[node]
+        return node
+
+    for node in plan.nodes:
+        joined = [i.node for i in node.inputs if plan.nodes[i.node].kind != REPARTITION]
+        # Nodes that read the same repartition topic are one part too.
+        joined += [first for i in node.inputs if (first := _first_reader(plan, i.node)) is not None]
+        for other in joined:
+            root[find(other)] = find(node.id)
+    parts: dict[int, list[Node]] = {}
+    for node in plan.nodes:
+        parts.setdefault(find(node.id), []).append(node)
+    return _in_order([_part(plan, nodes) for nodes in parts.values()])
+
+
+def _in_order(parts: list[SubTopology]) -> list[SubTopology]:
+    """Senders before receivers. There are no circles: a node has only earlier ones as inputs."""
+    ordered: list[SubTopology] = []
+    written: set[int] = set()
+    while len(ordered) < len(parts):
+        for part in parts:
+            if part not in ordered and all(hop.id in written for hop in part.hops):
+                ordered.append(part)
+                written |= {node.id for node in part.nodes}
+    return ordered
+
+
+def _first_reader(plan: Plan, node: int) -> int | None:
+    """The first node that reads a repartition."""
+    if plan.nodes[node].kind != REPARTITION:
+        return None
+    return next(other.id for other in plan.nodes if any(i.node == node for i in other.inputs))
+
+
+def _part(plan: Plan, nodes: list[Node]) -> SubTopology:
+    topics = tuple(topic for node in nodes if node.kind == SOURCE for topic in node.topics)
+    read = {i.node for node in nodes for i in node.inputs if plan.nodes[i.node].kind == REPARTITION}
+    hops = tuple(plan.nodes[node] for node in sorted(read))
+    return SubTopology("+".join(sorted([*topics, *(hop.name for hop in hops)])), tuple(nodes), topics, hops)
+
+
+class Assembly:
+    """A plan for topics that exist: how many tasks it has, and the tasks themselves."""
+
+    def __init__(self, app: str, plan: Plan, partitions: Mapping[str, int], on_error: str = FAIL) -> None:
+        """
+        Args:
+            partitions: of each topic that the plan reads.
+
+        Raises:
+            NotAllowed: topics that one task reads differ in their number of partitions.
+        """
+        self.app = app
+        self.parts = sub_topologies(plan)
+        self._on_error = on_error
+        self._tasks: dict[str, int] = {}
+        self.repartitions: dict[str, int] = {}
+        """The number of partitions of each repartition topic, by the name of the repartition."""
+        self._senders: dict[str, int] = {}
+        for part in self.parts:
+            self._count(part, partitions)
+
+    def _count(self, part: SubTopology, partitions: Mapping[str, int]) -> None:
+        counts = {topic: partitions[topic] for topic in part.topics}
+        counts |= {repartition_topic(self.app, hop.name): self.repartitions[hop.name] for hop in part.hops}
+        if len(set(counts.values())) > 1:
+            listed = ", ".join(f"{topic} has {count}" for topic, count in counts.items())
+            raise NotAllowed(
+                f"one task reads topics of different numbers of partitions: {listed}; "
+                f"put repartition(n, name=…) behind one of them"
+            )
+        count = self._tasks[part.name] = next(iter(counts.values()))
+        for node in part.nodes:
+            if node.kind == REPARTITION:
+                self.repartitions[node.name] = node.partitions or count
+                self._senders[node.name] = count
+
+    def tasks_of(self, part: SubTopology) -> int:
+        """How many tasks it has: its number of partitions."""
+        return self._tasks[part.name]
+
+    def make(self, part: SubTopology, partition: int) -> Task:
+        """A task without state: ``open`` it."""
+        inside = {node.id for node in part.nodes}
+        written: list[Output] = []  # by the operators; the task takes it from here
+        steps = [Step(_ENTRY + hop.id, hop.label, Merge()) for hop in part.hops]
+        links = []
+        for node in part.nodes:
+            making = Making(partition, written.append, self.app, self.repartitions.get(node.name, 0))
+            operator = node.make(making)
+            store = node.name if operator.store is not None else ""
+            steps.append(Step(node.id, node.label, operator, node.on_error or self._on_error, store))
+            links += [
+                Link(i.node if i.node in inside else _ENTRY + i.node, i.edge, node.id, i.port) for i in node.inputs
+            ]
+        inputs = Inputs(
+            {topic: node.id for node in part.nodes if node.kind == SOURCE for topic in node.topics},
+            {repartition_topic(self.app, hop.name): (_ENTRY + hop.id, self._senders[hop.name]) for hop in part.hops},
+        )
+        return Task(partition, steps, links, inputs, written, self.app)

@@ -1,0 +1,138 @@
+"""The graph that a program describes. What it does is in the operators that its nodes make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypedDict, Unpack
+
+import pyarrow as pa
+
+from headrace_streams.core.errors import NotAllowed
+from headrace_streams.core.formats.port import Format
+from headrace_streams.core.operators.base import OUT, Operator
+from headrace_streams.core.outputs import Output
+
+
+def repartition_topic(app: str, name: str) -> str:
+    """The topic of a repartition."""
+    return f"{app}.{name}.repartition"
+
+
+def changelog_topic(app: str, sub_topology: str) -> str:
+    """The topic that holds the state of a sub-topology."""
+    return f"{app}.{sub_topology}.changelog"
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """For which task an operator is made."""
+
+    partition: int
+    write: Callable[[Output], None]
+    """Where its records go."""
+    app: str = ""
+    partitions: int = 0
+    """Of the repartition topic that the node writes."""
+
+    def topic(self, name: str) -> str:
+        """The repartition topic of that name."""
+        return repartition_topic(self.app, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """Rows that leave another node by an edge."""
+
+    node: int
+    edge: str = OUT
+    port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One step of a program."""
+
+    id: int
+    kind: str
+    where: str
+    """The file and line of the program that asked for it."""
+    inputs: tuple[Input, ...]
+    make: Callable[[Making], Operator]
+    name: str = ""
+    """Given by the program where something durable hangs on it."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What it does, as JSON can say it: two programs whose nodes say the same do the same."""
+    topics: tuple[str, ...] = ()
+    """That it reads (a source) or writes (a sink)."""
+    partitions: int | None = None
+    """Of a repartition topic, if the program says so."""
+    on_error: str = ""
+    """Empty: as the app."""
+    value: Format | None = None
+    """Of the records of its topics."""
+    key: Format | None = None
+    """Of their keys, where the program reads them."""
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        name = f" {self.name!r}" if self.name else ""
+        return f"{self.kind}{name} ({self.where})"
+
+
+class More(TypedDict, total=False):
+    """The fields of a node that not each has."""
+
+    name: str
+    settings: Mapping[str, Any]
+    topics: tuple[str, ...]
+    partitions: int | None
+    on_error: str
+    value: Format | None
+    key: Format | None
+
+
+SOURCE = "stream"
+SINK = "to"
+REPARTITION = "repartition"
+
+
+class Plan:
+    """The nodes of a program, in the order in which it asked for them: inputs come before what uses them."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+
+    def add(
+        self,
+        kind: str,
+        where: str,
+        inputs: Sequence[Input],
+        make: Callable[[Making], Operator],
+        **more: Unpack[More],
+    ) -> Node:
+        """
+        One more node.
+
+        Raises:
+            NotAllowed: another has its name, or reads its topic.
+        """
+        node = Node(len(self.nodes), kind, where, tuple(inputs), make, **more)
+        for other in self.nodes:
+            if node.name and other.name == node.name:
+                raise NotAllowed(
+                    f"{node.label}: the name {node.name!r} is taken by {other.label}; "
+                    "what is durable needs a name of its own"
+                )
+            for topic in set(node.topics) & set(other.topics) if kind == other.kind == SOURCE else ():
+                raise NotAllowed(
+                    f"{node.label}: {other.label} reads the topic {topic!r} already; use that stream twice instead"
+                )
+        self.nodes.append(node)
+        return node
+
+
+def schema_text(schema: pa.Schema) -> dict[str, str]:
+    """Columns and types, as they are told to people and compared."""
+    return {field.name: str(field.type) for field in schema}

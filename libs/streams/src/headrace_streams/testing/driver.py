@@ -1,0 +1,324 @@
+"""
+Runs a program in one process and without a server: the same tasks as a worker, over topics in memory.
+
+A seed decides how input is cut into batches, which task is next, and when a commit is made. None of that may be seen in
+what the program writes, so a test may run with many seeds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+import orjson
+import pyarrow as pa
+
+from headrace_common.core.murmur2 import partitions_for
+from headrace_streams.core.errors import NotAllowed
+from headrace_streams.core.formats.port import Format
+from headrace_streams.core.outputs import Output
+from headrace_streams.core.rows import user_columns, whole
+from headrace_streams.core.state.memory import MemoryCold
+from headrace_streams.core.task import Task
+from headrace_streams.dsl.app import App
+from headrace_streams.dsl.durations import Duration, to_ms
+from headrace_streams.plan.cut import Assembly, SubTopology
+from headrace_streams.plan.nodes import SINK, SOURCE, Node, repartition_topic
+
+_HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_COLUMNS: Final[dict[str, pa.DataType]] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "timestamp_ms": pa.int64(),
+    "headers": _HEADERS,
+}
+_RECORD: Final = pa.schema(_COLUMNS)
+Rows = Sequence[Mapping[str, Any]]
+
+
+@dataclass(slots=True)
+class _Log:
+    """One partition of a topic."""
+
+    records: pa.Table = field(default_factory=_RECORD.empty_table)
+
+    @property
+    def end(self) -> int:
+        return int(self.records.num_rows)
+
+    def append(self, records: pa.Table) -> None:
+        self.records = pa.concat_tables([self.records, records.cast(_RECORD)])
+
+    def read(self, offset: int, count: int) -> pa.Table:
+        found = self.records.slice(offset, count)
+        return found.append_column("offset", pa.array(range(offset, offset + found.num_rows), pa.int64()))
+
+
+@dataclass(slots=True)
+class _Committed:
+    """What a task that begins anew finds."""
+
+    stores: dict[str, MemoryCold] = field(default_factory=dict)
+    positions: dict[str, int] = field(default_factory=dict)
+    watermarks: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Running:
+    part: SubTopology
+    partition: int
+    task: Task
+    positions: dict[str, int]
+
+
+class Driver:
+    """
+    ::
+
+        with Driver(app, partitions=3, seed=7) as driver:
+            driver.pipe("orders", [{"user": "ann", "amount": 20.0, "at": 1_000}])
+            driver.advance_to(16_000)
+            assert driver.read("totals") == [...]
+    """
+
+    def __init__(self, app: App, *, partitions: int | Mapping[str, int] = 1, seed: int = 0) -> None:
+        """
+        Args:
+            partitions: of the topics that the program reads, of all or of each.
+        """
+        topics = {topic for node in app.graph.nodes if node.kind == SOURCE for topic in node.topics}
+        counts = {topic: partitions if isinstance(partitions, int) else partitions[topic] for topic in topics}
+        self._app = app
+        self._nodes = app.graph.nodes
+        self._chance = random.Random(seed)
+        self._assembly = Assembly(app.name, app.graph, counts, app.on_error)
+        self._counts = {
+            **counts,
+            **{repartition_topic(app.name, name): count for name, count in self._assembly.repartitions.items()},
+        }
+        self._logs: dict[tuple[str, int], _Log] = {}
+        self._committed: dict[tuple[str, int], _Committed] = {}
+        self._read: dict[tuple[str, int], int] = {}
+        self._running: list[_Running] = []
+        self.restart()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._running = []
+
+    # --- topics ---------------------------------------------------------------------------------------------------
+
+    def pipe(self, topic: str, rows: Rows, *, partition: int | None = None, time: int | None = None) -> None:
+        """
+        Write rows to a topic that the program reads, and let it work.
+
+        Args:
+            rows: the columns of the topic's format; ``_key`` (bytes or text) is the record's key.
+            partition: by key if not told, or any where there is none.
+            time: the records' timestamp, ms.
+        """
+        node = self._source(topic)
+        assert node.value is not None
+        schema = node.value.schema
+        assert schema is not None
+        keys = pa.array([self._key_of(node, row) for row in rows], pa.binary())
+        columns = {name: pa.array([row.get(name) for row in rows], schema.field(name).type) for name in schema.names}
+        values = node.value.encode(pa.table(columns, schema=schema))
+        self.pipe_raw(topic, keys.to_pylist(), values.to_pylist(), partition=partition, time=time)
+
+    def pipe_raw(
+        self,
+        topic: str,
+        keys: Sequence[bytes | None],
+        values: Sequence[bytes | None],
+        *,
+        partition: int | None = None,
+        time: int | None = None,
+    ) -> None:
+        """Write records to a topic that the program reads as bytes, and let it work."""
+        self._source(topic)
+        stamps = [time or 0] * len(keys)
+        records = {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())}
+        table = pa.table({**records, "timestamp_ms": pa.array(stamps, pa.int64())})
+        self._append(Output(topic, table, partition))
+        self._work()
+
+    def _source(self, topic: str) -> Node:
+        for node in self._nodes:
+            if node.kind == SOURCE and topic in node.topics:
+                return node
+        raise NotAllowed(f"the program does not read the topic {topic!r}")
+
+    def _key_of(self, node: Node, row: Mapping[str, Any]) -> bytes | None:
+        key = row.get("_key")
+        if key is None and node.key is not None:
+            schema = node.key.schema
+            assert schema is not None
+            if all(row.get(name) is None for name in schema.names):
+                return None
+            return bytes(node.key.encode(pa.Table.from_pylist([dict(row)], schema=schema))[0].as_py())
+        return key.encode() if isinstance(key, str) else key
+
+    def _append(self, output: Output) -> None:
+        count = self._counts.get(output.topic, 1)
+        records = output.records
+        headers = [[{"key": name, "value": value} for name, value in output.headers]] * records.num_rows
+        records = (
+            records.append_column("headers", pa.array(headers, _HEADERS))
+            if "headers" not in records.column_names
+            else records
+        )
+        if output.partition is not None:
+            self._log(output.topic, output.partition).append(records)
+            return
+        targets = [
+            self._chance.randrange(count) if t < 0 else t for t in partitions_for(whole(records["key"]), count).tolist()
+        ]
+        for partition in sorted(set(targets)):
+            mask = pa.array([target == partition for target in targets])
+            self._log(output.topic, partition).append(records.filter(mask))
+
+    def _log(self, topic: str, partition: int) -> _Log:
+        return self._logs.setdefault((topic, partition), _Log())
+
+    def read(self, topic: str) -> list[dict[str, Any]]:
+        """
+        What the program wrote to a topic since the last ``read`` of it, committed, by partition and offset.
+
+        Values of JSON are read as JSON, those of other formats by their format.
+        """
+        self.commit()
+        format_ = next((n.value for n in self._nodes if n.kind == SINK and topic in n.topics), None)
+        found: list[dict[str, Any]] = []
+        for records in self._news(topic):
+            found += _decoded(format_, records)
+        return found
+
+    def read_raw(self, topic: str) -> list[dict[str, Any]]:
+        """The same as records: ``key``, ``value``, ``timestamp_ms``, ``headers``, ``offset``."""
+        self.commit()
+        return [record for records in self._news(topic) for record in records.to_pylist()]
+
+    def _news(self, topic: str) -> list[pa.Table]:
+        found = []
+        for (name, partition), log in sorted(self._logs.items()):
+            if name == topic:
+                begin = self._read.get((name, partition), 0)
+                found.append(log.read(begin, log.end - begin))
+                self._read[name, partition] = log.end
+        return found
+
+    # --- work -----------------------------------------------------------------------------------------------------
+
+    def _work(self, *, commits: bool = True) -> None:
+        """Feed what is there in batches of any size, with commits now and then."""
+        while True:
+            ready = [
+                (running, topic)
+                for running in self._running
+                for topic in running.positions
+                if running.positions[topic] < self._log(topic, running.partition).end
+            ]
+            if not ready:
+                return
+            running, topic = self._chance.choice(ready)
+            position = running.positions[topic]
+            left = self._log(topic, running.partition).end - position
+            count = self._chance.choice([1, left, self._chance.randint(1, left)])
+            running.task.feed(topic, self._log(topic, running.partition).read(position, count))
+            running.positions[topic] += count
+            if commits and self._chance.random() < 0.2:
+                self._commit()
+
+    def commit(self) -> None:
+        """Commit until nothing is left to do."""
+        self._work()
+        while self._commit():
+            self._work()
+
+    def _commit(self) -> bool:
+        """One commit of all tasks; whether records came of it that some task reads."""
+        news = False
+        for running in self._running:
+            running.task.flush()
+            for output in running.task.take():
+                self._append(output)
+                news |= any(output.topic in other.positions for other in self._running)
+        for running in self._running:
+            self._keep(running)
+        return news
+
+    def _keep(self, running: _Running) -> None:
+        committed = self._committed[running.part.name, running.partition]
+        for store, changes in running.task.changes().items():
+            committed.stores.setdefault(store, MemoryCold()).write(changes)
+        committed.positions = dict(running.positions)
+        committed.watermarks = running.task.watermarks()
+        running.task.settle()
+
+    def advance_to(self, time: int) -> None:
+        """Event time of every topic that the program reads is at least ``time`` (ms), in all partitions."""
+        self._work()
+        self._each_source(lambda task, topic: task.reach(topic, time))
+        self.commit()
+
+    def advance(self, duration: Duration) -> None:
+        """
+        Let time by the clock pass: after 5 s, topics at their end hold event time back no longer.
+        """
+        self._work()
+        if to_ms(duration, "the duration") >= IDLE_AFTER_MS:
+            self._each_source(lambda task, topic: task.idle(topic))
+        self.commit()
+
+    def _each_source(self, do: Callable[[Task, str], None]) -> None:
+        for running in self._running:
+            for topic in running.part.topics:
+                do(running.task, topic)
+
+    # --- state ----------------------------------------------------------------------------------------------------
+
+    def store(self, name: str) -> list[dict[str, Any]]:
+        """The rows of a store, committed, of all tasks."""
+        self.commit()
+        found: list[dict[str, Any]] = []
+        for running in self._running:
+            rows = running.task.contents(name)
+            if rows is not None:
+                found += rows.select(user_columns(rows.column_names)).to_pylist()
+        return found
+
+    def crash(self) -> None:
+        """What was not committed is gone. Nothing is worked on until ``restart``."""
+        self._running = []
+
+    def restart(self) -> None:
+        """Begin with what was committed; what had been done since is done again."""
+        self._running = []
+        for part in self._assembly.parts:
+            for partition in range(self._assembly.tasks_of(part)):
+                self._running.append(self._begin(part, partition))
+        self._work()
+
+    def _begin(self, part: SubTopology, partition: int) -> _Running:
+        committed = self._committed.setdefault((part.name, partition), _Committed())
+        task = self._assembly.make(part, partition)
+        task.open(lambda store: committed.stores.setdefault(store, MemoryCold()), committed.watermarks)
+        topics = [*part.topics, *(repartition_topic(self._app.name, hop.name) for hop in part.hops)]
+        return _Running(part, partition, task, {topic: committed.positions.get(topic, 0) for topic in topics})
+
+
+IDLE_AFTER_MS: Final = 5_000
+
+
+def _decoded(format_: Format | None, records: pa.Table) -> list[dict[str, Any]]:
+    if not records.num_rows:
+        return []
+    if format_ is None or format_.schema is None:
+        values: list[Any] = records["value"].to_pylist()
+        return [orjson.loads(value or b"null") for value in values]
+    return list(format_.decode(whole(records["value"])).table.to_pylist())
