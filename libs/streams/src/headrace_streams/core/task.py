@@ -184,6 +184,8 @@ class Task:
                 self._emit(step, Emitted(marked.append_column(ROW, none)))
             self._watermarks.reached(sender, flush.watermark)
             self._advance()
+            if flush.idle:
+                self.idle(sender)
 
     def reach(self, topic: str, time: int) -> None:
         """Event time of an input is ``time`` (ms) without a record that says so."""
@@ -194,6 +196,9 @@ class Task:
         """The topic's partition has stood at its end for long: it holds the others back no longer."""
         self._watermarks.is_idle(topic)
         self._advance()
+        if self._watermarks.rests:
+            for step in self._steps:
+                step.operator.rest()
 
     def _advance(self) -> None:
         if self._watermarks.now == NO_TIME:

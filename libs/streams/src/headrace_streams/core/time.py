@@ -36,6 +36,7 @@ class Watermarks:
 
     def reached(self, source: str, time: int) -> int:
         """The input has come to ``time`` without a row of that time; the task's watermark now."""
+        self._idle.discard(source)
         self._greatest[source] = max(self._greatest[source], time)
         return self._settle()
 
@@ -43,6 +44,11 @@ class Watermarks:
         """The input has stood at its end for long; the task's watermark now."""
         self._idle.add(source)
         return self._settle()
+
+    @property
+    def rests(self) -> bool:
+        """Whether all inputs are idle."""
+        return len(self._idle) == len(self._greatest)
 
     def _settle(self) -> int:
         least = self._least_of(set(self._greatest))

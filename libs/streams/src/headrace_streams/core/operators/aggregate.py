@@ -7,7 +7,7 @@ so the cutting of batches is not seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -99,8 +99,8 @@ class Groups:
             for turn in range(depth):  # the rows of one turn have different slots
                 of = np.flatnonzero(rank == turn)
                 self.add(slots, places[of], [_chosen(v, of) for v in inputs], times[of])
-                for target, state in zip(kept, slots.columns, strict=True):
-                    target[of] = state[places[of]]
+                for target, state, field in zip(kept, slots.columns, self.layout.fields, strict=True):
+                    target[of] = state[places[of]] if field.copy is None else copies(state[places[of]], field.copy)
             return kept
         for slot in np.unique(places).tolist():
             of = np.flatnonzero(places == slot)
@@ -160,6 +160,14 @@ def _ranks(places: Numbers) -> tuple[Numbers, int]:
     rank = np.empty(len(places), np.int64)
     rank[order] = np.arange(len(places)) - np.repeat(begins, lengths)
     return rank, int(lengths.max())
+
+
+def copies(objects: Numbers, copy: Callable[[Any], Any]) -> Numbers:
+    """Copies of objects that will be changed."""
+    made = np.empty(len(objects), object)
+    for place, one in enumerate(objects):
+        made[place] = copy(one)
+    return made
 
 
 def _chosen(values: Values, of: Numbers) -> Values:

@@ -245,19 +245,19 @@ class Objects:
         init: Callable[[], Any],
         step: Callable[[Any, Any], Any],
         result: Callable[[Any], Any] = lambda state: state,
-        copy: Callable[[Any], Any] = lambda state: state,
+        copy: Callable[[Any], Any] | None = None,
     ) -> None:
         """
         Args:
             step: state and a value that is not null to the next state; may be the same object, changed.
             result: of a state, as ``type_`` has it.
-            copy: of a state that ``step`` changes.
+            copy: of a state, where ``step`` changes it.
         """
         self.type = type_
-        self.fields = (Field(_OBJECT, init),)
+        self.fields = (Field(_OBJECT, init, copy),)
         self._step = step
         self._result = result
-        self._copy = copy
+        self._copy = copy or _same
 
     def add(self, columns: Sequence[Numbers], slots: Numbers, values: Values) -> None:
         column, step = columns[0], self._step
@@ -316,6 +316,10 @@ def values_of(column: Any, count: int) -> Values:
     if column.null_count:
         column = column.fill_null(0)
     return Values(column.to_numpy(), valid)
+
+
+def _same(state: Any) -> Any:
+    return state
 
 
 def _first(state: Any, value: Any) -> Any:

@@ -55,6 +55,9 @@ class Operator:
         """Event time has reached ``watermark`` (ms), whether rows came or not."""
         return ()
 
+    def rest(self) -> None:
+        """All inputs of the task are idle, until rows come again."""
+
     def flush(self) -> Iterable[Emitted]:
         """A commit begins: what is emitted once per commit leaves now."""
         return ()

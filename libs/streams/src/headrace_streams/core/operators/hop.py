@@ -1,9 +1,9 @@
 """
 Rows that go to another task because their key has changed: through a repartition topic, as Arrow.
 
-A record of such a topic is a flush of one sender for one partition. Its value is a version byte, the sender's task
-number (4 bytes), the sender's watermark in ms (8 bytes, signed; both big-endian) and an Arrow stream of the rows, which
-is absent where only the watermark is told. Rows carry the watermark that they had at their sender, so a flush may be
+A record of such a topic is a flush of one sender for one partition. Its value is a version byte, a byte that is 1 where
+the sender is idle, the sender's task number (4 bytes), its watermark in ms (8 bytes, signed; both big-endian) and an
+Arrow stream of the rows, which is absent where only the watermark is told. Rows carry the watermark that they had at their sender, so a flush may be
 cut anywhere.
 """
 
@@ -37,7 +37,7 @@ from headrace_streams.core.rows import (
 )
 
 FLUSH_BYTES: Final = 512 * 1024
-_HEAD: Final = struct.Struct(">BIq")
+_HEAD: Final = struct.Struct(">B?Iq")
 _VERSION: Final = 1
 
 
@@ -48,11 +48,14 @@ class Flush:
     sender: int
     watermark: int
     rows: pa.Table | None
+    idle: bool = False
+    """Nothing comes any more for now: the sender must not hold the others back."""
 
 
-def encode(sender: int, watermark: int, rows: pa.Table | None) -> bytes:
+def encode(flush: Flush) -> bytes:
     """A flush as the value of a record."""
-    head = _HEAD.pack(_VERSION, sender, watermark)
+    head = _HEAD.pack(_VERSION, flush.idle, flush.sender, flush.watermark)
+    rows = flush.rows
     if rows is None:
         return head
     sink = pa.BufferOutputStream()
@@ -70,11 +73,11 @@ def decode(value: bytes) -> Flush:
     """
     if len(value) < _HEAD.size or value[0] != _VERSION:
         raise ValueError("not a flush of this version of Streams; upgrade all workers, or reset the app")
-    _, sender, watermark = _HEAD.unpack_from(value)
-    if len(value) == _HEAD.size:
-        return Flush(sender, watermark, None)
-    table = pa.ipc.open_stream(pa.py_buffer(value)[_HEAD.size :]).read_all()
-    return Flush(sender, watermark, table)
+    _, idle, sender, watermark = _HEAD.unpack_from(value)
+    rows = None
+    if len(value) > _HEAD.size:
+        rows = pa.ipc.open_stream(pa.py_buffer(value)[_HEAD.size :]).read_all()
+    return Flush(sender, watermark, rows, idle)
 
 
 def _targets(keys: Column, partitions: int) -> Numbers:
@@ -101,12 +104,15 @@ class HopOut(Operator):
         self._kept: list[list[pa.Table]] = [[] for _ in range(partitions)]
         self._bytes = 0
         self._watermark = NO_TIME
-        self._told = NO_TIME
+        self._idle = False
+        self._told = (NO_TIME, False)
 
     def begin(self, watermark: int) -> None:
         self._kept = [[] for _ in range(self._partitions)]
         self._bytes = 0
-        self._watermark = self._told = watermark
+        self._watermark = watermark
+        self._idle = False
+        self._told = (watermark, False)
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
         if not rows.num_rows:
@@ -129,25 +135,29 @@ class HopOut(Operator):
 
     def advance(self, watermark: int) -> Iterable[Emitted]:
         self._watermark = max(self._watermark, watermark)
+        self._idle = False
         return ()
+
+    def rest(self) -> None:
+        self._idle = True
 
     def flush(self) -> Iterable[Emitted]:
         self._send()
         return ()
 
     def _send(self) -> None:
-        risen = self._watermark > self._told
+        news = self._told != (self._watermark, self._idle)
         for target, kept in enumerate(self._kept):
-            if kept or risen:
+            if kept or news:
                 rows = concat(kept) if kept else None
                 self._record(target, rows)
         self._kept = [[] for _ in range(self._partitions)]
         self._bytes = 0
-        self._told = self._watermark
+        self._told = (self._watermark, self._idle)
 
     def _record(self, target: int, rows: pa.Table | None) -> None:
         time = int(numbers(rows[TIME]).max()) if rows is not None else max(self._watermark, 0)
-        value = pa.array([encode(self._sender, self._watermark, rows)], pa.binary())
+        value = pa.array([encode(Flush(self._sender, self._watermark, rows, self._idle))], pa.binary())
         table = pa.table(
             {"key": pa.nulls(1, pa.binary()), "value": value, "timestamp_ms": pa.array([time], pa.int64())}
         )

@@ -8,7 +8,7 @@ objects.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,6 +31,8 @@ class Field:
     dtype: np.dtype[Any]
     initial: Any
     """Of a key without rows; of objects, a function without arguments that makes one."""
+    copy: Callable[[Any], Any] | None = None
+    """Of an object that is changed in place."""
 
     @property
     def is_object(self) -> bool:

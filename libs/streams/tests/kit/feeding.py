@@ -1,0 +1,94 @@
+"""One task of a program, fed with cuts of a test's choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from headrace_streams.core.outputs import Output
+from headrace_streams.core.state.memory import MemoryCold
+from headrace_streams.core.task import Task
+from headrace_streams.dsl.app import App
+from headrace_streams.plan.cut import Assembly
+from headrace_streams.plan.nodes import SOURCE
+
+Record = tuple[bytes | None, dict[str, Any] | bytes | None, int]
+"""Key, value (a dict is written as JSON) and timestamp."""
+
+
+def raw(records: Sequence[Record], first: int = 0) -> pa.Table:
+    """Records as a consumer gives them."""
+    keys, values, times = zip(*records, strict=True) if records else ((), (), ())
+    written = [orjson.dumps(value) if isinstance(value, dict) else value for value in values]
+    columns = {
+        "key": pa.array(keys, pa.binary()),
+        "value": pa.array(written, pa.binary()),
+        "timestamp_ms": pa.array(times, pa.int64()),
+        "offset": pa.array(range(first, first + len(records)), pa.int64()),
+    }
+    return pa.table(columns)
+
+
+class Fed:
+    """The only task of a program of one sub-topology, with its state in memory."""
+
+    def __init__(self, app: App) -> None:
+        topics = {topic: 1 for node in app.graph.nodes if node.kind == SOURCE for topic in node.topics}
+        assembly = Assembly(app.name, app.graph, topics, app.on_error)
+        (self._part,) = assembly.parts
+        self._assembly = assembly
+        self.cold: dict[str, MemoryCold] = {}
+        self._watermarks: dict[str, int] = {}
+        self._position = 0
+        self._committed = 0
+        self.task = self._make()
+
+    def _make(self) -> Task:
+        task = self._assembly.make(self._part, 0)
+        task.open(lambda name: self.cold.setdefault(name, MemoryCold()), self._watermarks)
+        return task
+
+    def feed(self, topic: str, records: Sequence[Record]) -> None:
+        self.task.feed(topic, raw(records, self._position))
+        self._position += len(records)
+
+    def commit(self) -> list[Output]:
+        """What was written since the last commit, which is kept."""
+        self.task.flush()
+        outputs = self.task.take()
+        for name, changes in self.task.changes().items():
+            self.cold.setdefault(name, MemoryCold()).write(changes)
+        self._watermarks = self.task.watermarks()
+        self.task.settle()
+        self._committed = self._position
+        return outputs
+
+    def abort(self) -> None:
+        self.task.rewind(self._watermarks)
+        self._position = self._committed
+
+    def reopen(self) -> None:
+        """As another process would find it."""
+        self.task = self._make()
+        self._position = self._committed
+
+
+def rows(outputs: Iterable[Output], topic: str) -> list[tuple[bytes | None, dict[str, Any], int]]:
+    """Key, value and timestamp of what was written to a topic as JSON."""
+    found = []
+    for output in outputs:
+        if output.topic == topic:
+            for record in output.records.to_pylist():
+                found.append((record["key"], orjson.loads(record["value"]), record["timestamp_ms"]))
+    return found
+
+
+def by_key(found: Iterable[tuple[bytes | None, dict[str, Any], int]]) -> dict[bytes | None, list[Any]]:
+    """The rows of each key, in their order."""
+    grouped: dict[bytes | None, list[Any]] = {}
+    for key, value, time in found:
+        grouped.setdefault(key, []).append((value, time))
+    return grouped

@@ -1,0 +1,144 @@
+"""
+The batch law: how input is cut into batches is not seen. With "every" and "final" the output of each key is the same, in
+the same order, for any cutting and any commits, aborts and restarts; with "changes" the last row of each key is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from libs.streams.tests.kit.feeding import Fed, Record, by_key, rows
+
+from headrace_streams import App, Stream, agg, col, hopping, json, tumbling
+
+SCHEMA = "n bigint, x double, s string, b boolean, at timestamp"
+EVERYTHING: dict[str, Any] = {
+    "rows": agg.count(),
+    "xs": agg.count("x"),
+    "n_sum": agg.sum("n"),
+    "x_sum": agg.sum("x"),
+    "x_mean": agg.mean("x"),
+    "x_var": agg.var("x"),
+    "x_min": agg.min("x"),
+    "n_max": agg.max("n"),
+    "s_min": agg.min("s"),
+    "s_first": agg.first("s"),
+    "s_last": agg.last("s"),
+    "at_max": agg.max("at"),
+    "some": agg.any("b"),
+    "each": agg.all("b"),
+    "different": agg.distinct("s"),
+    "some_s": agg.collect("s", 3),
+    "twice": agg.sum(col("n") * 2),
+}
+WINDOWS = {"tumbling": tumbling(10, grace=3), "hopping": hopping(10, 4, grace=3), "long": tumbling(40, offset=5)}
+
+
+def source(app: App) -> Stream:
+    return app.stream("in", value=json(SCHEMA), key="k", timestamp="at")
+
+
+def windowed(window: str, emit: str) -> App:
+    app = App("law")
+    groups = source(app).group_by("k").window(WINDOWS[window], late="late")
+    groups.agg(name="state", emit=emit, **EVERYTHING).to("out")
+    return app
+
+
+def keyed(emit: str) -> App:
+    app = App("law")
+    source(app).group_by("k").agg(name="state", emit=emit, **EVERYTHING).to("out")
+    return app
+
+
+def stateless() -> App:
+    app = App("law")
+    stream = source(app).filter(col("n") > 1, ~col("x").is_null()).with_columns(y=col("x") + col("n"))
+    branches = stream.split(big=col("y") > 4, rest=col("y") <= 4)
+    branches["big"].merge(branches["rest"].filter(col("b"))).select("k", "y", z=col("y") * 2).to("out")
+    return app
+
+
+values = st.fixed_dictionaries(
+    {
+        "n": st.none() | st.integers(-5, 5),
+        "x": st.none() | st.floats(-1e6, 1e6) | st.sampled_from([0.1, 0.2, 0.7, 1e17]),
+        "s": st.none() | st.sampled_from(["", "a", "b", "ä"]),
+        "b": st.none() | st.booleans(),
+        "at": st.integers(0, 60),
+    }
+)
+records = st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), values, st.just(0)), min_size=1, max_size=30)
+cuts = st.lists(st.tuples(st.integers(1, 12), st.sampled_from(["", "", "commit", "abort", "reopen"])), max_size=12)
+
+
+def run(app: App, given: list[Record], cutting: list[tuple[int, str]], topic: str) -> list[Any]:
+    """What is committed to a topic in the end."""
+    fed = Fed(app)
+    found: list[Any] = []
+    at = committed = 0
+    for count, then in [*cutting, *[(len(given), "")] * (len(cutting) + 1)]:
+        fed.feed("in", given[at : at + count])
+        at = min(at + count, len(given))
+        if then == "commit":
+            found += rows(fed.commit(), topic)
+            committed = at
+        elif then == "abort":
+            fed.abort()
+            at = committed
+        elif then == "reopen":
+            fed.reopen()
+            at = committed
+    assert at == len(given)
+    return found + rows(fed.commit(), topic)
+
+
+def one_by_one(app: App, given: list[Record], topic: str) -> list[Any]:
+    return run(app, given, [(1, "")] * len(given), topic)
+
+
+@pytest.mark.parametrize("topic", ["out", "late"])
+@pytest.mark.parametrize("emit", ["every", "final"])
+@pytest.mark.parametrize("window", WINDOWS)
+@settings(max_examples=15, deadline=None)
+@given(given=records, cutting=cuts)
+def test_windows(window: str, emit: str, topic: str, given: list[Record], cutting: list[tuple[int, str]]) -> None:
+    app = windowed(window, emit)
+    assert by_key(run(app, given, cutting, topic)) == by_key(one_by_one(app, given, topic))
+
+
+@settings(max_examples=25, deadline=None)
+@given(given=records, cutting=cuts)
+def test_keys_with_every(given: list[Record], cutting: list[tuple[int, str]]) -> None:
+    app = keyed("every")
+    assert by_key(run(app, given, cutting, "out")) == by_key(one_by_one(app, given, "out"))
+
+
+@settings(max_examples=25, deadline=None)
+@given(given=records, cutting=cuts)
+def test_keys_with_changes_end_alike(given: list[Record], cutting: list[tuple[int, str]]) -> None:
+    app = keyed("changes")
+    last = {key: found[-1] for key, found in by_key(run(app, given, cutting, "out")).items()}
+    every = by_key(one_by_one(keyed("every"), given, "out"))
+    assert {key: value for key, (value, _) in last.items()} == {key: found[-1][0] for key, found in every.items()}
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@settings(max_examples=15, deadline=None)
+@given(given=records, cutting=cuts)
+def test_windows_with_changes_end_alike(window: str, given: list[Record], cutting: list[tuple[int, str]]) -> None:
+    def last(found: list[Any]) -> dict[Any, Any]:
+        return {(key, value["window_start"]): (value, time) for key, value, time in found}
+
+    changed = run(windowed(window, "changes"), given, cutting, "out")
+    assert last(changed) == last(one_by_one(windowed(window, "every"), given, "out"))
+
+
+@settings(max_examples=25, deadline=None)
+@given(given=records, cutting=cuts)
+def test_columns(given: list[Record], cutting: list[tuple[int, str]]) -> None:
+    app = stateless()
+    assert by_key(run(app, given, cutting, "out")) == by_key(one_by_one(app, given, "out"))
