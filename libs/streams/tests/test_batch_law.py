@@ -1,6 +1,6 @@
 """
-The batch law: how input is cut into batches is not seen. With "every" and "final" the output of each key is the same, in
-the same order, for any cutting and any commits, aborts and restarts; with "changes" the last row of each key is.
+The batch law: how input is cut into batches is not seen. With "every" and "final" the output of each key is the same,
+in the same order, for any cutting and any commits, aborts and restarts; with "changes" the last row of each key is.
 """
 
 from __future__ import annotations

@@ -78,12 +78,12 @@ class Fed:
 
 def rows(outputs: Iterable[Output], topic: str) -> list[tuple[bytes | None, dict[str, Any], int]]:
     """Key, value and timestamp of what was written to a topic as JSON."""
-    found = []
-    for output in outputs:
-        if output.topic == topic:
-            for record in output.records.to_pylist():
-                found.append((record["key"], orjson.loads(record["value"]), record["timestamp_ms"]))
-    return found
+    return [
+        (record["key"], orjson.loads(record["value"]), record["timestamp_ms"])
+        for output in outputs
+        if output.topic == topic
+        for record in output.records.to_pylist()
+    ]
 
 
 def by_key(found: Iterable[tuple[bytes | None, dict[str, Any], int]]) -> dict[bytes | None, list[Any]]:

@@ -204,7 +204,7 @@ class Task:
         if self._watermarks.now == NO_TIME:
             return
         for step in self._steps:
-            for emitted in list(step.operator.advance(self._watermarks.now)):
+            for emitted in list(step.operator.advance(self._watermarks.now, self._failing(step))):
                 self._emit(step, emitted)
 
     def _emit(self, step: Step, emitted: Emitted) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import narwhals.stable.v2 as nw
 import pyarrow as pa
@@ -19,10 +19,12 @@ from headrace_streams.core.operators.aggregate import Aggregate, Aggregated, Emi
 from headrace_streams.core.operators.aggregates import function
 from headrace_streams.core.operators.base import LATE, OUT, Operator
 from headrace_streams.core.operators.ends import Sink
+from headrace_streams.core.operators.functions import RECORDS
 from headrace_streams.core.operators.hop import HopOut
 from headrace_streams.core.operators.windows import Hopping
-from headrace_streams.core.rows import TIMESTAMP, empty, user_schema
+from headrace_streams.core.rows import RECORD, TIMESTAMP, empty, user_schema
 from headrace_streams.dsl.agg import Agg
+from headrace_streams.dsl.record_calls import Added, RecordCalls, hint
 from headrace_streams.dsl.where import where
 from headrace_streams.plan.nodes import REPARTITION, SINK, Input, Making, Plan, schema_text
 
@@ -31,7 +33,7 @@ DROP: Final = "drop"
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class Stream(RecordCalls):
     """Rows that pass: each method gives another stream, and leaves this one as it is."""
 
     _plan: Plan
@@ -55,17 +57,29 @@ class Stream:
         *,
         keyed_by: tuple[str, ...] | None = None,
         schema: pa.Schema | None = None,
-    ) -> Stream:
+    ) -> Self:
         """One more operator of columns; what it makes of no rows tells its schema."""
         at = where()
         what = f"{kind} ({at})"
         if schema is None:
             schema = _schema_after(make(), self._schema, what)
         for name in schema.names:
-            if name.startswith("_"):
+            if name.startswith("_") and name != RECORD:
                 raise NotAllowed(f"{what}: the name {name!r} is reserved; columns must not begin with an underscore")
-        node = self._plan.add(kind, at, [self._input], lambda making: make(), settings=settings)
-        return Stream(self._plan, Input(node.id), schema, keyed_by, self._json)
+        return self._added(Added(kind, at, make, settings), schema, keyed_by)
+
+    def _added(self, added: Added, schema: pa.Schema, keyed_by: tuple[str, ...] | None) -> Self:
+        node = self._plan.add(
+            added.kind,
+            added.where,
+            [self._input],
+            lambda making: added.make(),
+            settings=added.settings,
+            name=added.name,
+            stateful=bool(added.name),
+            on_error=added.on_error,
+        )
+        return replace(self, _input=Input(node.id), _schema=schema, _keyed_by=keyed_by)
 
     def _kept_key(self, changed: Sequence[str]) -> tuple[str, ...] | None:
         return None if self._keyed_by is None or set(self._keyed_by) & set(changed) else self._keyed_by
@@ -163,7 +177,7 @@ class Stream:
         node = self._plan.add(REPARTITION, at, [self._input], make, name=name, settings=settings, partitions=partitions)
         return Stream(self._plan, Input(node.id), self._schema, keyed_by, self._json)
 
-    def _dropping_null_keys(self) -> Stream:
+    def _dropping_null_keys(self) -> Self:
         make = columns.DropNullKeys
         return self._next("drop_null_keys", make, {}, schema=self._schema, keyed_by=self._keyed_by)
 
@@ -224,20 +238,20 @@ class Stream:
     def _check_columns(self, kind: str, names: Sequence[str] | Mapping[str, Any]) -> None:
         for name in names:
             if name not in self._schema.names:
-                have = ", ".join(self._schema.names)
-                raise NotAllowed(f"{kind} ({where()}): there is no column {name!r}; there are {have}")
+                raise NotAllowed(f"{kind} ({where()}): there is no column {name!r}; {hint(self._schema)}")
 
 
 def _schema_after(operator: Operator, schema: pa.Schema, what: str) -> pa.Schema:
     try:
         (emitted,) = operator.feed(empty(schema), 0, _never)
     except Exception as error:
-        listed = ", ".join(f"{name} {type_}" for name, type_ in schema_text(schema).items())
-        raise NotAllowed(f"{what}: {error}; the columns are: {listed}") from error
-    return user_schema(emitted.rows.schema)
+        raise NotAllowed(f"{what}: {error}; {hint(schema)}") from error
+    return RECORDS if RECORD in emitted.rows.column_names else user_schema(emitted.rows.schema)
 
 
 def _check_encodable(format_: Format, schema: pa.Schema, what: str) -> None:
+    if RECORD in schema.names:
+        return
     try:
         format_.encode(schema.empty_table())
     except Exception as error:
@@ -304,7 +318,7 @@ class Grouped:
         if window is not None:
             settings |= {"window": str(window), "late": self._late}
         plan = keyed._plan
-        node = plan.add("agg", at, [keyed._input], make, name=name, settings=settings)
+        node = plan.add("agg", at, [keyed._input], make, name=name, settings=settings, stateful=True)
         schema = Groups(keys, listed).schema(windowed=window is not None)
         result = Stream(plan, Input(node.id, OUT), schema, self._columns or None, keyed._json)
         if window is not None and self._late != DROP:

@@ -14,7 +14,7 @@ from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.operators.columns import Merge
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.task import FAIL, Inputs, Link, Step, Task
-from headrace_streams.plan.nodes import REPARTITION, SOURCE, Making, Node, Plan, repartition_topic
+from headrace_streams.plan.nodes import REPARTITION, SOURCE, Making, Node, Plan, changelog_topic, repartition_topic
 
 _ENTRY: Final = 1_000_000
 """Added to the number of a repartition node: where its rows enter the next sub-topology."""
@@ -31,6 +31,11 @@ class SubTopology:
     """That it reads, repartition topics not counted."""
     hops: tuple[Node, ...]
     """The repartitions that it reads."""
+
+    @property
+    def stateful(self) -> bool:
+        """Whether it keeps more than positions."""
+        return any(node.stateful for node in self.nodes)
 
 
 def sub_topologies(plan: Plan) -> list[SubTopology]:
@@ -101,6 +106,27 @@ class Assembly:
         for part in self.parts:
             self._count(part, partitions)
 
+    @staticmethod
+    def topics_of(plan: Plan) -> list[str]:
+        """The topics that a program reads, and that must exist before it."""
+        return [topic for node in plan.nodes if node.kind == SOURCE for topic in node.topics]
+
+    def check(self, partitions: Mapping[str, int]) -> None:
+        """
+        Hold internal topics that exist against what they must be.
+
+        Raises:
+            NotAllowed: one has another number of partitions: its rows or its state would be in the wrong tasks.
+        """
+        wanted = {repartition_topic(self.app, name): count for name, count in self.repartitions.items()}
+        wanted |= {changelog_topic(self.app, part.name): self.tasks_of(part) for part in self.parts if part.stateful}
+        for topic, count in wanted.items():
+            if partitions[topic] != count:
+                raise NotAllowed(
+                    f"the topic {topic} has {partitions[topic]} partitions, and the program needs {count}: "
+                    "a topic that it reads was enlarged, or the plan changed; start under another app name"
+                )
+
     def _count(self, part: SubTopology, partitions: Mapping[str, int]) -> None:
         counts = {topic: partitions[topic] for topic in part.topics}
         counts |= {repartition_topic(self.app, hop.name): self.repartitions[hop.name] for hop in part.hops}
@@ -129,7 +155,8 @@ class Assembly:
         for node in part.nodes:
             making = Making(partition, written.append, self.app, self.repartitions.get(node.name, 0))
             operator = node.make(making)
-            store = node.name if operator.store is not None else ""
+            assert (operator.store is not None) == node.stateful, node.label
+            store = node.name if node.stateful else ""
             steps.append(Step(node.id, node.label, operator, node.on_error or self._on_error, store))
             links += [
                 Link(i.node if i.node in inside else _ENTRY + i.node, i.edge, node.id, i.port) for i in node.inputs

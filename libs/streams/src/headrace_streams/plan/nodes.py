@@ -69,6 +69,8 @@ class Node:
     """Of a repartition topic, if the program says so."""
     on_error: str = ""
     """Empty: as the app."""
+    stateful: bool = False
+    """It has a store, of its name."""
     value: Format | None = None
     """Of the records of its topics."""
     key: Format | None = None
@@ -89,6 +91,7 @@ class More(TypedDict, total=False):
     topics: tuple[str, ...]
     partitions: int | None
     on_error: str
+    stateful: bool
     value: Format | None
     key: Format | None
 

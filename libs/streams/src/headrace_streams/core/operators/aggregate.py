@@ -259,7 +259,7 @@ class WindowedAggregate(Operator):
             yield self._late(rows, places[late], starts[late])
             places, starts = places[~late], starts[~late]
         yield from self._take(rows, places, starts)
-        yield from self.advance(int(watermark[-1]), watermark)
+        yield from self._close(int(watermark[-1]), watermark)
 
     def _late(self, rows: pa.Table, places: Numbers, starts: Numbers) -> Emitted:
         self.late += len(places)
@@ -290,7 +290,10 @@ class WindowedAggregate(Operator):
             order = np.argsort(np.concatenate([of for of, _ in emitted]), kind="stable")
             yield Emitted(take(pa.concat_tables([table for _, table in emitted]), order))
 
-    def advance(self, watermark: int, of_rows: Numbers | None = None) -> Iterable[Emitted]:
+    def advance(self, watermark: int, failed: Failed) -> Iterable[Emitted]:
+        return self._close(watermark, None)
+
+    def _close(self, watermark: int, of_rows: Numbers | None) -> Iterable[Emitted]:
         """
         Close what ends.
 

@@ -51,7 +51,7 @@ class Operator:
         """
         raise NotImplementedError
 
-    def advance(self, watermark: int) -> Iterable[Emitted]:
+    def advance(self, watermark: int, failed: Failed) -> Iterable[Emitted]:
         """Event time has reached ``watermark`` (ms), whether rows came or not."""
         return ()
 

@@ -3,8 +3,8 @@ Rows that go to another task because their key has changed: through a repartitio
 
 A record of such a topic is a flush of one sender for one partition. Its value is a version byte, a byte that is 1 where
 the sender is idle, the sender's task number (4 bytes), its watermark in ms (8 bytes, signed; both big-endian) and an
-Arrow stream of the rows, which is absent where only the watermark is told. Rows carry the watermark that they had at their sender, so a flush may be
-cut anywhere.
+Arrow stream of the rows, which is absent where only the watermark is told. Rows carry the watermark that they had at
+their sender, so a flush may be cut anywhere.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class HopOut(Operator):
             self._send()
         return ()
 
-    def advance(self, watermark: int) -> Iterable[Emitted]:
+    def advance(self, watermark: int, failed: Failed) -> Iterable[Emitted]:
         self._watermark = max(self._watermark, watermark)
         self._idle = False
         return ()

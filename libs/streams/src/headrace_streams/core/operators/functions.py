@@ -1,0 +1,289 @@
+"""Functions of the user's over single records, with state and timers, or without."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from headrace_streams.core.errors import NotAllowed
+from headrace_streams.core.operators.base import Emitted, Failed, Operator
+from headrace_streams.core.rows import (
+    KEY,
+    RECORD,
+    ROW,
+    TIME,
+    WATERMARK,
+    Numbers,
+    coded,
+    numbers,
+    user_columns,
+    with_system,
+)
+from headrace_streams.core.state.objects import ObjectStore, State, Timer, Value
+
+RECORDS: Final = pa.schema([pa.field(RECORD, pa.binary())])
+"""The columns of rows that have no schema: each is JSON."""
+
+
+@dataclass(slots=True)
+class Context:
+    """What a function may know of the record beside its columns, and ask for."""
+
+    key: bytes | None
+    """The record's key."""
+    time: int
+    """Event time, ms since 1970."""
+    watermark: int
+    """Event time of the task, ms."""
+    _timers: list[tuple[str, int]] = field(default_factory=list)
+
+    def timer(self, name: str, at: int) -> None:
+        """
+        Have ``on_timer`` called for this key once event time has reached ``at`` (ms). Durable: it fires after a restart
+        too. The same name at the same time is one timer.
+        """
+        self._timers.append((name, int(at)))
+
+
+def takes_context(function: Callable[..., Any], without: int) -> bool:
+    """Whether a function wants the context behind its ``without`` other arguments."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a builtin says nothing of its arguments
+        return False
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return len(positional) > without
+
+
+class Made:
+    """Rows that functions return, until they are columns."""
+
+    def __init__(self, schema: pa.Schema | None, what: str) -> None:
+        """
+        Args:
+            schema: None: the rows are written as JSON.
+        """
+        self._schema = schema
+        self._what = what
+        self._rows: list[Any] = []
+        self._keys: list[bytes | None] = []
+        self._times: list[int] = []
+        self._marks: list[int] = []
+        self._places: list[int] = []
+
+    def checked(self, row: Any) -> Any:
+        """
+        A row in the form in which it is kept.
+
+        Raises:
+            TypeError: it is no mapping, or has values that cannot be written.
+        """
+        if hasattr(row, "model_dump"):
+            row = row.model_dump()
+        elif hasattr(row, "__dataclass_fields__"):
+            row = {name: getattr(row, name) for name in row.__dataclass_fields__}
+        if not isinstance(row, Mapping):
+            raise TypeError(f"{self._what} gave a {type(row).__name__}; a row is a dict (or a dataclass)")
+        if self._schema is None:
+            return orjson.dumps(row)
+        unknown = [name for name in row if name not in self._schema.names]
+        if unknown:
+            raise TypeError(f"{self._what} gave the column {unknown[0]!r}, which its schema does not have")
+        for column in self._schema:
+            _check_value(row.get(column.name), column)
+        return row
+
+    def add(self, row: Any, key: bytes | None, time: int, mark: int, place: int) -> None:
+        """Keep a row that is checked."""
+        self._rows.append(row)
+        self._keys.append(key)
+        self._times.append(time)
+        self._marks.append(mark)
+        self._places.append(place)
+
+    def table(self) -> pa.Table:
+        """All of them."""
+        if self._schema is None:
+            user = pa.table({RECORD: pa.array(self._rows, pa.binary())})
+        else:
+            user = pa.Table.from_pylist(self._rows, schema=self._schema)
+        places = np.array(self._places, np.int32)
+        times, marks = np.array(self._times, np.int64), np.array(self._marks, np.int64)
+        return with_system(user, pa.array(self._keys, pa.binary()), times, marks, places)
+
+
+_PYTHON: Final[dict[Any, tuple[type, ...]]] = {
+    pa.int64(): (int,),
+    pa.int32(): (int,),
+    pa.float64(): (float, int),
+    pa.string(): (str,),
+    pa.bool_(): (bool,),
+}
+
+
+def _check_value(value: Any, column: pa.Field[Any]) -> None:
+    if value is None:
+        return
+    kinds = _PYTHON.get(column.type)
+    fits = kinds is not None and type(value) in kinds
+    if not fits or (type(value) is int and abs(value) >= 2**31):
+        pa.array([value], column.type)  # raises what is wrong
+
+
+def given_records(rows: pa.Table) -> list[dict[str, Any]]:
+    """Rows as functions get them."""
+    if RECORD in rows.column_names:
+        values: list[Any] = rows[RECORD].to_pylist()
+        return [orjson.loads(value) for value in values]
+    return rows.select(user_columns(rows.column_names)).to_pylist()
+
+
+def keys_of(rows: pa.Table) -> list[bytes | None]:
+    """The key of each row."""
+    keys = coded(rows[KEY])
+    return [keys.values[code] if code >= 0 else None for code in keys.codes.tolist()]
+
+
+class Apply(Operator):
+    """A function without state: each record becomes none, one, or more."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        many: Callable[[Any, Any], Iterable[Any]],
+        schema: pa.Schema | None,
+        what: str,
+    ) -> None:
+        """
+        Args:
+            many: what the function returned, and the record, to the rows that leave.
+        """
+        self._function = function
+        self._context = takes_context(function, 1)
+        self._many = many
+        self._schema = schema
+        self._what = what
+
+    def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
+        made = Made(self._schema, self._what)
+        for place, (row, key, time, mark, of) in enumerate(each_row(rows)):
+            try:
+                context = (Context(key, time, mark),) if self._context else ()
+                left = [made.checked(one) for one in self._many(self._function(row, *context), row)]
+            except Exception as error:  # noqa: BLE001  # the user's function
+                failed(rows.slice(place, 1), error)
+                continue
+            for one in left:
+                made.add(one, key, time, mark, of)
+        yield Emitted(made.table())
+
+
+class Choose(Operator):
+    """A function that says which records stay, or only looks at them; columns are untouched."""
+
+    def __init__(self, function: Callable[..., Any], *, keep_all: bool) -> None:
+        self._function = function
+        self._context = takes_context(function, 1)
+        self._keep_all = keep_all
+
+    def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
+        stays = np.zeros(rows.num_rows, bool)
+        for place, (row, key, time, mark, _) in enumerate(each_row(rows)):
+            try:
+                context = (Context(key, time, mark),) if self._context else ()
+                stays[place] = bool(self._function(row, *context)) or self._keep_all
+            except Exception as error:  # noqa: BLE001  # the user's function
+                failed(rows.slice(place, 1), error)
+        yield Emitted(rows.filter(pa.array(stays)))
+
+
+def each_row(rows: pa.Table) -> Iterable[tuple[dict[str, Any], bytes | None, int, int, int]]:
+    """Record, key, time, watermark and place of each row."""
+    system = (numbers(rows[name]).tolist() for name in (TIME, WATERMARK, ROW))
+    return zip(given_records(rows), keys_of(rows), *system, strict=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Functions:
+    """What the user gave to ``process``."""
+
+    on_record: Callable[..., Any]
+    on_timer: Callable[..., Any] | None
+    values: Mapping[str, Value]
+    schema: pa.Schema | None
+    what: str
+
+
+class Process(Operator):
+    """
+    A function with one key's state for each record, and one for its timers.
+
+    What it changes counts if it does not raise: a savepoint for each record. After each row the timers that are due by
+    then fire, so the cutting of batches is not seen.
+    """
+
+    def __init__(self, functions: Functions) -> None:
+        self._functions = functions
+        self.store = ObjectStore(dict(functions.values))
+        self._store = self.store
+
+    def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
+        made = Made(self._functions.schema, self._functions.what)
+        for place, (row, key, time, mark, of) in enumerate(each_row(rows)):
+            assert key is not None, "rows without a key are dropped before"
+            try:
+                self._call(self._functions.on_record, row, key, time, mark, of, made)
+            except Exception as error:  # noqa: BLE001  # the user's function
+                failed(rows.slice(place, 1), error)
+            if (due := self._store.next_due) is not None and due <= mark:
+                self._fire(mark, made, failed)
+        yield Emitted(made.table())
+
+    def advance(self, watermark: int, failed: Failed) -> Iterable[Emitted]:
+        if (due := self._store.next_due) is None or due > watermark:
+            return ()
+        made = Made(self._functions.schema, self._functions.what)
+        self._fire(watermark, made, failed)
+        return (Emitted(made.table()),)
+
+    def _fire(self, mark: int, made: Made, failed: Failed) -> None:
+        while (timer := self._store.take_due(mark)) is not None:
+            at, key, name = timer
+            assert self._functions.on_timer is not None, "timers are refused where nothing takes them"
+            try:
+                self._call(self._functions.on_timer, name, key, at, mark, -1, made)
+            except Exception as error:  # noqa: BLE001  # the user's function
+                failed(_row_of_timer(timer, mark), error)
+
+    def _call(
+        self, function: Callable[..., Any], first: Any, key: bytes, time: int, mark: int, place: int, made: Made
+    ) -> None:
+        state, context = State(self._store, key), Context(key, time, mark)
+        left = function(first, state, context)
+        # A generator runs here; a single row may be returned as it is.
+        rows = () if left is None else (left,) if isinstance(left, Mapping) else left
+        checked = [made.checked(row) for row in rows]
+        if context._timers and self._functions.on_timer is None:
+            raise NotAllowed(f"{self._functions.what} sets a timer; give process() an on_timer=")
+        if place < 0 and any(at <= time for _, at in context._timers):
+            raise ValueError("a timer that is set by a timer must be later than that one")
+        changed = state.changed()
+        if changed:
+            self._store.set(key, changed)
+        for name, at in context._timers:
+            self._store.add_timer((at, key, name))
+        for row in checked:
+            made.add(row, key, time, mark, place)
+
+
+def _row_of_timer(timer: Timer, mark: int) -> pa.Table:
+    at, key, name = timer
+    user = pa.table({"timer": [name]})
+    one: Sequence[Numbers] = (np.array([at]), np.array([mark]), np.array([-1], np.int32))
+    return with_system(user, pa.array([key], pa.binary()), *one)

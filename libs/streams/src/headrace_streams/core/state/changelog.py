@@ -1,0 +1,66 @@
+"""
+State as rows of a changelog: what a commit adds to the topic, what the cold tier holds, and what a restore reads.
+
+A key is the length of the store's name (1 byte), the name, and the store's own key. The key ``0x00`` is the task's own:
+its value says which positions and event times belong to the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import ormsgpack
+
+from headrace_streams.core.state.store import Changes
+
+CONTROL: Final = b"\x00"
+_VERSION: Final = 1
+
+
+class NotReadable(ValueError):
+    """A row was written by a newer version, or by something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a task is, as one of its commits says."""
+
+    positions: Mapping[str, int] = field(default_factory=dict)
+    """By topic: the offset of the next record of the task's partition."""
+    watermarks: Mapping[str, int] = field(default_factory=dict)
+    """By input: event times, ms."""
+
+    def encode(self) -> bytes:
+        """As the value of the control row."""
+        return ormsgpack.packb({"v": _VERSION, "p": dict(self.positions), "w": dict(self.watermarks)})
+
+    @staticmethod
+    def decode(value: bytes) -> Progress:
+        """
+        Raises:
+            NotReadable: of another version.
+        """
+        row = ormsgpack.unpackb(value)
+        if not isinstance(row, dict) or row.get("v") != _VERSION:
+            raise NotReadable("the changelog's control row is of a newer version of Streams: upgrade this worker")
+        return Progress(row["p"], row["w"])
+
+
+def prefix(store: str) -> bytes:
+    """What all keys of a store begin with."""
+    name = store.encode()
+    assert 0 < len(name) < 256, "names of stores are checked when the program is built"
+    return bytes([len(name)]) + name
+
+
+def rows(changes: Mapping[str, Changes], progress: Progress) -> Changes:
+    """The rows of one commit: all stores, and the control row at the end."""
+    written = [(prefix(store) + key, value) for store, of_store in changes.items() for key, value in of_store]
+    return [*written, (CONTROL, progress.encode())]
+
+
+def newest(found: Iterable[tuple[bytes, bytes | None]]) -> dict[bytes, bytes | None]:
+    """Of each key the last row."""
+    return dict(found)

@@ -1,0 +1,189 @@
+"""State of record functions: a few named values and timers for each key."""
+
+from __future__ import annotations
+
+import copy
+import heapq
+from dataclasses import dataclass
+from typing import Any, Final
+
+import ormsgpack
+
+from headrace_streams.core.errors import StateFailed
+from headrace_streams.core.state.store import Changes, Cold
+
+_STATE: Final = b"s"
+_TIMER: Final = b"t"
+_VERSION: Final = 1
+_SCALARS: Final = (int, float, str, bytes, bool)
+_ORIGIN: Final = 1 << 63
+Timer = tuple[int, bytes, str]
+"""When (ms), of which key, and its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value that is kept for each key."""
+
+    type: type
+    default: Any
+    """What a key without it has."""
+
+    def check(self, name: str, value: Any) -> Any:
+        """
+        The value as it is kept.
+
+        Raises:
+            TypeError: it is of another type, or has parts that cannot be kept.
+        """
+        if self.type is float and type(value) is int:
+            value = float(value)
+        if value is not None and not (isinstance(value, self.type) and not (self.type is int and value is True)):
+            raise TypeError(f"state.{name} is declared as {self.type.__name__}, and was set to {value!r:.100}")
+        if self.type not in _SCALARS:
+            ormsgpack.packb(value, option=ormsgpack.OPT_NON_STR_KEYS)
+        return value
+
+
+class ObjectStore:
+    """Values and timers by key; satisfies ``Store``."""
+
+    def __init__(self, values: dict[str, Value]) -> None:
+        self.values = values
+        self._cold: Cold | None = None
+        self._hot: dict[bytes, dict[str, Any]] = {}
+        self._dirty: set[bytes] = set()
+        self._written: set[bytes] = set()
+        self._timers: set[Timer] = set()
+        self._committed: set[Timer] = set()
+        self._due: list[Timer] = []
+
+    def open(self, cold: Cold) -> None:
+        self._cold = cold
+        self._hot, self._dirty, self._written = {}, set(), set()
+        self._timers = {_timer_of(key) for key, _ in cold.scan(_TIMER)}
+        self._committed = set(self._timers)
+        self._due = sorted(self._timers)
+
+    def of(self, key: bytes) -> dict[str, Any]:
+        """What is kept of a key; not to be changed."""
+        found = self._hot.get(key)
+        if found is None:
+            assert self._cold is not None
+            (value,) = self._cold.get([_STATE + key])
+            found = {}
+            if value is not None:
+                self._written.add(key)
+                assert value[0] == _VERSION, "a value of another version is migrated before"
+                found = ormsgpack.unpackb(value[1:], option=ormsgpack.OPT_NON_STR_KEYS)
+            self._hot[key] = found
+        return found
+
+    def set(self, key: bytes, changed: dict[str, Any]) -> None:
+        """Keep values of a key."""
+        self._hot[key] = {**self.of(key), **changed}
+        self._dirty.add(key)
+
+    def add_timer(self, timer: Timer) -> None:
+        """Have it fire."""
+        if timer not in self._timers:
+            self._timers.add(timer)
+            heapq.heappush(self._due, timer)
+
+    def take_due(self, watermark: int) -> Timer | None:
+        """The next timer whose time has come; it is gone then."""
+        if not self._due or self._due[0][0] > watermark:
+            return None
+        timer = heapq.heappop(self._due)
+        self._timers.discard(timer)
+        return timer
+
+    @property
+    def next_due(self) -> int | None:
+        """When the next timer fires, ms."""
+        return self._due[0][0] if self._due else None
+
+    def changes(self) -> Changes:
+        found: Changes = []
+        for key in self._dirty:
+            kept = {name: value for name, value in self._hot[key].items() if value != self._default(name)}
+            if kept:
+                found.append((_STATE + key, _packed(key, kept)))
+            elif key in self._written:
+                found.append((_STATE + key, None))
+        found += [(_timer_key(timer), b"") for timer in self._timers - self._committed]
+        found += [(_timer_key(timer), None) for timer in self._committed - self._timers]
+        return sorted(found, key=lambda change: change[0])
+
+    def _default(self, name: str) -> Any:
+        return self.values[name].default if name in self.values else None
+
+    def settle(self) -> None:
+        for key in self._dirty:
+            kept = any(value != self._default(name) for name, value in self._hot[key].items())
+            (self._written.add if kept else self._written.discard)(key)
+        self._dirty = set()
+        self._committed = set(self._timers)
+
+    def drop(self) -> None:
+        assert self._cold is not None
+        self.open(self._cold)
+
+
+def _packed(key: bytes, kept: dict[str, Any]) -> bytes:
+    try:
+        return bytes([_VERSION]) + ormsgpack.packb(kept, option=ormsgpack.OPT_NON_STR_KEYS)
+    except (TypeError, ValueError) as error:
+        raise StateFailed(f"the state of key {key!r:.100} cannot be kept: {error}") from error
+
+
+def _timer_key(timer: Timer) -> bytes:
+    at, key, name = timer
+    return _TIMER + (at + _ORIGIN).to_bytes(8, "big") + ormsgpack.packb([key, name])
+
+
+def _timer_of(key: bytes) -> Timer:
+    of_key, name = ormsgpack.unpackb(key[9:])
+    return int.from_bytes(key[1:9], "big") - _ORIGIN, of_key, name
+
+
+class State:
+    """One key's values, as a function sees them: what it changes counts if it does not raise."""
+
+    __slots__ = ("_changed", "_kept", "_values")
+
+    def __init__(self, store: ObjectStore, key: bytes) -> None:
+        object.__setattr__(self, "_values", store.values)
+        object.__setattr__(self, "_kept", store.of(key))
+        object.__setattr__(self, "_changed", {})
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._changed:
+            return self._changed[name]
+        declared = self._values.get(name)
+        if declared is None:
+            raise AttributeError(f"state has no {name!r}; it is declared with: {', '.join(self._values) or 'nothing'}")
+        value = self._kept.get(name, declared.default)
+        if declared.type in _SCALARS or value is None:
+            return value
+        value = self._changed[name] = copy.deepcopy(value)  # the function may change it in place
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        declared = self._values.get(name)
+        if declared is None:
+            raise AttributeError(f"state has no {name!r}; declare it: state={{{name!r}: value(TYPE)}}")
+        self._changed[name] = declared.check(name, value)
+
+    def changed(self) -> dict[str, Any]:
+        """
+        What differs, checked.
+
+        Raises:
+            TypeError: a value has parts that cannot be kept.
+        """
+        return {
+            name: self._values[name].check(name, value)
+            for name, value in self._changed.items()
+            if value != self._kept.get(name, self._values[name].default)
+        }

@@ -1,0 +1,177 @@
+"""The methods of a stream that take functions over single records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
+
+import pyarrow as pa
+
+from headrace_streams.core.errors import NotAllowed
+from headrace_streams.core.formats.ddl import parse_schema
+from headrace_streams.core.operators.base import Operator
+from headrace_streams.core.operators.functions import RECORDS, Apply, Choose, Functions, Process
+from headrace_streams.core.rows import RECORD
+from headrace_streams.core.state.objects import Value
+from headrace_streams.dsl.where import where
+from headrace_streams.plan.nodes import schema_text
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """One more operator behind a stream."""
+
+    kind: str
+    where: str
+    make: Callable[[], Operator]
+    settings: Mapping[str, Any]
+    name: str = ""
+    """Of its state."""
+    on_error: str = ""
+
+
+class RecordCalls:
+    """A part of ``Stream``."""
+
+    __slots__ = ()
+
+    _schema: pa.Schema
+    _keyed_by: tuple[str, ...] | None
+
+    def _added(self, added: Added, schema: pa.Schema, keyed_by: tuple[str, ...] | None) -> Self:
+        raise NotImplementedError
+
+    def _dropping_null_keys(self) -> Self:
+        raise NotImplementedError
+
+    def map(self, function: Function, *, schema: str | pa.Schema | None = None, on_error: str = "") -> Self:
+        """
+        One row for each: ``function(row)`` or ``function(row, context)`` returns a dict; None leaves the record out.
+
+        Args:
+            schema: the columns of what it returns; without one the rows are JSON, which only functions and ``to`` take.
+        """
+        return self._applied("map", function, _one, schema, on_error)
+
+    def flat_map(self, function: Function, *, schema: str | pa.Schema | None = None, on_error: str = "") -> Self:
+        """Any number of rows for each: ``function`` returns or yields dicts."""
+        return self._applied("flat_map", function, _many, schema, on_error)
+
+    def filter_records(self, function: Function, *, on_error: str = "") -> Self:
+        """The records for which ``function(row)`` is true."""
+        return self._chosen("filter_records", function, on_error, keep_all=False)
+
+    def peek(self, function: Function, *, on_error: str = "") -> Self:
+        """
+        Call ``function(row)`` for each record, and pass it on. After a failure a record may be seen again: what it does
+        outside is done at least once.
+        """
+        return self._chosen("peek", function, on_error, keep_all=True)
+
+    def process(
+        self,
+        function: Function | None = None,
+        *,
+        name: str,
+        state: Mapping[str, Value] | None = None,
+        on_timer: Function | None = None,
+        schema: str | pa.Schema | None = None,
+        on_error: str = "",
+    ) -> Any:
+        """
+        A function with state by key: ``function(row, state, context)`` returns or yields rows, or nothing.
+
+        As a decorator without ``function``: the name then stands for the stream of what it yields.
+
+        Args:
+            name: of the state.
+            state: what is kept for each key: ``{"seen": value(int)}`` is ``state.seen``.
+            on_timer: ``on_timer(timer's name, state, context)``, for what ``context.timer`` asked for.
+        """
+        if function is None:
+            return lambda given: self.process(
+                given, name=name, state=state, on_timer=on_timer, schema=schema, on_error=on_error
+            )
+        what = _what("process", function)
+        if not name:
+            raise NotAllowed(f"{what} keeps state, which needs a name: say name=")
+        declared = dict(state or {})
+        for of, one in declared.items():
+            if not isinstance(one, Value):
+                raise NotAllowed(f"{what}: state {of!r} is {one!r}; write for example {of}=value(int)")
+        parsed = _parsed(schema)
+        functions = Functions(function, on_timer, declared, parsed, what)
+        settings = {
+            "function": _name_of(function),
+            "state": {of: one.type.__name__ for of, one in declared.items()},
+            "columns": schema_text(parsed or RECORDS),
+        }
+        added = Added("process", where(), partial(Process, functions), settings, name, on_error)
+        stream = self._dropping_null_keys()
+        return stream._added(added, parsed or RECORDS, None)
+
+    def _applied(
+        self,
+        kind: str,
+        function: Function,
+        many: Callable[[Any, Any], Iterable[Any]],
+        schema: str | pa.Schema | None,
+        on_error: str,
+    ) -> Self:
+        parsed = _parsed(schema)
+        make = partial(Apply, function, many, parsed, _what(kind, function))
+        settings = {"function": _name_of(function), "columns": schema_text(parsed or RECORDS)}
+        return self._added(Added(kind, where(), make, settings, on_error=on_error), parsed or RECORDS, None)
+
+    def _chosen(self, kind: str, function: Function, on_error: str, *, keep_all: bool) -> Self:
+        _what(kind, function)
+        make = partial(Choose, function, keep_all=keep_all)
+        added = Added(kind, where(), make, {"function": _name_of(function)}, on_error=on_error)
+        return self._added(added, self._schema, self._keyed_by)
+
+
+def value(type_: type, default: Any = None) -> Value:
+    """
+    A value that ``process`` keeps for each key.
+
+    Args:
+        type_: int, float, str, bytes, bool, list or dict; lists and dicts may hold what JSON can, and bytes.
+        default: what a key begins with; ``type_()`` if not told.
+    """
+    if type_ not in (int, float, str, bytes, bool, list, dict):
+        raise NotAllowed(f"state cannot keep {type_!r}; use int, float, str, bytes, bool, list or dict")
+    return Value(type_, type_() if default is None else default)
+
+
+def hint(schema: pa.Schema) -> str:
+    """Which columns there are."""
+    if RECORD in schema.names:
+        return "the function before gave no columns: say schema='name type, …' there"
+    return "the columns are: " + ", ".join(f"{name} {type_}" for name, type_ in schema_text(schema).items())
+
+
+def _parsed(schema: str | pa.Schema | None) -> pa.Schema | None:
+    return None if schema is None else parse_schema(schema)
+
+
+def _name_of(function: Function) -> str:
+    return getattr(function, "__qualname__", type(function).__qualname__)
+
+
+def _what(kind: str, function: Function) -> str:
+    at = where()
+    if not callable(function):
+        raise NotAllowed(f"{kind} ({at}) needs a function, not {function!r:.100}")
+    return f"{kind} {_name_of(function)} ({at})"
+
+
+def _one(made: Any, row: Any) -> Iterable[Any]:
+    return () if made is None else (made,)
+
+
+def _many(made: Any, row: Any) -> Iterable[Any]:
+    return () if made is None else made
