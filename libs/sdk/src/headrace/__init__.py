@@ -22,7 +22,15 @@ if TYPE_CHECKING:
     from headrace.log_watch import LogBounds, LogWatch, TopicLayout
     from headrace.producer import Producer
     from headrace.range_reader import RangeReader
-    from headrace.records import Committed, Record, RecordMetadata, SkippedBatch, TimestampType, TopicPartition
+    from headrace.records import (
+        Committed,
+        PartitionTable,
+        Record,
+        RecordMetadata,
+        SkippedBatch,
+        TimestampType,
+        TopicPartition,
+    )
     from headrace.serializers import bulk_partitioner
     from headrace.transactions import PreparedTransaction, PreparedTransactions, UnitOwner
 
@@ -42,6 +50,7 @@ _HOME: Final = {
     "LogDiverged": "headrace._core.fetch_events",
     "LogWatch": "headrace.log_watch",
     "NewTopic": "headrace.admin",
+    "PartitionTable": "headrace.records",
     "PositionReset": "headrace._core.fetch_events",
     "PreparedTransaction": "headrace.transactions",
     "PreparedTransactions": "headrace.transactions",
@@ -69,6 +78,7 @@ __all__ = [
     "LogDiverged",
     "LogWatch",
     "NewTopic",
+    "PartitionTable",
     "PositionReset",
     "PreparedTransaction",
     "PreparedTransactions",

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from headrace.aio._reading import Reading
     from headrace.aio._steps import Steps
     from headrace.consumer_settings import ConsumerSettings
-    from headrace.records import Record
 
 
 T = TypeVar("T")
@@ -71,9 +70,6 @@ class GroupCalls:
         if not steps.quiet():
             self._run(steps.step())
         return not steps.suspended
-
-    def _take(self, records_max: int) -> list[Record]:
-        return self._out.take(records_max) if self._step() else []
 
     def _check_reads(self) -> None:
         """A poll of a consumer that reads nothing would be empty for ever."""

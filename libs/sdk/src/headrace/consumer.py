@@ -10,9 +10,9 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Generic, Self, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 
 from headrace import _runtime
 from headrace._group_calls import GroupCalls
@@ -20,13 +20,14 @@ from headrace._position_calls import PositionCalls
 from headrace._setting_names import Servers
 from headrace._waits import check_seconds, check_wait_ms
 from headrace.aio._consumer_setup import (
+    check_rows_max,
     open_group,
     open_reading,
     read_arguments,
 )
 from headrace.aio._transactional import Transactional
 from headrace.errors import ClientClosed, Rejected
-from headrace.records import K, Record, V
+from headrace.records import K, PartitionTable, Record, V
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from headrace.aio._group import Group
     from headrace.aio._reading import Reading
     from headrace.setting_types import ConsumerKeywords
+
+T = TypeVar("T", bound=Sized)
 
 WAIT_SLICE_MS = 500
 """Nobody waits longer without looking for failures."""
@@ -220,19 +223,7 @@ class Consumer(GroupCalls, PositionCalls, Transactional, Generic[K, V]):
                 not be reached for ``default_api_timeout_ms``. The next poll tries again.
         """
         limit = self._settings.max_poll_records if max_records is None else max_records
-        check_wait_ms(timeout_ms)
-        self._enter()
-        try:
-            self._start()
-            self._check_reads()
-            deadline_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
-            while True:
-                self._arrived.clear()
-                records = self._take(limit)
-                if records or not self._wait(deadline_ms):
-                    return records
-        finally:
-            self._using.release()
+        return self._poll(timeout_ms, lambda may: self._out.take(limit) if may else [])
 
     def poll_table(self, timeout_ms: float | None = WAIT_SLICE_MS, max_records: int | None = None) -> pa.Table:
         """
@@ -241,6 +232,42 @@ class Consumer(GroupCalls, PositionCalls, Transactional, Generic[K, V]):
         lives, the batches it came from stay in memory.
         Without records within ``timeout_ms`` it has no rows.
         """
+        return self._poll(timeout_ms, lambda may: self._out.take_table(max_records if may else 0))
+
+    def poll_batches(
+        self, timeout_ms: float | None = WAIT_SLICE_MS, max_rows: int | None = None
+    ) -> list[PartitionTable]:
+        """
+        What is here as Arrow tables, one of each partition, with what tells how far that partition was read.
+
+        As ``poll_table`` in all else, and it may be mixed with the other ways to read: keys and values are bytes, not
+        copied where a batch has columns, and deserializers do not apply. What is handed out counts as the position,
+        markers and gaps behind it too.
+
+        A partition whose position has moved without a record has a table without rows, so a loop that waits until
+        ``next_offset`` reaches an end always gets there. The call waits up to ``timeout_ms`` for any such news (None:
+        for as long as it takes), then the list is empty.
+
+        Args:
+            max_rows: of all tables together; what is left of a batch comes next time, without being decoded again.
+
+        Raises:
+            Rejected: as ``poll``; ``max_rows`` below 1.
+            HeadraceError: as ``poll``.
+
+        ::
+
+            >>> import headrace
+            >>> with headrace.Consumer("flights", auto_offset_reset="earliest") as consumer:
+            ...     for part in consumer.poll_batches(timeout_ms=5_000, max_rows=3):
+            ...         print(part.topic, part.partition, part.table.num_rows, part.next_offset, part.lag)
+            flights 0 3 3 1
+        """
+        check_rows_max(max_rows)
+        return self._poll(timeout_ms, lambda may: self._out.take_batches(max_rows) if may else [])
+
+    def _poll(self, timeout_ms: float | None, take: Callable[[bool], T]) -> T:
+        """What ``take`` gives as soon as that is not empty. It is told whether anything may be handed out."""
         check_wait_ms(timeout_ms)
         self._enter()
         try:
@@ -249,9 +276,9 @@ class Consumer(GroupCalls, PositionCalls, Transactional, Generic[K, V]):
             deadline_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
             while True:
                 self._arrived.clear()
-                table = self._out.take_table(max_records if self._step() else 0)
-                if len(table) or not self._wait(deadline_ms):
-                    return table
+                taken = take(self._step())
+                if len(taken) or not self._wait(deadline_ms):
+                    return taken
         finally:
             self._using.release()
 

@@ -1,7 +1,7 @@
 """
 What applications hold in their hands: a record that was read, where a record was written, the name of a partition.
 
-All are plain tuples, made in bulk::
+Nearly all are plain tuples, made in bulk::
 
     >>> from headrace import RecordMetadata, TopicPartition
     >>> RecordMetadata("flights", 2, 41, 1_700_000_000_000).offset
@@ -13,18 +13,23 @@ All are plain tuples, made in bulk::
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Generic, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias
 
 from typing_extensions import TypeVar
 
 from headrace_common.core.ids import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = [
     "Committed",
     "Header",
     "Headers",
     "HeadersIn",
+    "PartitionTable",
     "Record",
     "RecordMetadata",
     "SkippedBatch",
@@ -78,6 +83,36 @@ class Committed(NamedTuple):
     """Under which leader the record before it was written; -1: not known."""
     metadata: str = ""
     """For people; up to 4096 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionTable:
+    """
+    What ``poll_batches`` hands out of one partition. ``Committed(next_offset, leader_epoch)`` is what to commit once it
+    is handled.
+    """
+
+    topic: str
+    partition: int
+    table: pa.Table
+    """
+    Columns ``offset``, ``timestamp_ms``, ``key``, ``value``, ``headers`` and ``timestamp_type``, as those of
+    ``poll_table``. Without rows where the position moved past markers, aborted or compacted records alone, is elsewhere
+    (new assignment, seek, reset), or where the end moved.
+    """
+    next_offset: int
+    """The position behind the table, and behind the markers, aborted batches and gaps that are known to follow it."""
+    leader_epoch: int
+    """Under which leader the record before ``next_offset`` was written; -1: not known."""
+    end_offset: int
+    """Where reading ends for now, as ``Consumer.end_offsets``, when a broker was last heard; -1: not known."""
+    high_watermark: int
+    """Records below it are committed to the log, whatever became of their transactions; -1: not known."""
+
+    @property
+    def lag(self) -> int | None:
+        """How many offsets were left then; 0: this was the end. None: not known."""
+        return None if self.end_offset < 0 else max(0, self.end_offset - self.next_offset)
 
 
 class SkippedBatch(NamedTuple):

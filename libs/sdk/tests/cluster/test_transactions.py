@@ -133,3 +133,27 @@ async def test_the_asyncio_twin(cluster: TestCluster) -> None:
             copied += len(table)
     values = await asyncio.to_thread(committed, cluster, results, 100)
     assert values == [b"%d" % n for n in range(100)]
+
+
+def test_what_the_batches_of_a_poll_tell_of_positions_reaches_the_high_watermark(cluster: TestCluster) -> None:
+    topic = cluster.unique_topic(partitions=2)
+    with cluster.producer(transactional_id=f"by-{topic}") as writer:
+        for number in range(6):
+            writer.begin_transaction()
+            writer.send_many(topic, [b"%d" % number] * 50, partition=[n % 2 for n in range(50)])
+            (writer.commit_transaction if number % 2 else writer.abort_transaction)()
+        writer.begin_transaction()
+        writer.send(topic, b"open", partition=0).result(timeout=30)
+        with cluster.consumer() as plain:
+            ends = {tp.partition: end for tp, end in plain.end_offsets([(topic, 0), (topic, 1)]).items()}
+        at, rows, is_open = {0: 0, 1: 0}, 0, True
+        deadline = time.monotonic() + 60
+        with cluster.consumer(topic, isolation_level="read_committed") as reader:
+            while any(at[number] < end for number, end in ends.items()):
+                assert time.monotonic() < deadline, at
+                for part in reader.poll_batches(timeout_ms=200, max_rows=20):
+                    at[part.partition], rows = part.next_offset, rows + len(part.table)
+                if is_open and at == {0: ends[0] - 1, 1: ends[1]}:
+                    writer.abort_transaction()  # it alone holds the reader back
+                    is_open = False
+        assert rows == 150

@@ -24,14 +24,18 @@ def memory(labs: Labs) -> LabCluster:
     return backend
 
 
-def read(consumer: headrace.Consumer, count: int, *, table: bool = False) -> list[bytes]:
+def read(consumer: headrace.Consumer, count: int, *, way: str = "poll") -> list[bytes]:
     """Poll until there are ``count``."""
     values: list[bytes] = []
     while len(values) < count:
-        if table:
-            values += consumer.poll_table(timeout_ms=1000)["value"].to_pylist()
-        else:
-            values += [record.value for record in consumer.poll(timeout_ms=1000)]
+        match way:
+            case "table":
+                values += consumer.poll_table(timeout_ms=1000)["value"].to_pylist()
+            case "batches":
+                for part in consumer.poll_batches(timeout_ms=1000):
+                    values += part.table["value"].to_pylist()
+            case _:
+                values += [record.value for record in consumer.poll(timeout_ms=1000)]
     return values
 
 
@@ -61,18 +65,18 @@ def mixed(memory: LabCluster) -> None:
     plain(memory, b"g")  # 13
 
 
-@pytest.mark.parametrize("table", [False, True])
+@pytest.mark.parametrize("way", ["poll", "table", "batches"])
 @pytest.mark.parametrize(
     ("settings", "seen", "end"),
     [(COMMITTED, b"abcdef", 12), ({}, [b"a", b"x1", b"x2", b"b", b"c", b"x3", b"d", b"e", b"f", b"y", b"g"], 14)],
 )
 def test_each_isolation_level_sees_its_records_in_order_and_ends_at_its_end(
-    memory: LabCluster, settings: dict[str, Any], seen: bytes | list[bytes], end: int, table: bool
+    memory: LabCluster, settings: dict[str, Any], seen: bytes | list[bytes], end: int, way: str
 ) -> None:
     mixed(memory)
     expected = [bytes([value]) for value in seen] if isinstance(seen, bytes) else seen
     with memory.consumer("t", **settings) as consumer:
-        assert read(consumer, len(expected), table=table) == expected
+        assert read(consumer, len(expected), way=way) == expected
         assert consumer.position(T0) == end
         assert consumer.end_offsets([T0]) == {T0: end}
         assert consumer.lag() == {T0: 0}

@@ -313,7 +313,8 @@ def test_after_close_every_call_says_so(broker: BrokerThread) -> None:
     consumer.close()
     assert consumer.state == "closed"
     assert not consumer.health().ok
-    for call in (consumer.poll, consumer.poll_table, consumer.assignment, lambda: next(records), consumer.lag):
+    polls = (consumer.poll, consumer.poll_table, consumer.poll_batches)
+    for call in (*polls, consumer.assignment, lambda: next(records), consumer.lag):
         with pytest.raises(errors.ClientClosed):
             call()
 

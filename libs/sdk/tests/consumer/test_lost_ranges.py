@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from libs.sdk.tests.kit.cluster import LabCluster, Labs
 
 import headrace
 from headrace import LogDiverged, PositionReset, TopicPartition
+from headrace._core.record_runs import Deserializers
+from headrace.aio._hand_out import HandOut
+from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import InvalidConfig, PositionOutOfRange
+from headrace_common.runtime.clock import SystemClock
+
+from .fetching import TOPIC_ID, A, PlainLog, answer_for, look_up
 
 T0 = TopicPartition("t", 0)
 PATIENCE_S = 20
@@ -181,3 +189,43 @@ def test_the_function_may_choose_another_place_to_go_on(memory: LabCluster) -> N
 def test_only_a_function_is_taken() -> None:
     with pytest.raises(InvalidConfig, match="on_position_reset takes a function"):
         headrace.Consumer("t", on_position_reset="log")
+
+
+WAYS: dict[str, Callable[[HandOut], Any]] = {
+    "poll": lambda out: out.take(10),
+    "iteration": lambda out: out.next_run(),
+    "table": lambda out: out.take_table(None),
+    "batches": lambda out: out.take_batches(None),
+}
+
+
+@pytest.mark.parametrize(("way", "left"), [*((way, 4) for way in WAYS), ("batches", 0)])
+def test_what_is_lost_is_told_first_also_where_that_becomes_known_meanwhile(
+    way: str, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, log = Told(), PlainLog(start=6, end=6)
+    if left:
+        log.append(left)
+    settings = ConsumerSettings(on_position_reset=told, auto_offset_reset="earliest")
+    out = HandOut(settings, SystemClock(), Deserializers(), lambda: None)
+    out.core.add(T0, 0)
+    out.core.placed(T0, TOPIC_ID, A, 0, 0.0)
+    look = out.raise_failures
+
+    def fetch() -> None:
+        plan = out.core.fetch(A)
+        answer = answer_for(plan, (TOPIC_ID, 0), log)
+        out.core.answers.take(plan, [] if answer is None else [answer], 0.0)
+
+    def look_before_it_is_known() -> None:
+        look()
+        monkeypatch.undo()
+        fetch()
+        look_up(out.core, {T0: log})
+        fetch()
+
+    monkeypatch.setattr(out, "raise_failures", look_before_it_is_known)
+    assert not WAYS[way](out)
+    assert not told.events
+    assert WAYS[way](out)
+    assert told.only.gone == range(6)

@@ -69,6 +69,14 @@ def by_table(consumer: headrace.Consumer) -> list[int]:
     return consumer.poll_table(timeout_ms=None).column("offset").to_pylist()
 
 
+def by_batches(consumer: headrace.Consumer) -> list[int]:
+    found: list[int] = []
+    while not found:
+        for part in consumer.poll_batches(timeout_ms=None):
+            found += part.table.column("offset").to_pylist()
+    return found
+
+
 def by_iteration(consumer: headrace.Consumer) -> list[int]:
     found = []
     for record in consumer:
@@ -78,7 +86,7 @@ def by_iteration(consumer: headrace.Consumer) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("poll", [by_poll, by_table, by_iteration])
+@pytest.mark.parametrize("poll", [by_poll, by_table, by_batches, by_iteration])
 def test_the_error_says_where_and_why_and_a_skip_goes_on_behind_it(broker: BrokerThread, poll: Poll) -> None:
     with open_consumer(broker) as consumer:
         consumer.assign([ONE])

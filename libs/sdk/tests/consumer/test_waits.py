@@ -49,7 +49,7 @@ def producer(memory: LabCluster) -> Iterator[Producer]:
     ],
 )
 def test_a_poll_in_seconds_or_of_no_time_says_what_was_meant(consumer: Consumer, given: Any, hint: str) -> None:
-    for call in (consumer.poll, consumer.poll_table):
+    for call in (consumer.poll, consumer.poll_table, consumer.poll_batches):
         with pytest.raises(Rejected, match=hint):
             call(given)
         with pytest.raises(Rejected, match=hint):
@@ -68,6 +68,8 @@ async def test_the_asyncio_twin_refuses_the_same(memory: LabCluster) -> None:
                 await consumer.poll(given)
             with pytest.raises(Rejected):
                 await consumer.poll_table(given)
+            with pytest.raises(Rejected):
+                await consumer.poll_batches(given)
             with pytest.raises(Rejected):
                 await consumer.commit(timeout_ms=given)
         with pytest.raises(Rejected, match="timeout=10"):
@@ -121,7 +123,8 @@ def test_waits_of_producers_are_seconds(producer: Producer, given: float, hint: 
 def test_a_consumer_of_nothing_says_so(memory: LabCluster) -> None:
     for settings in ({}, {"group_id": "g"}):
         with memory.consumer(**settings) as consumer:
-            for call in (consumer.poll, consumer.poll_table, lambda consumer=consumer: next(iter(consumer))):
+            polls = (consumer.poll, consumer.poll_table, consumer.poll_batches)
+            for call in (*polls, lambda consumer=consumer: next(iter(consumer))):
                 with pytest.raises(Rejected, match="subscribe"):
                     call()
             consumer.subscribe(["t"])
@@ -130,7 +133,7 @@ def test_a_consumer_of_nothing_says_so(memory: LabCluster) -> None:
 
 async def test_a_consumer_of_nothing_says_so_with_asyncio(memory: LabCluster) -> None:
     async with memory.aio_consumer() as consumer:
-        for call in (consumer.poll, consumer.poll_table, lambda: anext(aiter(consumer))):
+        for call in (consumer.poll, consumer.poll_table, consumer.poll_batches, lambda: anext(aiter(consumer))):
             with pytest.raises(Rejected, match="subscribe"):
                 await call()
         await consumer.assign([("t", 0)])

@@ -139,6 +139,10 @@ def test_what_was_handed_out_since_the_last_commit_is_committed(memory: LabClust
         assert len(consumer.poll_table(timeout_ms=1000, max_records=2)) == 2
         assert commit(memory, consumer) == {ONE: Committed(6, 0)}
         assert consumer.committed([ONE])[ONE] == Committed(6, 0)
+        consumer._begin_transaction()
+        [part] = consumer.poll_batches(timeout_ms=1000, max_rows=1)
+        assert (part.table["offset"].to_pylist(), part.next_offset, part.leader_epoch) == ([6], 7, 0)
+        assert commit(memory, consumer) == {ONE: Committed(7, 0)}
 
 
 def test_markers_behind_the_last_record_are_committed_too(memory: LabCluster) -> None:

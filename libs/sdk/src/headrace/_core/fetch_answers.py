@@ -13,7 +13,7 @@ from headrace._core.fetch_aborted import Aborted, AbortedRanges
 from headrace._core.fetch_events import LogDiverged
 from headrace._core.fetch_partition import Fetched, PartitionFetch
 from headrace._core.fetch_plans import FetchPlan, PlanEntry
-from headrace._core.fetch_state import FetchState
+from headrace._core.fetch_state import Ends, FetchState
 from headrace._core.remedies import HOPELESS, Asker, Remedy, remedy_for
 from headrace.errors import LogTruncated, PositionOutOfRange
 from headrace_common.core.batch.header import CONTROL_BIT, TRANSACTIONAL_BIT, read_header
@@ -41,6 +41,7 @@ class Answer(NamedTuple):
     """The replica to read from instead."""
     aborted: Sequence[Aborted] = ()
     """Aborted transactions that overlap ``batches``; only for ``read_committed``."""
+    last_stable: int = -1
 
 
 class FetchAnswers:
@@ -50,13 +51,16 @@ class FetchAnswers:
         self._state = state
 
     def take(self, plan: FetchPlan, answers: Iterable[Answer], now_ms: float) -> bool:
-        """Take an answer in; True: there is something to hand out, or to raise, that was not there before."""
+        """Take an answer in; True: there is something to hand out, tell or raise that was not there before."""
         fetches = self._state.rooms.brokers[plan.broker]
         served: list[PartitionFetch] = []
         refused: set[PartitionFetch] = set()
         news = False
         for answer in answers:
             partition = answer.entry.partition
+            learned = False
+            if plan.entries.get(partition.key) is answer.entry:  # else its topic was made anew meanwhile
+                learned = self._state.learn_ends(partition, Ends(answer.high_watermark, answer.last_stable))
             fresh = partition.epoch == answer.entry.epoch and partition.fetch_offset == answer.entry.offset
             if not fresh or not partition.assigned:
                 continue
@@ -69,7 +73,7 @@ class FetchAnswers:
                 self._turned_away(plan, answer, now_ms)
                 news = news or partition.failure is not None
                 continue
-            partition.high_watermark, partition.log_start_offset = answer.high_watermark, answer.log_start_offset
+            partition.log_start_offset, news = answer.log_start_offset, news or learned
             if answer.batches:
                 served.append(partition)
                 news = self._take_in(partition, plan, answer) or news
@@ -104,7 +108,7 @@ class FetchAnswers:
     def _take_in(self, partition: PartitionFetch, plan: FetchPlan, answer: Answer) -> bool:
         """
         Buffer the batches. They are as stored, so the first may begin below the fetch offset; holes are fine.
-        True: there is more to hand out or to raise.
+        True: there is more to hand out, tell or raise.
         """
         had, size, kept = partition.has_records, 0, 0
         expected = partition.fetch_offset
@@ -134,14 +138,14 @@ class FetchAnswers:
             partition.buffer.append(Fetched(batch, header))
             kept += len(batch)
         partition.fetch_offset, partition.drain_first = expected, False
-        partition.step_over()
+        moved = self._state.step_over(partition)
         plan.answered_bytes += size
         self._state.rooms.count(partition, kept)
         if partition.has_records and not had:
             self._state.ready.append(partition)
         self._state.rooms.moved(partition)
         self._state.settle(partition)
-        return bool(kept) or partition.failure is not None or partition.stopped
+        return bool(kept) or moved or partition.failure is not None or partition.stopped
 
     def _refused(self, plan: FetchPlan, answer: Answer, now_ms: float) -> None:
         partition = answer.entry.partition
@@ -195,6 +199,7 @@ class FetchAnswers:
             self._state.fail(partition, LogTruncated.at(partition.tp, lost, end_offset))
             return
         partition.move_to(min(lost, end_offset))
+        self._state.untold[partition] = None
         if partition.base is not None:
             partition.base = min(partition.base, end_offset)
         self._state.rooms.moved(partition)

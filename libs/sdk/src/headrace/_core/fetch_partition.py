@@ -90,7 +90,6 @@ class PartitionFetch:
     """The batch at which reading has stopped; None: none is known."""
     lost_position: int | None = None
     """Where the application was when ``auto_offset_reset`` had to be applied."""
-    high_watermark: int = -1
     log_start_offset: int = -1
     base: int | None = None
     """Where reading goes back to when a transaction fails and the group has committed nothing: where it began, was last
@@ -158,11 +157,13 @@ class PartitionFetch:
             self.buffer.pop()
         self.buffer.append(Fetched(b"", header))
 
-    def step_over(self) -> None:
-        """Move the position past what is not for applications, if that comes next."""
-        if self.open is None and self.buffer and not self.buffer[0].batch:
-            header = self.buffer.popleft().header
-            self.position, self.position_epoch = header.next_offset, header.leader_epoch
+    def step_over(self) -> bool:
+        """Move the position past what is not for applications. False: that does not come next."""
+        if self.open is not None or not self.buffer or self.buffer[0].batch:
+            return False
+        header = self.buffer.popleft().header
+        self.position, self.position_epoch = header.next_offset, header.leader_epoch
+        return True
 
     @property
     def after_open(self) -> BatchHeader:

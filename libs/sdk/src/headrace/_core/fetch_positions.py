@@ -69,6 +69,7 @@ class FetchPositions:
         if isinstance(start, int):
             partition.move_to(start)
             partition.last_epoch = partition.position_epoch = epoch
+            self.state.untold[partition] = None
         self.partitions[tp] = partition
 
     def remove(self, tp: TopicPartition) -> None:
@@ -78,6 +79,7 @@ class FetchPositions:
         self.state.drop_buffer(partition)
         partition.lose_position(None)
         self.state.troubled.pop(partition, None)
+        self.state.untold.pop(partition, None)
         self.state.sources.lead(partition)
         self.state.settle(partition)
 
@@ -149,6 +151,7 @@ class FetchPositions:
         self.state.drop_buffer(partition)
         if isinstance(to, int):
             partition.move_to(to)
+            self.state.untold[partition] = None
             self.rooms.sought(partition)
         else:
             partition.lose_position(to)
@@ -215,6 +218,7 @@ class FetchPositions:
             self.state.settle(partition)
             return
         partition.move_to(offset)
+        self.state.untold[partition] = None
         partition.last_epoch = partition.position_epoch = last_epoch
         if isinstance(lookup.start, LastCommitted):
             partition.base, partition.sought = offset, False
@@ -279,7 +283,7 @@ class FetchPositions:
             self.give_back(partition, epoch, position)
             return
         partition.open = None
-        partition.step_over()
+        self.state.step_over(partition)
         if partition.drain_first or partition.failure is not None:
             self.state.settle(partition)  # it waited until all was handed out
 

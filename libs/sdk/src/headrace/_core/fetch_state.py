@@ -6,6 +6,8 @@ what the shell should hear. Nobody else changes it, but the shell empties what i
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from headrace._core.fetch_events import FetchEvent, LogDiverged, PositionReset, Reset
 from headrace._core.fetch_partition import PartitionFetch
@@ -14,7 +16,25 @@ from headrace._core.fetch_rooms import FetchRooms
 from headrace._core.fetch_sources import FetchSources
 from headrace._core.starts import Start
 from headrace_common.core.errors import HeadraceError
-from headrace_common.core.ids import NodeId, TopicPartition
+from headrace_common.core.ids import NodeId, TopicId, TopicPartition
+
+
+class Ends(NamedTuple):
+    """Where a log ends, as a broker said last; -1: not known."""
+
+    high_watermark: int = -1
+    last_stable: int = -1
+
+
+class Place(NamedTuple):
+    """Where a consumer is in one partition."""
+
+    tp: TopicPartition
+    offset: int
+    """Of the next record."""
+    leader_epoch: int
+    """Under which leader the record before it was written; -1: not known."""
+    ends: Ends
 
 
 class FetchState:
@@ -38,6 +58,10 @@ class FetchState:
         """The same, of what the application should hear before it gets more; the shell empties it."""
         self.ready: deque[PartitionFetch] = deque()
         """Who has records to hand out, next first."""
+        self.untold: dict[PartitionFetch, None] = {}
+        """Whose position or end may be another than ``take_places`` told last."""
+        self.ends: dict[tuple[TopicId, int], Ends] = {}
+        """Brokers repeat nothing on a stream, so it outlives what is assigned."""
         self.troubled: dict[PartitionFetch, None] = {}
         self.failed: dict[PartitionFetch, None] = {}
 
@@ -64,6 +88,51 @@ class FetchState:
     def went_well(self, partition: PartitionFetch) -> None:
         partition.went_well()
         self.troubled.pop(partition, None)
+
+    def learn_ends(self, partition: PartitionFetch, ends: Ends) -> bool:
+        """A broker has said it, perhaps in an answer that came too late for what it was asked. True: it is new."""
+        if ends.high_watermark < 0 or self.ends.get(partition.key) == ends:
+            return False
+        self.ends[partition.key] = ends
+        now = self.partitions.get(partition.tp)
+        if now is not None and now.key == partition.key:
+            self.untold[now] = None
+        return True
+
+    def step_over(self, partition: PartitionFetch) -> bool:
+        """Move the position past what is not for applications. False: that does not come next."""
+        moved = partition.step_over()
+        if moved:
+            self.untold[partition] = None
+        return moved
+
+    def take_places(self, handed_out: Mapping[PartitionFetch, tuple[int, int]]) -> list[Place]:
+        """
+        Where reading is in the partitions that were ``handed_out``, given as their epochs then and the positions; and
+        where it is in others, if that was not told yet, no record of theirs is here that will tell it, and the
+        application has heard of all resets.
+        """
+        places: list[Place] = []
+        for partition, (epoch, offset) in handed_out.items():
+            if partition.epoch == epoch:
+                places.append(self._take_place(partition))
+            else:  # it goes on elsewhere now, which is told next time
+                places.append(Place(partition.tp, offset, -1, self.ends.get(partition.key, Ends())))
+        others = [
+            partition
+            for partition in self.untold
+            if not self.resets
+            and partition not in handed_out
+            and partition.position is not None
+            and not (partition.paused or partition.has_records)
+            and partition.key in self.ends
+        ]
+        return places + [self._take_place(partition) for partition in others]
+
+    def _take_place(self, partition: PartitionFetch) -> Place:
+        self.untold.pop(partition, None)
+        assert partition.position is not None, "asked only where there is a position"
+        return Place(partition.tp, partition.position, partition.position_epoch, self.ends.get(partition.key, Ends()))
 
     def tell(self, event: FetchEvent) -> None:
         """Have it logged and, if it is a reset, have the application hear of it."""

@@ -1,8 +1,8 @@
 """
 From decoded batches to one Arrow table: keys and values of columnar batches are not copied.
 
-Called by the shells of ``poll_table`` and ``RangeReader``. pyarrow and numpy are loaded by the first call. Columns that
-nobody wants are not made.
+Called by the shells of ``poll_table``, ``poll_batches`` and ``RangeReader``. pyarrow and numpy are loaded by the first
+call. Columns that nobody wants are not made.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ TABLE_COLUMNS: Final = (
     "headers",
     "timestamp_type",
 )
+PARTITION_COLUMNS: Final = TABLE_COLUMNS[2:]
+"""Of a table whose rows are all of one partition."""
 _OF_BATCHES: Final = frozenset({"offset", "timestamp_ms", "key", "value", "headers"})
 
 

@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from headrace.aio.producer import Producer
     from headrace.aio.transactions import PreparedTransactions, UnitOwner
     from headrace.delivery import DeliveredBatch, Delivery
-    from headrace.records import Record, RecordMetadata, TimestampType, TopicPartition
+    from headrace.records import PartitionTable, Record, RecordMetadata, TimestampType, TopicPartition
 
 _HOME: Final = {
     "AdminClient": "headrace.aio.admin",
     "Consumer": "headrace.aio.consumer",
     "DeliveredBatch": "headrace.delivery",
     "Delivery": "headrace.delivery",
+    "PartitionTable": "headrace.records",
     "PreparedTransaction": "headrace.transactions",
     "PreparedTransactions": "headrace.aio.transactions",
     "Producer": "headrace.aio.producer",
@@ -34,6 +35,7 @@ __all__ = [
     "Consumer",
     "DeliveredBatch",
     "Delivery",
+    "PartitionTable",
     "PreparedTransaction",
     "PreparedTransactions",
     "Producer",

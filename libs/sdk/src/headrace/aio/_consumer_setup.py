@@ -170,6 +170,18 @@ def check_offset(offset: int) -> int:
     return offset
 
 
+def check_rows_max(max_rows: int | None) -> int | None:
+    """
+    How many rows to hand out at most; None: the default.
+
+    Raises:
+        Rejected: below 1, or no whole number.
+    """
+    if max_rows is not None and (not isinstance(max_rows, int) or isinstance(max_rows, bool) or max_rows < 1):
+        raise Rejected(f"max_rows is a whole number from 1, or None for the default, not {max_rows!r}")
+    return max_rows
+
+
 def check_timestamp(timestamp_ms: int) -> int:
     """
     A time to look for.

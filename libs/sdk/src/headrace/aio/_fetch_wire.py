@@ -82,6 +82,7 @@ class FetchWire:
                     None if end is None else (end.epoch, end.end_offset),
                     NodeId(result.preferred_replica) if result.HasField("preferred_replica") else NO_NODE,
                     [Aborted(a.producer_id, a.first_offset, a.last_offset) for a in result.aborted],
+                    result.last_stable_offset,
                 )
             )
         return answers

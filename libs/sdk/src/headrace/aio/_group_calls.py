@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from headrace.aio._reading import Reading
     from headrace.aio._steps import Steps
     from headrace.consumer_settings import ConsumerSettings
-    from headrace.records import Record
 
 T = TypeVar("T")
 
@@ -65,9 +64,6 @@ class GroupCalls:
         if not steps.quiet():
             await self._run(steps.step())
         return not steps.suspended
-
-    async def _take(self, records_max: int) -> list[Record]:
-        return self._out.take(records_max) if await self._step() else []
 
     def _check_reads(self) -> None:
         """A poll of a consumer that reads nothing would be empty for ever."""

@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from headrace._bulk_libraries import load_bulk_libraries, load_table_libraries
-from headrace._core.fetch_partition import PartitionFetch
+from headrace._core.fetch_partition import Fetched, PartitionFetch
 from headrace._core.fetch_plans import FetchLimits
 from headrace._core.fetch_positions import FetchPositions
 from headrace._core.ranges import Range
 from headrace._core.record_runs import Deserializers, RecordRun, run_of
-from headrace._core.record_tables import TABLE_COLUMNS, TableParts
+from headrace._core.record_tables import PARTITION_COLUMNS, TABLE_COLUMNS, TableParts
 from headrace._core.starts import Start, parse_reset
 from headrace._descriptors import needing_descriptors
 from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import HeadraceError, NoPosition, Rejected
-from headrace.records import Committed, SkippedBatch
+from headrace.records import Committed, PartitionTable, SkippedBatch
 from headrace_common.core.batch import DecodedBatch, decode_batch
 from headrace_common.core.ids import TopicPartition
 from headrace_common.runtime.clock import Clock
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from headrace.records import Record
 
 TABLE_ROWS_MAX: Final = 200_000
-"""Rows of one ``poll_table`` that names no number."""
+"""Rows of one ``poll_table`` or ``poll_batches`` that names no number."""
 
 
 class HandOut:
@@ -62,6 +64,8 @@ class HandOut:
         self.in_transaction = False
         """The positions are a transaction's: if it fails, what is sought meanwhile fails with it."""
         self._run: RecordRun | None = None
+        self._begun: tuple[Fetched, DecodedBatch] | None = None
+        """A batch of which a table took the first rows, so that it is decoded once."""
         self._marked: dict[TopicPartition, Committed] = {}
         """Where partitions were at the last ``mark``, of those that were handed out since."""
 
@@ -115,13 +119,12 @@ class HandOut:
             self.close_run()
             if failure is not None:
                 raise failure
-            partition = self.core.next_batch()
-            if partition is not None and partition.tp not in self._marked:
-                self._marked[partition.tp] = self._position_of(partition)
+            partition = self._open_batch()
         if partition is None:
             return None
+        assert partition.open is not None, "an open batch is there until it was handed out"
         try:
-            self._run = run_of(partition, self._decode(partition), self._deserializers)
+            self._run = run_of(partition, self._decode(partition.open), self._deserializers)
         except HeadraceError as failed:
             error = self._undo(partition, failed)
             if not taken:
@@ -129,35 +132,78 @@ class HandOut:
             return None
         return self._run
 
+    def _open_batch(self) -> PartitionFetch | None:
+        """The partition whose next batch is handed out now, if one may be. Under the lock."""
+        if self.core.state.resets:
+            return None  # the application hears of it first, with its next call
+        partition = self.core.next_batch()
+        if partition is not None and partition.tp not in self._marked:
+            self._marked[partition.tp] = self._position_of(partition)
+        return partition
+
     def take_table(self, rows_max: int | None, names: tuple[str, ...] = TABLE_COLUMNS) -> pa.Table:
         """What is here already, as one table of the columns that are named; it may have no rows."""
+        parts = TableParts(names)
+        self._gather(rows_max, lambda _: parts)
+        return parts.table()
+
+    def take_batches(self, rows_max: int | None) -> list[PartitionTable]:
+        """What is here already, by partition, and where reading is in those that have moved without records."""
+        parts = defaultdict[TopicPartition, TableParts](partial(TableParts, PARTITION_COLUMNS))
+        handed_out = self._gather(rows_max, parts.__getitem__)
+        with self.lock:
+            places = self.core.state.take_places(handed_out)
+        return [
+            PartitionTable(
+                *place.tp,
+                parts[place.tp].table(),
+                place.offset,
+                place.leader_epoch,
+                place.ends.last_stable if self._settings.read_committed else place.ends.high_watermark,
+                place.ends.high_watermark,
+            )
+            for place in places
+        ]
+
+    def _gather(
+        self, rows_max: int | None, parts_of: Callable[[TopicPartition], TableParts]
+    ) -> dict[PartitionFetch, tuple[int, int]]:
+        """Take what is here into ``parts_of`` its partition; of each its epoch and the position behind its rows."""
         self.raise_failures()
         with needing_descriptors():
             load_table_libraries()  # before anything is taken
         with self.lock:
             self.close_run()
-        parts, limit = TableParts(names), TABLE_ROWS_MAX if rows_max is None else rows_max
-        while parts.rows < limit:
+        handed_out: dict[PartitionFetch, tuple[int, int]] = {}
+        left = TABLE_ROWS_MAX if rows_max is None else rows_max
+        while left > 0:
             with self.lock:
-                partition = self.core.next_batch()
-                if partition is not None and partition.tp not in self._marked:
-                    self._marked[partition.tp] = self._position_of(partition)
-            if partition is None:
-                break
-            epoch, position = partition.epoch, partition.position
-            assert position is not None, "an open batch means that there is a position"
+                partition = self._open_batch()
+                if partition is None:
+                    break
+                epoch, position, fetched = partition.epoch, partition.position, partition.open
+                assert position is not None, "an open batch means that there is a position"
+                assert fetched is not None, "it was just opened"
+                if partition in handed_out and handed_out[partition][0] != epoch:
+                    self.core.give_back(partition, epoch, position)  # it goes on elsewhere: not in one table
+                    break
+            parts = parts_of(partition.tp)
+            rows = parts.rows
             try:
-                batch = self._decode(partition)
-                position = parts.add(partition.tp, batch, position, limit - parts.rows, partition.stop)
+                batch = self._decode(fetched)
+                position = parts.add(partition.tp, batch, position, left, partition.stop)
             except HeadraceError as failed:
                 error = self._undo(partition, failed)
-                if not parts.rows:
+                if not handed_out:
                     raise error from failed.__cause__
                 break
+            self._begun = (fetched, batch) if position < fetched.header.next_offset else None
+            left -= parts.rows - rows
+            handed_out[partition] = (epoch, position)
             with self.lock:
                 self.core.handed_out(partition, epoch, position)
         self._changed()
-        return parts.table()
+        return handed_out
 
     def stopped(self, tp: TopicPartition) -> bool:
         """Whether the range that ends at its ``stop`` was handed out; nothing is after closing."""
@@ -178,9 +224,10 @@ class HandOut:
                     self.core.go_on(tp, *following)
         self._changed()
 
-    def _decode(self, partition: PartitionFetch) -> DecodedBatch:
-        assert partition.open is not None, "an open batch is there until it was handed out"
-        return decode_batch(partition.open.batch, verify_crc=self._settings.check_crcs)
+    def _decode(self, fetched: Fetched) -> DecodedBatch:
+        if self._begun is not None and self._begun[0] is fetched:
+            return self._begun[1]
+        return decode_batch(fetched.batch, verify_crc=self._settings.check_crcs)
 
     def _undo(self, partition: PartitionFetch, error: HeadraceError) -> HeadraceError:
         """Back to before the open batch; what the application is to get."""

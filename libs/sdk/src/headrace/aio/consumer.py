@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 import warnings
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sized
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, Self, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 
 from headrace import _runtime
 from headrace._bulk_libraries import load_table_libraries
@@ -19,6 +19,7 @@ from headrace._descriptors import needing_descriptors
 from headrace._setting_names import Servers
 from headrace._waits import check_seconds, check_wait_ms
 from headrace.aio._consumer_setup import (
+    check_rows_max,
     open_group,
     open_reading,
     read_arguments,
@@ -27,7 +28,7 @@ from headrace.aio._group_calls import GroupCalls
 from headrace.aio._position_calls import PositionCalls
 from headrace.aio._transactional import Transactional
 from headrace.errors import ClientClosed
-from headrace.records import K, Record, V
+from headrace.records import K, PartitionTable, Record, V
 from headrace_common.runtime.clock import call_later_ms, give_way
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from headrace._transport.port import Transport
     from headrace.aio._group import Group
     from headrace.setting_types import ConsumerKeywords
+
+T = TypeVar("T", bound=Sized)
 
 WAIT_SLICE_MS = 500
 """Nobody waits longer without looking for failures."""
@@ -201,16 +204,7 @@ class Consumer(GroupCalls, PositionCalls, Transactional, Generic[K, V]):
                 not be reached for ``default_api_timeout_ms``. The next poll tries again.
         """
         limit = self._settings.max_poll_records if max_records is None else max_records
-        check_wait_ms(timeout_ms)
-        await self.start()
-        self._check_reads()
-        await give_way()  # the next fetch leaves, even when nobody ever waits
-        deadline_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
-        while True:
-            self._arrived.clear()
-            records = await self._take(limit)
-            if records or not await self._wait(deadline_ms):
-                return records
+        return await self._poll(timeout_ms, lambda may: self._out.take(limit) if may else [])
 
     async def poll_table(self, timeout_ms: float | None = WAIT_SLICE_MS, max_records: int | None = None) -> pa.Table:
         """
@@ -219,20 +213,52 @@ class Consumer(GroupCalls, PositionCalls, Transactional, Generic[K, V]):
         lives, the batches it came from stay in memory.
         Without records within ``timeout_ms`` it has no rows.
         """
+        return await self._poll(
+            timeout_ms, lambda may: self._out.take_table(max_records if may else 0), makes_tables=True
+        )
+
+    async def poll_batches(
+        self, timeout_ms: float | None = WAIT_SLICE_MS, max_rows: int | None = None
+    ) -> list[PartitionTable]:
+        """
+        What is here as Arrow tables, one of each partition, with what tells how far that partition was read.
+
+        As ``poll_table`` in all else, and it may be mixed with the other ways to read: keys and values are bytes, not
+        copied where a batch has columns, and deserializers do not apply. What is handed out counts as the position,
+        markers and gaps behind it too.
+
+        A partition whose position has moved without a record has a table without rows, so a loop that waits until
+        ``next_offset`` reaches an end always gets there. The call waits up to ``timeout_ms`` for any such news (None:
+        for as long as it takes), then the list is empty.
+
+        Args:
+            max_rows: of all tables together; what is left of a batch comes next time, without being decoded again.
+
+        Raises:
+            Rejected: as ``poll``; ``max_rows`` below 1.
+            HeadraceError: as ``poll``.
+        """
+        check_rows_max(max_rows)
+        return await self._poll(
+            timeout_ms, lambda may: self._out.take_batches(max_rows) if may else [], makes_tables=True
+        )
+
+    async def _poll(self, timeout_ms: float | None, take: Callable[[bool], T], *, makes_tables: bool = False) -> T:
+        """What ``take`` gives as soon as that is not empty. It is told whether anything may be handed out."""
         check_wait_ms(timeout_ms)
         await self.start()
         self._check_reads()
-        await give_way()
-        if not self._makes_tables:
+        await give_way()  # the next fetch leaves, even when nobody ever waits
+        if makes_tables and not self._makes_tables:
             with needing_descriptors():
                 await _runtime.in_thread(load_table_libraries)
             self._makes_tables = True
         deadline_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
         while True:
             self._arrived.clear()
-            table = self._out.take_table(max_records if await self._step() else 0)
-            if len(table) or not await self._wait(deadline_ms):
-                return table
+            taken = take(await self._step())
+            if len(taken) or not await self._wait(deadline_ms):
+                return taken
 
     async def read_to_end(self, timeout_ms: float | None = None) -> list[Record[K, V]]:
         """
