@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from libs.streams.tests.kit.feeding import Fed, Record, by_key, rows
+from libs.streams.tests.kit.feeding import Record, by_key, cuts, run_cut, run_one_by_one
 
 from headrace_streams import App, Stream, agg, col, hopping, json, tumbling
 
@@ -72,32 +72,6 @@ values = st.fixed_dictionaries(
     }
 )
 records = st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), values, st.just(0)), min_size=1, max_size=30)
-cuts = st.lists(st.tuples(st.integers(1, 12), st.sampled_from(["", "", "commit", "abort", "reopen"])), max_size=12)
-
-
-def run(app: App, given: list[Record], cutting: list[tuple[int, str]], topic: str) -> list[Any]:
-    """What is committed to a topic in the end."""
-    fed = Fed(app)
-    found: list[Any] = []
-    at = committed = 0
-    for count, then in [*cutting, *[(len(given), "")] * (len(cutting) + 1)]:
-        fed.feed("in", given[at : at + count])
-        at = min(at + count, len(given))
-        if then == "commit":
-            found += rows(fed.commit(), topic)
-            committed = at
-        elif then == "abort":
-            fed.abort()
-            at = committed
-        elif then == "reopen":
-            fed.reopen()
-            at = committed
-    assert at == len(given)
-    return found + rows(fed.commit(), topic)
-
-
-def one_by_one(app: App, given: list[Record], topic: str) -> list[Any]:
-    return run(app, given, [(1, "")] * len(given), topic)
 
 
 @pytest.mark.parametrize("topic", ["out", "late"])
@@ -107,22 +81,22 @@ def one_by_one(app: App, given: list[Record], topic: str) -> list[Any]:
 @given(given=records, cutting=cuts)
 def test_windows(window: str, emit: str, topic: str, given: list[Record], cutting: list[tuple[int, str]]) -> None:
     app = windowed(window, emit)
-    assert by_key(run(app, given, cutting, topic)) == by_key(one_by_one(app, given, topic))
+    assert by_key(run_cut(app, given, cutting, topic)) == by_key(run_one_by_one(app, given, topic))
 
 
 @settings(max_examples=25, deadline=None)
 @given(given=records, cutting=cuts)
 def test_keys_with_every(given: list[Record], cutting: list[tuple[int, str]]) -> None:
     app = keyed("every")
-    assert by_key(run(app, given, cutting, "out")) == by_key(one_by_one(app, given, "out"))
+    assert by_key(run_cut(app, given, cutting, "out")) == by_key(run_one_by_one(app, given, "out"))
 
 
 @settings(max_examples=25, deadline=None)
 @given(given=records, cutting=cuts)
 def test_keys_with_changes_end_alike(given: list[Record], cutting: list[tuple[int, str]]) -> None:
     app = keyed("changes")
-    last = {key: found[-1] for key, found in by_key(run(app, given, cutting, "out")).items()}
-    every = by_key(one_by_one(keyed("every"), given, "out"))
+    last = {key: found[-1] for key, found in by_key(run_cut(app, given, cutting, "out")).items()}
+    every = by_key(run_one_by_one(keyed("every"), given, "out"))
     assert {key: value for key, (value, _) in last.items()} == {key: found[-1][0] for key, found in every.items()}
 
 
@@ -133,12 +107,12 @@ def test_windows_with_changes_end_alike(window: str, given: list[Record], cuttin
     def last(found: list[Any]) -> dict[Any, Any]:
         return {(key, value["window_start"]): (value, time) for key, value, time in found}
 
-    changed = run(windowed(window, "changes"), given, cutting, "out")
-    assert last(changed) == last(one_by_one(windowed(window, "every"), given, "out"))
+    changed = run_cut(windowed(window, "changes"), given, cutting, "out")
+    assert last(changed) == last(run_one_by_one(windowed(window, "every"), given, "out"))
 
 
 @settings(max_examples=25, deadline=None)
 @given(given=records, cutting=cuts)
 def test_columns(given: list[Record], cutting: list[tuple[int, str]]) -> None:
     app = stateless()
-    assert by_key(run(app, given, cutting, "out")) == by_key(one_by_one(app, given, "out"))
+    assert by_key(run_cut(app, given, cutting, "out")) == by_key(run_one_by_one(app, given, "out"))

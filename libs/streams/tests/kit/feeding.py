@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
+from hypothesis import strategies as st
 
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.state.memory import MemoryCold
@@ -17,6 +18,8 @@ from headrace_streams.plan.nodes import SOURCE
 
 Record = tuple[bytes | None, dict[str, Any] | bytes | None, int]
 """Key, value (a dict is written as JSON) and timestamp."""
+cuts = st.lists(st.tuples(st.integers(1, 12), st.sampled_from(["", "", "commit", "abort", "reopen"])), max_size=12)
+"""How many records are fed at once, and what happens then."""
 
 
 def raw(records: Sequence[Record], first: int = 0) -> pa.Table:
@@ -92,3 +95,29 @@ def by_key(found: Iterable[tuple[bytes | None, dict[str, Any], int]]) -> dict[by
     for key, value, time in found:
         grouped.setdefault(key, []).append((value, time))
     return grouped
+
+
+def run_cut(app: App, given: list[Record], cutting: list[tuple[int, str]], topic: str) -> list[Any]:
+    """What is committed to a topic in the end, if the input is cut so."""
+    fed = Fed(app)
+    found: list[Any] = []
+    at = committed = 0
+    for count, then in [*cutting, *[(len(given), "")] * (len(cutting) + 1)]:
+        fed.feed("in", given[at : at + count])
+        at = min(at + count, len(given))
+        if then == "commit":
+            found += rows(fed.commit(), topic)
+            committed = at
+        elif then == "abort":
+            fed.abort()
+            at = committed
+        elif then == "reopen":
+            fed.reopen()
+            at = committed
+    assert at == len(given)
+    return found + rows(fed.commit(), topic)
+
+
+def run_one_by_one(app: App, given: list[Record], topic: str) -> list[Any]:
+    """What is written to a topic if a batch is one record."""
+    return run_cut(app, given, [(1, "")] * len(given), topic)

@@ -20,7 +20,7 @@ from headrace_streams.core.operators import hop
 from headrace_streams.core.operators.base import Emitted, Operator
 from headrace_streams.core.operators.ends import Source
 from headrace_streams.core.outputs import Headers, Output, records
-from headrace_streams.core.rows import KEY, NO_TIME, ROW, TIME, WATERMARK, numbers, replace, user_columns
+from headrace_streams.core.rows import KEY, NO_TIME, RECORD, ROW, TIME, WATERMARK, numbers, replace, user_columns
 from headrace_streams.core.state.store import Changes, Cold
 from headrace_streams.core.time import Watermarks
 
@@ -321,6 +321,9 @@ def _headers_of(raw: pa.Table, place: int) -> Headers:
 
 
 def _as_record(rows: pa.Table) -> pa.Table:
-    (row,) = rows.select(user_columns(rows.column_names)).to_pylist()
-    value = orjson.dumps(row, default=str)
+    if RECORD in rows.column_names:
+        (value,) = rows[RECORD].to_pylist()
+    else:
+        (row,) = rows.select(user_columns(rows.column_names)).to_pylist()
+        value = orjson.dumps(row, default=str)
     return records(rows[KEY], pa.array([value], pa.binary()), rows[TIME])

@@ -99,8 +99,12 @@ class RecordCalls:
         what = _what("process", function)
         if not name:
             raise NotAllowed(f"{what} keeps state, which needs a name: say name=")
+        if on_timer is not None and not callable(on_timer):
+            raise NotAllowed(f"{what}: on_timer= needs a function, not {on_timer!r:.100}")
         declared = dict(state or {})
         for of, one in declared.items():
+            if not of.isidentifier() or of.startswith("_"):
+                raise NotAllowed(f"{what}: {of!r} cannot be the name of a value; use letters, digits and '_' inside")
             if not isinstance(one, Value):
                 raise NotAllowed(f"{what}: state {of!r} is {one!r}; write for example {of}=value(int)")
         parsed = _parsed(schema)
@@ -144,7 +148,11 @@ def value(type_: type, default: Any = None) -> Value:
     """
     if type_ not in (int, float, str, bytes, bool, list, dict):
         raise NotAllowed(f"state cannot keep {type_!r}; use int, float, str, bytes, bool, list or dict")
-    return Value(type_, type_() if default is None else default)
+    made = Value(type_, type_())
+    try:
+        return made if default is None else Value(type_, made.kept("the default of a value", default))
+    except TypeError as error:
+        raise NotAllowed(f"value ({where()}): {error}") from error
 
 
 def hint(schema: pa.Schema) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypedDict, Unpack
+from typing import Any, Final, TypedDict, Unpack
 
 import pyarrow as pa
 
@@ -96,6 +97,7 @@ class More(TypedDict, total=False):
     key: Format | None
 
 
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,100}")
 SOURCE = "stream"
 SINK = "to"
 REPARTITION = "repartition"
@@ -119,9 +121,14 @@ class Plan:
         One more node.
 
         Raises:
-            NotAllowed: another has its name, or reads its topic.
+            NotAllowed: its name cannot be part of a topic's; another has its name, or reads its topic.
         """
         node = Node(len(self.nodes), kind, where, tuple(inputs), make, **more)
+        if node.name and not _NAME.fullmatch(node.name):
+            raise NotAllowed(
+                f"{kind} ({where}): the name {node.name!r} becomes part of a topic's: "
+                "use 1 to 100 letters, digits, '.', '_' and '-'"
+            )
         for other in self.nodes:
             if node.name and other.name == node.name:
                 raise NotAllowed(

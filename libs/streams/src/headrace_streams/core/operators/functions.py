@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -12,7 +12,9 @@ import orjson
 import pyarrow as pa
 
 from headrace_streams.core.errors import NotAllowed
+from headrace_streams.core.formats.ddl import type_text
 from headrace_streams.core.operators.base import Emitted, Failed, Operator
+from headrace_streams.core.operators.columns import LAST_TIME
 from headrace_streams.core.rows import (
     KEY,
     RECORD,
@@ -25,7 +27,7 @@ from headrace_streams.core.rows import (
     user_columns,
     with_system,
 )
-from headrace_streams.core.state.objects import ObjectStore, State, Timer, Value
+from headrace_streams.core.state.objects import ObjectStore, State, Timer, Value, changes_of
 
 RECORDS: Final = pa.schema([pa.field(RECORD, pa.binary())])
 """The columns of rows that have no schema: each is JSON."""
@@ -41,13 +43,19 @@ class Context:
     """Event time, ms since 1970."""
     watermark: int
     """Event time of the task, ms."""
-    _timers: list[tuple[str, int]] = field(default_factory=list)
+    _timers: list[tuple[str, int]] | None = None
+    """Those that were asked for; None where nothing takes them."""
 
     def timer(self, name: str, at: int) -> None:
         """
         Have ``on_timer`` called for this key once event time has reached ``at`` (ms). Durable: it fires after a restart
         too. The same name at the same time is one timer.
         """
+        if self._timers is None:
+            raise NotAllowed("a timer needs a function that takes it: process(…, on_timer=FUNCTION)")
+        if not 0 <= at <= LAST_TIME:
+            raise ValueError(f"the timer {name!r} is at {at}; give ms since 1970")
+        name.encode()
         self._timers.append((name, int(at)))
 
 
@@ -95,9 +103,7 @@ class Made:
         unknown = [name for name in row if name not in self._schema.names]
         if unknown:
             raise TypeError(f"{self._what} gave the column {unknown[0]!r}, which its schema does not have")
-        for column in self._schema:
-            _check_value(row.get(column.name), column)
-        return row
+        return {column.name: _checked_value(row.get(column.name), column) for column in self._schema}
 
     def add(self, row: Any, key: bytes | None, time: int, mark: int, place: int) -> None:
         """Keep a row that is checked."""
@@ -127,13 +133,19 @@ _PYTHON: Final[dict[Any, tuple[type, ...]]] = {
 }
 
 
-def _check_value(value: Any, column: pa.Field[Any]) -> None:
-    if value is None:
-        return
-    kinds = _PYTHON.get(column.type)
-    fits = kinds is not None and type(value) in kinds
-    if not fits or (type(value) is int and abs(value) >= 2**31):
-        pa.array([value], column.type)  # raises what is wrong
+def _checked_value(value: Any, column: pa.Field[Any]) -> Any:
+    """The value, which the function cannot change any more; raises where Arrow would not take it."""
+    kind = type(value)
+    fits = value is None or kind in _PYTHON.get(column.type, ())
+    if fits and kind is str:
+        value.encode()  # raises for what is no text
+    if fits and not (kind is int and abs(value) >= 2**31):
+        return value
+    try:
+        (kept,) = pa.array([value], column.type).to_pylist()
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as wrong:
+        raise TypeError(f"{column.name}: {value!r:.60} is not a {type_text(column.type)}") from wrong
+    return kept
 
 
 def given_records(rows: pa.Table) -> list[dict[str, Any]]:
@@ -264,19 +276,19 @@ class Process(Operator):
     def _call(
         self, function: Callable[..., Any], first: Any, key: bytes, time: int, mark: int, place: int, made: Made
     ) -> None:
-        state, context = State(self._store, key), Context(key, time, mark)
+        timers: list[tuple[str, int]] = []
+        state = State(self._store, key)
+        context = Context(key, time, mark, None if self._functions.on_timer is None else timers)
         left = function(first, state, context)
         # A generator runs here; a single row may be returned as it is.
         rows = () if left is None else (left,) if isinstance(left, Mapping) else left
         checked = [made.checked(row) for row in rows]
-        if context._timers and self._functions.on_timer is None:
-            raise NotAllowed(f"{self._functions.what} sets a timer; give process() an on_timer=")
-        if place < 0 and any(at <= time for _, at in context._timers):
+        if place < 0 and any(at <= time for _, at in timers):
             raise ValueError("a timer that is set by a timer must be later than that one")
-        changed = state.changed()
+        changed = changes_of(state)
         if changed:
             self._store.set(key, changed)
-        for name, at in context._timers:
+        for name, at in timers:
             self._store.add_timer((at, key, name))
         for row in checked:
             made.add(row, key, time, mark, place)

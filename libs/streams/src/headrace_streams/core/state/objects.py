@@ -31,18 +31,29 @@ class Value:
 
     def check(self, name: str, value: Any) -> Any:
         """
-        The value as it is kept.
+        The value, if it is of the type; its parts are looked at when the function has returned.
+
+        Raises:
+            TypeError: it is of another type.
+        """
+        if self.type is float and type(value) is int:
+            value = float(value)
+        if value is not None and (not isinstance(value, self.type) or (self.type is int and isinstance(value, bool))):
+            raise TypeError(f"{name} is declared as {self.type.__name__}, and was set to {value!r:.100}")
+        return value
+
+    def kept(self, name: str, value: Any) -> Any:
+        """
+        The value as it is after a restart, and free of the function's hands.
 
         Raises:
             TypeError: it is of another type, or has parts that cannot be kept.
         """
-        if self.type is float and type(value) is int:
-            value = float(value)
-        if value is not None and not (isinstance(value, self.type) and not (self.type is int and value is True)):
-            raise TypeError(f"state.{name} is declared as {self.type.__name__}, and was set to {value!r:.100}")
-        if self.type not in _SCALARS:
-            ormsgpack.packb(value, option=ormsgpack.OPT_NON_STR_KEYS)
-        return value
+        try:
+            packed = ormsgpack.packb(self.check(name, value), option=ormsgpack.OPT_NON_STR_KEYS)
+        except ormsgpack.MsgpackEncodeError as error:
+            raise TypeError(f"{name} was set to {value!r:.100}, which cannot be kept: {error}") from error
+        return ormsgpack.unpackb(packed, option=ormsgpack.OPT_NON_STR_KEYS)
 
 
 class ObjectStore:
@@ -173,17 +184,18 @@ class State:
         declared = self._values.get(name)
         if declared is None:
             raise AttributeError(f"state has no {name!r}; declare it: state={{{name!r}: value(TYPE)}}")
-        self._changed[name] = declared.check(name, value)
+        self._changed[name] = declared.check(f"state.{name}", value)
 
-    def changed(self) -> dict[str, Any]:
-        """
-        What differs, checked.
 
-        Raises:
-            TypeError: a value has parts that cannot be kept.
-        """
-        return {
-            name: self._values[name].check(name, value)
-            for name, value in self._changed.items()
-            if value != self._kept.get(name, self._values[name].default)
-        }
+def changes_of(state: State) -> dict[str, Any]:
+    """
+    What a function changed, as it is kept.
+
+    Raises:
+        TypeError: a value has parts that cannot be kept.
+    """
+    return {
+        name: state._values[name].kept(f"state.{name}", value)
+        for name, value in state._changed.items()
+        if value != state._kept.get(name, state._values[name].default)
+    }
