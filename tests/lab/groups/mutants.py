@@ -21,11 +21,11 @@ from headrace_common.core.assignors import sticky
 from headrace_common.core.assignors.model import MemberSubscription
 from headrace_common.core.errors import FencedWriter, HeadraceError
 from headrace_common.core.ids import PartitionId
-from headrace_coordinator.core import consumer_group, reconcile
+from headrace_coordinator.core import assigned_group, reconcile
 from headrace_coordinator.core.classic_group import ClassicGroup
 from headrace_coordinator.core.consumer_group import ConsumerGroup
 from headrace_coordinator.core.effects import Persist, PersistGroup
-from headrace_coordinator.core.reconcile import ConsumerMember, Ownership
+from headrace_coordinator.core.reconcile import Holder, Ownership
 from headrace_coordinator.core.records import ConsumerRecord
 from headrace_coordinator.core.settings import GroupSettings
 from headrace_coordinator.core.values import Moment
@@ -99,16 +99,16 @@ def give_before_it_is_released() -> Patches:
     """A partition goes to its new owner while the old one has not given it up."""
     taken = Ownership.take
 
-    def is_free(self: Ownership, partition: PartitionId) -> bool:
+    def is_free(self: Ownership[Any], partition: PartitionId) -> bool:
         del self, partition
         return True
 
-    def take(self: Ownership, partitions: Any, member_id: str) -> None:
+    def take(self: Ownership[Any], partitions: Any, member_id: str) -> None:
         for partition in partitions:
             self._owner.pop(partition, None)
             taken(self, [partition], member_id)
 
-    def free(self: Ownership, partitions: Any) -> None:
+    def free(self: Ownership[Any], partitions: Any) -> None:
         for partition in partitions:
             self._owner.pop(partition, None)
             self.freed.add(partition)
@@ -124,11 +124,11 @@ def believe_old_reports() -> Patches:
     """What was just given counts as released by a report that was sent before it arrived."""
     moved = reconcile.advance
 
-    def advance(member: ConsumerMember, *rest: Any) -> bool:
+    def advance(member: Holder[Any], *rest: Any) -> bool:
         member.unconfirmed = frozenset()
         return moved(member, *rest)
 
-    return [patch.object(consumer_group, "advance", advance)]
+    return [patch.object(assigned_group, "advance", advance)]
 
 
 def keep_cooperative_claims_out() -> Patches:

@@ -40,14 +40,15 @@ from headrace_coordinator.core.floors import DELETED
 from headrace_coordinator.core.records import (
     ClassicRecord,
     ConsumerRecord,
-    GroupRecord,
     OffsetKey,
+    WorkRecord,
     group_key,
     offset_key,
     read_group,
     read_key,
     read_offset,
 )
+from headrace_coordinator.core.shard import Shard
 from headrace_coordinator.core.values import GroupState, TopicPartitions, Topics
 from headrace_coordinator.engine.host import Host
 from headrace_coordinator.engine.outbox import Outbox
@@ -98,7 +99,7 @@ class Watch:
     _tokens: dict[int, int] = field(default_factory=dict)
     _latest: dict[bytes, Numbered] = field(default_factory=dict)
     """Of each key, what the committed log says."""
-    _records: dict[str, GroupRecord | None] = field(default_factory=dict)
+    _records: dict[str, Recorded | None] = field(default_factory=dict)
     _floor: dict[bytes, int] = field(default_factory=dict)
     """Of each position: the decision that was acknowledged last."""
     _asked: dict[int, tuple[object, dict[bytes, int]]] = field(default_factory=dict)
@@ -122,7 +123,7 @@ class Watch:
         self.members.deleted = self.deleted
         self.log = CommittedShards(self._committed)
 
-    def record(self, group_id: str) -> GroupRecord | None:
+    def record(self, group_id: str) -> Recorded | None:
         """What the committed log says of a group."""
         return self._records.get(group_id)
 
@@ -184,7 +185,7 @@ class Watch:
         number, rows = self._next(), self._rows.setdefault(outbox, {})
         for effect in effects:
             if isinstance(effect, PersistGroup):
-                if _group_in(outbox._group_record(effect.group_id)[1]) is None:
+                if _group_in(_shard_of(outbox).group_record(effect.group_id)[1]) is None:
                     self.deleted.add(effect.group_id)
                     self._buried[effect.group_id] = self._next()
             elif isinstance(effect, Persist):
@@ -193,7 +194,7 @@ class Watch:
                     self._note(row, number)
                     rows[row[0]] = Numbered(row, number, event, valid=valid)
             else:
-                topics = outbox._group_record.__self__._view.topics  # type: ignore[attr-defined]  # it is a shard's
+                topics = _shard_of(outbox)._view.topics
                 self._about[id(effect)] = Told(effect, event, number, topics)
 
     def _note(self, row: Row, number: int) -> None:
@@ -284,7 +285,7 @@ class Watch:
                 self.tell(f"epoch-fell: {group_id}: {record.group_epoch} after {highest}")
             self._epochs[group_id] = max(highest, record.group_epoch)
 
-    def _check_record(self, group_id: str, record: GroupRecord | None) -> None:
+    def _check_record(self, group_id: str, record: Recorded | None) -> None:
         owners: dict[Any, str] = {}
         for member in () if record is None else record.members:
             held: set[Any]
@@ -418,13 +419,24 @@ class Watch:
                 self.tell(f"log-differs: {parsed}: {one}")
 
 
-def _group_in(value: bytes | None) -> GroupRecord | None:
+Recorded = ClassicRecord | ConsumerRecord
+"""Of the groups in this world."""
+
+
+def _shard_of(outbox: Outbox[Any]) -> Shard:
+    shard = outbox._group_rows.__self__  # type: ignore[attr-defined]  # it is a method
+    assert isinstance(shard, Shard)
+    return shard
+
+
+def _group_in(value: bytes | None) -> ClassicRecord | ConsumerRecord | None:
     """The group of a record; None: there is none, or only the epoch of one that was deleted."""
     record = None if value is None else read_group(value)
+    assert not isinstance(record, WorkRecord), "no work is shared here"
     return None if record is None or record.empty_since_ms == DELETED else record
 
 
-def epoch_of(record: GroupRecord) -> int:
+def epoch_of(record: Recorded) -> int:
     """Its generation, or the group's epoch."""
     return record.generation if isinstance(record, ClassicRecord) else record.group_epoch
 

@@ -21,7 +21,7 @@ from tests.lab.groups.members import Member
 from tests.lab.groups.operators import Operator
 from tests.lab.groups.profile import GroupProfile, Profile, draw
 from tests.lab.groups.seen import Membership
-from tests.lab.groups.watch import Watch, epoch_of
+from tests.lab.groups.watch import Recorded, Watch, epoch_of
 from tests.lab.kind import Outcome
 from tests.lab.opening import measure, open_cluster
 
@@ -31,7 +31,7 @@ from headrace.consumer_settings import CLASSIC
 from headrace.errors import NetworkFailed, RequestTimedOut
 from headrace_common.core.ids import TopicPartition
 from headrace_coordinator.adapters.broker_connections import BrokerConnections
-from headrace_coordinator.core.records import ClassicRecord, GroupRecord
+from headrace_coordinator.core.records import ClassicRecord
 from headrace_coordinator.core.values import GroupState, MemberState
 from headrace_lab.cluster import Cluster
 from headrace_lab.loop import NODE
@@ -368,7 +368,7 @@ async def play(seed: int) -> Outcome:
             return Outcome(found[:FOUND_MAX], world.story, steps, seconds, world.counts)
 
 
-def _is_settled(record: GroupRecord) -> bool:
+def _is_settled(record: Recorded) -> bool:
     if isinstance(record, ClassicRecord):
         return record.state is GroupState.STABLE
     return all(m.epoch == record.group_epoch and m.state is MemberState.STABLE for m in record.members)

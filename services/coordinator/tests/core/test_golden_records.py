@@ -15,14 +15,20 @@ from headrace_coordinator.core.records import (
     ClassicRecord,
     ConsumerMemberRecord,
     ConsumerRecord,
+    DeclarationKey,
     OffsetKey,
     PendingKey,
+    WorkMemberRecord,
+    WorkRecord,
+    cut_declaration,
+    declaration_key,
     group_key,
     group_value,
     offset_key,
     offset_value,
     pending_key,
     pending_value,
+    read_declaration,
     read_group,
     read_key,
     read_offset,
@@ -45,11 +51,13 @@ from headrace_coordinator.core.values import (
     ClassicAssignment,
     ClassicSubscription,
     CommittedOffset,
+    Declaration,
     GroupState,
     MemberState,
     PendingOffset,
     TopicInfo,
     TopicPartitions,
+    WorkItem,
 )
 
 TOPIC, OTHER = TopicId(b"0123456789abcdef"), TopicId(b"fedcba9876543210")
@@ -104,6 +112,24 @@ CONSUMER = ConsumerRecord(
         ),
     ),
 )
+WORK = WorkRecord(
+    9,
+    2**40,
+    -1,
+    ((3, 1), (4, 2)),
+    ("öld",),
+    (("app-m-0", (1, 2)),),
+    ((0, "m-1"),),
+    (
+        WorkMemberRecord(
+            *("m-1", "i", "client", "10.0.0.1", 45_000, "process", "host:1", "zone", "app-m-1", 4, 9, 8),
+            MemberState.UNREVOKED,
+            *((0, 1), (2,), (2**40, 7, 8), (0,), (3,), (0,)),
+        ),
+        WorkMemberRecord("m-2", None, "", "", 1, "", "", "", "", 3, 0, 0, MemberState.STABLE, *[()] * 6),
+    ),
+)
+DECLARATION = Declaration("fö", 7, {"ä": WorkItem("ä", 5, stateful=True, standbys=2), "b": WorkItem("b")}, 10_000, 2)
 PARTITIONS = [PartitionId(OTHER, 1), PartitionId(TOPIC, 70_000)]
 ENDING = Transaction(
     "o/a",
@@ -140,6 +166,7 @@ KEYS = {
         pending_key("gö", 2**40, PARTITIONS[1]),
         PendingKey("gö", 2**40, PARTITIONS[1]),
     ),
+    "key declaration": (read_key, declaration_key("gö", 2**40, 7), DeclarationKey("gö", 2**40, 7)),
     "key transaction note": (read_transaction_key, NOTE, (Kind.NOTE, "")),
     "key transaction": (read_transaction_key, transaction_key("o/ö"), (Kind.TRANSACTION, "o/ö")),
     "key owner": (read_transaction_key, owner_key("ö"), (Kind.OWNER, "ö")),
@@ -149,6 +176,13 @@ VALUES: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = 
     "pending": (PENDING, pending_value, read_pending),
     "classic": (CLASSIC, group_value, read_group),
     "consumer": (CONSUMER, group_value, read_group),
+    "work": (WORK, group_value, read_group),
+    "declaration": (DECLARATION, lambda one: b"".join(cut_declaration(one)), lambda value: read_declaration([value])),
+    "declaration without version": (
+        Declaration("f", None, {}, 0, 1),
+        lambda one: b"".join(cut_declaration(one)),
+        lambda value: read_declaration([value]),
+    ),
     "transaction": (EMPTY, lambda txn: transaction_row(txn)[1], lambda value: read_transaction("t", value)),
     "transaction of owner": (ENDING, lambda txn: transaction_row(txn)[1], lambda value: read_transaction("o/a", value)),
     "owner": (owner(), lambda owner: owner_row(owner)[1], lambda value: read_owner("o", value)),

@@ -16,16 +16,22 @@ from headrace_coordinator.core.records import (
     ClassicRecord,
     ConsumerMemberRecord,
     ConsumerRecord,
+    DeclarationKey,
     GroupRecord,
     OffsetKey,
     PendingKey,
     RecordDamaged,
+    WorkMemberRecord,
+    WorkRecord,
+    cut_declaration,
+    declaration_key,
     group_key,
     group_value,
     offset_key,
     offset_value,
     pending_key,
     pending_value,
+    read_declaration,
     read_group,
     read_key,
     read_offset,
@@ -35,11 +41,13 @@ from headrace_coordinator.core.values import (
     ClassicAssignment,
     ClassicSubscription,
     CommittedOffset,
+    Declaration,
     GroupState,
     MemberState,
     PendingOffset,
     TopicInfo,
     TopicPartitions,
+    WorkItem,
 )
 
 texts = st.text(max_size=8)
@@ -97,13 +105,58 @@ consumer = st.builds(
     st.dictionaries(names, st.builds(TopicInfo, topic_ids, partition_numbers, st.none()), max_size=3),
     tuples(consumer_members),
 )
-groups = classic | consumer
+places = tuples(st.integers(0, 2**31 - 1))
+work_members = st.builds(
+    WorkMemberRecord,
+    names,
+    optional,
+    texts,
+    texts,
+    numbers,
+    *(texts, texts, texts, texts, longs, numbers, numbers),
+    st.sampled_from(MemberState),
+    *(places, places, tuples(longs), places, places, places),
+)
+work = st.builds(
+    WorkRecord,
+    numbers,
+    longs,
+    longs,
+    tuples(st.tuples(longs, numbers)),
+    tuples(names),
+    tuples(st.tuples(texts, places)),
+    tuples(st.tuples(numbers, names)),
+    tuples(work_members),
+)
+groups = classic | consumer | work
+items = st.builds(WorkItem, names, numbers, st.booleans(), numbers)
+declarations = st.builds(
+    Declaration,
+    names,
+    st.none() | st.integers(1, 2**63 - 1),
+    st.lists(items, max_size=4).map(lambda listed: {item.id: item for item in listed}),
+    longs,
+    numbers,
+)
 offsets = st.builds(CommittedOffset, names, longs, numbers, texts, longs)
 
 
 @given(record=groups)
 def test_a_group_is_read_back_as_it_was_written(record: GroupRecord) -> None:
     assert read_group(group_value(record)) == record
+
+
+@given(declaration=declarations, group=names, number=longs, part=st.integers(0, 2**32 - 1))
+def test_a_declaration_is_read_back_as_it_was_written(
+    declaration: Declaration, group: str, number: int, part: int
+) -> None:
+    parts = cut_declaration(declaration)
+    assert read_declaration(parts) == declaration
+    assert read_key(declaration_key(group, number, part)) == DeclarationKey(group, number, part)
+    with pytest.raises(RecordDamaged):
+        read_declaration([*parts, b"\0"])
+    with pytest.raises(RecordDamaged):
+        read_declaration([parts[0][:-1]])
 
 
 @given(offset=offsets, group=names, partition=partition_ids)
@@ -148,12 +201,10 @@ def test_a_huge_count_costs_nothing() -> None:
         read_group(value[:-4] + b"\xff" * 4)
 
 
-@pytest.mark.parametrize("read", [read_group, read_offset])
-def test_newer_formats_are_refused_with_both_numbers(read: object) -> None:
-    with pytest.raises(UnsupportedVersion, match="format 2, this version reads up to 1"):
-        read(b"\x02" + b"\0" * 60)
-    with pytest.raises(UnsupportedVersion, match="format 2, this version reads up to 1"):
-        read_key(b"\x02\x02\0\x01g")
+@pytest.mark.parametrize(("read", "newest"), [(read_group, 3), (read_offset, 1), (read_key, 3)])
+def test_newer_formats_are_refused_with_both_numbers(read: object, newest: int) -> None:
+    with pytest.raises(UnsupportedVersion, match=f"format {newest + 1}, this version reads up to {newest}"):
+        read(bytes((newest + 1,)) + b"\0" * 60)
     with pytest.raises(RecordDamaged):
         read(b"\0" * 60)
 

@@ -321,7 +321,7 @@ def test_a_record_that_cannot_be_read_stops_the_loading(w: World, row: tuple[byt
 def test_a_record_of_a_newer_version_is_refused_with_both_numbers(w: World) -> None:
     shard = Shard(0, w.settings)
     shard.replay([(group_key("g"), b"\x07\x01")])
-    with pytest.raises(UnsupportedVersion, match=r"format 7.*up to 1"):
+    with pytest.raises(UnsupportedVersion, match=r"format 7.*up to 3"):
         shard.handle(Loaded(w.at))
 
 

@@ -257,7 +257,7 @@ class UnderCrashes(RuleBasedStateMachine):
         self.shard.replay(compacted(self.log))
         self.shard.handle(TopicsChanged(self.at, {"t": TopicInfo(topic_id("t"), 8)}, {}))
         self.shard.handle(Loaded(self.at))
-        self.outbox: Outbox[Visible] = Outbox(self.shard.group_record, self.show)
+        self.outbox: Outbox[Visible] = Outbox(self.shard.group_rows, self.show)
         self.under_way: deque[list[Row]] | None = None
         self.questions: list[EnrolShard] = []
         self.answers: list[tuple[int, HeadraceError | None]] = []

@@ -46,6 +46,7 @@ from headrace_coordinator.core.events import (
     TopicsChanged,
     TxnCommitAsked,
     Woken,
+    WorkHeartbeat,
 )
 from headrace_coordinator.core.records import PendingKey, read_key
 from headrace_coordinator.core.room import Room
@@ -101,6 +102,8 @@ class World:
         self.topics = {name: TopicInfo(topic_id(name), n) for name, n in (topics or {"t": 4}).items()}
         self.log: dict[bytes, bytes | None] = {}
         self.appends = 0
+        self.written: list[list[bytes]] = []
+        """The keys of what was appended of groups."""
         self.inbox: dict[int, list[Message]] = defaultdict(list)
         self.closed: list[int] = []
         self.answers: dict[object, object] = {}
@@ -142,10 +145,11 @@ class World:
                     self.appends += 1
                 case PersistGroup(group_id=group_id):
                     assert not revealed or not isinstance(
-                        event, ClassicJoined | ClassicSynced | ConsumerHeartbeat | Left
+                        event, ClassicJoined | ClassicSynced | ConsumerHeartbeat | WorkHeartbeat | Left
                     ), f"{event} told something before it was durable"
-                    key, value = self.shard.group_record(group_id)
-                    self.log[key] = value
+                    rows = self.shard.group_rows(group_id)
+                    self.written.append([key for key, _ in rows])
+                    self.log.update(rows)
                     self.appends += 1
                 case Send(stream=stream, message=message):
                     revealed = True

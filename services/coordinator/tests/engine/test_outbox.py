@@ -18,10 +18,10 @@ class World:
     outbox: Outbox[Visible] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.outbox = Outbox(self.record, self.shown.append)
+        self.outbox = Outbox(self.rows, self.shown.append)
 
-    def record(self, group_id: str) -> Row:
-        return group_id.encode(), str(self.state.get(group_id, 0)).encode()
+    def rows(self, group_id: str) -> list[Row]:
+        return [(group_id.encode(), str(self.state.get(group_id, 0)).encode())]
 
 
 def sent(group_id: str, number: int) -> Send:

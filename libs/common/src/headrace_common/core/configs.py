@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from headrace_common.core.errors import InvalidConfig
-from headrace_common.core.features import HIGHEST
+from headrace_common.core.features import HIGHEST, say_too_low
 from headrace_common.core.setting import INT_MAX, LONG_MAX, Setting, Type
 from headrace_common.core.setting_tables import BROKER_SETTINGS, TOPIC_DEFAULT_FROM, TOPIC_SETTINGS, WEEK_MS
 
@@ -87,10 +87,7 @@ def _check(
             wrong.append(unknown(name))
             continue
         if setting.feature is not None and setting.feature.level > level:
-            wrong.append(
-                f"{name} needs feature level {setting.feature.level} and the cluster is at {level}; see which nodes are"
-                " older with `headrace cluster features`, and start the newer version there"
-            )
+            wrong.append(say_too_low(name, setting.feature, level))
             continue
         try:
             good[name] = setting.check(value)

@@ -56,7 +56,20 @@ REQUIRED_FENCES: Final = Feature(
     "topics may have fencing.required, by which leaders refuse appends that carry no fencing token",
 )
 
-FEATURES: Final = (OWNER_TIMES, NODE_TOKEN, REPEATED_PARTITIONS, TRANSACTION_STREAMS, REQUIRED_FENCES)
+WORK_GROUPS: Final = Feature(
+    6,
+    "work-groups",
+    "groups may share named work instead of partitions, which coordinators record in forms of their own",
+)
+
+FEATURES: Final = (
+    OWNER_TIMES,
+    NODE_TOKEN,
+    REPEATED_PARTITIONS,
+    TRANSACTION_STREAMS,
+    REQUIRED_FENCES,
+    WORK_GROUPS,
+)
 """All of them, by level. A level is never changed once a version with it was released: what comes later gets the
 next one."""
 
@@ -72,6 +85,14 @@ def list_features(level: int) -> tuple[Feature, ...]:
 def attainable(registered: Iterable[int]) -> int:
     """The highest level that all registered nodes know; 0 where no node is registered."""
     return min(registered, default=0)
+
+
+def say_too_low(what: str, feature: Feature, level: int) -> str:
+    """What is said where something needs a higher level than the cluster's."""
+    return (
+        f"{what} needs feature level {feature.level} and the cluster is at {level}; see which nodes are older with "
+        "`headrace cluster features`, and start the newer version there"
+    )
 
 
 def too_old(who: str, known: int, level: int) -> UnsupportedVersion:

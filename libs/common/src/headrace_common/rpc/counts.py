@@ -19,6 +19,8 @@ from headrace_common.core.ids import PARTITIONS_PER_TOPIC_MAX
 
 _FEW: Final = 1_000
 _MANY: Final = 10_000
+_ITEMS: Final = 20_000
+"""Of a work group."""
 _PARTITIONS: Final = 100_000
 _ALL: Final = 1_000_000
 """Of lists that only nodes send, or that are bounded by those around them: no cluster has more of anything."""
@@ -100,6 +102,11 @@ LIMITS: Final[Mapping[str, Mapping[str, int]]] = {
         "consumer_heartbeat.subscription.topics": _MANY,
         "consumer_heartbeat.owned.topics": _MANY,
         "consumer_heartbeat.owned.topics.partitions": _PARTITIONS,
+        "work_heartbeat.declaration.items": _ITEMS,
+        "work_heartbeat.owned.ids": _ITEMS,
+        "work_heartbeat.lags.items": _ITEMS,
+        "work_heartbeat.refused": _ITEMS,
+        "work_heartbeat.ended": _MANY,
     },
     "Coordinator/CommitOffsets": {"offsets": _MANY},
     "Coordinator/TxnOffsetCommit": {"offsets": _MANY},

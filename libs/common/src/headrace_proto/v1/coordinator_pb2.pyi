@@ -58,12 +58,14 @@ class _GroupProtocolEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_GroupPr
     GROUP_PROTOCOL_UNSPECIFIED: _GroupProtocol.ValueType  # 0
     CLASSIC: _GroupProtocol.ValueType  # 1
     CONSUMER: _GroupProtocol.ValueType  # 2
+    WORK: _GroupProtocol.ValueType  # 3
 
 class GroupProtocol(_GroupProtocol, metaclass=_GroupProtocolEnumTypeWrapper): ...
 
 GROUP_PROTOCOL_UNSPECIFIED: GroupProtocol.ValueType  # 0
 CLASSIC: GroupProtocol.ValueType  # 1
 CONSUMER: GroupProtocol.ValueType  # 2
+WORK: GroupProtocol.ValueType  # 3
 Global___GroupProtocol: _TypeAlias = GroupProtocol  # noqa: Y015
 
 @_typing.final
@@ -105,6 +107,7 @@ class MembershipRequest(_message.Message):
     CLASSIC_HEARTBEAT_FIELD_NUMBER: _builtins.int
     CONSUMER_HEARTBEAT_FIELD_NUMBER: _builtins.int
     LEAVE_FIELD_NUMBER: _builtins.int
+    WORK_HEARTBEAT_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     """1 to 249 characters."""
     @_builtins.property
@@ -119,6 +122,8 @@ class MembershipRequest(_message.Message):
     def leave(self) -> Global___LeaveGroup:
         """Out at once. A static member stays known until its session ends, unless `permanently`."""
 
+    @_builtins.property
+    def work_heartbeat(self) -> Global___WorkHeartbeat: ...
     def __init__(
         self,
         *,
@@ -128,12 +133,13 @@ class MembershipRequest(_message.Message):
         classic_heartbeat: Global___ClassicHeartbeat | None = ...,
         consumer_heartbeat: Global___ConsumerHeartbeat | None = ...,
         leave: Global___LeaveGroup | None = ...,
+        work_heartbeat: Global___WorkHeartbeat | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["classic_heartbeat", b"classic_heartbeat", "classic_join", b"classic_join", "classic_sync", b"classic_sync", "consumer_heartbeat", b"consumer_heartbeat", "leave", b"leave", "request", b"request"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["classic_heartbeat", b"classic_heartbeat", "classic_join", b"classic_join", "classic_sync", b"classic_sync", "consumer_heartbeat", b"consumer_heartbeat", "leave", b"leave", "request", b"request", "work_heartbeat", b"work_heartbeat"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["classic_heartbeat", b"classic_heartbeat", "classic_join", b"classic_join", "classic_sync", b"classic_sync", "consumer_heartbeat", b"consumer_heartbeat", "group_id", b"group_id", "leave", b"leave", "request", b"request"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["classic_heartbeat", b"classic_heartbeat", "classic_join", b"classic_join", "classic_sync", b"classic_sync", "consumer_heartbeat", b"consumer_heartbeat", "group_id", b"group_id", "leave", b"leave", "request", b"request", "work_heartbeat", b"work_heartbeat"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["classic_join", "classic_sync", "classic_heartbeat", "consumer_heartbeat", "leave"]  # noqa: Y015
+    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["classic_join", "classic_sync", "classic_heartbeat", "consumer_heartbeat", "leave", "work_heartbeat"]  # noqa: Y015
     _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
 
@@ -148,6 +154,7 @@ class MembershipResponse(_message.Message):
     CLASSIC_STATE_FIELD_NUMBER: _builtins.int
     CONSUMER_STATE_FIELD_NUMBER: _builtins.int
     LEFT_FIELD_NUMBER: _builtins.int
+    WORK_STATE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def classic_joined(self) -> Global___ClassicJoined:
         """Answers the member's last join; not earlier than the whole group has joined."""
@@ -168,6 +175,10 @@ class MembershipResponse(_message.Message):
 
     @_builtins.property
     def left(self) -> Global___LeftGroup: ...
+    @_builtins.property
+    def work_state(self) -> Global___WorkState:
+        """Answers a heartbeat, and comes unasked when the member's items or its standing have changed."""
+
     def __init__(
         self,
         *,
@@ -176,12 +187,13 @@ class MembershipResponse(_message.Message):
         classic_state: Global___ClassicState | None = ...,
         consumer_state: Global___ConsumerState | None = ...,
         left: Global___LeftGroup | None = ...,
+        work_state: Global___WorkState | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["classic_joined", b"classic_joined", "classic_state", b"classic_state", "classic_synced", b"classic_synced", "consumer_state", b"consumer_state", "left", b"left", "response", b"response"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["classic_joined", b"classic_joined", "classic_state", b"classic_state", "classic_synced", b"classic_synced", "consumer_state", b"consumer_state", "left", b"left", "response", b"response", "work_state", b"work_state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["classic_joined", b"classic_joined", "classic_state", b"classic_state", "classic_synced", b"classic_synced", "consumer_state", b"consumer_state", "left", b"left", "response", b"response"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["classic_joined", b"classic_joined", "classic_state", b"classic_state", "classic_synced", b"classic_synced", "consumer_state", b"consumer_state", "left", b"left", "response", b"response", "work_state", b"work_state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_response: _TypeAlias = _typing.Literal["classic_joined", "classic_synced", "classic_state", "consumer_state", "left"]  # noqa: Y015
+    _WhichOneofReturnType_response: _TypeAlias = _typing.Literal["classic_joined", "classic_synced", "classic_state", "consumer_state", "left", "work_state"]  # noqa: Y015
     _WhichOneofArgType_response: _TypeAlias = _typing.Literal["response", b"response"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_response) -> _WhichOneofReturnType_response | None: ...
 
@@ -710,6 +722,405 @@ class ConsumerState(_message.Message):
 Global___ConsumerState: _TypeAlias = ConsumerState  # noqa: Y015
 
 @_typing.final
+class WorkHeartbeat(_message.Message):
+    """The only request of a work group's members, from feature level 6 on. Work is named items; topics mean nothing here.
+    At most 20000 items and 1000 members; ids of items have 1 to 249 characters. Lists come only when they have changed.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMBER_ID_FIELD_NUMBER: _builtins.int
+    MEMBER_EPOCH_FIELD_NUMBER: _builtins.int
+    GROUP_INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    PROCESS_ID_FIELD_NUMBER: _builtins.int
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    ZONE_FIELD_NUMBER: _builtins.int
+    REBALANCE_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    TRANSACTIONAL_ID_FIELD_NUMBER: _builtins.int
+    DECLARATION_FIELD_NUMBER: _builtins.int
+    OWNED_FIELD_NUMBER: _builtins.int
+    LAGS_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    member_id: _builtins.str
+    """Chosen by the client, anew for each join: a UUID in its usual form."""
+    member_epoch: _builtins.int
+    """0: join. -1: leave. Else: the epoch of the last answer."""
+    group_instance_id: _builtins.str
+    """A name that outlives the process. Whoever joins with it puts out who has it, and begins from what that one had."""
+    process_id: _builtins.str
+    """Of the operating system's process, new with each start; standbys are on other processes than their item."""
+    endpoint: _builtins.str
+    """Where the member answers questions, "host:port"; others find it in the group's description. May be empty."""
+    zone: _builtins.str
+    """Standbys are in other zones than their item, where that is possible. May be empty."""
+    rebalance_timeout_ms: _builtins.int
+    """How long the member may take to give up items. Absent: unchanged, and at the join 45 s."""
+    transactional_id: _builtins.str
+    """Under which its producer writes. If the member is put out, whoever gets its items is told, and ends what it left
+    open. Empty: it has none.
+    """
+    client_id: _builtins.str
+    """For people. At most 255 characters."""
+    @_builtins.property
+    def declaration(self) -> Global___WorkDeclaration:
+        """Absent: unchanged. Present when joining."""
+
+    @_builtins.property
+    def owned(self) -> Global___ItemIds:
+        """The items that the member does now, whole. Absent: unchanged. Present when joining: none."""
+
+    @_builtins.property
+    def lags(self) -> Global___ItemLags:
+        """How far behind the member's copy of an item's state is, whole: of what it follows, and of what it still has.
+        Absent: unchanged.
+        """
+
+    @_builtins.property
+    def refused(self) -> _containers.RepeatedCompositeFieldContainer[Global___RefusedItem]:
+        """Fencing tokens by which the member was refused for items that it owns; their epochs are raised above."""
+
+    @_builtins.property
+    def ended(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Transactional ids of WorkItemGiven.unended whose transactions are ended now."""
+
+    def __init__(
+        self,
+        *,
+        member_id: _builtins.str = ...,
+        member_epoch: _builtins.int = ...,
+        group_instance_id: _builtins.str | None = ...,
+        process_id: _builtins.str = ...,
+        endpoint: _builtins.str = ...,
+        zone: _builtins.str = ...,
+        rebalance_timeout_ms: _builtins.int | None = ...,
+        transactional_id: _builtins.str = ...,
+        declaration: Global___WorkDeclaration | None = ...,
+        owned: Global___ItemIds | None = ...,
+        lags: Global___ItemLags | None = ...,
+        refused: _abc.Iterable[Global___RefusedItem] | None = ...,
+        ended: _abc.Iterable[_builtins.str] | None = ...,
+        client_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_declaration", b"_declaration", "_group_instance_id", b"_group_instance_id", "_lags", b"_lags", "_owned", b"_owned", "_rebalance_timeout_ms", b"_rebalance_timeout_ms", "declaration", b"declaration", "group_instance_id", b"group_instance_id", "lags", b"lags", "owned", b"owned", "rebalance_timeout_ms", b"rebalance_timeout_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_declaration", b"_declaration", "_group_instance_id", b"_group_instance_id", "_lags", b"_lags", "_owned", b"_owned", "_rebalance_timeout_ms", b"_rebalance_timeout_ms", "client_id", b"client_id", "declaration", b"declaration", "ended", b"ended", "endpoint", b"endpoint", "group_instance_id", b"group_instance_id", "lags", b"lags", "member_epoch", b"member_epoch", "member_id", b"member_id", "owned", b"owned", "process_id", b"process_id", "rebalance_timeout_ms", b"rebalance_timeout_ms", "refused", b"refused", "transactional_id", b"transactional_id", "zone", b"zone"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__declaration: _TypeAlias = _typing.Literal["declaration"]  # noqa: Y015
+    _WhichOneofArgType__declaration: _TypeAlias = _typing.Literal["_declaration", b"_declaration"]  # noqa: Y015
+    _WhichOneofReturnType__group_instance_id: _TypeAlias = _typing.Literal["group_instance_id"]  # noqa: Y015
+    _WhichOneofArgType__group_instance_id: _TypeAlias = _typing.Literal["_group_instance_id", b"_group_instance_id"]  # noqa: Y015
+    _WhichOneofReturnType__lags: _TypeAlias = _typing.Literal["lags"]  # noqa: Y015
+    _WhichOneofArgType__lags: _TypeAlias = _typing.Literal["_lags", b"_lags"]  # noqa: Y015
+    _WhichOneofReturnType__owned: _TypeAlias = _typing.Literal["owned"]  # noqa: Y015
+    _WhichOneofArgType__owned: _TypeAlias = _typing.Literal["_owned", b"_owned"]  # noqa: Y015
+    _WhichOneofReturnType__rebalance_timeout_ms: _TypeAlias = _typing.Literal["rebalance_timeout_ms"]  # noqa: Y015
+    _WhichOneofArgType__rebalance_timeout_ms: _TypeAlias = _typing.Literal["_rebalance_timeout_ms", b"_rebalance_timeout_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__declaration) -> _WhichOneofReturnType__declaration | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__group_instance_id) -> _WhichOneofReturnType__group_instance_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lags) -> _WhichOneofReturnType__lags | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__owned) -> _WhichOneofReturnType__owned | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rebalance_timeout_ms) -> _WhichOneofReturnType__rebalance_timeout_ms | None: ...
+
+Global___WorkHeartbeat: _TypeAlias = WorkHeartbeat  # noqa: Y015
+
+@_typing.final
+class WorkDeclaration(_message.Message):
+    """What is to be done. Members may declare different things while they are replaced: the newest declaration of a member
+    that is there counts, and who declared an older one gets only items that both have.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    ITEMS_FIELD_NUMBER: _builtins.int
+    ACCEPTABLE_RECOVERY_LAG_FIELD_NUMBER: _builtins.int
+    MAX_WARMUP_FIELD_NUMBER: _builtins.int
+    fingerprint: _builtins.str
+    """Tells declarations apart: equal ones are equal in everything. 1 to 255 characters."""
+    version: _builtins.int
+    """Which one is newer. Absent: the coordinator numbers fingerprints as it sees them first."""
+    acceptable_recovery_lag: _builtins.int
+    """A member may take over a stateful item from a living one only if it is behind by at most so much."""
+    max_warmup: _builtins.int
+    """So many items are prepared at one time on members that are to take them over."""
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkItem]: ...
+    def __init__(
+        self,
+        *,
+        fingerprint: _builtins.str = ...,
+        version: _builtins.int | None = ...,
+        items: _abc.Iterable[Global___WorkItem] | None = ...,
+        acceptable_recovery_lag: _builtins.int = ...,
+        max_warmup: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_version", b"_version", "version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_version", b"_version", "acceptable_recovery_lag", b"acceptable_recovery_lag", "fingerprint", b"fingerprint", "items", b"items", "max_warmup", b"max_warmup", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__version: _TypeAlias = _typing.Literal["version"]  # noqa: Y015
+    _WhichOneofArgType__version: _TypeAlias = _typing.Literal["_version", b"_version"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__version) -> _WhichOneofReturnType__version | None: ...
+
+Global___WorkDeclaration: _TypeAlias = WorkDeclaration  # noqa: Y015
+
+@_typing.final
+class WorkItem(_message.Message):
+    """Something that one member does at a time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    STATEFUL_FIELD_NUMBER: _builtins.int
+    STANDBYS_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    weight: _builtins.int
+    """1 to 1000000. Members get equal weights, within that of one item."""
+    stateful: _builtins.bool
+    """Its owner keeps state of it, which others have to catch up with before they take it over."""
+    standbys: _builtins.int
+    """How many other members follow its state. 0 to 16."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        weight: _builtins.int = ...,
+        stateful: _builtins.bool = ...,
+        standbys: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "standbys", b"standbys", "stateful", b"stateful", "weight", b"weight"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkItem: _TypeAlias = WorkItem  # noqa: Y015
+
+@_typing.final
+class ItemIds(_message.Message):
+    """A list that may be absent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ids", b"ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ItemIds: _TypeAlias = ItemIds  # noqa: Y015
+
+@_typing.final
+class ItemLags(_message.Message):
+    """A list that may be absent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___ItemLag]: ...
+    def __init__(
+        self,
+        *,
+        items: _abc.Iterable[Global___ItemLag] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ItemLags: _TypeAlias = ItemLags  # noqa: Y015
+
+@_typing.final
+class ItemLag(_message.Message):
+    """How far a copy of an item's state is behind."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    LAG_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    lag: _builtins.int
+    """In records, or whatever the members count in."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        lag: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "lag", b"lag"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ItemLag: _TypeAlias = ItemLag  # noqa: Y015
+
+@_typing.final
+class RefusedItem(_message.Message):
+    """The token by which a member was refused."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    token: _builtins.int
+    """Below 2^62."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        token: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RefusedItem: _TypeAlias = RefusedItem  # noqa: Y015
+
+@_typing.final
+class WorkState(_message.Message):
+    """Where a member of a work group is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    MEMBER_ID_FIELD_NUMBER: _builtins.int
+    MEMBER_EPOCH_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _builtins.int
+    SESSION_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    ASSIGNMENT_FIELD_NUMBER: _builtins.int
+    CURRENT_DECLARATION_FIELD_NUMBER: _builtins.int
+    OWN_DECLARATION_FIELD_NUMBER: _builtins.int
+    error: _errors_pb2.ErrorCode.ValueType
+    message: _builtins.str
+    member_id: _builtins.str
+    member_epoch: _builtins.int
+    heartbeat_interval_ms: _builtins.int
+    session_timeout_ms: _builtins.int
+    current_declaration: _builtins.int
+    """The number of the declaration that counts, and of the member's own."""
+    own_declaration: _builtins.int
+    @_builtins.property
+    def assignment(self) -> Global___WorkAssignment:
+        """What the member is to do, whole: give up the rest at once, then say so. Absent: unchanged."""
+
+    def __init__(
+        self,
+        *,
+        error: _errors_pb2.ErrorCode.ValueType = ...,
+        message: _builtins.str | None = ...,
+        member_id: _builtins.str = ...,
+        member_epoch: _builtins.int = ...,
+        heartbeat_interval_ms: _builtins.int = ...,
+        session_timeout_ms: _builtins.int = ...,
+        assignment: Global___WorkAssignment | None = ...,
+        current_declaration: _builtins.int = ...,
+        own_declaration: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_assignment", b"_assignment", "_message", b"_message", "assignment", b"assignment", "message", b"message"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_assignment", b"_assignment", "_message", b"_message", "assignment", b"assignment", "current_declaration", b"current_declaration", "error", b"error", "heartbeat_interval_ms", b"heartbeat_interval_ms", "member_epoch", b"member_epoch", "member_id", b"member_id", "message", b"message", "own_declaration", b"own_declaration", "session_timeout_ms", b"session_timeout_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__assignment: _TypeAlias = _typing.Literal["assignment"]  # noqa: Y015
+    _WhichOneofArgType__assignment: _TypeAlias = _typing.Literal["_assignment", b"_assignment"]  # noqa: Y015
+    _WhichOneofReturnType__message: _TypeAlias = _typing.Literal["message"]  # noqa: Y015
+    _WhichOneofArgType__message: _TypeAlias = _typing.Literal["_message", b"_message"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__assignment) -> _WhichOneofReturnType__assignment | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__message) -> _WhichOneofReturnType__message | None: ...
+
+Global___WorkState: _TypeAlias = WorkState  # noqa: Y015
+
+@_typing.final
+class WorkAssignment(_message.Message):
+    """What a member is to do and to follow."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACTIVE_FIELD_NUMBER: _builtins.int
+    STANDBY_FIELD_NUMBER: _builtins.int
+    WARM_UP_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def active(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkItemGiven]: ...
+    @_builtins.property
+    def standby(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Items whose state it follows, so that it can take them over."""
+
+    @_builtins.property
+    def warm_up(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The same, until it has caught up; then it takes the item over."""
+
+    def __init__(
+        self,
+        *,
+        active: _abc.Iterable[Global___WorkItemGiven] | None = ...,
+        standby: _abc.Iterable[_builtins.str] | None = ...,
+        warm_up: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active", b"active", "standby", b"standby", "warm_up", b"warm_up"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkAssignment: _TypeAlias = WorkAssignment  # noqa: Y015
+
+@_typing.final
+class WorkItemGiven(_message.Message):
+    """An item that a member is to do."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    UNENDED_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    epoch: _builtins.int
+    """Higher than that of every earlier owner: the fencing token of what the owner writes."""
+    @_builtins.property
+    def unended(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Transactional ids of members that had the item and were put out: they may have left a transaction open."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        unended: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "id", b"id", "unended", b"unended"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkItemGiven: _TypeAlias = WorkItemGiven  # noqa: Y015
+
+@_typing.final
 class LeaveGroup(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1183,6 +1594,7 @@ class GroupDescription(_message.Message):
     MEMBERS_FIELD_NUMBER: _builtins.int
     COORDINATOR_FIELD_NUMBER: _builtins.int
     SHARD_FIELD_NUMBER: _builtins.int
+    ITEMS_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     error: _errors_pb2.ErrorCode.ValueType
     """GROUP_ID_NOT_FOUND, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
@@ -1199,6 +1611,10 @@ class GroupDescription(_message.Message):
     shard: _builtins.int
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberDescription]: ...
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkItemDescription]:
+        """Work group: what is declared, by id."""
+
     def __init__(
         self,
         *,
@@ -1213,16 +1629,84 @@ class GroupDescription(_message.Message):
         members: _abc.Iterable[Global___MemberDescription] | None = ...,
         coordinator: _builtins.int = ...,
         shard: _builtins.int = ...,
+        items: _abc.Iterable[Global___WorkItemDescription] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "message", b"message"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "assignment_epoch", b"assignment_epoch", "assignor", b"assignor", "coordinator", b"coordinator", "error", b"error", "generation", b"generation", "group_id", b"group_id", "members", b"members", "message", b"message", "protocol", b"protocol", "shard", b"shard", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "assignment_epoch", b"assignment_epoch", "assignor", b"assignor", "coordinator", b"coordinator", "error", b"error", "generation", b"generation", "group_id", b"group_id", "items", b"items", "members", b"members", "message", b"message", "protocol", b"protocol", "shard", b"shard", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__message: _TypeAlias = _typing.Literal["message"]  # noqa: Y015
     _WhichOneofArgType__message: _TypeAlias = _typing.Literal["_message", b"_message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__message) -> _WhichOneofReturnType__message | None: ...
 
 Global___GroupDescription: _TypeAlias = GroupDescription  # noqa: Y015
+
+@_typing.final
+class WorkItemDescription(_message.Message):
+    """One item of a work group's declaration."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEM_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    FOLLOWERS_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """Absent: nobody has it."""
+    epoch: _builtins.int
+    """Of its owner; 0 without one."""
+    @_builtins.property
+    def item(self) -> Global___WorkItem: ...
+    @_builtins.property
+    def followers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkFollower]: ...
+    def __init__(
+        self,
+        *,
+        item: Global___WorkItem | None = ...,
+        owner: _builtins.str | None = ...,
+        epoch: _builtins.int = ...,
+        followers: _abc.Iterable[Global___WorkFollower] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_owner", b"_owner", "item", b"item", "owner", b"owner"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_owner", b"_owner", "epoch", b"epoch", "followers", b"followers", "item", b"item", "owner", b"owner"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__owner: _TypeAlias = _typing.Literal["owner"]  # noqa: Y015
+    _WhichOneofArgType__owner: _TypeAlias = _typing.Literal["_owner", b"_owner"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__owner) -> _WhichOneofReturnType__owner | None: ...
+
+Global___WorkItemDescription: _TypeAlias = WorkItemDescription  # noqa: Y015
+
+@_typing.final
+class WorkFollower(_message.Message):
+    """A member that follows an item."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMBER_ID_FIELD_NUMBER: _builtins.int
+    WARM_UP_FIELD_NUMBER: _builtins.int
+    LAG_FIELD_NUMBER: _builtins.int
+    member_id: _builtins.str
+    warm_up: _builtins.bool
+    """True: it is to take the item over when it has caught up."""
+    lag: _builtins.int
+    """Absent: it has not said."""
+    def __init__(
+        self,
+        *,
+        member_id: _builtins.str = ...,
+        warm_up: _builtins.bool = ...,
+        lag: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_lag", b"_lag", "lag", b"lag"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lag", b"_lag", "lag", b"lag", "member_id", b"member_id", "warm_up", b"warm_up"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__lag: _TypeAlias = _typing.Literal["lag"]  # noqa: Y015
+    _WhichOneofArgType__lag: _TypeAlias = _typing.Literal["_lag", b"_lag"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lag) -> _WhichOneofReturnType__lag | None: ...
+
+Global___WorkFollower: _TypeAlias = WorkFollower  # noqa: Y015
 
 @_typing.final
 class MemberDescription(_message.Message):
@@ -1240,6 +1724,10 @@ class MemberDescription(_message.Message):
     PATTERN_FIELD_NUMBER: _builtins.int
     ASSIGNED_FIELD_NUMBER: _builtins.int
     TARGET_FIELD_NUMBER: _builtins.int
+    PROCESS_ID_FIELD_NUMBER: _builtins.int
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    ZONE_FIELD_NUMBER: _builtins.int
+    TRANSACTIONAL_ID_FIELD_NUMBER: _builtins.int
     member_id: _builtins.str
     group_instance_id: _builtins.str
     """Absent: a dynamic member."""
@@ -1251,6 +1739,11 @@ class MemberDescription(_message.Message):
     state: _builtins.str
     """"STABLE", "UNREVOKED", "UNRELEASED", or in the classic protocol what it is waited for."""
     pattern: _builtins.str
+    process_id: _builtins.str
+    """Work group: see WorkHeartbeat."""
+    endpoint: _builtins.str
+    zone: _builtins.str
+    transactional_id: _builtins.str
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -1272,10 +1765,14 @@ class MemberDescription(_message.Message):
         pattern: _builtins.str | None = ...,
         assigned: _abc.Iterable[Global___TopicPartitions] | None = ...,
         target: _abc.Iterable[Global___TopicPartitions] | None = ...,
+        process_id: _builtins.str = ...,
+        endpoint: _builtins.str = ...,
+        zone: _builtins.str = ...,
+        transactional_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_group_instance_id", b"_group_instance_id", "_pattern", b"_pattern", "group_instance_id", b"group_instance_id", "pattern", b"pattern"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group_instance_id", b"_group_instance_id", "_pattern", b"_pattern", "assigned", b"assigned", "client_address", b"client_address", "client_id", b"client_id", "group_instance_id", b"group_instance_id", "member_epoch", b"member_epoch", "member_id", b"member_id", "pattern", b"pattern", "state", b"state", "target", b"target", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group_instance_id", b"_group_instance_id", "_pattern", b"_pattern", "assigned", b"assigned", "client_address", b"client_address", "client_id", b"client_id", "endpoint", b"endpoint", "group_instance_id", b"group_instance_id", "member_epoch", b"member_epoch", "member_id", b"member_id", "pattern", b"pattern", "process_id", b"process_id", "state", b"state", "target", b"target", "topics", b"topics", "transactional_id", b"transactional_id", "zone", b"zone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__group_instance_id: _TypeAlias = _typing.Literal["group_instance_id"]  # noqa: Y015
     _WhichOneofArgType__group_instance_id: _TypeAlias = _typing.Literal["_group_instance_id", b"_group_instance_id"]  # noqa: Y015

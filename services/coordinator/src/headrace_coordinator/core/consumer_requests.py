@@ -2,17 +2,11 @@
 What the requests of a consumer group's members mean: heartbeats that join, go on or leave, and streams that break.
 
 ``groups.Group`` calls ``handle``. A heartbeat that changes nothing only moves the member's deadline.
-
-Answers and pushes cross heartbeats that are under way. So a heartbeat may carry any epoch from the last one that the
-member was heard with up to its present one; KIP-848, where only answers bring news, allows the previous one only.
 """
 
 from __future__ import annotations
 
-from typing import Final
-
 from headrace_common.core.errors import (
-    FencedMemberEpoch,
     GroupMaxSizeReached,
     HeadraceError,
     Rejected,
@@ -21,15 +15,15 @@ from headrace_common.core.errors import (
     UnsupportedAssignor,
 )
 from headrace_common.core.ids import PartitionId, TopicId
+from headrace_coordinator.core.assigned_group import REBALANCE_TIMEOUT_MS, epoch_fault
 from headrace_coordinator.core.consumer_group import ConsumerGroup
+from headrace_coordinator.core.consumer_members import ConsumerMember
 from headrace_coordinator.core.effects import ConsumerStanding, Effect, LeaveAnswer, Message
 from headrace_coordinator.core.events import ConsumerHeartbeat, Left, StreamBroke
-from headrace_coordinator.core.reconcile import AWAY, ConsumerMember
+from headrace_coordinator.core.reconcile import AWAY
 from headrace_coordinator.core.values import Subscription, TopicPartitions
 
 ConsumerEvent = ConsumerHeartbeat | Left | StreamBroke
-REBALANCE_TIMEOUT_MS: Final = 45_000
-"""Of a member that names none."""
 
 
 def handle(group: ConsumerGroup, event: ConsumerEvent) -> list[Effect]:
@@ -44,7 +38,7 @@ def handle(group: ConsumerGroup, event: ConsumerEvent) -> list[Effect]:
         case Left():
             _leave_by_request(group, event)
         case StreamBroke():
-            _stream_broke(group, event)
+            group.stream_broke(event.stream, event.at)
     return group.take_effects()
 
 
@@ -61,7 +55,7 @@ def _heartbeat(group: ConsumerGroup, event: ConsumerHeartbeat) -> HeadraceError 
     if isinstance(member, HeadraceError):
         return member
     owned = None if event.owned is None else _ids(event.owned)
-    fault = _epoch_fault(member, event.member_epoch, owned)
+    fault = epoch_fault(member, event.member_epoch, owned)
     if fault is not None:
         return fault
     if not group.bind(member, event.stream, event.at):
@@ -75,16 +69,6 @@ def _heartbeat(group: ConsumerGroup, event: ConsumerHeartbeat) -> HeadraceError 
     elif owned is not None:
         group.settle({member.member_id}, event.at)
     group.answer(member, event.stream, whole=owned is not None and owned != member.assigned)
-    return None
-
-
-def _epoch_fault(member: ConsumerMember, epoch: int, owned: frozenset[PartitionId] | None) -> HeadraceError | None:
-    if epoch == member.epoch:
-        return None
-    if epoch > member.epoch or epoch < member.previous_epoch:
-        return FencedMemberEpoch(f"the member is at epoch {member.epoch}, not {epoch}; join again")
-    if owned is not None and not owned <= member.assigned | member.revoking:
-        return FencedMemberEpoch(f"the member holds what epoch {member.epoch} does not give it; join again")
     return None
 
 
@@ -235,12 +219,6 @@ def _leave(
         group.send_away(member, event.at)
     else:
         group.remove([(member, UnknownMemberId("the member was removed from the group"))], event.at)
-
-
-def _stream_broke(group: ConsumerGroup, event: StreamBroke) -> None:
-    member = group.members.get(group.streams.end(event.stream) or "")
-    if member is not None:
-        group.renew_session(member, event.at)
 
 
 def _ids(owned: tuple[TopicPartitions, ...]) -> frozenset[PartitionId]:

@@ -6,15 +6,16 @@ holds back everything that follows a ``Persist`` or ``PersistGroup`` until that 
 seen outside that a new coordinator would not know. What one event persists is in one append, in this order. An answer
 of ``NO_GROUP`` is about the whole shard and waits for all of that.
 
-``PersistGroup`` carries no value: whoever builds the append asks ``Shard.group_record(group_id)`` at that moment, once
-per group and append. The value is then at least as new as the effect, which is harmless: what it has beyond that is
-shown only after a ``PersistGroup`` of its own. A retry writes the same bytes again.
+``PersistGroup`` carries no value: whoever builds the append asks ``Shard.group_rows(group_id)`` at that moment, once
+per group and append. The rows keep their order; what the first of them say is a state that can be loaded. The value is
+then at least as new as the effect, which is harmless: what it has beyond that is shown only after a ``PersistGroup`` of
+its own. A retry writes the same bytes again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from headrace_common.core.errors import HeadraceError
 from headrace_coordinator.core.values import (
@@ -24,6 +25,7 @@ from headrace_coordinator.core.values import (
     GroupProtocol,
     GroupState,
     TopicPartitions,
+    WorkItem,
 )
 
 Row = tuple[bytes, bytes | None]
@@ -87,13 +89,47 @@ class ConsumerStanding:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenItem:
+    """An item that a member of a work group is to do."""
+
+    id: str
+    epoch: int
+    unended: tuple[str, ...] = ()
+    """Transactional ids of members that had it and were put out."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkShare:
+    """What a member of a work group is to do and to follow, whole."""
+
+    active: tuple[GivenItem, ...]
+    standby: tuple[str, ...]
+    warm_up: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkStanding:
+    """``WorkState`` on the wire: answers a heartbeat, or news."""
+
+    error: HeadraceError | None
+    member_id: str
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    session_timeout_ms: int = 0
+    share: WorkShare | None = None
+    """None: unchanged."""
+    current_declaration: int = 0
+    own_declaration: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class LeaveAnswer:
     """``LeftGroup`` on the wire."""
 
     error: HeadraceError | None
 
 
-Message = JoinAnswer | SyncAnswer | ClassicStanding | ConsumerStanding | LeaveAnswer
+Message = JoinAnswer | SyncAnswer | ClassicStanding | ConsumerStanding | WorkStanding | LeaveAnswer
 
 # --- what answers unary calls ---------------------------------------------------------------------------------
 
@@ -156,6 +192,30 @@ class MemberDescription:
     pattern: str | None
     assigned: tuple[TopicPartitions, ...]
     target: tuple[TopicPartitions, ...] = ()
+    process_id: str = ""
+    endpoint: str = ""
+    zone: str = ""
+    transactional_id: str = ""
+
+
+class Follower(NamedTuple):
+    """A member of a work group that follows an item."""
+
+    member_id: str
+    warm_up: bool
+    lag: int | None
+    """None: it has not said."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemDescription:
+    """One item of a work group."""
+
+    item: WorkItem
+    owner: str | None
+    epoch: int
+    """Its owner's; 0 without one."""
+    followers: tuple[Follower, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +232,8 @@ class GroupDescription:
     """-1 in the classic protocol."""
     assignor: str
     members: tuple[MemberDescription, ...]
+    items: tuple[ItemDescription, ...] = ()
+    """Of a work group's current declaration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +265,7 @@ NO_GROUP: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class PersistGroup:
-    """Append the group's record: ``Shard.group_record(group_id)``, asked when the append is built."""
+    """Append the group's record: ``Shard.group_rows(group_id)``, asked when the append is built."""
 
     group_id: str
 

@@ -13,7 +13,7 @@ What the engine uses of ``shard.Shard``::
     handle(event: Event) -> list[Effect]
     next_wake_ms() -> float | None               # monotonic; send Woken then (late is harmless, early too)
     patterns() -> frozenset[str]                 # of all subscriptions, for TopicsChanged
-    group_record(group_id: str) -> Row           # see effects
+    group_rows(group_id: str) -> list[Row]       # see effects
     listing() -> list[GroupListing]
 
 Order that the engine keeps: ``Shard.replay`` with the log's records, ``TopicsChanged``, ``Loaded``; then the rest.
@@ -28,6 +28,7 @@ from headrace_common.core.errors import HeadraceError
 from headrace_coordinator.core.values import (
     ClassicAssignment,
     ClassicSubscription,
+    Declaration,
     Moment,
     Subscription,
     TopicPartitions,
@@ -111,6 +112,35 @@ class ConsumerHeartbeat:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkHeartbeat:
+    """A member of a work group joins, lives, reports, leaves. Answered by ``WorkStanding``. None: unchanged."""
+
+    group_id: str
+    stream: int
+    at: Moment
+    member_id: str
+    member_epoch: int
+    """0: join. -1: leave."""
+    instance_id: str | None = None
+    process_id: str = ""
+    endpoint: str = ""
+    zone: str = ""
+    transactional_id: str = ""
+    rebalance_timeout_ms: int | None = None
+    declaration: Declaration | None = None
+    owned: frozenset[str] | None = None
+    """The items that the member does, whole."""
+    lags: Mapping[str, int] | None = None
+    """Of the items that it has state of without doing them, whole."""
+    refused: tuple[tuple[str, int], ...] = ()
+    """Items of its own for which it was refused, and the tokens that it was told."""
+    ended: tuple[str, ...] = ()
+    """Transactional ids of members that were put out, under which nothing is open any more."""
+    client_id: str = ""
+    client_address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Left:
     """LeaveGroup, in either protocol. Answered by ``LeaveAnswer``."""
 
@@ -133,7 +163,7 @@ class StreamBroke:
     at: Moment
 
 
-MemberEvent = ClassicJoined | ClassicSynced | ClassicHeartbeat | ConsumerHeartbeat | Left | StreamBroke
+MemberEvent = ClassicJoined | ClassicSynced | ClassicHeartbeat | ConsumerHeartbeat | WorkHeartbeat | Left | StreamBroke
 
 # --- about offsets and groups ---------------------------------------------------------------------------------
 

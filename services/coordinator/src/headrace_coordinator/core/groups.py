@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import inf
 
 from headrace_common.core.errors import HeadraceError
-from headrace_coordinator.core import classic_requests, consumer_requests
+from headrace_coordinator.core import classic_requests, consumer_requests, work_requests
 from headrace_coordinator.core.classic_group import ClassicGroup
 from headrace_coordinator.core.consumer_group import ConsumerGroup
 from headrace_coordinator.core.effects import (
@@ -24,6 +24,7 @@ from headrace_coordinator.core.effects import (
     LeaveAnswer,
     Message,
     SyncAnswer,
+    WorkStanding,
 )
 from headrace_coordinator.core.events import (
     ClassicHeartbeat,
@@ -33,15 +34,20 @@ from headrace_coordinator.core.events import (
     Left,
     MemberEvent,
     StreamBroke,
+    WorkHeartbeat,
 )
-from headrace_coordinator.core.floors import DELETED
+from headrace_coordinator.core.floors import DELETED, Floor
 from headrace_coordinator.core.offsets import Offsets
 from headrace_coordinator.core.records import (
     ClassicRecord,
     ConsumerRecord,
+    DeclarationKey,
     GroupRecord,
     OffsetKey,
     PendingKey,
+    WorkRecord,
+    declaration_key,
+    read_declaration,
     read_group,
     read_key,
     read_offset,
@@ -49,9 +55,10 @@ from headrace_coordinator.core.records import (
 )
 from headrace_coordinator.core.settings import GroupSettings
 from headrace_coordinator.core.targets import TopicView
-from headrace_coordinator.core.values import GroupProtocol, GroupState, Moment
+from headrace_coordinator.core.values import Declaration, GroupProtocol, GroupState, Moment
+from headrace_coordinator.core.work_group import WorkGroup
 
-Membership = ClassicGroup | ConsumerGroup
+Membership = ClassicGroup | ConsumerGroup | WorkGroup
 
 
 @dataclass(slots=True)
@@ -67,11 +74,30 @@ class Group:
     """For when it stands in the shard's heap."""
 
     @property
-    def epoch(self) -> int:
-        """The generation, or the group's epoch; 0: it never had members."""
-        if self.membership is None:
-            return 0
-        return self.membership.generation if isinstance(self.membership, ClassicGroup) else self.membership.group_epoch
+    def floor(self) -> Floor:
+        """The generation, or the group's epoch, and that of items; 0: it never had members."""
+        match self.membership:
+            case None:
+                return Floor()
+            case ClassicGroup(generation=generation):
+                return Floor(generation)
+            case WorkGroup(group_epoch=epoch, item_epoch=item_epoch):
+                return Floor(epoch, item_epoch)
+            case ConsumerGroup(group_epoch=epoch):
+                return Floor(epoch)
+
+    @property
+    def protocol(self) -> GroupProtocol | None:
+        """None: only offsets were committed."""
+        match self.membership:
+            case None:
+                return None
+            case ClassicGroup():
+                return GroupProtocol.CLASSIC
+            case ConsumerGroup():
+                return GroupProtocol.CONSUMER
+            case WorkGroup():
+                return GroupProtocol.WORK
 
     @property
     def empty(self) -> bool:
@@ -79,43 +105,55 @@ class Group:
         return self.membership is None or not self.membership.members
 
     def handle(self, event: MemberEvent) -> list[Effect] | None:
-        """What a member did; None: it speaks the other protocol than the group's members."""
-        if isinstance(self.membership, ClassicGroup):
-            return None if isinstance(event, ConsumerHeartbeat) else classic_requests.handle(self.membership, event)
+        """What a member did; None: it speaks another protocol than the group's members."""
+        match self.membership, event:
+            case ClassicGroup() as group, (
+                ClassicJoined() | ClassicSynced() | ClassicHeartbeat() | Left() | StreamBroke()
+            ):
+                return classic_requests.handle(group, event)
+            case ConsumerGroup() as group, ConsumerHeartbeat() | Left() | StreamBroke():
+                return consumer_requests.handle(group, event)
+            case WorkGroup() as group, WorkHeartbeat() | Left() | StreamBroke():
+                return work_requests.handle(group, event)
         assert self.membership is not None, "only members do something"
-        if isinstance(event, ConsumerHeartbeat | Left | StreamBroke):
-            return consumer_requests.handle(self.membership, event)
         return None
 
     def make_listing(self, group_id: str) -> GroupListing:
         if self.membership is None:
             return GroupListing(group_id, None, GroupState.EMPTY, 0)
-        classic = isinstance(self.membership, ClassicGroup)
-        protocol = GroupProtocol.CLASSIC if classic else GroupProtocol.CONSUMER
-        return GroupListing(group_id, protocol, self.membership.state, len(self.membership.members))
+        return GroupListing(group_id, self.protocol, self.membership.state, len(self.membership.members))
 
     def description(self, group_id: str) -> GroupDescription:
         if self.membership is None:
             return GroupDescription(group_id, None, GroupState.EMPTY, -1, -1, "", ())
         return self.membership.describe()
 
-    def open_to(self, event: MemberEvent, settings: GroupSettings, view: TopicView, floor: int) -> Membership:
+    def may_open_to(self, event: MemberEvent) -> bool:
+        """Whether a first member may join; a work group stays one until it is deleted, for its items' epochs."""
+        return self.empty and (not isinstance(self.membership, WorkGroup) or isinstance(event, WorkHeartbeat))
+
+    def open_to(self, event: MemberEvent, settings: GroupSettings, view: TopicView, floor: Floor) -> None:
         """
         Its members' state machine for a first member, which joins; of the protocol that this one speaks. ``floor``: the
-        epoch of an earlier group of this name.
+        epochs of an earlier group of this name.
         """
-        assert self.empty, "members and newcomers speak one protocol"
+        assert self.may_open_to(event), "members and newcomers speak one protocol"
         present = self.membership
-        kind = ClassicGroup if isinstance(event, ClassicJoined) else ConsumerGroup
-        if present is not None and isinstance(present, kind):
-            return present
-        epoch = max(self.epoch, floor)  # they go on where the generations ended, and the other way round
+        epoch = max(self.floor.epoch, floor.epoch)  # they go on where the generations ended, and the other way round
         since_ms = -1 if present is None else present.empty_since_ms
-        if kind is ClassicGroup:
-            self.membership = ClassicGroup(event.group_id, settings, epoch, since_ms)
-        else:
-            self.membership = ConsumerGroup(event.group_id, settings, view, epoch, since_ms)
-        return self.membership
+        match event, present:
+            case (
+                (ClassicJoined(), ClassicGroup())
+                | (ConsumerHeartbeat(), ConsumerGroup())
+                | (WorkHeartbeat(), WorkGroup())
+            ):
+                return
+            case ClassicJoined(), _:
+                self.membership = ClassicGroup(event.group_id, settings, epoch, since_ms)
+            case WorkHeartbeat(), _:
+                self.membership = WorkGroup(event.group_id, settings, epoch, since_ms, item_epoch=floor.item_epoch)
+            case _:
+                self.membership = ConsumerGroup(event.group_id, settings, epoch, since_ms, view=view)
 
 
 def refusal(event: MemberEvent, error: HeadraceError) -> Message:
@@ -129,6 +167,8 @@ def refusal(event: MemberEvent, error: HeadraceError) -> Message:
             return ClassicStanding(error)
         case ConsumerHeartbeat():
             return ConsumerStanding(error, event.member_id)
+        case WorkHeartbeat():
+            return WorkStanding(error, event.member_id)
         case Left():
             return LeaveAnswer(error)
         case _:
@@ -141,6 +181,8 @@ class ReadLog:
 
     offsets: dict[str, Offsets]
     members: dict[str, GroupRecord]
+    parts: dict[str, dict[bytes, bytes]]
+    """Of what work groups do: by group, what stands in the log."""
 
     @staticmethod
     def of(rows: Mapping[bytes, bytes | None]) -> ReadLog:
@@ -150,7 +192,7 @@ class ReadLog:
         Raises:
             RecordDamaged, UnsupportedVersion: a record cannot be read.
         """
-        log = ReadLog({}, {})
+        log = ReadLog({}, {}, {})
         for key, value in rows.items():
             if value is None:
                 continue
@@ -160,6 +202,8 @@ class ReadLog:
                 case PendingKey(group_id, producer_id, partition):
                     by_producer = log._of(group_id).pending.setdefault(partition, {})
                     by_producer[producer_id] = read_pending(value)
+                case DeclarationKey(group_id):
+                    log.parts.setdefault(group_id, {})[key] = value
                 case str(group_id):
                     log.members[group_id] = read_group(value)
         return log
@@ -184,7 +228,17 @@ class ReadLog:
             group.recorded = True
             if isinstance(record, ClassicRecord):
                 group.membership = ClassicGroup.restore(group_id, settings, record, at)
+            elif isinstance(record, WorkRecord):
+                group.membership = WorkGroup(group_id, settings)
+                group.membership.restore(record, self._read_declarations(group_id, record), at)
             else:
-                group.membership = ConsumerGroup(group_id, settings, view)
+                group.membership = ConsumerGroup(group_id, settings, view=view)
                 group.membership.restore(record, at)
         return groups
+
+    def _read_declarations(self, group_id: str, record: WorkRecord) -> dict[int, Declaration]:
+        parts = self.parts.get(group_id, {})
+        return {
+            serial: read_declaration(parts.get(declaration_key(group_id, serial, at), b"") for at in range(count))
+            for serial, count in record.declarations
+        }

@@ -1,8 +1,9 @@
 """
-How a member of the server-side protocol gets from what it holds to what it is to hold (KIP-848, reconciliation).
+How a member gets from what it holds to what it is to hold, where the coordinator assigns (KIP-848, reconciliation).
 
-``consumer_group.ConsumerGroup`` calls ``advance`` whenever something may have changed for a member: a new target, a
-report of the member, a partition that became free. Two rules make sure that no partition has two owners:
+What is held are partitions in consumer groups and items in work groups: keys of any kind. ``assigned_group`` calls
+``advance`` whenever something may have changed for a member: a new target, a report of the member, a key that became
+free. Two rules make sure that no key has two owners:
 
 * What a member is to give up stays *held* by it (``revoking``) until a report of the member does not name it any more.
 * A member is asked to give up only what it has reported to hold. What was given to it and is *unconfirmed* may still be
@@ -11,133 +12,87 @@ report of the member, a partition that became free. Two rules make sure that no 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from math import inf
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
-from headrace_common.core.ids import PartitionId
-from headrace_coordinator.core.records import ConsumerMemberRecord
-from headrace_coordinator.core.values import MemberState, Subscription
+from headrace_coordinator.core.values import MemberState
+
+K = TypeVar("K", bound=Hashable)
 
 AWAY: Final = -2
 """Epoch of a static member that has left for a while."""
 
-_NOTHING: Final[frozenset[PartitionId]] = frozenset()
+NOTHING: Final[frozenset[Any]] = frozenset()
 
 
-@dataclass(slots=True)
-class ConsumerMember:
+@dataclass(slots=True, kw_only=True)
+class Holder(Generic[K]):
+    """What a member holds, of whichever kind of group."""
+
     member_id: str
     instance_id: str | None
-    rack: str | None
     client_id: str
     client_address: str
     rebalance_timeout_ms: int
-    subscription: Subscription
-    assignor: str | None
     epoch: int = 0
     previous_epoch: int = 0
     """The one that it was last heard with: it has this one or a newer one, up to ``epoch``."""
     state: MemberState = MemberState.STABLE
-    assigned: frozenset[PartitionId] = _NOTHING
-    revoking: frozenset[PartitionId] = _NOTHING
-    target: frozenset[PartitionId] = _NOTHING
-    owned: frozenset[PartitionId] | None = _NOTHING
+    assigned: frozenset[K] = NOTHING
+    revoking: frozenset[K] = NOTHING
+    target: frozenset[K] = NOTHING
+    owned: frozenset[K] | None = NOTHING
     """Its last report. None: it has not reported to this coordinator."""
-    unconfirmed: frozenset[PartitionId] = _NOTHING
+    unconfirmed: frozenset[K] = NOTHING
     """Of ``assigned``: what it has not reported to hold since it was given."""
     deadline_ms: float = inf
     """Monotonic; when it is out unless it is heard before."""
     revoke_until_ms: float = inf
     """Monotonic; when it is out unless it has given up what it must."""
-    told: frozenset[PartitionId] | None = None
-    """The assignment that was last sent over its present stream; compared as an object, not by what is in it."""
-    told_epoch: int = 0
-    """The epoch that was last sent."""
 
     @property
     def away(self) -> bool:
         """It has left for a while, and holds nothing; its place is kept for the session."""
         return self.epoch == AWAY
 
-    def asks_for(self) -> tuple[object, ...]:
-        """What the target depends on, of what it says of itself."""
-        return self.subscription, self.assignor, self.rack
+    @property
+    def held(self) -> frozenset[K]:
+        """What nobody else may have."""
+        return self.assigned | self.revoking
 
-    def report(self, owned: frozenset[PartitionId]) -> None:
+    def report(self, owned: frozenset[K]) -> None:
         """What it says that it holds."""
         self.owned = owned
         self.unconfirmed = (self.unconfirmed & self.assigned) - owned
 
-    def record(self) -> ConsumerMemberRecord:
-        """Its durable part."""
-        return ConsumerMemberRecord(
-            member_id=self.member_id,
-            instance_id=self.instance_id,
-            rack=self.rack,
-            client_id=self.client_id,
-            client_address=self.client_address,
-            rebalance_timeout_ms=self.rebalance_timeout_ms,
-            topics=self.subscription.topics,
-            pattern=self.subscription.pattern,
-            assignor=self.assignor,
-            epoch=self.epoch,
-            previous_epoch=self.previous_epoch,
-            state=self.state,
-            assigned=self.assigned,
-            revoking=self.revoking,
-            target=self.target,
-        )
-
-    @staticmethod
-    def restore(record: ConsumerMemberRecord) -> ConsumerMember:
-        """The member of a record; what it holds is to be confirmed anew."""
-        return ConsumerMember(
-            member_id=record.member_id,
-            instance_id=record.instance_id,
-            rack=record.rack,
-            client_id=record.client_id,
-            client_address=record.client_address,
-            rebalance_timeout_ms=record.rebalance_timeout_ms,
-            subscription=Subscription(record.topics, record.pattern),
-            assignor=record.assignor,
-            epoch=record.epoch,
-            previous_epoch=record.previous_epoch,
-            state=record.state,
-            assigned=record.assigned,
-            revoking=record.revoking,
-            target=record.target,
-            owned=None,
-            unconfirmed=record.assigned,
-        )
-
 
 @dataclass(slots=True)
-class Ownership:
-    """Who holds each partition now, as far as the coordinator knows: ``assigned`` and ``revoking`` of all members."""
+class Ownership(Generic[K]):
+    """Who holds each key now, as far as the coordinator knows: ``assigned`` and ``revoking`` of all members."""
 
-    _owner: dict[PartitionId, str] = field(default_factory=dict)
-    freed: set[PartitionId] = field(default_factory=set)
+    _owner: dict[K, str] = field(default_factory=dict)
+    freed: set[K] = field(default_factory=set)
     """What has become free since somebody looked."""
 
-    def is_free(self, partition: PartitionId) -> bool:
-        return partition not in self._owner
+    def is_free(self, key: K) -> bool:
+        return key not in self._owner
 
-    def take(self, partitions: Iterable[PartitionId], member_id: str) -> None:
+    def take(self, keys: Iterable[K], member_id: str) -> None:
         """They are this member's now."""
-        for partition in partitions:
-            assert partition not in self._owner, f"{partition} has an owner, {self._owner[partition]}"
-            self._owner[partition] = member_id
+        for key in keys:
+            assert key not in self._owner, f"{key} has an owner, {self._owner[key]}"
+            self._owner[key] = member_id
 
-    def free(self, partitions: Iterable[PartitionId]) -> None:
+    def free(self, keys: Iterable[K]) -> None:
         """They are nobody's any more."""
-        for partition in partitions:
-            del self._owner[partition]
-            self.freed.add(partition)
+        for key in keys:
+            del self._owner[key]
+            self.freed.add(key)
 
 
-def advance(member: ConsumerMember, target_epoch: int, ownership: Ownership, now_ms: float) -> bool:
+def advance(member: Holder[K], target_epoch: int, ownership: Ownership[K], now_ms: float) -> bool:
     """Move the member as far as it can go; returns whether anything durable of it changed."""
     if member.away:
         return _shrink(member, ownership)
@@ -150,24 +105,24 @@ def advance(member: ConsumerMember, target_epoch: int, ownership: Ownership, now
     return _move(member, target_epoch, ownership) or changed
 
 
-def release(member: ConsumerMember, ownership: Ownership) -> None:
+def release(member: Holder[K], ownership: Ownership[K]) -> None:
     """The member is out, or holds nothing any more: all that it held is free."""
-    ownership.free(member.assigned | member.revoking)
-    member.assigned = member.revoking = member.unconfirmed = member.owned = _NOTHING
+    ownership.free(member.held)
+    member.assigned = member.revoking = member.unconfirmed = member.owned = NOTHING
     member.state = MemberState.STABLE
     member.revoke_until_ms = inf
 
 
-def depart(member: ConsumerMember, ownership: Ownership) -> None:
+def depart(member: Holder[K], ownership: Ownership[K]) -> None:
     """A static member leaves for a while: what it is to hold is kept for it."""
     ownership.free(member.revoking)
     member.epoch = member.previous_epoch = AWAY
     member.state = MemberState.STABLE
-    member.revoking = member.owned = member.unconfirmed = _NOTHING
+    member.revoking = member.owned = member.unconfirmed = NOTHING
     member.revoke_until_ms = inf
 
 
-def _shrink(member: ConsumerMember, ownership: Ownership) -> bool:
+def _shrink(member: Holder[K], ownership: Ownership[K]) -> bool:
     """It runs nowhere, so what it is not to hold any more is free at once."""
     surplus = member.assigned - member.target
     if surplus:
@@ -176,15 +131,15 @@ def _shrink(member: ConsumerMember, ownership: Ownership) -> bool:
     return bool(surplus)
 
 
-def _finish_revoking(member: ConsumerMember, ownership: Ownership) -> bool:
+def _finish_revoking(member: Holder[K], ownership: Ownership[K]) -> bool:
     if not member.revoking or member.owned is None or not member.revoking.isdisjoint(member.owned):
         return False
     ownership.free(member.revoking)
-    member.revoking = _NOTHING
+    member.revoking = NOTHING
     return True
 
 
-def _revoke(member: ConsumerMember, surplus: frozenset[PartitionId], now_ms: float) -> bool:
+def _revoke(member: Holder[K], surplus: frozenset[K], now_ms: float) -> bool:
     """Ask for what it has confirmed to hold; wait for the confirmation of the rest."""
     was = member.state, member.assigned
     member.state = MemberState.UNREVOKED
@@ -196,11 +151,11 @@ def _revoke(member: ConsumerMember, surplus: frozenset[PartitionId], now_ms: flo
     return was != (member.state, member.assigned)
 
 
-def _move(member: ConsumerMember, target_epoch: int, ownership: Ownership) -> bool:
+def _move(member: Holder[K], target_epoch: int, ownership: Ownership[K]) -> bool:
     """Nothing is to be given up: it is in the target epoch, and gets what is free."""
     was = member.epoch, member.state, member.assigned
     missing = member.target - member.assigned
-    gained = frozenset(p for p in missing if ownership.is_free(p))
+    gained = frozenset(key for key in missing if ownership.is_free(key))
     if gained:
         ownership.take(gained, member.member_id)
         member.assigned |= gained

@@ -8,12 +8,14 @@ is the state; no value means that there is none. Numbers are big-endian, texts U
            format u8 = 1, kind u8 = 2, group text16                      the whole durable state of the group's members
            format u8 = 1, kind u8 = 3                                                       a note, which says nothing
            format u8 = 2, kind u8 = 4, group text16, producer id i64, topic id 16, partition u32     a pending position
+           format u8 = 3, kind u8 = 5                                a part of what a work group does: ``work_records``
     value  of an offset: ``_OFFSET``, topic, metadata
            of a position of an open transaction: ``_PENDING``, transactional id, then a value of an offset
-           of a group: format u8, protocol u8, then ``_CLASSIC`` or ``_CONSUMER``
+           of a group: format u8, protocol u8, then ``_CLASSIC`` or ``_CONSUMER``; of a work group see ``work_records``
 
 Pending positions (``docs/adr/0012``), one for each producer, group and partition, came with format 2; all else is still
-written in format 1, so that keys stay what they were. The end of the transaction takes the key away.
+written in format 1, so that keys stay what they were. The end of the transaction takes the key away. Work groups came
+with format 3, and are recorded only from their feature level on.
 """
 
 from __future__ import annotations
@@ -55,6 +57,17 @@ from headrace_coordinator.core.values import (
     TopicInfo,
     TopicPartitions,
 )
+from headrace_coordinator.core.work_records import (
+    DECLARATION_KEY,
+    WORK_FORMAT,
+    DeclarationKey,
+    WorkMemberRecord,
+    WorkRecord,
+    cut_declaration,
+    pack_work,
+    read_declaration,
+    take_work,
+)
 
 __all__ = [
     "FORMAT",
@@ -64,16 +77,22 @@ __all__ = [
     "ClassicRecord",
     "ConsumerMemberRecord",
     "ConsumerRecord",
+    "DeclarationKey",
     "GroupRecord",
     "OffsetKey",
     "PendingKey",
     "RecordDamaged",
+    "WorkMemberRecord",
+    "WorkRecord",
+    "cut_declaration",
+    "declaration_key",
     "group_key",
     "group_value",
     "offset_key",
     "offset_value",
     "pending_key",
     "pending_value",
+    "read_declaration",
     "read_group",
     "read_key",
     "read_offset",
@@ -171,7 +190,7 @@ class ConsumerRecord:
     members: tuple[ConsumerMemberRecord, ...]
 
 
-GroupRecord = ClassicRecord | ConsumerRecord
+GroupRecord = ClassicRecord | ConsumerRecord | WorkRecord
 
 # --- keys -----------------------------------------------------------------------------------------------------
 
@@ -188,10 +207,14 @@ def pending_key(group_id: str, producer_id: int, partition: PartitionId) -> byte
     return _PENDING_KEY.pack(group_id, producer_id, *partition)
 
 
+def declaration_key(group_id: str, number: int, part: int) -> bytes:
+    return DECLARATION_KEY.pack(group_id, number, part)
+
+
 @readable("the key {0!r:.80} of a group record")
-def read_key(key: bytes) -> OffsetKey | PendingKey | str | None:
+def read_key(key: bytes) -> OffsetKey | PendingKey | DeclarationKey | str | None:
     """
-    The key of an offset or of a pending one, a group's id, or None for a note.
+    The key of an offset, of a pending one or of a part of a declaration, a group's id, or None for a note.
 
     Raises:
         RecordDamaged: these bytes are no key.
@@ -205,9 +228,11 @@ def read_key(key: bytes) -> OffsetKey | PendingKey | str | None:
         return PendingKey(group_id, producer_id, PartitionId(TopicId(topic_id), partition))
     if key.startswith(_GROUP_KEY.head):
         return str(_GROUP_KEY.unpack(key)[0])
+    if key.startswith(DECLARATION_KEY.head):
+        return DeclarationKey(*DECLARATION_KEY.unpack(key))
     if key == NOTE:
         return None
-    check_format(key[0], FORMAT)
+    check_format(key[0], WORK_FORMAT)
     raise ValueError(f"there is no such kind in format {key[0]}")
 
 
@@ -303,6 +328,8 @@ _CONSUMER: Final = fields(ConsumerRecord, I32, I32, I64, _TOPICS, many(_CONSUMER
 
 
 def group_value(record: GroupRecord) -> bytes:
+    if isinstance(record, WorkRecord):
+        return pack_work(record)
     if isinstance(record, ClassicRecord):
         return bytes((FORMAT, GroupProtocol.CLASSIC.value)) + _CLASSIC.pack(record)
     return bytes((FORMAT, GroupProtocol.CONSUMER.value)) + _CONSUMER.pack(record)
@@ -317,8 +344,14 @@ def read_group(value: bytes) -> GroupRecord:
         RecordDamaged, UnsupportedVersion: as ``read_key``.
     """
     into = Reader(value)
-    check_format(U8.take(into), FORMAT)
-    classic = GroupProtocol(U8.take(into)) is GroupProtocol.CLASSIC
-    record = _CLASSIC.take(into) if classic else _CONSUMER.take(into)
+    written = U8.take(into)
+    check_format(written, WORK_FORMAT)
+    protocol = GroupProtocol(U8.take(into))
+    if written != (WORK_FORMAT if protocol is GroupProtocol.WORK else FORMAT):
+        raise ValueError(f"it has format {written}, in which there are no groups of protocol {protocol.name}")
+    if protocol is GroupProtocol.WORK:
+        record: GroupRecord = take_work(into)
+    else:
+        record = _CLASSIC.take(into) if protocol is GroupProtocol.CLASSIC else _CONSUMER.take(into)
     into.end()
     return record

@@ -3,12 +3,12 @@ All groups of one shard: routes events to them, keeps their time. The engine own
 
 A group is its members (a classic or a server-side state machine, or none yet) and its offsets. It exists from the first
 member or commit until it is deleted, or has been empty for the offsets' retention and has no offset left. Its epoch may
-outlast it, see ``floors``.
+outlast it, see ``floors``. A work group exists until it is deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
 from math import inf
 
@@ -48,16 +48,18 @@ from headrace_coordinator.core.events import (
     TopicsChanged,
     TxnCommitAsked,
     Woken,
+    WorkHeartbeat,
 )
 from headrace_coordinator.core.floors import Floors
-from headrace_coordinator.core.groups import Group, ReadLog, refusal
+from headrace_coordinator.core.groups import Group, Membership, ReadLog, refusal
 from headrace_coordinator.core.offsets import Offsets
-from headrace_coordinator.core.records import group_key, group_value
+from headrace_coordinator.core.records import GroupRecord, group_key, group_value
 from headrace_coordinator.core.room import Room, groups
 from headrace_coordinator.core.settings import GroupSettings
 from headrace_coordinator.core.shard_offsets import ShardOffsets
 from headrace_coordinator.core.targets import TopicView
 from headrace_coordinator.core.values import CommittedOffset, Moment
+from headrace_coordinator.core.work_group import WorkGroup
 
 
 class Shard:
@@ -75,6 +77,8 @@ class Shard:
         self._view = TopicView()
         self._groups: dict[str, Group] = {}
         self._floors = Floors()
+        self._parts: dict[str, Mapping[bytes, bytes]] = {}
+        """What work groups do, by group, as the log has it, or is about to."""
         self._offsets = ShardOffsets(settings, self._view, self._groups, self._room)
         self._replayed: dict[bytes, bytes | None] = {}
         self._log: ReadLog | None = None
@@ -110,12 +114,32 @@ class Shard:
         return frozenset(m.subscription.pattern for m in members if m.subscription.pattern is not None)
 
     def group_record(self, group_id: str) -> Row:
-        """The row that ``PersistGroup`` is about: the group's durable state now, or a tombstone."""
+        """The group's durable state now, or a tombstone."""
         group = self._groups.get(group_id)
+        record: GroupRecord | None = self._floors.record(group_id)
         if group is not None and group.membership is not None and group.recorded:
-            return group_key(group_id), group_value(group.membership.record())
-        floor = self._floors.record(group_id)
-        return group_key(group_id), None if floor is None else group_value(floor)
+            record = group.membership.record()
+        return group_key(group_id), None if record is None else group_value(record)
+
+    def group_rows(self, group_id: str) -> list[Row]:
+        """
+        The rows that ``PersistGroup`` is about, which are appended now: ``group_record``, and before it what a work
+        group does, where that is new; behind it what it does no more is taken away.
+        """
+        wanted, known = self._list_parts(group_id), self._parts.pop(group_id, {})
+        if wanted:
+            self._parts[group_id] = wanted
+        rows: list[Row] = [(key, value) for key, value in wanted.items() if known.get(key) != value]
+        rows.append(self.group_record(group_id))
+        rows += [(key, None) for key in sorted(known.keys() - wanted.keys())]
+        return rows
+
+    def _list_parts(self, group_id: str) -> Mapping[bytes, bytes]:
+        """What the log is to have of what a work group does."""
+        group = self._groups.get(group_id)
+        recorded = group is not None and group.recorded
+        work = None if group is None or not recorded else group.membership
+        return work.declaration_rows() if isinstance(work, WorkGroup) else {}
 
     def list_groups(self) -> list[GroupListing]:
         return [group.make_listing(group_id) for group_id, group in sorted(self._groups.items())]
@@ -158,10 +182,12 @@ class Shard:
     def _member_event(self, event: MemberEvent) -> list[Effect]:
         assert self._loaded, "members are served after Loaded"
         group = self._groups.get(event.group_id)
-        joins = isinstance(event, ClassicJoined) or (isinstance(event, ConsumerHeartbeat) and event.member_epoch == 0)
+        joins = isinstance(event, ClassicJoined) or (
+            isinstance(event, ConsumerHeartbeat | WorkHeartbeat) and event.member_epoch == 0
+        )
         if joins and group is None and (fault := self._room.fault(event.group_id)) is not None:
             return [Send(event.group_id, event.stream, refusal(event, fault))]
-        if joins and (group is None or group.empty):
+        if joins and (group is None or group.may_open_to(event)):
             group = group or self._groups.setdefault(event.group_id, Group(Offsets(event.group_id)))
             group.open_to(event, self._settings, self._view, self._floors.of(event.group_id))
         membership = None if group is None else group.membership
@@ -172,8 +198,7 @@ class Shard:
             return [Send(event.group_id, event.stream, refusal(event, error))]
         effects = group.handle(event)
         if effects is None:
-            speaks = "classic" if isinstance(membership, ClassicGroup) else "consumer"
-            error = InconsistentGroupProtocol(f"the members of {event.group_id!r} use group.protocol={speaks}")
+            error = _speaks_another(event.group_id, membership)
             effects = [Send(event.group_id, event.stream, refusal(event, error))]
         self._after(event.group_id, group, effects)
         return effects
@@ -216,7 +241,7 @@ class Shard:
         if rows:
             effects.append(Persist(group_id, rows))
         if group.recorded:
-            self._floors.keep(group_id, group.epoch, at)
+            self._floors.keep(group_id, group.floor, at)
             effects.append(PersistGroup(group_id))
         del self._groups[group_id]
         return effects
@@ -289,7 +314,7 @@ class Shard:
         else:
             rows = group.offsets.expire(before_ms, lambda key, value: self._is_read(group, key, value))
         effects: list[Effect] = [Persist(group_id, rows)] if rows else []
-        if group.empty and group.offsets.empty:
+        if group.empty and group.offsets.empty and not isinstance(membership, WorkGroup):
             effects += self._bury(group_id, group, at)
         return effects
 
@@ -307,7 +332,6 @@ class Shard:
         self._offsets = ShardOffsets(self._settings, self._view, self._groups, self._room)
         self._room.enter(self.number, lambda: len(self._groups) + len(self._floors))
         self._loaded = True
-        self._replayed, self._log = {}, None
         self._next_check_ms = at.mono_ms + self._settings.offsets_retention_check_interval_ms
         effects: list[Effect] = []
         for group_id, group in list(self._groups.items()):
@@ -316,9 +340,27 @@ class Shard:
                 moved = group.membership.topics_changed(at)
             self._after(group_id, group, moved)
             effects += moved
+        effects += self._take_parts()
+        self._replayed, self._log = {}, None
+        return effects
+
+    def _take_parts(self) -> list[Effect]:
+        """Know what the log has of what work groups do; an append that was cut off has left too much of it."""
+        effects: list[Effect] = []
+        for group_id, parts in self._read().parts.items():
+            self._parts[group_id] = parts
+            if parts.keys() != self._list_parts(group_id).keys():
+                effects.append(PersistGroup(group_id))
         return effects
 
     def _read(self) -> ReadLog:
         if self._log is None:
             self._log = ReadLog.of(self._replayed)
         return self._log
+
+
+def _speaks_another(group_id: str, membership: Membership) -> HeadraceError:
+    if isinstance(membership, WorkGroup):
+        return InconsistentGroupProtocol(f"{group_id!r} is a work group; delete it, or take another name")
+    speaks = "classic" if isinstance(membership, ClassicGroup) else "consumer"
+    return InconsistentGroupProtocol(f"the members of {group_id!r} use group.protocol={speaks}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from headrace_common.core.assignors import MemberSubscription, assign
 from headrace_common.core.ids import PartitionId, TopicId
-from headrace_coordinator.core.reconcile import ConsumerMember
+from headrace_coordinator.core.consumer_members import ConsumerMember
 from headrace_coordinator.core.values import Subscription, TopicInfo, Topics
 
 

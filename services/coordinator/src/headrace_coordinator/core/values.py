@@ -49,6 +49,8 @@ class GroupProtocol(Enum):
 
     CLASSIC = 1
     CONSUMER = 2
+    WORK = 3
+    """The coordinator assigns named work."""
 
 
 class GroupState(Enum):
@@ -99,6 +101,30 @@ class Subscription:
 
     topics: frozenset[str]
     pattern: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkItem:
+    """Something that one member of a work group does at a time."""
+
+    id: str
+    weight: int = 1
+    stateful: bool = False
+    standbys: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What a work group is to do, as one of its members says."""
+
+    fingerprint: str
+    """Tells declarations apart."""
+    version: int | None
+    """Of two the higher one is newer. None: whichever was seen first later."""
+    items: Mapping[str, WorkItem]
+    acceptable_recovery_lag: int
+    """Behind by at most so much a member may take a stateful item from a living one."""
+    max_warmup: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,9 @@ from headrace_common.core.errors import (
     NotCoordinator,
     Rejected,
     UnknownTopicId,
+    UnsupportedVersion,
 )
+from headrace_common.core.features import WORK_GROUPS, say_too_low
 from headrace_common.core.ids import NodeId, PartitionId
 from headrace_common.core.image import INTERNAL_TOPICS, ClusterImage, ShardKind, Topic
 from headrace_common.core.murmur2 import partition_for
@@ -31,6 +33,7 @@ from headrace_coordinator.core.effects import (
     MarkerOutcomes,
     OffsetOutcomes,
     OffsetsFound,
+    WorkStanding,
 )
 from headrace_coordinator.core.events import (
     AdminEvent,
@@ -45,6 +48,7 @@ from headrace_coordinator.core.events import (
     OffsetsDeletionAsked,
     OffsetToCommit,
     TxnCommitAsked,
+    WorkHeartbeat,
 )
 from headrace_coordinator.core.offsets import Transaction
 from headrace_coordinator.core.values import GroupState, Moment, TopicInfo, Topics
@@ -167,6 +171,12 @@ class Coordinator:
                 event = self._match_pattern(event)
             except Rejected as error:
                 stream.send(ConsumerStanding(error, event.member_id))
+                return
+        if isinstance(event, WorkHeartbeat) and event.member_epoch == 0:
+            image = self._ports.cluster.image
+            if not image.has(WORK_GROUPS):
+                too_low = UnsupportedVersion(say_too_low("a work group", WORK_GROUPS, image.feature_level))
+                stream.send(WorkStanding(too_low, event.member_id))
                 return
         self._host(stream.group_id).post(event)
 

@@ -35,8 +35,8 @@ V = TypeVar("V", bound=Keyed)
 class Outbox(Generic[V]):
     """Of one shard. The host calls ``take`` after each event; the writer ``begin`` and ``done`` around each append."""
 
-    def __init__(self, group_record: Callable[[str], Row], show: Callable[[V], None]) -> None:
-        self._group_record = group_record
+    def __init__(self, group_rows: Callable[[str], list[Row]], show: Callable[[V], None]) -> None:
+        self._group_rows = group_rows
         self._show = show
         self._rows: dict[bytes, bytes | None] = {}
         self._groups: dict[str, None] = {}
@@ -102,8 +102,7 @@ class Outbox(Generic[V]):
         assert self._done == self._gathering - 1, "one append at a time"
         rows = self._rows
         for group_id in self._groups:
-            key, value = self._group_record(group_id)
-            rows[key] = value
+            rows.update(self._group_rows(group_id))
         self._rows, self._groups, self._proof_wanted = {}, {}, False
         self._behind_under_way, self._behind_gathering = self._behind_gathering, []
         self._gathering += 1

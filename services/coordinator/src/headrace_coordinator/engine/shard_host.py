@@ -25,6 +25,7 @@ from headrace_coordinator.core.effects import (
     Persist,
     Result,
     Send,
+    WorkStanding,
 )
 from headrace_coordinator.core.events import (
     AdminEvent,
@@ -46,6 +47,7 @@ from headrace_coordinator.core.events import (
     TopicsChanged,
     TxnCommitAsked,
     Woken,
+    WorkHeartbeat,
 )
 from headrace_coordinator.core.shard import Shard
 from headrace_coordinator.core.values import Moment, Topics
@@ -65,7 +67,7 @@ PROVED: Final = (
     GroupDeletionAsked,
 )
 """Events whose answers, refusals too, must be current."""
-MEMBER_REQUESTS: Final = (ConsumerHeartbeat, ClassicHeartbeat, ClassicJoined, ClassicSynced, Left)
+MEMBER_REQUESTS: Final = (ConsumerHeartbeat, WorkHeartbeat, ClassicHeartbeat, ClassicJoined, ClassicSynced, Left)
 
 
 class ShardHost(Host[Shard, Event, Visible]):
@@ -149,7 +151,7 @@ class ShardHost(Host[Shard, Event, Visible]):
         return Shard(self.number, self._ports.settings, self._ports.room)
 
     def _new_outbox(self) -> Outbox[Visible]:
-        return Outbox(self._core.group_record, self._show)
+        return Outbox(self._core.group_rows, self._show)
 
     def _prepare(self, core: Shard) -> Shard:
         core.patterns()  # reads the records
@@ -208,7 +210,9 @@ class ShardHost(Host[Shard, Event, Visible]):
                     stream.send(message)
                 if isinstance(message, JoinAnswer) and message.members:
                     self._ports.measures.rebalanced()
-                elif isinstance(message, ConsumerStanding) and message.assignment is not None:
+                elif (isinstance(message, ConsumerStanding) and message.assignment is not None) or (
+                    isinstance(message, WorkStanding) and message.share is not None
+                ):
                     self._ports.measures.assigned()
             case CloseStream(_, number):
                 stream = self._streams.get(number)

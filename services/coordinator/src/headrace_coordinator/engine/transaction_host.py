@@ -250,5 +250,5 @@ def _still_ending(transactional_id: str) -> HeadraceError:
     )
 
 
-def _no_group(key: str) -> Row:
+def _no_group(key: str) -> list[Row]:
     raise AssertionError(f"transactions persist rows, not groups: {key}")

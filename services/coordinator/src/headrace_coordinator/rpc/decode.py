@@ -29,13 +29,13 @@ from headrace_coordinator.core.values import (
 )
 from headrace_coordinator.engine.coordinator import PartitionsByTopic
 from headrace_coordinator.engine.streams import MemberStream
+from headrace_coordinator.rpc import work_decode
+from headrace_coordinator.rpc.checks import NAME_CHARACTERS_MAX, check_count, check_name
 from headrace_coordinator.rpc.transaction_decode import producer, transactional_id
 from headrace_proto.v1 import coordinator_pb2 as pb
 from headrace_proto.v1 import transaction_pb2
 
 GROUP_ID_CHARACTERS_MAX: Final = 249
-NAME_CHARACTERS_MAX: Final = 255
-"""Of member ids, instance ids, client ids, racks, assignors and reasons."""
 PROTOCOLS_MAX: Final = 16
 TOPICS_MAX: Final = 10_000
 """Topics that one member may name."""
@@ -52,6 +52,7 @@ WithInstance: TypeAlias = (
     | pb.ClassicSync
     | pb.ClassicHeartbeat
     | pb.ConsumerHeartbeat
+    | pb.WorkHeartbeat
     | pb.LeaveGroup
     | pb.CommitOffsetsRequest
     | pb.TxnOffsetCommitRequest
@@ -68,24 +69,13 @@ def group_id(text: str) -> str:
     return text
 
 
-def _name(text: str, what: str) -> str:
-    if len(text) > NAME_CHARACTERS_MAX:
-        raise Rejected(f"the {what} has {len(text)} characters; {NAME_CHARACTERS_MAX} is the most")
-    return text
-
-
-def _at_most(count: int, most: int, what: str, least: int = 0) -> None:
-    if not least <= count <= most:
-        raise Rejected(f"the request has {count} {what}; {least} to {most} are allowed")
-
-
 def instance(request: WithInstance) -> str | None:
     """The static member's name; None: a dynamic one."""
     if not request.HasField("group_instance_id"):
         return None
     if not request.group_instance_id:
         raise Rejected("group_instance_id is empty; leave it out for a dynamic member")
-    return _name(request.group_instance_id, "group_instance_id")
+    return check_name(request.group_instance_id, "group_instance_id")
 
 
 def member_event(
@@ -103,24 +93,27 @@ def member_event(
         case "classic_sync":
             return _classic_sync(request.classic_sync, stream, at)
         case "classic_heartbeat":
-            beat = request.classic_heartbeat
+            classic = request.classic_heartbeat
             return ClassicHeartbeat(
                 stream.group_id,
                 stream.number,
                 at,
-                _name(beat.member_id, "member_id"),
-                instance(beat),
-                beat.generation,
+                check_name(classic.member_id, "member_id"),
+                instance(classic),
+                classic.generation,
             )
         case "consumer_heartbeat":
             return _consumer_heartbeat(request.consumer_heartbeat, stream, at)
+        case "work_heartbeat":
+            beat = request.work_heartbeat
+            return work_decode.heartbeat(beat, instance(beat), stream, at)
         case "leave":
             leave = request.leave
             return Left(
                 stream.group_id,
                 stream.number,
                 at,
-                _name(leave.member_id, "member_id"),
+                check_name(leave.member_id, "member_id"),
                 instance(leave),
                 leave.permanently,
                 leave.reason[:NAME_CHARACTERS_MAX],
@@ -131,20 +124,20 @@ def member_event(
 def _classic_join(
     join: pb.ClassicJoin, stream: MemberStream, at: Moment, fresh_id: Callable[[str], str]
 ) -> ClassicJoined:
-    _at_most(len(join.protocols), PROTOCOLS_MAX, "protocols", 1)
+    check_count(len(join.protocols), PROTOCOLS_MAX, "protocols", 1)
     if join.rebalance_timeout_ms < 1:
         raise Rejected(f"rebalance_timeout_ms is {join.rebalance_timeout_ms}; it is 1 or more")
     name = instance(join)
-    client_id = _name(join.client_id, "client_id")
+    client_id = check_name(join.client_id, "client_id")
     return ClassicJoined(
         stream.group_id,
         stream.number,
         at,
-        _name(join.member_id, "member_id"),
+        check_name(join.member_id, "member_id"),
         name,
         join.session_timeout_ms,
         join.rebalance_timeout_ms,
-        tuple((_name(one.name, "protocol"), _subscription(one.subscription)) for one in join.protocols),
+        tuple((check_name(one.name, "protocol"), _subscription(one.subscription)) for one in join.protocols),
         fresh_id((name or client_id or "member")[: NAME_CHARACTERS_MAX - 40]),
         client_id,
         stream.address,
@@ -157,19 +150,19 @@ def _subscription(said: pb.ClassicSubscription) -> ClassicSubscription:
         _topics(said.topics),
         topic_partitions(said.owned),
         said.generation,
-        _name(said.rack, "rack"),
+        check_name(said.rack, "rack"),
         _user_data(said.user_data),
     )
 
 
 def _user_data(data: bytes) -> bytes:
-    _at_most(len(data), USER_DATA_BYTES_MAX, "bytes of user_data")
+    check_count(len(data), USER_DATA_BYTES_MAX, "bytes of user_data")
     return data
 
 
 def _topics(names: Iterable[str]) -> tuple[str, ...]:
     topics = tuple(names)
-    _at_most(len(topics), TOPICS_MAX, "topics")
+    check_count(len(topics), TOPICS_MAX, "topics")
     for name in topics:
         _topic(name)
     return topics
@@ -189,10 +182,11 @@ def topic_partitions(said: Iterable[pb.TopicPartitions]) -> tuple[TopicPartition
         Rejected: too many, negative ones, or an id that is none.
     """
     found = tuple(
-        TopicPartitions(_name(one.topic, "topic"), one.topic_id, tuple(sorted(set(one.partitions)))) for one in said
+        TopicPartitions(check_name(one.topic, "topic"), one.topic_id, tuple(sorted(set(one.partitions))))
+        for one in said
     )
-    _at_most(len(found), TOPICS_MAX, "topics")
-    _at_most(sum(len(one.partitions) for one in found), PARTITIONS_MAX, "partitions")
+    check_count(len(found), TOPICS_MAX, "topics")
+    check_count(sum(len(one.partitions) for one in found), PARTITIONS_MAX, "partitions")
     for one in found:
         if len(one.topic_id) not in {0, 16}:
             raise Rejected(f"topic ids have 16 bytes, not {len(one.topic_id)}")
@@ -204,13 +198,13 @@ def topic_partitions(said: Iterable[pb.TopicPartitions]) -> tuple[TopicPartition
 def partitions_by_topic(said: Iterable[pb.TopicPartitions]) -> PartitionsByTopic:
     """The same by names alone, in the order of the request."""
     found = tuple((_topic(one.topic), tuple(one.partitions)) for one in said)
-    _at_most(len(found), TOPICS_MAX, "topics")
-    _at_most(sum(len(partitions) for _, partitions in found), PARTITIONS_MAX, "partitions")
+    check_count(len(found), TOPICS_MAX, "topics")
+    check_count(sum(len(partitions) for _, partitions in found), PARTITIONS_MAX, "partitions")
     return found
 
 
 def _classic_sync(sync: pb.ClassicSync, stream: MemberStream, at: Moment) -> ClassicSynced:
-    _at_most(len(sync.assignments), MEMBERS_MAX, "assignments")
+    check_count(len(sync.assignments), MEMBERS_MAX, "assignments")
     assignments = {
         one.member_id: ClassicAssignment(
             topic_partitions(one.assignment.partitions), _user_data(one.assignment.user_data)
@@ -221,7 +215,7 @@ def _classic_sync(sync: pb.ClassicSync, stream: MemberStream, at: Moment) -> Cla
         stream.group_id,
         stream.number,
         at,
-        _name(sync.member_id, "member_id"),
+        check_name(sync.member_id, "member_id"),
         instance(sync),
         sync.generation,
         assignments,
@@ -240,15 +234,15 @@ def _consumer_heartbeat(beat: pb.ConsumerHeartbeat, stream: MemberStream, at: Mo
         stream.group_id,
         stream.number,
         at,
-        _name(beat.member_id, "member_id"),
+        check_name(beat.member_id, "member_id"),
         beat.member_epoch,
         instance_id=instance(beat),
-        rack=_name(beat.rack, "rack") if beat.HasField("rack") else None,
+        rack=check_name(beat.rack, "rack") if beat.HasField("rack") else None,
         rebalance_timeout_ms=timeout,
         subscription=_consumer_subscription(beat.subscription) if beat.HasField("subscription") else None,
-        assignor=_name(beat.assignor, "assignor") if beat.HasField("assignor") else None,
+        assignor=check_name(beat.assignor, "assignor") if beat.HasField("assignor") else None,
         owned=topic_partitions(beat.owned.topics) if beat.HasField("owned") else None,
-        client_id=_name(beat.client_id, "client_id"),
+        client_id=check_name(beat.client_id, "client_id"),
         client_address=stream.address,
     )
 
@@ -265,7 +259,7 @@ def commits(request: pb.CommitOffsetsRequest | pb.TxnOffsetCommitRequest) -> lis
     Raises:
         Rejected: none, or too many.
     """
-    _at_most(len(request.offsets), OFFSETS_MAX, "offsets", 1)
+    check_count(len(request.offsets), OFFSETS_MAX, "offsets", 1)
     return [
         OffsetToCommit(_topic(one.topic), one.partition, one.offset, one.leader_epoch, one.metadata)
         for one in request.offsets
@@ -290,8 +284,8 @@ def markers(request: transaction_pb2.WriteTxnMarkersRequest) -> list[tuple[Marke
     Raises:
         Rejected: none or too many, or not what a coordinator of transactions sends.
     """
-    _at_most(len(request.markers), MARKERS_MAX, "markers", 1)
-    _at_most(sum(len(one.partitions) for one in request.markers), PARTITIONS_MAX, "partitions", 1)
+    check_count(len(request.markers), MARKERS_MAX, "markers", 1)
+    check_count(sum(len(one.partitions) for one in request.markers), PARTITIONS_MAX, "partitions", 1)
     found = []
     for one in request.markers:
         by = producer(one.producer_id, one.producer_epoch)
@@ -307,7 +301,7 @@ def group_ids(ids: Iterable[str]) -> list[str]:
         InvalidGroupId: one that no group can have; it is not repeated in an answer.
     """
     found = list(ids)
-    _at_most(len(found), GROUPS_MAX, "groups", 1)
+    check_count(len(found), GROUPS_MAX, "groups", 1)
     return [group_id(one) for one in found]
 
 

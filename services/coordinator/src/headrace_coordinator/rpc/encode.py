@@ -10,6 +10,7 @@ from headrace_coordinator.core.effects import (
     ClassicStanding,
     ConsumerStanding,
     GroupListing,
+    ItemDescription,
     JoinAnswer,
     LeaveAnswer,
     MemberDescription,
@@ -17,6 +18,7 @@ from headrace_coordinator.core.effects import (
     OffsetFound,
     OffsetOutcome,
     SyncAnswer,
+    WorkStanding,
 )
 from headrace_coordinator.core.values import ClassicSubscription, GroupProtocol, GroupState, TopicPartitions
 from headrace_coordinator.engine.coordinator import Described
@@ -54,6 +56,8 @@ def message(said: Message) -> pb.MembershipResponse:
             return pb.MembershipResponse(classic_state=state)
         case ConsumerStanding():
             return pb.MembershipResponse(consumer_state=_consumer(said))
+        case WorkStanding():
+            return pb.MembershipResponse(work_state=_work(said))
         case LeaveAnswer(error):
             return pb.MembershipResponse(left=pb.LeftGroup(error=_code(error), message=_text(error)))
     assert_never(said)
@@ -98,6 +102,27 @@ def _consumer(said: ConsumerStanding) -> pb.ConsumerState:
         heartbeat_interval_ms=said.heartbeat_interval_ms,
         session_timeout_ms=said.session_timeout_ms,
         assignment=None if said.assignment is None else pb.PartitionSet(topics=_partitions(said.assignment)),
+    )
+
+
+def _work(said: WorkStanding) -> pb.WorkState:
+    share = said.share
+    return pb.WorkState(
+        error=_code(said.error),
+        message=_text(said.error),
+        member_id=said.member_id,
+        member_epoch=said.member_epoch,
+        heartbeat_interval_ms=said.heartbeat_interval_ms,
+        session_timeout_ms=said.session_timeout_ms,
+        assignment=None
+        if share is None
+        else pb.WorkAssignment(
+            active=[pb.WorkItemGiven(id=one.id, epoch=one.epoch, unended=one.unended) for one in share.active],
+            standby=share.standby,
+            warm_up=share.warm_up,
+        ),
+        current_declaration=said.current_declaration,
+        own_declaration=said.own_declaration,
     )
 
 
@@ -181,6 +206,17 @@ def description(one: Described, coordinator: int) -> pb.GroupDescription:
         members=map(_member, found.members),
         coordinator=coordinator,
         shard=one.shard,
+        items=map(_item, found.items),
+    )
+
+
+def _item(one: ItemDescription) -> pb.WorkItemDescription:
+    item = one.item
+    return pb.WorkItemDescription(
+        item=pb.WorkItem(id=item.id, weight=item.weight, stateful=item.stateful, standbys=item.standbys),
+        owner=one.owner,
+        epoch=one.epoch,
+        followers=[pb.WorkFollower(member_id=f.member_id, warm_up=f.warm_up, lag=f.lag) for f in one.followers],
     )
 
 
@@ -196,6 +232,10 @@ def _member(one: MemberDescription) -> pb.MemberDescription:
         pattern=one.pattern,
         assigned=_partitions(one.assigned),
         target=_partitions(one.target),
+        process_id=one.process_id,
+        endpoint=one.endpoint,
+        zone=one.zone,
+        transactional_id=one.transactional_id,
     )
 
 

@@ -28,7 +28,8 @@ from headrace_proto.v1 import coordinator_pb2_grpc, transaction_pb2
 LINGER_S_MAX: Final = 5.0
 """How long a client that sends no more may wait for what is still to come: the answer to its leave, above all."""
 LEAVING: Final = "this coordinator is leaving; find the group's coordinator again"
-_CONSUMER: Final = "consumer_heartbeat"
+_PROTOCOLS: Final = {"consumer_heartbeat": "consumer", "work_heartbeat": "work"}
+"""By request; all others are of the classic one."""
 _EITHER: Final = "leave"
 _EOF: Final[Any] = grpc.aio.EOF
 
@@ -180,14 +181,14 @@ def _check_protocol(request: pb.MembershipRequest, group_id: str, protocol: str 
     The stream's protocol, which its first request that has one fixes.
 
     Raises:
-        Rejected: the request is about another group, or in the other protocol.
+        Rejected: the request is about another group, or in another protocol.
     """
     if request.group_id != group_id:
         raise Rejected(f"this stream is for group {group_id!r}; open another one for {request.group_id[:60]!r}")
     asked = request.WhichOneof("request")
     if asked is None or asked == _EITHER:
         return protocol
-    spoken = "consumer" if asked == _CONSUMER else "classic"
+    spoken = _PROTOCOLS.get(asked, "classic")
     if protocol not in (None, spoken):
         raise Rejected(f"this stream speaks the {protocol} protocol; open another one for the {spoken} protocol")
     return spoken
