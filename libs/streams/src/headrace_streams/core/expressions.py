@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import narwhals
 import narwhals.stable.v2 as nw
 import pyarrow as pa
 
@@ -24,8 +25,10 @@ _NOT_NAMED: Final = {"ALL", "NTH", "EXCLUDE", "SELECTOR"}
 def check(expression: Expr, what: str) -> None:
     """
     Raises:
-        NotAllowed: it looks at other rows; ``what`` begins the message.
+        NotAllowed: it looks at other rows, or is no expression; ``what`` begins the message.
     """
+    if not isinstance(expression, narwhals.Expr):
+        raise NotAllowed(f"{what}: {expression!r:.60} is no expression; write col(NAME), or lit(VALUE)")
     for node in expression._nodes:
         kind = node.kind.name
         if kind in _NOT_NAMED:
@@ -35,9 +38,8 @@ def check(expression: Expr, what: str) -> None:
                 f"{what}: {node.name}() needs other rows than its own, and a stream is cut into batches anywhere; "
                 "use group_by(…).agg(…), or process() with state"
             )
-        for part in node.exprs:
-            if isinstance(part, nw.Expr):
-                check(part, what)
+        for part in _inside(node):
+            check(part, what)
 
 
 def columns_of(expression: Expr) -> set[str]:
@@ -46,10 +48,14 @@ def columns_of(expression: Expr) -> set[str]:
     for node in expression._nodes:
         if node.kind.name == "COL":
             names.update(node.kwargs["names"])
-        for part in node.exprs:
-            if isinstance(part, nw.Expr):
-                names |= columns_of(part)
+        for part in _inside(node):
+            names |= columns_of(part)
     return names
+
+
+def _inside(node: Any) -> list[Any]:
+    """The expressions that a node is made of; some are not of the stable interface."""
+    return [part for part in node.exprs if isinstance(part, narwhals.Expr)]
 
 
 def expression_of(value: Expr | str) -> Expr:

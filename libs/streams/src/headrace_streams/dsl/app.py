@@ -17,9 +17,10 @@ from headrace_streams.core.operators.base import Operator
 from headrace_streams.core.operators.ends import Source
 from headrace_streams.core.rows import empty
 from headrace_streams.core.task import FAIL
-from headrace_streams.dsl.stream import Stream
+from headrace_streams.dsl.record_calls import hint
+from headrace_streams.dsl.stream import Stream, check_names
 from headrace_streams.dsl.where import where
-from headrace_streams.plan.nodes import SOURCE, Input, Making, Plan, schema_text
+from headrace_streams.plan.nodes import SOURCE, Input, Making, Plan, check_on_error, schema_text
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,120}")
 
@@ -39,6 +40,7 @@ class App:
         """
         if not _NAME.fullmatch(name):
             raise NotAllowed(f"an app cannot be called {name!r}: use 1 to 120 letters, digits, '.', '_' and '-'")
+        check_on_error(on_error, f"app {name!r}")
         self.name = name
         self.on_error = on_error
         self.graph = Plan()
@@ -70,6 +72,7 @@ class App:
         keys = _key_format(key)
         expression = None if timestamp is None else expressions.expression_of(timestamp)
         schema = _columns(value, keys, at)
+        check_names(schema.names, f"stream ({at})")
         if expression is not None:
             _check_time(expression, schema, f"stream ({at})")
 
@@ -125,7 +128,8 @@ def _check_time(expression: nw.Expr, schema: pa.Schema, what: str) -> None:
     try:
         found = expressions.evaluated(empty(schema), expression)
     except Exception as error:
-        raise NotAllowed(f"{what}: the timestamp cannot be computed: {error}") from error
+        said = str(error).split("\n", 1)[0]
+        raise NotAllowed(f"{what}: the timestamp cannot be computed: {said}; {hint(schema)}") from error
     if not (pa.types.is_timestamp(found.type) or pa.types.is_integer(found.type)):
         raise NotAllowed(
             f"{what}: the timestamp is {found.type}; it must be a time, or a whole number of ms since 1970"

@@ -15,9 +15,9 @@ from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.formats.ddl import parse_schema
 from headrace_streams.core.formats.port import Format
 from headrace_streams.core.operators import columns
-from headrace_streams.core.operators.aggregate import Aggregate, Aggregated, Emit, Groups, WindowedAggregate
+from headrace_streams.core.operators.aggregate import BOUNDS, Aggregate, Aggregated, Emit, Groups, WindowedAggregate
 from headrace_streams.core.operators.aggregates import function
-from headrace_streams.core.operators.base import LATE, OUT, Operator
+from headrace_streams.core.operators.base import LATE, OUT, Emitted, Operator
 from headrace_streams.core.operators.ends import Sink
 from headrace_streams.core.operators.functions import RECORDS
 from headrace_streams.core.operators.hop import HopOut
@@ -63,12 +63,11 @@ class Stream(RecordCalls):
         what = f"{kind} ({at})"
         if schema is None:
             schema = _schema_after(make(), self._schema, what)
-        for name in schema.names:
-            if name.startswith("_") and name != RECORD:
-                raise NotAllowed(f"{what}: the name {name!r} is reserved; columns must not begin with an underscore")
         return self._added(Added(kind, at, make, settings), schema, keyed_by)
 
     def _added(self, added: Added, schema: pa.Schema, keyed_by: tuple[str, ...] | None) -> Self:
+        if schema != RECORDS:
+            check_names(schema.names, f"{added.kind} ({added.where})")
         node = self._plan.add(
             added.kind,
             added.where,
@@ -99,6 +98,7 @@ class Stream(RecordCalls):
 
     def with_columns(self, **made: Column) -> Stream:
         """More columns, or others in place of those of the same names."""
+        check_names(list(made), f"with_columns ({where()})")
         found = {name: self._expression(value, "with_columns") for name, value in made.items()}
         settings = {name: str(value) for name, value in found.items()}
         keyed_by = self._kept_key(list(made))
@@ -106,6 +106,9 @@ class Stream(RecordCalls):
 
     def select(self, *names: str, **made: Column) -> Stream:
         """These columns only; ``made`` computes more."""
+        if not (names or made):
+            raise NotAllowed(f"select ({where()}) needs a column")
+        check_names(list(made), f"select ({where()})")
         found = {name: self._expression(name, "select") for name in names}
         found |= {name: self._expression(value, "select") for name, value in made.items()}
         settings = {name: str(value) for name, value in found.items()}
@@ -115,6 +118,7 @@ class Stream(RecordCalls):
     def rename(self, **names: str) -> Stream:
         """``rename(amount="total")``: the column ``amount`` is called ``total``."""
         self._check_columns("rename", names)
+        check_names(list(names.values()), f"rename ({where()})")
         keyed_by = self._keyed_by and tuple(names.get(name, name) for name in self._keyed_by)
         return self._next("rename", partial(columns.Rename, names), dict(names), keyed_by=keyed_by)
 
@@ -196,6 +200,7 @@ class Stream(RecordCalls):
         found = {name: self._expression(condition, "split") for name, condition in branches.items()}
         if not found:
             raise NotAllowed(f"split ({where()}) needs branches: name=condition")
+        _tried(columns.Split(found), self._schema, f"split ({where()})")
         settings = {name: str(value) for name, value in found.items()}
         node = self._plan.add("split", where(), [self._input], lambda making: columns.Split(found), settings=settings)
         return {
@@ -241,11 +246,29 @@ class Stream(RecordCalls):
                 raise NotAllowed(f"{kind} ({where()}): there is no column {name!r}; {hint(self._schema)}")
 
 
-def _schema_after(operator: Operator, schema: pa.Schema, what: str) -> pa.Schema:
+def check_names(names: Sequence[str], what: str) -> None:
+    """
+    Raises:
+        NotAllowed: these cannot be the columns of a stream.
+    """
+    for place, name in enumerate(names):
+        if name.startswith("_"):
+            raise NotAllowed(f"{what}: the name {name!r} is reserved; columns must not begin with an underscore")
+        if name in names[:place]:
+            raise NotAllowed(f"{what}: the name {name!r} would be there twice; rename() or select() one away first")
+
+
+def _tried(operator: Operator, schema: pa.Schema, what: str) -> list[Emitted]:
+    """What an operator makes of no rows."""
     try:
-        (emitted,) = operator.feed(empty(schema), 0, _never)
+        return list(operator.feed(empty(schema), 0, _never))
     except Exception as error:
-        raise NotAllowed(f"{what}: {error}; {hint(schema)}") from error
+        said = str(error).split("\n", 1)[0]  # what follows lists system columns too
+        raise NotAllowed(f"{what}: {said}; {hint(schema)}") from error
+
+
+def _schema_after(operator: Operator, schema: pa.Schema, what: str) -> pa.Schema:
+    (emitted,) = _tried(operator, schema, what)
     return RECORDS if RECORD in emitted.rows.column_names else user_schema(emitted.rows.schema)
 
 
@@ -279,6 +302,8 @@ class Grouped:
         Args:
             late: the topic that gets rows which come after their window closed, or ``"drop"``.
         """
+        if not isinstance(window, Hopping):
+            raise NotAllowed(f"window ({where()}): {window!r} is no window; write for example tumbling('10s')")
         if self._window is not None:
             raise NotAllowed(f"window ({where()}): these groups have a window already")
         if not late:
@@ -322,8 +347,7 @@ class Grouped:
         schema = Groups(keys, listed).schema(windowed=window is not None)
         result = Stream(plan, Input(node.id, OUT), schema, self._columns or None, keyed._json)
         if window is not None and self._late != DROP:
-            span = [pa.field("window_start", TIMESTAMP), pa.field("window_end", TIMESTAMP)]
-            late = Stream(plan, Input(node.id, LATE), pa.schema([*span, *prepared.schema]), None, keyed._json)
+            late = Stream(plan, Input(node.id, LATE), _late_schema(prepared.schema, what), None, keyed._json)
             late.to(self._late)
         return result
 
@@ -339,7 +363,7 @@ class Grouped:
         for out, one in aggregates.items():
             if not isinstance(one, Agg):
                 raise NotAllowed(f"{what}: {out} is {one!r}; write for example {out}=agg.sum('amount')")
-            if out.startswith("_") or out in self._columns or out in ("window_start", "window_end"):
+            if out.startswith("_") or out in self._columns or out in BOUNDS:
                 raise NotAllowed(f"{what}: a result cannot be called {out!r}")
         if emit not in set(Emit):
             raise NotAllowed(f"{what}: emit is {emit!r}; choose 'changes', 'every' or 'final'")
@@ -364,7 +388,7 @@ class Grouped:
         if self._late not in ("", DROP):
             return (stream.with_columns(**made) if made else stream), inputs
         needed = dict.fromkeys([*self._columns, *(c for c in inputs.values() if c is not None and c not in made)])
-        return stream.select(*needed, **made), inputs
+        return (stream.select(*needed, **made) if needed or made else stream), inputs
 
     def _keyed(self, stream: Stream) -> Stream:
         if not self._columns or stream._keyed_by == self._columns:
@@ -376,6 +400,14 @@ class Grouped:
 
     def __repr__(self) -> str:
         return f"Grouped by {', '.join(self._columns) or 'key'}"
+
+
+def _late_schema(schema: pa.Schema, what: str) -> pa.Schema:
+    """The window that a late row came for, and the row."""
+    for name in BOUNDS:
+        if name in schema.names:
+            raise NotAllowed(f"{what}: the rows have a column {name!r} already; rename() it, or say late='drop'")
+    return pa.schema([*(pa.field(name, TIMESTAMP) for name in BOUNDS), *schema])
 
 
 def _type_of(stream: Stream, column: str | None) -> pa.DataType | None:

@@ -9,10 +9,13 @@ from typing import Any, Final, TypedDict, Unpack
 
 import pyarrow as pa
 
+from headrace_common.core.errors import InvalidTopic
+from headrace_common.core.ids import check_topic_name
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.formats.port import Format
 from headrace_streams.core.operators.base import OUT, Operator
 from headrace_streams.core.outputs import Output
+from headrace_streams.core.task import FAIL, SKIP
 
 
 def repartition_topic(app: str, name: str) -> str:
@@ -129,6 +132,12 @@ class Plan:
                 f"{kind} ({where}): the name {node.name!r} becomes part of a topic's: "
                 "use 1 to 100 letters, digits, '.', '_' and '-'"
             )
+        if node.on_error:
+            check_on_error(node.on_error, f"{kind} ({where})")
+        for place, topic in enumerate(node.topics):
+            check_topic(topic, f"{kind} ({where})")
+            if topic in node.topics[:place]:
+                raise NotAllowed(f"{kind} ({where}) names the topic {topic!r} twice")
         for other in self.nodes:
             if node.name and other.name == node.name:
                 raise NotAllowed(
@@ -141,6 +150,26 @@ class Plan:
                 )
         self.nodes.append(node)
         return node
+
+
+def check_topic(name: str, what: str) -> None:
+    """
+    Raises:
+        NotAllowed: no topic can be called so.
+    """
+    try:
+        check_topic_name(name)
+    except InvalidTopic as error:
+        raise NotAllowed(f"{what}: {error}") from error
+
+
+def check_on_error(text: str, what: str) -> None:
+    """
+    Raises:
+        NotAllowed: this does not say what becomes of a record that fails.
+    """
+    if text not in (FAIL, SKIP):
+        check_topic(text, f"{what}: on_error is {text!r}; it must be 'fail', 'skip' or a topic")
 
 
 def schema_text(schema: pa.Schema) -> dict[str, str]:

@@ -37,6 +37,7 @@ from headrace_streams.core.state.slots import Field, KeyedStore, Layout, Slots, 
 
 WINDOW_START: Final = "window_start"
 WINDOW_END: Final = "window_end"
+BOUNDS: Final = (WINDOW_START, WINDOW_END)
 _TIME_FIELD: Final = Field(np.dtype(np.int64), 0)
 _ROUNDS_MAX: Final = 8
 
@@ -134,7 +135,7 @@ class Groups:
         names = [field.name for field in self._keys]
         if window is not None:
             arrays += [pa.array(np.full(len(keys), at), pa.int64()).cast(TIMESTAMP) for at in window]
-            names += [WINDOW_START, WINDOW_END]
+            names += BOUNDS
         for column, (first, end) in zip(self._columns, self._ends, strict=True):
             arrays.append(column.function.finish(columns[first:end]))
             names.append(column.name)
@@ -144,7 +145,7 @@ class Groups:
 
     def schema(self, *, windowed: bool) -> pa.Schema:
         """Of the result, without system columns."""
-        window = [pa.field(name, TIMESTAMP) for name in (WINDOW_START, WINDOW_END)] if windowed else []
+        window = [pa.field(name, TIMESTAMP) for name in BOUNDS] if windowed else []
         results = [pa.field(column.name, column.function.type) for column in self._columns]
         return pa.schema([*self._keys, *window, *results])
 

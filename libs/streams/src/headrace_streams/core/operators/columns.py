@@ -169,6 +169,8 @@ class Split(Operator):
         parts = []
         for name, condition in self._branches.items():
             found: Any = expressions.evaluated(rest, condition)
+            if not pa.types.is_boolean(found.type):
+                raise TypeError(f"the branch {name!r} is {found.type}; it must be a condition")
             true = found.fill_null(False)
             parts.append(Emitted(rest.filter(true), name))
             rest = rest.filter(pc.invert(true))

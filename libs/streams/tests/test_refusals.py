@@ -1,0 +1,178 @@
+"""Programs that cannot be built: the message says where, and what would be right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headrace_streams import App, NotAllowed, Stream, agg, col, custom, hopping, json, lit, tumbling, when
+from headrace_streams.testing import Driver
+
+
+def stream() -> Stream:
+    return App("refused").stream("in", value=json("n bigint, m double, s string, l array<int>, b boolean"), key="k")
+
+
+def grouped() -> Any:
+    return stream().group_by("k")
+
+
+def count(group: Any, **more: Any) -> Stream:
+    return group.agg(n=agg.count(), name="g", **more)
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    # names of columns
+    "filter": (lambda: stream().filter(col("x") > 1), "filter .*: .*'x'.*; the columns are: n int64, m double"),
+    "with_columns": (lambda: stream().with_columns(y=col("x")), "with_columns .*'x'.*; the columns are: n int64"),
+    "select": (lambda: stream().select("x"), "select .*'x'.*; the columns are: n int64"),
+    "rename": (lambda: stream().rename(x="y"), "rename .*: there is no column 'x'; the columns are: n int64"),
+    "rename to another": (lambda: stream().rename(n="m"), "rename .*: the name 'm' would be there twice"),
+    "drop_nulls": (lambda: stream().drop_nulls("x"), "drop_nulls .*: there is no column 'x'"),
+    "explode": (lambda: stream().explode("x"), "explode .*: there is no column 'x'"),
+    "explode a number": (lambda: stream().explode("n"), "'n' is int64, and only a list can be exploded"),
+    "key_by": (lambda: stream().key_by("x"), "key_by .*: there is no column 'x'"),
+    "key_by nothing": (lambda: stream().key_by(), "key_by .* needs a column"),
+    "group_by": (lambda: stream().group_by("x"), "group_by .*: there is no column 'x'"),
+    "agg": (lambda: grouped().agg(n=agg.sum("x"), name="g"), "agg sum .*: there is no column 'x'"),
+    "reserved": (lambda: stream().with_columns(_x=col("n")), "'_x' is reserved; columns must not begin with an under"),
+    "select nothing": (lambda: stream().select(), "select .* needs a column"),
+    # expressions
+    "mean": (lambda: stream().filter(col("n").mean() > 1), r"mean\(\) needs other rows than its own.*group_by"),
+    "shift": (lambda: stream().with_columns(y=col("n").shift(1)), r"shift\(\) needs other rows.*process\(\)"),
+    "cum_sum": (lambda: stream().select(y=col("n").cum_sum()), r"cum_sum\(\) needs other rows"),
+    "inside": (lambda: stream().filter((lit(1) + col("n").max()) > 1), r"max\(\) needs other rows"),
+    "in when": (lambda: stream().with_columns(y=when(col("n").max() > 1).then(1)), r"max\(\) needs other rows"),
+    "in agg": (lambda: grouped().agg(n=agg.sum(col("n").max()), name="g"), r"agg 'g' .*max\(\) needs other rows"),
+    "in split": (lambda: stream().split(a=col("n").max() > 1), r"split .*max\(\) needs other rows"),
+    "in timestamp": (
+        lambda: App("a").stream("t", value=json("n bigint"), timestamp=col("n").max()),
+        r"timestamp: max\(\) needs other rows",
+    ),
+    "a number": (lambda: stream().filter(5), r"filter .*: 5 is no expression; write col\(NAME\)"),  # type: ignore[arg-type]
+    "a bool": (lambda: stream().filter(True), r"filter .*: True is no expression"),  # type: ignore[arg-type]
+    "a number of": (lambda: grouped().agg(n=agg.sum(5), name="g"), "agg 'g' .*: 5 is no expression"),  # type: ignore[arg-type]
+    "no condition": (lambda: stream().filter(), "filter .* needs a condition"),
+    "condition of numbers": (lambda: stream().filter(col("n")), "filter .*boolean"),
+    "branch of numbers": (lambda: stream().split(a=col("n")), "split .*: the branch 'a' is int64; .*condition"),
+    "no branch": (lambda: stream().split(), "split .* needs branches"),
+    # sources
+    "no topic": (lambda: App("a").stream([], value=json("n bigint")), "stream .* needs a topic"),
+    "a bad topic": (lambda: App("a").stream("a/b", value=json("n bigint")), "stream .*'a/b' has other characters"),
+    "a bad topic of to": (lambda: stream().to("a b"), "to .*'a b' has other characters"),
+    "no topic of to": (lambda: stream().to(""), "to .*: a topic name cannot be empty"),
+    "no schema": (lambda: App("a").stream("t", value=json), "the format of the values has no schema"),
+    "key and value": (
+        lambda: App("a").stream("t", value=json("k string"), key="k"),
+        "key and value both have a column 'k'; give the key another name",
+    ),
+    "time of text": (
+        lambda: App("a").stream("t", value=json("s string"), timestamp="s"),
+        "the timestamp is string; it must be a time, or a whole number of ms",
+    ),
+    "time of nothing": (lambda: App("a").stream("t", value=json("s string"), timestamp="x"), "timestamp .*'x'"),
+    "app": (lambda: App("a b"), "an app cannot be called 'a b'"),
+    # what becomes of errors
+    "on_error of the app": (
+        lambda: App("a", on_error="a b"),
+        "on_error is 'a b'; it must be 'fail', 'skip' or a topic",
+    ),
+    "on_error of a node": (lambda: stream().map(dict, on_error="a b"), "map .*on_error .*'a b'"),
+    "on_error of a source": (lambda: App("a").stream("t", value=json("n int"), on_error="a b"), "stream .*on_error"),
+    # windows and aggregates
+    "late": (lambda: grouped().window(tumbling(10)), "late=TOPIC keeps them, late='drop' drops and counts them"),
+    "a bad late topic": (lambda: count(grouped().window(tumbling(10), late="a b")), "'a b' has other characters"),
+    "two windows": (lambda: grouped().window(tumbling(1), late="drop").window(tumbling(1), late="drop"), "already"),
+    "no window": (lambda: grouped().window(5, late="drop"), r"window .*: 5 is no window; write for example tumbling"),
+    "size": (lambda: tumbling("10 years"), "the size of the window is '10 years'; write for example '10s'"),
+    "no size": (lambda: tumbling(0), "must be at least 1 ms"),
+    "grace": (lambda: tumbling(1, grace=-1), "the grace is -1; it must be at least 0 ms"),
+    "advance": (lambda: hopping(10, 20), "leave rows between them out; advance ≤ size"),
+    "many": (lambda: hopping(1_001, 1), "at most 1,000"),
+    "name of agg": (lambda: grouped().agg(n=agg.count()), "agg .* needs a name: say name="),
+    "nothing to compute": (lambda: grouped().agg(name="g"), r"say what to compute, for example n=agg.count\(\)"),
+    "no aggregate": (lambda: grouped().agg(n=5, name="g"), r"n is 5; write for example n=agg.sum\('amount'\)"),
+    "name of a key": (lambda: grouped().agg(k=agg.count(), name="g"), "a result cannot be called 'k'"),
+    "emit": (lambda: count(grouped(), emit="now"), "emit is 'now'; choose 'changes', 'every' or 'final'"),
+    "final": (lambda: count(grouped(), emit="final"), "emit='final' needs a window"),
+    "sum of text": (lambda: grouped().agg(n=agg.sum("s"), name="g"), r"sum\(\) of string is not possible; cast it"),
+    "min of a list": (lambda: grouped().agg(n=agg.min("l"), name="g"), r"min\(\) of list<.*is not possible; cast it"),
+    "any of a number": (lambda: grouped().agg(n=agg.any("n"), name="g"), r"any\(\) takes a condition, and this is int"),
+    "limit": (lambda: agg.collect("n", 0), r"collect\(\) needs a limit of at least 1"),
+    "bounds twice": (
+        lambda: count(
+            grouped()
+            .window(tumbling(1), late="drop")
+            .agg(m=agg.count(), name="a")
+            .group_by("k")
+            .window(tumbling(2), late="l")
+        ),
+        r"the rows have a column 'window_start' already; rename\(\) it",
+    ),
+    # what is durable
+    "other key": (lambda: count(stream().group_by("s")), "move to the tasks of their new keys .*: say name="),
+    "repartition": (lambda: stream().repartition(name=""), "needs a name: say name="),
+    "partitions": (lambda: stream().repartition(0, name="r"), "0 partitions are not possible; choose 1 to 10,000"),
+    # several streams
+    "merge of apps": (lambda: stream().merge(stream()), "the streams belong to different apps"),
+    # formats
+    "format that reads": (
+        lambda: stream().to("out", value=custom(decode=lambda v: {}, schema="n bigint")),
+        "only reads; give it encode=",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    build, message = REFUSED[name]
+    with pytest.raises(NotAllowed, match=message) as refused:
+        build()
+    assert "_watermark" not in str(refused.value), "system columns are not the user's"
+
+
+def test_messages_name_the_line_of_the_program() -> None:
+    with pytest.raises(NotAllowed, match=r"filter \(test_refusals\.py:\d+\)"):
+        stream().filter(col("x"))
+
+
+def test_merge_takes_equal_columns() -> None:
+    one = stream()
+    with pytest.raises(NotAllowed, match=r"the columns differ: .*select\(\) the same ones on both sides"):
+        one.merge(one.select("n"))
+
+
+def test_a_name_is_taken_once() -> None:
+    one = stream()
+    count(one.group_by("k"))
+    with pytest.raises(NotAllowed, match=r"agg 'g' \(.*\): the name 'g' is taken by agg 'g' \(.*\)"):
+        count(one.group_by("k"))
+
+
+def test_a_topic_is_read_once() -> None:
+    app = App("refused")
+    app.stream("in", value=json("n bigint"))
+    with pytest.raises(NotAllowed, match=r"reads the topic 'in' already; use that stream twice instead"):
+        app.stream(["other", "in"], value=json("n bigint"))
+    with pytest.raises(NotAllowed, match="names the topic 'x' twice"):
+        app.stream(["x", "x"], value=json("n bigint"))
+
+
+def test_inputs_of_one_task_have_equally_many_partitions() -> None:
+    app = App("refused")
+    one, other = (app.stream(topic, value=json("n bigint")) for topic in ("one", "other"))
+    one.merge(other).to("out")
+    with pytest.raises(NotAllowed, match=r"one has 2, other has 3; put repartition\(n, name=…\) behind one of them"):
+        Driver(app, partitions={"one": 2, "other": 3})
+
+
+def test_a_repartition_makes_partitions_equal() -> None:
+    app = App("refused")
+    one = app.stream("one", value=json("n bigint"), key="k").repartition(3, name="more")
+    one.merge(app.stream("other", value=json("n bigint"), key="k")).to("out")
+    with Driver(app, partitions={"one": 2, "other": 3}) as driver:
+        driver.pipe("one", [{"k": "a", "n": 1}])
+        driver.pipe("other", [{"k": "a", "n": 2}])
+        assert sorted(row["n"] for row in driver.read("out")) == [1, 2]
