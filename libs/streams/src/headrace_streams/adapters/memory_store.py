@@ -1,0 +1,63 @@
+"""Cold tiers in memory: for tests, and for apps whose state is restored at each start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from headrace_streams.core.state.changelog import prefix
+from headrace_streams.core.state.memory import MemoryCold
+from headrace_streams.core.state.store import Changes, Cold
+from headrace_streams.ports import Checkpoint
+
+
+class MemoryStores:
+    """What is opened again is as it was; satisfies ``TaskStores``."""
+
+    def __init__(self) -> None:
+        self.stores: dict[tuple[str, int], MemoryTaskStore] = {}
+
+    def open(self, sub_topology: str, partition: int) -> MemoryTaskStore:
+        return self.stores.setdefault((sub_topology, partition), MemoryTaskStore())
+
+
+class MemoryTaskStore:
+    """Satisfies ``TaskStore``."""
+
+    def __init__(self) -> None:
+        self._rows = MemoryCold()
+        self._checkpoint: Checkpoint | None = None
+
+    def checkpoint(self) -> Checkpoint | None:
+        return self._checkpoint
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._rows.get([key])[0]
+
+    def cold(self, store: str) -> Cold:
+        return _Part(self._rows, prefix(store))
+
+    def write(self, rows: Changes, checkpoint: Checkpoint) -> None:
+        self._rows.write(rows)
+        self._checkpoint = checkpoint
+
+    def wipe(self) -> None:
+        self._rows = MemoryCold()
+        self._checkpoint = None
+
+    def close(self) -> None:
+        pass
+
+
+class _Part:
+    """The rows of one store."""
+
+    def __init__(self, rows: MemoryCold, prefix: bytes) -> None:
+        self._rows = rows
+        self._prefix = prefix
+
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return self._rows.get([self._prefix + key for key in keys])
+
+    def scan(self, prefix: bytes = b"") -> Iterable[tuple[bytes, bytes]]:
+        cut = len(self._prefix)
+        return ((key[cut:], value) for key, value in self._rows.scan(self._prefix + prefix))

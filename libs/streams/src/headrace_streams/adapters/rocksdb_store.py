@@ -1,0 +1,148 @@
+"""
+Cold tiers in RocksDB: one directory for each task.
+
+The write-ahead log is off: after a crash an earlier prefix of the commits is there, each whole, with the checkpoint
+that belongs to it, and the changelog has the rest.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import ormsgpack
+from rocksdict import AccessType, BlockBasedOptions, Cache, Options, Rdict, ReadOptions, WriteBatch, WriteOptions
+
+from headrace_common.core.errors import ErrorCode, Internal
+from headrace_streams.core.state.changelog import prefix
+from headrace_streams.core.state.store import Changes, Cold
+from headrace_streams.ports import Checkpoint
+
+_CHECKPOINT: Final = b"\xff"
+_VERSION: Final = 1
+_WRITE_BUFFER_BYTES: Final = 32 << 20
+_BLOCK_CACHE_BYTES: Final = 64 << 20
+
+
+class StateStorageFailed(Internal, code=ErrorCode.KAFKA_STORAGE_ERROR):
+    """The disk refuses a task's state; what is committed is in the changelog, so it can be given another directory."""
+
+
+@contextmanager
+def _told(path: Path, doing: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # rocksdict raises nothing narrower
+        raise StateStorageFailed(f"{doing} the state in {path} failed: {error}") from error
+
+
+class RocksDbStores:
+    """The tasks' directories of one app below ``state_dir``."""
+
+    def __init__(self, state_dir: Path, app: str) -> None:
+        self._directory = state_dir / quote(app, safe="")
+        self._cache = Cache(_BLOCK_CACHE_BYTES)
+
+    def open(self, sub_topology: str, partition: int) -> RocksDbTaskStore:
+        """The task's, made if it is not there."""
+        return RocksDbTaskStore(self._directory / quote(sub_topology, safe="") / str(partition), self._cache)
+
+
+class RocksDbTaskStore:
+    """The changelog's newest rows of one task; satisfies ``TaskStore``."""
+
+    def __init__(self, path: Path, cache: Cache) -> None:
+        self._path = path
+        self._cache = cache
+        self._writing = WriteOptions()
+        self._writing.disable_wal(True)
+        self._db = self._open()
+
+    def _open(self) -> Rdict:
+        options = Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
+        options.set_max_open_files(256)
+        options.set_keep_log_file_num(2)
+        table = BlockBasedOptions()
+        table.set_block_cache(self._cache)
+        table.set_bloom_filter(10, block_based=False)
+        options.set_block_based_table_factory(table)
+        with _told(self._path, "opening"):
+            self._path.mkdir(parents=True, exist_ok=True)
+            return Rdict(str(self._path), options, access_type=AccessType.read_write())
+
+    def checkpoint(self) -> Checkpoint | None:
+        """Where its changelog is followed up to."""
+        found = self.get(_CHECKPOINT)
+        if found is None:
+            return None
+        row = ormsgpack.unpackb(found)
+        return Checkpoint(row["t"], row["o"], row["a"]) if row["v"] == _VERSION else None
+
+    def get(self, key: bytes) -> bytes | None:
+        """One row."""
+        with _told(self._path, "reading"):
+            found: bytes | None = self._db.get(key)
+        return found
+
+    def cold(self, store: str) -> Cold:
+        """The rows of one store."""
+        return _ColdOfStore(self._db, self._path, prefix(store))
+
+    def write(self, rows: Changes, checkpoint: Checkpoint) -> None:
+        """Rows and checkpoint, whole."""
+        batch = WriteBatch(raw_mode=True)
+        for key, value in rows:
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
+        told = {"v": _VERSION, "t": checkpoint.topic_id, "o": checkpoint.next_offset, "a": checkpoint.at_ms}
+        batch.put(_CHECKPOINT, ormsgpack.packb(told))
+        with _told(self._path, "writing"):
+            self._db.write(batch, self._writing)
+
+    def wipe(self) -> None:
+        """Forget everything."""
+        with _told(self._path, "deleting"):
+            self._db.close()
+            shutil.rmtree(self._path)
+        self._db = self._open()
+
+    def close(self) -> None:
+        """Flush, so that the next start has little to read again."""
+        with _told(self._path, "closing"):
+            self._db.flush(True)
+            self._db.close()
+
+
+class _ColdOfStore:
+    """Satisfies ``Cold``."""
+
+    def __init__(self, db: Rdict, path: Path, prefix: bytes) -> None:
+        self._db = db
+        self._path = path
+        self._prefix = prefix
+
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        with _told(self._path, "reading"):
+            found: Any = self._db.get([self._prefix + key for key in keys])
+        return list(found)
+
+    def scan(self, prefix: bytes = b"") -> Iterable[tuple[bytes, bytes]]:
+        whole, cut = self._prefix + prefix, len(self._prefix)
+        with _told(self._path, "reading"):
+            iterator = self._db.iter(ReadOptions())
+            iterator.seek(whole)
+            while iterator.valid():
+                key = iterator.key()
+                if not key.startswith(whole):
+                    break
+                yield key[cut:], iterator.value()
+                iterator.next()
+            iterator.status()

@@ -1,0 +1,37 @@
+"""What a worker may be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace_common.core.bounds import check, setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsConfig:
+    """Settings of a worker; clients' settings are given beside it."""
+
+    bootstrap_servers: str | None = None
+    """``host:port``, several with commas; None: found as all clients find it."""
+    state_dir: Path = Path(".headrace-streams")
+    """Where state is kept: a directory for each app and task in it."""
+    commit_interval_ms: int = setting(100, low=0, high=600_000)
+    """How often to commit while there is something to commit, in ms."""
+    commit_rows: int = setting(100_000, low=1, high=10_000_000)
+    """A commit is made after so many rows at the latest."""
+    max_batch_rows: int = setting(10_000, low=1, high=1_000_000)
+    """Most records that are read at once."""
+    idle_after_ms: int = setting(5_000, low=0, high=86_400_000)
+    """A partition that has stood at its end for so long holds event time back no longer, in ms."""
+    transaction_timeout_ms: int = setting(10_000, low=1_000, high=900_000)
+    """What a dead worker left open is aborted after so long, unless its successor does it before, in ms."""
+    default_api_timeout_ms: int = setting(60_000, low=1, high=3_600_000)
+    """How long to wait for topics that do not exist, and for answers, in ms."""
+    trim_interval_ms: int = setting(30_000, low=1_000, high=86_400_000)
+    """How often repartition topics are trimmed below what is committed, in ms."""
+    delete_retention_ms: int = setting(86_400_000, low=1_000, high=2**53)
+    """Of the changelogs: state on a disk that is older than half of it is restored anew, in ms."""
+
+    def __post_init__(self) -> None:
+        check(self)

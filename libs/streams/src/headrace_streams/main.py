@@ -1,0 +1,78 @@
+"""Runs an app in this process: makes the clients and the disks that a worker needs."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any
+
+from headrace import aio
+from headrace_common.runtime.clock import SystemClock
+from headrace_common.runtime.threads import run_in_thread
+from headrace_streams.adapters.headrace_io import SdkReader, SdkTopics, SdkWriter
+from headrace_streams.adapters.rocksdb_store import RocksDbStores
+from headrace_streams.config import StreamsConfig
+from headrace_streams.dsl.app import App
+from headrace_streams.runtime.worker import Outside, Worker
+
+
+def run(app: App, **settings: Any) -> None:
+    """
+    Run an app until SIGTERM or SIGINT; what was read is committed then.
+
+    Args:
+        settings: of ``StreamsConfig``.
+
+    Raises:
+        RowFailed: a record cannot be processed, and ``on_error`` is "fail".
+        Fenced: the app was started elsewhere.
+    """
+    asyncio.run(_run_until_signal(app, StreamsConfig(**settings)))
+
+
+async def _run_until_signal(app: App, config: StreamsConfig) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await serve(app, config, stop)
+
+
+async def serve(app: App, config: StreamsConfig, stop: asyncio.Event) -> None:
+    """Run an app in this event loop until ``stop`` is set."""
+    clock = SystemClock()
+    servers = config.bootstrap_servers
+    reading: dict[str, Any] = {
+        "isolation_level": "read_committed",
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,
+    }
+    async with AsyncExitStack() as stack:
+        admin = await stack.enter_async_context(aio.AdminClient(servers))
+        producer = aio.Producer(
+            servers, transactional_id=app.name, transaction_timeout_ms=config.transaction_timeout_ms
+        )
+        consumer = aio.Consumer(bootstrap_servers=servers, group_id=app.name, **reading)
+        changelogs = aio.Consumer(bootstrap_servers=servers, **reading)
+        # One thread: a task is fed by one after the other, and the loop stays free for the clients.
+        pool = stack.enter_context(ThreadPoolExecutor(1, "headrace-streams"))
+        outside = Outside(
+            SdkTopics(admin, config),
+            SdkReader(consumer),
+            SdkReader(changelogs),
+            SdkWriter(producer, app.name, config, clock),
+            RocksDbStores(config.state_dir, app.name),
+            clock,
+            partial(_in_pool, pool),
+        )
+        worker = Worker(app, config, outside)
+        stack.push_async_callback(worker.close)
+        await worker.start()
+        await worker.run(stop)
+
+
+async def _in_pool(pool: ThreadPoolExecutor, call: Any, *args: Any) -> Any:
+    return await run_in_thread(call, *args, pool=pool)

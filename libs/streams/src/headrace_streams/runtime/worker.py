@@ -1,0 +1,407 @@
+"""
+One worker: reads records, feeds tasks, and commits what they write, their state and their positions in one
+transaction. Whatever goes wrong between two commits, tasks and positions go back to the last one, and the same records
+are fed again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+from headrace.records import PartitionTable, TopicPartition
+from headrace_common.core.errors import HeadraceError, Internal, NotFound, Rejected, Then, UnknownTopicOrPartition
+from headrace_common.runtime.clock import Clock
+from headrace_streams.config import StreamsConfig
+from headrace_streams.core.outputs import Output
+from headrace_streams.core.state import changelog
+from headrace_streams.core.state.changelog import Progress
+from headrace_streams.core.state.store import Changes
+from headrace_streams.core.task import Task
+from headrace_streams.dsl.app import App
+from headrace_streams.plan.cut import Assembly, SubTopology
+from headrace_streams.plan.nodes import changelog_topic, repartition_topic
+from headrace_streams.ports import (
+    Checkpoint,
+    InternalTopic,
+    Reader,
+    TaskStore,
+    TaskStores,
+    TopicFacts,
+    Topics,
+    Writer,
+)
+from headrace_streams.runtime.restoring import Restored, progress_of, restore
+
+_log = logging.getLogger(__name__)
+_POLL_MS: Final = 100.0
+_TOPIC_WAIT_MS: Final = 500.0
+_BACK_OFF_MS: Final = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What a worker works with."""
+
+    topics: Topics
+    reader: Reader
+    changelogs: Reader
+    writer: Writer
+    stores: TaskStores
+    clock: Clock
+    compute: Callable[..., Awaitable[Any]]
+    """Runs work that would block the event loop."""
+
+
+@dataclass(slots=True)
+class Owned:
+    """A task of this worker."""
+
+    part: SubTopology
+    partition: int
+    task: Task
+    topics: tuple[str, ...]
+    """That it reads."""
+    store: TaskStore | None
+    """None: it keeps nothing but its positions."""
+    progress: Progress
+    """As of the last commit."""
+    positions: dict[str, int] = field(default_factory=dict)
+    """Of what was fed."""
+    rows_at_ms: dict[str, float] = field(default_factory=dict)
+    """When each topic had rows, or was not at its end, by the monotonic clock."""
+    idle: set[str] = field(default_factory=set)
+    changelog: TopicPartition | None = None
+    topic_id: str = ""
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        return f"{self.part.name}/{self.partition}"
+
+
+class Worker:
+    """
+    One process's part of an app: here all its tasks. Another worker of the same app that starts takes over: this one is
+    fenced, and stops.
+    """
+
+    def __init__(self, app: App, config: StreamsConfig, outside: Outside) -> None:
+        self._app = app
+        self._config = config
+        self._outside = outside
+        self._owned: list[Owned] = []
+        self._of: dict[TopicPartition, Owned] = {}
+        self._in_transaction = False
+        self._rows = 0
+        self._committed_at_ms = 0.0
+        self._trimmed_at_ms = 0.0
+        self._repartitions: set[str] = set()
+        self._trouble_since_ms: float | None = None
+        self.restoring: tuple[int, int] = (0, 0)
+        """Rows of changelogs that were restored, and those left at most."""
+        self.commits = 0
+        """Transactions that were committed."""
+
+    # --- start ------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """
+        Become the app's worker: topics, writer, tasks, their state and positions.
+
+        Raises:
+            NotAllowed: the plan does not fit the topics.
+            UnknownTopicOrPartition: a topic that is read does not exist.
+        """
+        assembly, facts = await self._assemble()
+        await self._outside.writer.start()
+        self._own(assembly, facts)
+        await self._restore()
+        await self._place()
+        now = self._outside.clock.monotonic_ms()
+        self._committed_at_ms = self._trimmed_at_ms = now
+        _log.info("%s runs with %d tasks", self._app.name, len(self._owned))
+
+    async def _assemble(self) -> tuple[Assembly, dict[str, TopicFacts]]:
+        parts = Assembly.topics_of(self._app.graph)
+        facts = await self._existing(parts)
+        assembly = Assembly(
+            self._app.name, self._app.graph, {name: fact.partitions for name, fact in facts.items()}, self._app.on_error
+        )
+        internal = [
+            InternalTopic(repartition_topic(self._app.name, name), count, compacted=False)
+            for name, count in assembly.repartitions.items()
+        ]
+        self._repartitions = {topic.name for topic in internal}
+        internal += [
+            InternalTopic(changelog_topic(self._app.name, part.name), assembly.tasks_of(part), compacted=True)
+            for part in assembly.parts
+            if part.stateful
+        ]
+        facts |= await self._outside.topics.make(internal)
+        assembly.check({topic.name: facts[topic.name].partitions for topic in internal})
+        return assembly, facts
+
+    async def _existing(self, names: list[str]) -> dict[str, TopicFacts]:
+        """The topics that the program reads; waits for those that do not exist."""
+        clock = self._outside.clock
+        until_ms = clock.monotonic_ms() + self._config.default_api_timeout_ms
+        while True:
+            facts = await self._outside.topics.find(names)
+            missing = [name for name in names if name not in facts]
+            if not missing:
+                return facts
+            if clock.monotonic_ms() >= until_ms:
+                raise UnknownTopicOrPartition(
+                    f"{self._app.name} reads topics that do not exist: {', '.join(missing)}; create them first"
+                )
+            _log.warning("%s waits for topics that do not exist: %s", self._app.name, ", ".join(missing))
+            await clock.sleep_ms(_TOPIC_WAIT_MS)
+
+    def _own(self, assembly: Assembly, facts: Mapping[str, TopicFacts]) -> None:
+        for part in assembly.parts:
+            topics = (*part.topics, *(repartition_topic(self._app.name, hop.name) for hop in part.hops))
+            log = changelog_topic(self._app.name, part.name)
+            for partition in range(assembly.tasks_of(part)):
+                store = self._outside.stores.open(part.name, partition) if part.stateful else None
+                owned = Owned(part, partition, assembly.make(part, partition), topics, store, Progress())
+                if store is not None:
+                    owned.changelog, owned.topic_id = TopicPartition(log, partition), facts[log].topic_id
+                self._owned.append(owned)
+                self._of |= {TopicPartition(topic, partition): owned for topic in topics}
+
+    async def _restore(self) -> None:
+        wanted = {
+            owned.changelog: Restored(owned.store, owned.topic_id)
+            for owned in self._owned
+            if owned.changelog is not None and owned.store is not None
+        }
+
+        def told(done: int, left: int) -> None:
+            self.restoring = (done, left)
+            if left:
+                _log.info("%s restores state: %d rows done, at most %d left", self._app.name, done, left)
+
+        trusted_ms = self._config.delete_retention_ms // 2
+        outside = self._outside
+        await restore(outside.changelogs, wanted, outside.clock, trusted_ms, told, outside.compute)
+
+    async def _place(self) -> None:
+        """Positions and event times of the last commit; a task with state has them in its changelog."""
+        committed = await self._outside.reader.committed(list(self._of))
+        for owned in self._owned:
+            of_group = {
+                topic: at
+                for topic in owned.topics
+                if (at := committed.get(TopicPartition(topic, owned.partition))) is not None
+            }
+            if owned.store is not None:
+                owned.progress = progress_of(owned.store)
+                self._check_same(owned, of_group)
+            else:
+                owned.progress = Progress(of_group)
+            owned.positions = dict(owned.progress.positions)
+            store = owned.store
+            owned.task.open(store.cold if store is not None else _no_store, owned.progress.watermarks)
+        await self._read()
+
+    def _check_same(self, owned: Owned, of_group: Mapping[str, int]) -> None:
+        for topic, at in of_group.items():
+            if owned.progress.positions.get(topic) != at:
+                raise NotFound(
+                    f"the state of task {owned.label} belongs to offset {owned.progress.positions.get(topic)} of "
+                    f"{topic}, and the group {self._app.name} stands at {at}: one of them was changed by hand; set the "
+                    f"group's offset back, or delete the group and its changelog {owned.changelog}"
+                )
+
+    async def _read(self) -> None:
+        """Read on where each task is."""
+        now = self._outside.clock.monotonic_ms()
+        positions = {}
+        for tp, owned in self._of.items():
+            positions[tp] = owned.positions.get(tp.topic, -1)
+            owned.rows_at_ms[tp.topic] = now
+            owned.idle.clear()
+        await self._outside.reader.assign(positions)
+
+    # --- work -------------------------------------------------------------------------------------------------------
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """
+        Work until ``stop`` is set; then commit.
+
+        Raises:
+            RowFailed, StateFailed: the program cannot go on; nothing since the last commit counts.
+            Fenced: another worker has taken the app over.
+        """
+        while not stop.is_set():
+            try:
+                await self.step()
+            except HeadraceError as error:
+                await self._recover(error)
+        await self._settle()
+
+    async def _settle(self) -> None:
+        try:
+            await self._commit()
+        except HeadraceError as error:
+            await self._recover(error)
+
+    async def step(self) -> None:
+        """Read once, feed what came, commit if it is time."""
+        due_ms = self._committed_at_ms + self._config.commit_interval_ms - self._outside.clock.monotonic_ms()
+        wait_ms = min(_POLL_MS, max(0.0, due_ms)) if self._in_transaction else _POLL_MS
+        for batch in await self._outside.reader.poll(wait_ms, self._config.max_batch_rows):
+            await self._feed(batch)
+        await self._rest()
+        now = self._outside.clock.monotonic_ms()
+        if self._rows >= self._config.commit_rows or now - self._committed_at_ms >= self._config.commit_interval_ms:
+            await self._commit()
+
+    async def _feed(self, batch: PartitionTable) -> None:
+        owned = self._of[TopicPartition(batch.topic, batch.partition)]
+        if batch.table.num_rows:
+            await self._outside.compute(owned.task.feed, batch.topic, batch.table)
+            await self._send(owned.task.take())
+            self._rows += batch.table.num_rows
+        if batch.table.num_rows or batch.lag != 0:
+            owned.rows_at_ms[batch.topic] = self._outside.clock.monotonic_ms()
+            owned.idle.discard(batch.topic)
+        owned.positions[batch.topic] = batch.next_offset
+
+    async def _rest(self) -> None:
+        """Tell tasks of topics that have stood at their ends for long."""
+        now = self._outside.clock.monotonic_ms()
+        for owned in self._owned:
+            for topic in owned.part.topics:
+                if topic not in owned.idle and now - owned.rows_at_ms[topic] >= self._config.idle_after_ms:
+                    owned.idle.add(topic)
+                    await self._outside.compute(owned.task.idle, topic)
+                    await self._send(owned.task.take())
+
+    async def _send(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            await self._begin()
+            await self._outside.writer.send(output)
+
+    async def _begin(self) -> None:
+        if not self._in_transaction:
+            await self._outside.writer.begin()
+            self._in_transaction = True
+
+    async def _commit(self) -> None:
+        """One transaction: what was written, state, positions."""
+        changes: dict[int, Changes] = {}
+        for owned in self._owned:
+            await self._outside.compute(owned.task.flush)
+            await self._send(owned.task.take())
+        moved = [owned for owned in self._owned if owned.positions != dict(owned.progress.positions)]
+        positions = {
+            TopicPartition(topic, owned.partition): offset
+            for owned in moved
+            for topic, offset in owned.positions.items()
+            if offset != owned.progress.positions.get(topic)
+        }
+        progress: dict[int, Progress] = {}
+        for place, owned in enumerate(self._owned):
+            progress[place] = Progress(dict(owned.positions), owned.task.watermarks())
+            if owned.store is not None and (owned in moved or progress[place] != owned.progress):
+                changes[place] = changelog.rows(await self._outside.compute(owned.task.changes), progress[place])
+        if not (self._in_transaction or positions or changes):
+            self._committed_at_ms = self._outside.clock.monotonic_ms()
+            return
+        await self._begin()
+        sent = {
+            place: await self._outside.writer.send(_as_output(self._owned[place], rows))
+            for place, rows in changes.items()
+        }
+        await self._outside.writer.commit(positions)
+        self._in_transaction = False
+        await self._keep(changes, progress, {place: of_task.end() for place, of_task in sent.items()})
+        self._rows = 0
+        self.commits += 1
+        self._trouble_since_ms = None
+        self._committed_at_ms = self._outside.clock.monotonic_ms()
+        await self._trim()
+
+    async def _keep(
+        self, changes: Mapping[int, Changes], progress: Mapping[int, Progress], ends: Mapping[int, int]
+    ) -> None:
+        """The commit stands: cold tiers follow."""
+        now_ms = self._outside.clock.now_ms()
+        for place, owned in enumerate(self._owned):
+            owned.progress = progress[place]
+            if place in changes:
+                assert owned.store is not None
+                checkpoint = Checkpoint(owned.topic_id, ends[place], now_ms)
+                await self._outside.compute(owned.store.write, changes[place], checkpoint)
+            owned.task.settle()
+
+    async def _trim(self) -> None:
+        now = self._outside.clock.monotonic_ms()
+        if now - self._trimmed_at_ms < self._config.trim_interval_ms or not self._repartitions:
+            return
+        self._trimmed_at_ms = now
+        positions = {
+            tp: owned.progress.positions[tp.topic]
+            for tp, owned in self._of.items()
+            if tp.topic in self._repartitions and tp.topic in owned.progress.positions
+        }
+        try:
+            await self._outside.topics.trim(positions)
+        except HeadraceError as error:
+            _log.warning(
+                "repartition topics of %s were not trimmed, which costs space alone: %s", self._app.name, error
+            )
+
+    # --- failures ---------------------------------------------------------------------------------------------------
+
+    async def _recover(self, error: HeadraceError) -> None:
+        """
+        After a failure between two commits: back to the last one.
+
+        Raises:
+            HeadraceError: it cannot go on, or has not got on for ``default_api_timeout_ms``.
+        """
+        clock = self._outside.clock
+        now = clock.monotonic_ms()
+        if self._trouble_since_ms is None:
+            self._trouble_since_ms = now
+        lasting = now - self._trouble_since_ms >= self._config.default_api_timeout_ms
+        if error.then == Then.FENCED or isinstance(error, (Rejected, Internal)) or lasting:
+            raise error
+        _log.warning("%s goes back to its last commit: %s", self._app.name, error)
+        if self._in_transaction:
+            await self._outside.writer.abort()
+            self._in_transaction = False
+        for owned in self._owned:
+            await self._outside.compute(owned.task.rewind, owned.progress.watermarks)
+            owned.positions = dict(owned.progress.positions)
+        self._rows = 0
+        await clock.sleep_ms(_BACK_OFF_MS)
+        await self._read()
+
+    async def close(self) -> None:
+        """Let go of everything; what was not committed is done again by whoever comes next."""
+        await self._outside.writer.close()
+        await self._outside.reader.close()
+        await self._outside.changelogs.close()
+        for owned in self._owned:
+            if owned.store is not None:
+                owned.store.close()
+
+
+def _as_output(owned: Owned, rows: Changes) -> Output:
+    assert owned.changelog is not None
+    keys, values = zip(*rows, strict=True)
+    columns = {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())}
+    return Output(owned.changelog.topic, pa.table(columns), owned.changelog.partition)
+
+
+def _no_store(name: str) -> Any:
+    raise AssertionError(f"a task without state has no store {name}")
