@@ -62,7 +62,7 @@ async def serve(app: App, config: StreamsConfig, stop: asyncio.Event) -> None:
         outside = Outside(
             SdkTopics(admin, config),
             SdkReader(consumer),
-            SdkReader(changelogs),
+            SdkReader(changelogs, aio.Consumer(bootstrap_servers=servers)),
             SdkWriter(producer, app.name, config, clock),
             RocksDbStores(config.state_dir, app.name),
             clock,

@@ -79,6 +79,10 @@ class Reader(Protocol):
         """The app's positions, when no transaction that changes them is open. None: never committed."""
         ...
 
+    async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The high watermarks: everything that was decided before the call is below."""
+        ...
+
     async def close(self) -> None:
         """Let go."""
         ...

@@ -68,8 +68,13 @@ class SdkTopics:
 class SdkReader:
     """Satisfies ``Reader``."""
 
-    def __init__(self, consumer: aio.Consumer[Any, Any]) -> None:
+    def __init__(self, consumer: aio.Consumer[Any, Any], undecided: aio.Consumer[Any, Any] | None = None) -> None:
+        """
+        Args:
+            undecided: reads what is not decided too, so its ends are high watermarks.
+        """
         self._consumer = consumer
+        self._undecided = undecided
 
     async def assign(self, positions: Positions) -> None:
         await self._consumer.assign(list(positions))
@@ -86,8 +91,14 @@ class SdkReader:
         found = await self._consumer.committed(partitions)
         return {tp: None if at is None else at.offset for tp, at in found.items()}
 
+    async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        assert self._undecided is not None, "the reader of changelogs has it"
+        return await self._undecided.end_offsets(partitions)
+
     async def close(self) -> None:
         await self._consumer.close()
+        if self._undecided is not None:
+            await self._undecided.close()
 
 
 class _Sent:

@@ -59,7 +59,7 @@ class RocksDbTaskStore:
         self._path = path
         self._cache = cache
         self._writing = WriteOptions()
-        self._writing.disable_wal(True)
+        self._writing.disable_wal = True  # type: ignore[assignment, method-assign]  # its stubs call it a method
         self._db = self._open()
 
     def _open(self) -> Rdict:

@@ -13,8 +13,17 @@ from typing import Final
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.operators.columns import Merge
 from headrace_streams.core.outputs import Output
-from headrace_streams.core.task import FAIL, Inputs, Link, Step, Task
-from headrace_streams.plan.nodes import REPARTITION, SOURCE, Making, Node, Plan, changelog_topic, repartition_topic
+from headrace_streams.core.task import FAIL, SKIP, Inputs, Link, Step, Task
+from headrace_streams.plan.nodes import (
+    REPARTITION,
+    SINK,
+    SOURCE,
+    Making,
+    Node,
+    Plan,
+    changelog_topic,
+    repartition_topic,
+)
 
 _ENTRY: Final = 1_000_000
 """Added to the number of a repartition node: where its rows enter the next sub-topology."""
@@ -107,9 +116,11 @@ class Assembly:
             self._count(part, partitions)
 
     @staticmethod
-    def topics_of(plan: Plan) -> list[str]:
-        """The topics that a program reads, and that must exist before it."""
-        return [topic for node in plan.nodes if node.kind == SOURCE for topic in node.topics]
+    def topics_of(plan: Plan, on_error: str) -> list[str]:
+        """The topics that a program reads and writes, and that must exist before it."""
+        named = [topic for node in plan.nodes if node.kind in (SOURCE, SINK) for topic in node.topics]
+        policies = [on_error, *(node.on_error for node in plan.nodes)]
+        return list(dict.fromkeys([*named, *(policy for policy in policies if policy not in ("", FAIL, SKIP))]))
 
     def check(self, partitions: Mapping[str, int]) -> None:
         """

@@ -49,33 +49,30 @@ async def restore(
     """
     if not wanted:
         return
-    ends: dict[TopicPartition, int] = {}
-    positions = {tp: _begin(at, clock, trusted_ms) for tp, at in wanted.items()}
-    await reader.assign(positions)
+    ends = await reader.ends(list(wanted))
+    positions = {tp: _begin(at, ends[tp], clock, trusted_ms) for tp, at in wanted.items()}
+    positions = {tp: position for tp, position in positions.items() if max(position, 0) < ends[tp]}
     restored = 0
-    while any(positions[tp] < ends.get(tp, positions[tp] + 1) for tp in wanted):
+    if positions:
+        await reader.assign(positions)
+    while any(position < ends[tp] for tp, position in positions.items()):
         for batch in await reader.poll(_WAIT_MS, _ROWS):
             tp = TopicPartition(batch.topic, batch.partition)
-            if tp not in ends and batch.high_watermark >= 0:
-                ends[tp] = batch.high_watermark
             at = wanted[tp]
-            if positions[tp] > batch.next_offset:
-                # The log ends below the checkpoint: it was cut, or is another. What is here cannot be trusted.
-                at.store.wipe()
             positions[tp] = batch.next_offset
             checkpoint = Checkpoint(at.topic_id, batch.next_offset, clock.now_ms())
             await compute(_apply, at.store, batch, checkpoint)
             restored += batch.table.num_rows
-        told(restored, sum(max(0, end - positions[tp]) for tp, end in ends.items()))
+        told(restored, sum(max(0, ends[tp] - position) for tp, position in positions.items()))
 
 
-def _begin(at: Restored, clock: Clock, trusted_ms: int) -> int:
-    """Where to go on."""
+def _begin(at: Restored, end: int, clock: Clock, trusted_ms: int) -> int:
+    """Where to go on; -1: from the start. What is on the disk of another log, or too old, is wiped."""
     checkpoint = at.store.checkpoint()
     if checkpoint is None:
         return -1
     fresh = 0 <= clock.now_ms() - checkpoint.at_ms <= trusted_ms
-    if checkpoint.topic_id != at.topic_id or not fresh:
+    if checkpoint.topic_id != at.topic_id or not fresh or checkpoint.next_offset > end:
         at.store.wipe()
         return -1
     return checkpoint.next_offset

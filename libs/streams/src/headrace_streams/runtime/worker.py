@@ -128,8 +128,7 @@ class Worker:
         _log.info("%s runs with %d tasks", self._app.name, len(self._owned))
 
     async def _assemble(self) -> tuple[Assembly, dict[str, TopicFacts]]:
-        parts = Assembly.topics_of(self._app.graph)
-        facts = await self._existing(parts)
+        facts = await self._existing(Assembly.topics_of(self._app.graph, self._app.on_error))
         assembly = Assembly(
             self._app.name, self._app.graph, {name: fact.partitions for name, fact in facts.items()}, self._app.on_error
         )
@@ -158,7 +157,8 @@ class Worker:
                 return facts
             if clock.monotonic_ms() >= until_ms:
                 raise UnknownTopicOrPartition(
-                    f"{self._app.name} reads topics that do not exist: {', '.join(missing)}; create them first"
+                    f"{self._app.name} reads and writes topics that do not exist: {', '.join(missing)}; create them "
+                    f"first: headrace topic create {missing[0]}"
                 )
             _log.warning("%s waits for topics that do not exist: %s", self._app.name, ", ".join(missing))
             await clock.sleep_ms(_TOPIC_WAIT_MS)
