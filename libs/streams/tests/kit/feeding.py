@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -83,6 +84,26 @@ def rows(outputs: Iterable[Output], topic: str) -> list[tuple[bytes | None, dict
     """Key, value and timestamp of what was written to a topic as JSON."""
     return [
         (record["key"], orjson.loads(record["value"]), record["timestamp_ms"])
+        for output in outputs
+        if output.topic == topic
+        for record in output.records.to_pylist()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A record of a dead letter topic."""
+
+    key: bytes | None
+    value: bytes | None
+    time: int
+    headers: list[tuple[str, bytes]]
+
+
+def dead(outputs: Iterable[Output], topic: str) -> list[Letter]:
+    """The records that were written to a topic, with their headers."""
+    return [
+        Letter(record["key"], record["value"], record["timestamp_ms"], list(output.headers))
         for output in outputs
         if output.topic == topic
         for record in output.records.to_pylist()

@@ -274,7 +274,7 @@ class Task:
         else:
             assert self._batch is not None
             record = self._batch.raw.slice(place, 1).select(["key", "value", "timestamp_ms"])
-            headers += _headers_of(self._batch.raw, place)
+            headers[:0] = _headers_of(self._batch.raw, place)
             at = {"topic": origin.topic, "partition": origin.partition, "offset": origin.offset}
             headers += [(f"headrace.error.{name}", str(value).encode()) for name, value in at.items()]
         self._outputs.append(Output(step.on_error, record, headers=tuple(headers)))

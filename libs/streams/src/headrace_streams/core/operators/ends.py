@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from headrace_streams.core.formats.port import Format, NotEncodable
 from headrace_streams.core.operators.base import Emitted, Failed, Operator
-from headrace_streams.core.operators.columns import WithTime
+from headrace_streams.core.operators.columns import WithTime, times
 from headrace_streams.core.outputs import Output, records
 from headrace_streams.core.rows import KEY, RECORD, TIME, Numbers, take, user_columns, whole, with_system
 
@@ -47,10 +47,10 @@ class Source(Operator):
         if self._key is not None:
             user, places = self._with_key(user, rows, places, failed)
         taken = rows if len(places) == rows.num_rows else take(rows, places)
-        times = taken["timestamp_ms"].to_numpy()
+        stamps = taken["timestamp_ms"].to_numpy()
         none = np.zeros(len(places), np.int64)
         key = taken["key"].cast(pa.binary())
-        yield Emitted(with_system(user, key, times, none, places))
+        yield Emitted(with_system(user, key, stamps, none, places))
 
     def _with_key(self, user: pa.Table, rows: pa.Table, places: Numbers, failed: Failed) -> tuple[pa.Table, Numbers]:
         assert self._key is not None
@@ -85,12 +85,13 @@ class Source(Operator):
 
     def timed(self, rows: pa.Table) -> pa.Table:
         """
-        With the event time that the program names.
+        With the event time that the program names, or that of the records.
 
         Raises:
-            Exception: a time cannot be computed; then the halves are tried.
+            Exception: a time is missing, out of range, or cannot be computed; then the halves are tried.
         """
         if self._time is None:
+            times(rows[TIME])
             return rows
         (emitted,) = self._time.feed(rows, 0, _never)
         return emitted.rows

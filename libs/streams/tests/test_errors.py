@@ -1,0 +1,302 @@
+"""`on_error`: what becomes of a record that a node cannot process, for every kind of node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import narwhals.stable.v2 as nw
+import orjson
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from libs.streams.tests.kit.feeding import Fed, Record, cuts, dead, raw, run_cut
+
+from headrace_streams import App, RowFailed, Stream, agg, col, custom, json, tumbling
+from headrace_streams.core.formats import string
+from headrace_streams.testing import Driver
+
+Build = Callable[[App], Stream]
+NUMBER = col("s").cast(nw.Int64)
+
+
+def source(app: App) -> Stream:
+    return app.stream("in", value=json("s string, at bigint"), key="k", timestamp="at")
+
+
+def numbered(row: Any, *more: Any) -> dict[str, Any]:
+    return {"n": int(row["s"])}
+
+
+def many(row: Any) -> Any:
+    yield {"n": 0}
+    yield numbered(row)
+
+
+def batches(table: pa.Table) -> pa.Table:
+    return pa.table({"n": [int(s) for s in table["s"].to_pylist()]})
+
+
+NODES: dict[str, Build] = {
+    "value": lambda app: app.stream("in", value=custom(lambda v: numbered(orjson.loads(v)), schema="n bigint")),
+    "timestamp": lambda app: app.stream("in", value=json("s string"), timestamp=NUMBER),
+    "filter": lambda app: source(app).filter(NUMBER >= 0),
+    "with_columns": lambda app: source(app).with_columns(n=NUMBER),
+    "select": lambda app: source(app).select(n=NUMBER),
+    "split": lambda app: source(app).split(negative=NUMBER < 0, rest=NUMBER >= 0)["rest"],
+    "map_batches": lambda app: source(app).map_batches(batches, schema="n bigint"),
+    "map": lambda app: source(app).map(numbered),
+    "map with a schema": lambda app: source(app).map(numbered, schema="n bigint"),
+    "flat_map": lambda app: source(app).flat_map(many).filter_records(lambda row: row["n"]),
+    "filter_records": lambda app: source(app).filter_records(lambda row: numbered(row)["n"] >= 0),
+    "peek": lambda app: source(app).peek(numbered),
+    "process": lambda app: source(app).process(numbered, name="p"),
+    "agg": lambda app: source(app).group_by("k").agg(n=agg.sum(NUMBER), name="g", emit="every"),
+    "behind others": lambda app: source(app).filter(col("at") % 7 < 9).with_columns(t=col("at") + 1).map(numbered),
+}
+
+
+def program(name: str, on_error: str) -> App:
+    app = App("errors", on_error=on_error)
+    if name == "sink":
+        source(app).to("out", value=custom(encode=lambda row: str(int(row["s"]))))
+    else:
+        NODES[name](app).to("out")
+    return app
+
+
+ALL = [*NODES, "sink"]
+
+
+def record(number: int, *, bad: bool = False) -> Record:
+    return b"key", {"s": f"x{number}" if bad else str(number + 1), "at": number}, number
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_dead_letter_is_the_record_as_it_came_and_why(name: str) -> None:
+    fed = Fed(program(name, "dead"))
+    table = raw([record(0), record(1, bad=True), record(2)], first=40)
+    headers = pa.array([[], [("trace", b"t1"), ("none", None)], []], pa.map_(pa.string(), pa.binary()))
+    fed.task.feed("in", table.append_column("headers", headers))
+    outputs = fed.commit()
+    (letter,) = dead(outputs, "dead")
+    assert (letter.key, letter.value, letter.time) == (b"key", b'{"s":"x1","at":1}', 1)
+    assert letter.headers[:2] == [("trace", b"t1"), ("none", b"")]
+    why = dict(letter.headers[2:])
+    assert set(why) == {
+        f"headrace.error.{of}" for of in ("topic", "partition", "offset", "node", "class", "message", "app")
+    }
+    assert (why["headrace.error.topic"], why["headrace.error.partition"]) == (b"in", b"0")
+    assert (why["headrace.error.offset"], why["headrace.error.app"]) == (b"41", b"errors")
+    assert b"(test_errors.py:" in why["headrace.error.node"]
+    assert b"x1" in why["headrace.error.message"]
+    assert why["headrace.error.class"] in (b"ValueError", b"ArrowInvalid", b"Unreadable", b"NotEncodable")
+    assert sum(o.records.num_rows for o in outputs if o.topic == "out") == 2
+    assert list(fed.task.failed.values()) == [1]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_record_that_is_skipped_is_counted_and_nothing_else(name: str) -> None:
+    fed = Fed(program(name, "skip"))
+    fed.feed("in", [record(0, bad=True), record(1), record(2, bad=True)])
+    outputs = fed.commit()
+    assert [(o.topic, o.records.num_rows) for o in outputs] == [("out", 1)]
+    assert list(fed.task.failed.values()) == [2]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_record_that_stops_the_app_is_named(name: str) -> None:
+    fed = Fed(program(name, "fail"))
+    with pytest.raises(RowFailed, match=r"test_errors\.py:\d+\): the record of in-0 at offset 1 failed: .*x1"):
+        fed.feed("in", [record(0), record(1, bad=True), record(2)])
+    fed.abort()
+    assert fed.commit() == []
+    fed.feed("in", [record(0)])
+    assert sum(o.records.num_rows for o in fed.commit()) == 1
+
+
+given_records = st.lists(st.booleans(), min_size=1, max_size=20)
+
+
+@pytest.mark.parametrize("name", ALL)
+@settings(max_examples=8, deadline=None)
+@given(given=given_records, cutting=cuts)
+def test_exactly_the_bad_rows_are_found(name: str, given: list[bool], cutting: list[tuple[int, str]]) -> None:
+    records = [record(number, bad=bad) for number, bad in enumerate(given)]
+    app = program(name, "dead")
+    letters = run_cut(app, records, cutting, "dead")
+    assert [value["at"] for _, value, _ in letters] == [number for number, bad in enumerate(given) if bad]
+    good = run_cut(app, records, cutting, "out")
+    assert len(good) == given.count(False)
+
+
+def test_a_node_may_have_its_own_way() -> None:
+    app = App("errors")
+    source(app).map(numbered, on_error="skip").to("out")
+    fed = Fed(app)
+    fed.feed("in", [record(0, bad=True), record(1)])
+    assert [o.topic for o in fed.commit()] == ["out"]
+    app = App("errors", on_error="skip")
+    app.stream("in", value=json("n bigint"), on_error="dead").to("out")
+    fed = Fed(app)
+    fed.feed("in", [(None, b"{", 0), (None, {"n": 1}, 0)])
+    assert [o.topic for o in fed.commit()] == ["dead", "out"]
+
+
+# --- keys ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_that_cannot_be_read_is_an_error_of_its_record() -> None:
+    app = App("errors", on_error="dead")
+    key = custom(lambda key: {"k": int(key)}, schema="k bigint")
+    app.stream("in", value=json("n bigint"), key=key).to("out")
+    fed = Fed(app)
+    fed.feed(
+        "in", [(b"1", {"n": 0}, 0), (b"x", {"n": 1}, 0), (None, {"n": 2}, 0), (b"x", b"{", 0), (b"4", {"n": 4}, 0)]
+    )
+    outputs = fed.commit()
+    found = [orjson.loads(v) for o in outputs if o.topic == "out" for v in o.records["value"].to_pylist()]
+    assert found == [{"n": 0, "k": 1}, {"n": 2, "k": None}, {"n": 4, "k": 4}]
+    assert [letter.value for letter in dead(outputs, "dead")] == [b"{", b'{"n":1}'], "each once"
+
+
+def test_a_row_whose_key_cannot_be_written_is_an_error_of_its_record() -> None:
+    app = App("errors", on_error="dead")
+    stream = app.stream("in", value=json("n double"), timestamp=None)
+    stream.with_columns(n=1 / col("n")).group_by("n", name="by-n").agg(c=agg.count(), name="g", emit="every").to("out")
+    with Driver(app) as driver:
+        driver.pipe("in", [{"n": 1.0}, {"n": 0.0}, {"n": 2.0}])
+        assert sorted(row["n"] for row in driver.read("out")) == [0.5, 1.0]
+        assert driver.read("dead") == [{"n": 0.0}]
+
+
+def test_null_keys_have_no_place_in_state_and_are_counted() -> None:
+    app = App("errors")
+    source(app).group_by("k").agg(c=agg.count(), name="g", emit="every").to("out")
+    fed = Fed(app)
+    fed.feed("in", [(None, {"s": "1", "at": 1}, 0), record(2)])
+    (output,) = fed.commit()
+    assert output.records["key"].to_pylist() == [b"key"]
+    assert [step.operator.dropped for step in fed.task._steps if hasattr(step.operator, "dropped")] == [1]
+
+
+def test_records_without_a_value_are_left_out() -> None:
+    app = App("errors")
+    source(app).to("out")
+    fed = Fed(app)
+    fed.feed("in", [(b"key", None, 0), record(2), (b"key", None, 0)])
+    (output,) = fed.commit()
+    assert output.records.num_rows == 1
+    assert [step.operator.empty for step in fed.task._steps if hasattr(step.operator, "empty")] == [2]
+
+
+# --- times --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("time", [-1, -(2**62), 253_402_300_800_000])
+@pytest.mark.parametrize("of", ["record", "column"])
+def test_a_time_out_of_range_is_an_error_of_its_record(of: str, time: int) -> None:
+    app = App("errors", on_error="dead")
+    app.stream("in", value=json("at bigint"), timestamp="at" if of == "column" else None).to("out")
+    fed = Fed(app)
+    fed.feed("in", [(None, {"at": 1}, 1), (None, {"at": time}, time if of == "record" else 0), (None, {"at": 2}, 2)])
+    outputs = fed.commit()
+    assert [letter.value for letter in dead(outputs, "dead")] == [orjson.dumps({"at": time})]
+    assert fed.task.watermark == 2
+
+
+def test_a_time_that_is_missing_is_an_error_of_its_record() -> None:
+    app = App("errors", on_error="dead")
+    app.stream("in", value=json("at timestamp"), timestamp="at").to("out")
+    fed = Fed(app)
+    fed.feed("in", [(None, {"at": None}, 1), (None, {"at": 5}, 1)])
+    outputs = fed.commit()
+    assert dict(dead(outputs, "dead")[0].headers)["headrace.error.message"] == b"the timestamp is missing"
+
+
+# --- rows that stem from no single record -------------------------------------------------------------------------
+
+
+def test_a_timer_that_raises_is_told_by_its_name() -> None:
+    def set_timer(row: Any, state: Any, context: Any) -> None:
+        context.timer(row["s"], at=10)
+
+    def ring(name: str, state: Any, context: Any) -> dict[str, Any]:
+        return {"n": int(name)}
+
+    app = App("errors", on_error="dead")
+    source(app).process(set_timer, name="p", on_timer=ring).to("out")
+    fed = Fed(app)
+    fed.feed("in", [record(0, bad=True), record(1), record(20)])
+    outputs = fed.commit()
+    (letter,) = dead(outputs, "dead")
+    assert (letter.key, letter.value, letter.time) == (b"key", b'{"timer":"x0"}', 10)
+    assert dict(letter.headers)["headrace.error.class"] == b"ValueError"
+    assert "headrace.error.offset" not in dict(letter.headers)
+    assert [o.records["value"].to_pylist() for o in outputs if o.topic == "out"] == [[b'{"n":2}', b'{"n":21}']]
+
+
+def test_a_row_of_a_timer_is_written_as_it_is() -> None:
+    def set_timer(row: Any, state: Any, context: Any) -> None:
+        context.timer(row["s"], at=10)
+
+    for schema, value in ((None, b'{"name":"x0"}'), ("name string", b'{"name":"x0"}')):
+        app = App("errors", on_error="dead")
+        made = source(app).process(set_timer, name="p", on_timer=lambda n, s, c: {"name": n}, schema=schema)
+        made.map(lambda row: {"n": int(row["name"])}).to("out")
+        fed = Fed(app)
+        fed.feed("in", [record(0, bad=True), record(20)])
+        assert [letter.value for letter in dead(fed.commit(), "dead")] == [value]
+
+
+def test_a_result_that_fails_behind_a_window_is_written_as_a_row() -> None:
+    app = App("errors", on_error="dead")
+    windows = source(app).group_by("k").window(tumbling(10), late="drop")
+    windows.agg(s=agg.last("s"), name="g", emit="final").with_columns(n=NUMBER).to("out")
+    fed = Fed(app)
+    fed.feed("in", [record(0, bad=True), record(11), record(30)])
+    outputs = fed.commit()
+    (letter,) = dead(outputs, "dead")
+    assert orjson.loads(letter.value or b"")["s"] == "x0"
+    assert (letter.key, letter.time) == (b"key", 9)
+    assert sum(o.records.num_rows for o in outputs if o.topic == "out") == 1
+
+
+# --- late rows ----------------------------------------------------------------------------------------------------
+
+
+def late_program(late: str) -> App:
+    app = App("late")
+    windows = source(app).group_by("k").window(tumbling(10, grace=5), late=late)
+    windows.agg(n=agg.count(), name="g", emit="final").to("out")
+    return app
+
+
+def test_late_rows_are_told_with_their_window_or_dropped_and_counted() -> None:
+    given = [record(1), record(15), record(2), record(14), record(30)]
+    fed = Fed(late_program("late"))
+    fed.feed("in", given)
+    outputs = fed.commit()
+    (letter,) = dead(outputs, "late")
+    assert orjson.loads(letter.value or b"") == {
+        "window_start": "1970-01-01T00:00:00.000Z",
+        "window_end": "1970-01-01T00:00:00.010Z",
+        "s": "3",
+        "at": 2,
+        "k": "key",
+    }
+    assert letter.time == 2
+    fed = Fed(late_program("drop"))
+    fed.feed("in", given)
+    assert {o.topic for o in fed.commit()} == {"out"}
+    assert [step.operator.late for step in fed.task._steps if hasattr(step.operator, "late")] == [1]
+
+
+def test_text_is_written_as_it_is() -> None:
+    app = App("errors")
+    app.stream("in", value=string).to("out", value=string)
+    fed = Fed(app)
+    fed.feed("in", [(None, b"x", 0)])
+    (output,) = fed.commit()
+    assert output.records["value"].to_pylist() == [b"x"]
