@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
@@ -16,6 +17,7 @@ from headrace_streams.adapters.headrace_io import SdkReader, SdkTopics, SdkWrite
 from headrace_streams.adapters.rocksdb_store import RocksDbStores
 from headrace_streams.config import StreamsConfig
 from headrace_streams.dsl.app import App
+from headrace_streams.ports import TaskStores
 from headrace_streams.runtime.worker import Outside, Worker
 
 
@@ -42,7 +44,16 @@ async def _run_until_signal(app: App, config: StreamsConfig) -> None:
 
 
 async def serve(app: App, config: StreamsConfig, stop: asyncio.Event) -> None:
-    """Run an app in this event loop until ``stop`` is set."""
+    """Run an app in this event loop until ``stop`` is set; its state is on this machine's disk."""
+    # One thread: a task is fed by one after the other, and the loop stays free for the clients.
+    with ThreadPoolExecutor(1, "headrace-streams") as pool:
+        await work(app, config, stop, RocksDbStores(config.state_dir, app.name), partial(_in_pool, pool))
+
+
+async def work(
+    app: App, config: StreamsConfig, stop: asyncio.Event, stores: TaskStores, compute: Callable[..., Awaitable[Any]]
+) -> None:
+    """Run an app on clients of its own; ``stores`` and ``compute`` as a worker takes them."""
     clock = SystemClock()
     servers = config.bootstrap_servers
     reading: dict[str, Any] = {
@@ -57,16 +68,14 @@ async def serve(app: App, config: StreamsConfig, stop: asyncio.Event) -> None:
         )
         consumer = aio.Consumer(bootstrap_servers=servers, group_id=app.name, **reading)
         changelogs = aio.Consumer(bootstrap_servers=servers, **reading)
-        # One thread: a task is fed by one after the other, and the loop stays free for the clients.
-        pool = stack.enter_context(ThreadPoolExecutor(1, "headrace-streams"))
         outside = Outside(
             SdkTopics(admin, config),
             SdkReader(consumer),
             SdkReader(changelogs, aio.Consumer(bootstrap_servers=servers)),
             SdkWriter(producer, app.name, config, clock),
-            RocksDbStores(config.state_dir, app.name),
+            stores,
             clock,
-            partial(_in_pool, pool),
+            compute,
         )
         worker = Worker(app, config, outside)
         stack.push_async_callback(worker.close)
