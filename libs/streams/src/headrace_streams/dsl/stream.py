@@ -335,7 +335,7 @@ class Grouped:
         window = self._window
 
         def make(making: Making) -> Operator:
-            groups = Groups(keys, listed)
+            groups = Groups(keys, listed, what)
             return Aggregate(groups, mode) if window is None else WindowedAggregate(groups, window, mode)
 
         settings: dict[str, Any] = {out: str(one) for out, one in aggregates.items()}

@@ -15,8 +15,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from headrace_streams.core.errors import StateFailed
 from headrace_streams.core.formats.keys import decode_keys
-from headrace_streams.core.operators.aggregates import Function, Values, values_of
+from headrace_streams.core.operators.aggregates import Function, SumTooLarge, Values, values_of
 from headrace_streams.core.operators.base import LATE, Emitted, Failed, Operator
 from headrace_streams.core.operators.windows import Hopping
 from headrace_streams.core.rows import (
@@ -60,14 +61,20 @@ class Aggregated:
     """The input column; None: rows."""
 
 
+_without_warnings: Final = np.errstate(all="ignore")
+"""Numpy warns of NaN and of infinities, which are values like others here."""
+
+
 class Groups:
     """What aggregates with and without windows share: how rows enter slots and slots become rows."""
 
-    def __init__(self, keys: Sequence[pa.Field[Any]], columns: Sequence[Aggregated]) -> None:
+    def __init__(self, keys: Sequence[pa.Field[Any]], columns: Sequence[Aggregated], what: str = "agg") -> None:
         """
         Args:
             keys: the columns that the key is made of; empty: the record's key alone.
+            what: the node, for messages.
         """
+        self._what = what
         self._keys = list(keys)
         self._columns = columns
         self._ends: list[tuple[int, int]] = []
@@ -81,17 +88,36 @@ class Groups:
     def inputs(self, rows: pa.Table) -> list[Values]:
         """The input column of each aggregate."""
         return [
-            values_of(rows[column.column] if column.column is not None else None, rows.num_rows)
+            values_of(
+                rows[column.column] if column.column is not None else None,
+                rows.num_rows,
+                objects=column.function.fields[0].is_object,
+            )
             for column in self._columns
         ]
 
+    @_without_warnings
     def add(self, slots: Slots, places: Numbers, inputs: Sequence[Values], times: Numbers) -> None:
-        """Take rows in; ``places`` are their slots."""
+        """
+        Take rows in; ``places`` are their slots.
+
+        Raises:
+            StateFailed: a sum does not fit; part of the rows was taken in.
+        """
         for column, (first, end), values in zip(self._columns, self._ends, inputs, strict=True):
-            column.function.add(slots.columns[first:end], places, values)
+            try:
+                column.function.add(slots.columns[first:end], places, values)
+            except SumTooLarge as error:
+                raise self._too_large(column, slots.keys[error.slot]) from None
         np.maximum.at(slots.columns[self._time], places, times)
         slots.dirty[places] = True
 
+    def _too_large(self, column: Aggregated, key: bytes) -> StateFailed:
+        return StateFailed(
+            f"{self._what}: {column.name!r} of key {key!r:.100} does not fit into 64 bits; cast the column to double"
+        )
+
+    @_without_warnings
     def add_each(self, slots: Slots, places: Numbers, inputs: Sequence[Values], times: Numbers) -> list[Numbers]:
         """Take rows in; the fields of each row's slot as they were right after it."""
         kept = [np.empty(len(places), field.dtype) for field in self.layout.fields]
@@ -107,7 +133,10 @@ class Groups:
             of = np.flatnonzero(places == slot)
             states: list[Numbers] = []
             for column, (first, end), values in zip(self._columns, self._ends, inputs, strict=True):
-                states += column.function.running(slots.columns[first:end], slot, _chosen(values, of))
+                try:
+                    states += column.function.running(slots.columns[first:end], slot, _chosen(values, of))
+                except SumTooLarge as error:
+                    raise self._too_large(column, slots.keys[error.slot]) from None
             running_time = np.maximum.accumulate(np.maximum(times[of], slots.columns[self._time][slot]))
             slots.columns[self._time][slot] = running_time[-1]
             for target, state in zip(kept, [*states, running_time], strict=True):
@@ -115,6 +144,7 @@ class Groups:
         slots.dirty[places] = True
         return kept
 
+    @_without_warnings
     def result(
         self,
         keys: Sequence[bytes],

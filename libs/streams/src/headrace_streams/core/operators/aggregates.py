@@ -11,6 +11,7 @@ row had a value.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -18,9 +19,9 @@ from typing import Any, Final, Protocol
 import numpy as np
 import pyarrow as pa
 
-from headrace_streams.core.errors import NotAllowed, StateFailed
+from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.rows import Numbers
-from headrace_streams.core.state.slots import Field
+from headrace_streams.core.state.slots import Field, object_array
 
 _I8: Final = np.dtype(np.int64)
 _F8: Final = np.dtype(np.float64)
@@ -36,6 +37,14 @@ class Values:
     """A number for each row, 0 where it is null; Python objects for what is no number."""
     valid: Numbers
     """Which rows have a value."""
+
+
+class SumTooLarge(Exception):
+    """The sum of a slot does not fit."""
+
+    def __init__(self, slot: int) -> None:
+        super().__init__(slot)
+        self.slot = slot
 
 
 class Combine(Protocol):
@@ -139,17 +148,26 @@ class Sum(_Numeric):
     def contributions(self, columns: Sequence[Numbers], slots: Numbers, values: Values) -> list[Numbers]:
         numbers = values.numbers.astype(self._dtype, copy=False)
         if self._dtype == _I8 and len(numbers):
-            _check_room(columns[0][slots], numbers)
+            _check_room(columns[0], slots, numbers)
         return [numbers, values.valid.astype(np.int64)]
 
     def finish(self, columns: Sequence[Numbers]) -> pa.Array[Any]:
         return pa.array(columns[0], self.type, mask=columns[1] == 0)
 
 
-def _check_room(sums: Numbers, numbers: Numbers) -> None:
-    worst = float(np.abs(sums.astype(np.float64)).max()) + float(np.abs(numbers.astype(np.float64)).sum())
-    if worst >= _LARGEST:
-        raise StateFailed("a sum of integers does not fit into 64 bits; cast the column to double")
+def _check_room(column: Numbers, slots: Numbers, numbers: Numbers) -> None:
+    """
+    Raises:
+        SumTooLarge: after one of the rows a sum does not fit into 64 bits.
+    """
+    worst = float(np.abs(column[slots].astype(np.float64)).max()) + float(np.abs(numbers.astype(np.float64)).sum())
+    if worst < _LARGEST:
+        return
+    sums: dict[int, int] = {}
+    for slot, number in zip(slots.tolist(), numbers.tolist(), strict=True):
+        sums[slot] = sums.get(slot, int(column[slot])) + number
+        if not -(2**63) <= sums[slot] < 2**63:
+            raise SumTooLarge(slot)
 
 
 class Mean(_Numeric):
@@ -297,18 +315,18 @@ def is_number(type_: pa.DataType) -> bool:
     return plain or types.is_timestamp(type_) or types.is_date32(type_)
 
 
-def values_of(column: Any, count: int) -> Values:
-    """An input column of ``count`` rows; None: each row counts as a value."""
+def values_of(column: Any, count: int, *, objects: bool) -> Values:
+    """
+    An input column of ``count`` rows; None: each row counts as a value.
+
+    Args:
+        objects: Python's objects, numbers too.
+    """
     if column is None:
         return Values(np.zeros(count, np.int64), np.ones(count, bool))
     valid = column.is_valid().to_numpy() if column.null_count else np.ones(count, bool)
-    if not is_number(column.type):
-        objects = np.empty(count, object)
-        objects[:] = column.to_pylist() if not pa.types.is_nested(column.type) else None
-        if pa.types.is_nested(column.type):
-            for place, value in enumerate(column.to_pylist()):
-                objects[place] = value
-        return Values(objects, valid)
+    if objects or not is_number(column.type):
+        return Values(object_array(column.to_pylist()), valid)
     if pa.types.is_date32(column.type):
         column = column.cast(pa.int32())
     if not pa.types.is_floating(column.type):
@@ -386,7 +404,8 @@ def function(kind: str, of: pa.DataType | None, what: str, limit: int = 0) -> Fu
 
 
 def _add_distinct(state: dict[Any, None], value: Any) -> dict[Any, None]:
-    state[value] = None
+    nan = isinstance(value, float) and math.isnan(value)
+    state[None if nan else value] = None  # NaN differs from itself, and is one value here
     return state
 
 

@@ -75,17 +75,18 @@ class Layout:
         if self._objects:
             unpacked = [ormsgpack.unpackb(value[size:], option=_OBJECTS) for value in values]
             for n, i in enumerate(self._objects):
-                columns[i] = _object_array([objects[n] for objects in unpacked])
+                columns[i] = object_array([objects[n] for objects in unpacked])
         return columns
 
     def fresh(self, field: Field, count: int) -> Numbers:
         """The initial values of ``count`` slots."""
         if field.is_object:
-            return _object_array([field.initial() for _ in range(count)])
+            return object_array([field.initial() for _ in range(count)])
         return np.full(count, field.initial, field.dtype)
 
 
-def _object_array(objects: Sequence[Any]) -> Numbers:
+def object_array(objects: Sequence[Any]) -> Numbers:
+    """An array of these, each as it is."""
     array = np.empty(len(objects), object)
     for place, one in enumerate(objects):  # numpy would take lists apart
         array[place] = one
