@@ -14,7 +14,7 @@ class StreamsConfig:
 
     bootstrap_servers: str | None = None
     """``host:port``, several with commas; None: found as all clients find it."""
-    state_dir: Path = Path(".headrace-streams")
+    state_dir: Path | str = Path(".headrace-streams")
     """Where state is kept: a directory for each app and task in it."""
     commit_interval_ms: int = setting(100, low=0, high=600_000)
     """How often to commit while there is something to commit, in ms."""

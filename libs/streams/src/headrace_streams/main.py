@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from headrace import aio
@@ -47,7 +48,7 @@ async def serve(app: App, config: StreamsConfig, stop: asyncio.Event) -> None:
     """Run an app in this event loop until ``stop`` is set; its state is on this machine's disk."""
     # One thread: a task is fed by one after the other, and the loop stays free for the clients.
     with ThreadPoolExecutor(1, "headrace-streams") as pool:
-        await work(app, config, stop, RocksDbStores(config.state_dir, app.name), partial(_in_pool, pool))
+        await work(app, config, stop, RocksDbStores(Path(config.state_dir), app.name), partial(_in_pool, pool))
 
 
 async def work(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Sequence
 from typing import Any, Final
@@ -20,6 +21,7 @@ from headrace_streams.core.task import FAIL
 from headrace_streams.dsl.record_calls import hint
 from headrace_streams.dsl.stream import Stream, check_names
 from headrace_streams.dsl.where import where
+from headrace_streams.plan.describe import as_mermaid
 from headrace_streams.plan.nodes import SOURCE, Input, Making, Plan, check_on_error, schema_text
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,120}")
@@ -85,6 +87,24 @@ class App:
         )
         keyed_by = (key,) if isinstance(key, str) else None
         return Stream(self.graph, Input(node.id), schema, keyed_by, json)
+
+    def run(self, **settings: Any) -> None:
+        """
+        Work until SIGTERM or SIGINT; what was read is committed then. ``headrace streams run`` does the same, and
+        starts a worker that dies again.
+
+        Args:
+            settings: of ``headrace_streams.config.StreamsConfig``, such as ``bootstrap_servers`` and ``state_dir``.
+
+        Raises:
+            RowFailed: a record cannot be processed, and ``on_error`` is "fail".
+            Fenced: the app was started elsewhere.
+        """
+        importlib.import_module("headrace_streams.main").run(self, **settings)
+
+    def describe(self) -> str:
+        """The topology as a Mermaid flow chart."""
+        return as_mermaid(self.name, self.graph)
 
 
 def _key_format(key: str | Format | None) -> Format | None:

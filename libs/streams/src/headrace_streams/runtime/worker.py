@@ -17,6 +17,7 @@ import pyarrow as pa
 from headrace.records import PartitionTable, TopicPartition
 from headrace_common.core.errors import HeadraceError, Internal, NotFound, Rejected, Then, UnknownTopicOrPartition
 from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.failpoints import failpoint
 from headrace_streams.config import StreamsConfig
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.state import changelog
@@ -269,6 +270,7 @@ class Worker:
             await self._outside.compute(owned.task.feed, batch.topic, batch.table)
             await self._send(owned.task.take())
             self._rows += batch.table.num_rows
+            failpoint("streams.fed")
         if batch.table.num_rows or batch.lag != 0:
             owned.rows_at_ms[batch.topic] = self._outside.clock.monotonic_ms()
             owned.idle.discard(batch.topic)
@@ -300,6 +302,7 @@ class Worker:
         for owned in self._owned:
             await self._outside.compute(owned.task.flush)
             await self._send(owned.task.take())
+        failpoint("streams.flushed")
         moved = [owned for owned in self._owned if owned.positions != dict(owned.progress.positions)]
         positions = {
             TopicPartition(topic, owned.partition): offset
@@ -320,9 +323,12 @@ class Worker:
             place: await self._outside.writer.send(_as_output(self._owned[place], rows))
             for place, rows in changes.items()
         }
+        failpoint("streams.changelog")
         await self._outside.writer.commit(positions)
         self._in_transaction = False
+        failpoint("streams.committed")
         await self._keep(changes, progress, {place: of_task.end() for place, of_task in sent.items()})
+        failpoint("streams.kept")
         self._rows = 0
         self.commits += 1
         self._trouble_since_ms = None

@@ -1,0 +1,83 @@
+"""``headrace streams``: programs that read topics, keep state and write topics."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headrace_cli.commanding import command
+from headrace_cli.exits import CommandFailed, ExitCode
+from headrace_cli.output import Output
+from headrace_cli.session import Session
+
+HELP = "Programs of headrace.streams: run them, describe them"
+
+Program = Annotated[
+    str, typer.Argument(help="A file or a module, with the app's name if it has several: billing.py:app")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``headrace streams``."""
+    command(app)(run)
+    command(app)(describe)
+
+
+def run(
+    session: Session,
+    program: Program,
+    *,
+    state_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where state is kept on this machine")] = Path(
+        ".headrace-streams"
+    ),
+    commit_interval_ms: Annotated[int, typer.Option(help="How often to commit")] = 100,
+) -> None:
+    """
+    Run a program until Ctrl+C or SIGTERM; then it commits what it has read. A worker that dies is started again.
+
+    A program that is started elsewhere under the same name takes over, and this one ends.
+    """
+    _check_installed()
+    from headrace_streams.worker_process import Ending, Parent
+
+    settings: dict[str, Any] = {
+        "bootstrap_servers": session.bootstrap,
+        "state_dir": str(state_dir),
+        "commit_interval_ms": commit_interval_ms,
+    }
+    match Parent(program, settings).run():
+        case Ending.DONE:
+            return
+        case Ending.FENCED:
+            raise CommandFailed(
+                f"{program} runs elsewhere now: another start of it has taken over",
+                ExitCode.FAILED,
+                "One worker runs a program; give this one another app name to run both.",
+            )
+        case _:
+            raise CommandFailed(
+                f"{program} ended with an error", ExitCode.FAILED, "Its last line says what to change; nothing is lost."
+            )
+
+
+def describe(session: Session, program: Program) -> None:
+    """Print the topology: a Mermaid flow chart, or with -o its nodes. Nothing runs, and no cluster is asked."""
+    _check_installed()
+    from headrace_streams.plan.describe import as_data
+    from headrace_streams.program import load
+
+    app = load(program)
+    if session.output is Output.TABLE:
+        typer.echo(app.describe(), nl=False)
+    else:
+        session.show(as_data(app.name, app.graph))
+
+
+def _check_installed() -> None:
+    if find_spec("headrace_streams") is None:
+        raise CommandFailed(
+            "stream processing is not installed here", ExitCode.USAGE, "pip install 'headrace-cli[streams]'"
+        )

@@ -1,0 +1,66 @@
+"""Finds the app in a program: a file, or a module that can be imported, and the name of the app in it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from headrace_streams.core.errors import NotAllowed
+from headrace_streams.dsl.app import App
+
+
+def load(program: str) -> App:
+    """
+    The app of ``billing.py``, ``billing.py:app``, ``package.billing`` or ``package.billing:app``.
+
+    Raises:
+        NotAllowed: there is no such program, or not exactly one app in it.
+    """
+    where, _, name = program.partition(":")
+    module = _load_file(Path(where)) if where.endswith(".py") else _load_module(where)
+    if name:
+        app = getattr(module, name, None)
+        if not isinstance(app, App):
+            raise NotAllowed(f"{where} has no App called {name!r}; {_apps_text(module)}")
+        return app
+    apps = _apps(module)
+    if len(apps) != 1:
+        raise NotAllowed(f"{where} must have one App to be run; {_apps_text(module)}")
+    return next(iter(apps.values()))
+
+
+def _apps(module: ModuleType) -> dict[str, App]:
+    return {name: value for name, value in vars(module).items() if isinstance(value, App)}
+
+
+def _apps_text(module: ModuleType) -> str:
+    apps = _apps(module)
+    if not apps:
+        return "it has none: write app = App('NAME') in it, at the top level"
+    return f"it has {', '.join(apps)}: name one, as in {module.__name__}:{next(iter(apps))}"
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise NotAllowed(f"there is no file {path}")
+    sys.path.insert(0, str(path.resolve().parent))  # what stands beside it can be imported, as when it is run
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None, "a path that ends in .py"
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _load_module(name: str) -> ModuleType:
+    sys.path.insert(0, "")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not name.startswith(error.name):
+            raise
+        raise NotAllowed(f"there is no module {name!r}; a file ends in .py: {name}.py") from None

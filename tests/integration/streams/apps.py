@@ -1,0 +1,112 @@
+"""Workers of a program as processes of a test."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from headrace.testing import TestCluster
+
+PROGRAMS = Path(__file__).with_name("programs.py")
+WAIT_S = 60.0
+
+
+@dataclass
+class AppUnderTest:
+    """One app, its topics, and how to start a worker of it."""
+
+    cluster: TestCluster
+    directory: Path
+    name: str
+    lines: str
+    words: str
+
+    def start(self, state: str = "state") -> subprocess.Popen[bytes]:
+        """One worker."""
+        settings = {
+            "bootstrap_servers": ",".join(self.cluster.bootstrap_servers),
+            "state_dir": str(self.directory / state),
+            "transaction_timeout_ms": 5_000,
+        }
+        names = {"LINES": self.lines, "WORDS": self.words, "HEADRACE_FAILPOINTS_DIR": str(self.directory)}
+        command = [sys.executable, "-m", "headrace_streams", f"{PROGRAMS}:{self.name}", json.dumps(settings)]
+        with (self.directory / "workers.log").open("ab") as log:
+            return subprocess.Popen(command, env=os.environ | names, stdout=log, stderr=log)
+
+    @contextmanager
+    def running(self, state: str = "state") -> Iterator[subprocess.Popen[bytes]]:
+        """A worker that is killed at the end."""
+        worker = self.start(state)
+        try:
+            yield worker
+        finally:
+            end(worker)
+
+    def arm(self, point: str, action: str) -> None:
+        """Have the next worker that comes to ``point`` killed or stopped."""
+        (self.directory / point).write_text(action)
+
+    def wait_for(self, point: str) -> None:
+        """Until a worker was killed or stopped there."""
+        wait_until(lambda: (self.directory / f"{point}.hit").exists(), f"a worker comes to {point}", self.log)
+
+    def send(self, values: list[bytes], keys: list[bytes] | None = None) -> None:
+        """Records of the input."""
+        with self.cluster.producer() as producer:
+            producer.send_many(self.lines, values, keys=keys)
+            producer.flush()
+
+    def read(self, at_least: int) -> list[tuple[bytes | None, dict[str, Any]]]:
+        """What is committed in the output, once there is so much."""
+        found: list[tuple[bytes | None, dict[str, Any]]] = []
+        with self.cluster.consumer(
+            self.words, auto_offset_reset="earliest", isolation_level="read_committed"
+        ) as consumer:
+
+            def enough() -> bool:
+                found.extend((record.key, orjson.loads(record.value)) for record in consumer.poll(timeout_ms=500))
+                return len(found) >= at_least
+
+            wait_until(enough, f"{at_least} records are in {self.words}", self.log)
+            found.extend((record.key, orjson.loads(record.value)) for record in consumer.read_to_end())
+        return found
+
+    def log(self) -> str:
+        """What workers said."""
+        path = self.directory / "workers.log"
+        return path.read_text()[-3_000:] if path.exists() else ""
+
+
+def end(worker: subprocess.Popen[bytes]) -> None:
+    """Kill it, stopped or not."""
+    if worker.poll() is None:
+        worker.send_signal(signal.SIGKILL)
+    worker.wait()
+
+
+def wait_until(done: Any, what: str, log: Any) -> None:
+    """Ask until it is so."""
+    until = time.monotonic() + WAIT_S
+    while not done():
+        assert time.monotonic() < until, f"waited {WAIT_S:.0f} s until {what}\n{log()}"
+        time.sleep(0.05)
+
+
+def check_each_count_once(found: list[tuple[bytes | None, dict[str, Any]]], words: Counter[str]) -> None:
+    """Each number of each word came exactly once, in order."""
+    numbers: dict[str, list[int]] = {}
+    for _, row in found:
+        numbers.setdefault(row["word"], []).append(row["n"])
+    assert numbers == {word: list(range(1, count + 1)) for word, count in words.items()}

@@ -1,0 +1,37 @@
+"""Programs that the tests run in processes of their own; topics and names come from the environment."""
+
+from __future__ import annotations
+
+import os
+
+from headrace.streams import App, agg, col, json, string, tumbling, value
+
+LINES, WORDS, LATE = os.environ["LINES"], os.environ["WORDS"], os.environ.get("LATE", "")
+
+counts = App(f"{LINES}-counts")
+words = (
+    counts.stream(LINES, value=string)
+    .select(word=col("value").str.split(" "))
+    .explode("word")
+    .group_by("word", name="by-word")
+    .agg(n=agg.count(), name="counts", emit="every")
+)
+words.to(WORDS)
+
+windows = App(f"{LINES}-windows")
+clicks = windows.stream(LINES, value=json("user string, at bigint"), timestamp="at")
+clicks.group_by("user", name="by-user").window(tumbling(100, grace=50), late=LATE or "drop").agg(
+    n=agg.count(), name="clicks", emit="final"
+).to(WORDS)
+
+numbered = App(f"{LINES}-numbered")
+
+
+@numbered.stream(LINES, value=string, key="word").process(name="numbers", state={"seen": value(int)})
+def number(row, state, context):
+    """Each record of a word with its number."""
+    state.seen += 1
+    yield {"word": row["word"], "n": state.seen}
+
+
+number.to(WORDS)

@@ -1,0 +1,149 @@
+"""Workers that are killed or stopped at each step of a commit: every row is in the output once, and state is exact."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.testing import TestCluster, started_cluster
+from headrace_streams.worker_process import Ending
+
+from .apps import AppUnderTest, check_each_count_once, end, wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+
+POINTS = ("streams.fed", "streams.flushed", "streams.changelog", "sdk.txn.offsets.after", "sdk.txn.end.before")
+AFTER = ("sdk.txn.end.after", "streams.committed", "streams.kept")
+WORDS = [f"word{number}" for number in range(40)]
+PARTITIONS = 3
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
+    with started_cluster(tmp_path_factory.mktemp("streams") / "data") as started:
+        yield started
+
+
+def app(cluster: TestCluster, directory: Path, name: str) -> AppUnderTest:
+    lines = cluster.unique_topic("lines", PARTITIONS)
+    words = cluster.unique_topic("words", 2)
+    return AppUnderTest(cluster, directory, name, lines, words)
+
+
+def some_lines(seed: int, count: int) -> list[str]:
+    chance = random.Random(seed)
+    return [" ".join(chance.choices(WORDS, k=5)) for _ in range(count)]
+
+
+def test_a_worker_dies_at_each_step(cluster: TestCluster, tmp_path: Path) -> None:
+    tested = app(cluster, tmp_path, "counts")
+    counted: Counter[str] = Counter()
+    for turn, point in enumerate((*POINTS, *AFTER)):
+        lines = some_lines(turn, 30)
+        counted.update(word for line in lines for word in line.split())
+        tested.arm(point, "kill")
+        with tested.running() as worker:
+            tested.send([line.encode() for line in lines])
+            tested.wait_for(point)
+            worker.wait()
+    with tested.running():
+        found = tested.read(sum(counted.values()))
+    check_each_count_once(found, counted)
+
+
+def test_a_worker_that_slept_is_fenced_and_changes_nothing(cluster: TestCluster, tmp_path: Path) -> None:
+    """It is stopped in the middle of a commit; another does the work from a disk without state; then it wakes."""
+    tested = app(cluster, tmp_path, "counts")
+    lines = some_lines(7, 60)
+    counted = Counter(word for line in lines for word in line.split())
+    sleepers = []
+    try:
+        for turn, point in enumerate(("streams.fed", "streams.changelog", "sdk.txn.end.before")):
+            tested.arm(point, "stop")
+            sleepers.append(tested.start(f"state-{turn}"))
+            tested.send([line.encode() for line in lines[20 * turn : 20 * turn + 20]])
+            tested.wait_for(point)
+        with tested.running("state-last"):
+            tested.read(sum(counted.values()))
+            for sleeper in sleepers:
+                sleeper.send_signal(signal.SIGCONT)
+            for sleeper in sleepers:
+                assert sleeper.wait(60) == Ending.FENCED, tested.log()
+            found = tested.read(sum(counted.values()))
+    finally:
+        for sleeper in sleepers:
+            end(sleeper)
+    check_each_count_once(found, counted)
+
+
+def test_state_is_the_same_from_a_disk_an_older_disk_and_none(cluster: TestCluster, tmp_path: Path) -> None:
+    tested = app(cluster, tmp_path, "numbered")
+    counted: Counter[str] = Counter()
+
+    def more(seed: int) -> None:
+        words = random.Random(seed).choices(WORDS, k=200)
+        counted.update(words)
+        tested.send([b"x"] * len(words), [word.encode() for word in words])
+
+    more(1)
+    with tested.running() as worker:
+        tested.read(sum(counted.values()))
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(30) == Ending.DONE, tested.log()
+    shutil.copytree(tmp_path / "state", tmp_path / "older")
+    for turn, state in enumerate(("state", "older", "none", "state")):
+        more(2 + turn)
+        with tested.running(state):
+            found = tested.read(sum(counted.values()))
+        check_each_count_once(found, counted)
+
+
+def test_a_program_that_fails_says_which_record_and_does_not_go_on(cluster: TestCluster, tmp_path: Path) -> None:
+    tested = app(cluster, tmp_path, "windows")
+    tested.send([b'{"user": "ann", "at": 1}', b"no json"])
+    with tested.running() as worker:
+        assert worker.wait(60) == Ending.FAILED
+    assert f"{tested.lines}-" in tested.log()
+    assert "at offset" in tested.log()
+
+
+def test_final_windows_come_once_each(cluster: TestCluster, tmp_path: Path) -> None:
+    """Killed between windows: event times are state, so nothing is closed twice or forgotten."""
+    tested = app(cluster, tmp_path, "windows")
+    expected: Counter[tuple[str, int]] = Counter()
+    chance = random.Random(3)
+    clock = 0
+    for turn in range(4):
+        rows = []
+        for _ in range(100):
+            clock += chance.randrange(10)
+            user = chance.choice("abc")
+            expected[user, clock // 100 * 100] += 1
+            rows.append(b'{"user": "%s", "at": %d}' % (user.encode(), clock))
+        if turn == 3:  # far ahead, in each partition, so that all windows close
+            far = clock + 100_000
+            rows += [b'{"user": "z", "at": %d}' % far] * 3
+        tested.arm("streams.committed", "kill")
+        with tested.running() as worker, cluster.producer() as producer:
+            for place, row in enumerate(rows):
+                producer.send(tested.lines, row, partition=place % PARTITIONS if row.find(b'"z"') > 0 else 0)
+            producer.flush()
+            worker.wait(60)
+    with tested.running():
+        wait_until(lambda: True, "", tested.log)
+        found = tested.read(len(expected))
+    counted = Counter({(row["user"], _ms(row["window_start"])): row["n"] for _, row in found})
+    assert counted == expected
+    assert len(found) == len(expected), "no window came twice"
+
+
+def _ms(text: str) -> int:
+    from datetime import datetime
+
+    return round(datetime.fromisoformat(text).timestamp() * 1_000)
