@@ -32,6 +32,7 @@ class AppUnderTest:
     name: str
     lines: str
     words: str
+    late: str = ""
 
     def start(self, state: str = "state") -> subprocess.Popen[bytes]:
         """One worker."""
@@ -40,7 +41,12 @@ class AppUnderTest:
             "state_dir": str(self.directory / state),
             "transaction_timeout_ms": 5_000,
         }
-        names = {"LINES": self.lines, "WORDS": self.words, "HEADRACE_FAILPOINTS_DIR": str(self.directory)}
+        names = {
+            "LINES": self.lines,
+            "WORDS": self.words,
+            "LATE": self.late,
+            "HEADRACE_FAILPOINTS_DIR": str(self.directory),
+        }
         command = [sys.executable, "-m", "headrace_streams", f"{PROGRAMS}:{self.name}", json.dumps(settings)]
         with (self.directory / "workers.log").open("ab") as log:
             return subprocess.Popen(command, env=os.environ | names, stdout=log, stderr=log)
