@@ -5,7 +5,8 @@ The batches that pass through a task: an Arrow table of the user's columns and t
 ``_key``       binary, plain or coded      the key of the row, as it would stand in a record
 ``_time``      timestamp of ms, UTC        event time
 ``_watermark`` int64, ms                   the task's watermark when the row came, the row itself counted
-``_row``       int32                       its place in the batch that was fed, -1 where it stems from no single record
+``_row``       int32                       its place in the batch that was fed; below 0 where it stems from no single
+                                           record: -2 - place of the one that brought it about, -1 where none did
 =============  ==========================  ==========================================================================
 
 Columns whose names begin with an underscore belong to the system.
@@ -76,6 +77,16 @@ def with_system(user: pa.Table, key: Column, time: Numbers, watermark: Numbers, 
     times = pa.array(time, pa.int64()).cast(TIMESTAMP)
     columns = [*user.columns, key, times, pa.array(watermark, pa.int64()), pa.array(row, pa.int32())]
     return pa.Table.from_arrays(columns, names=names)
+
+
+def brought_about(rows: Numbers) -> Numbers:
+    """The column ``_row`` of what rows bring about without being its only origin."""
+    return np.where(rows >= 0, -2 - rows, rows)
+
+
+def turns(rows: Numbers) -> Numbers:
+    """The place of the record that each row stems from or was brought about by; -1: none."""
+    return np.where(rows < -1, -2 - rows, rows)
 
 
 def replace(rows: pa.Table, name: str, column: Column) -> pa.Table:

@@ -1,7 +1,8 @@
 """
 One task: a sub-topology over one partition. Records in; records for topics, and changes of state, out.
 
-A batch passes the operators depth first, without queues. An operator without state that raises is given halves of its
+A batch passes the operators in their order. Where branches meet, rows are put in the order of the records that they
+stem from. An operator without state that raises is given halves of its
 batch until the rows that it cannot process stand alone; these go the way that ``on_error`` says.
 """
 
@@ -18,11 +19,26 @@ import pyarrow as pa
 from headrace_streams.core.errors import Origin, RowFailed
 from headrace_streams.core.operators import hop
 from headrace_streams.core.operators.base import Emitted, Operator
+from headrace_streams.core.operators.columns import Merge
 from headrace_streams.core.operators.ends import Source
 from headrace_streams.core.outputs import Headers, Output, records
-from headrace_streams.core.rows import KEY, NO_TIME, RECORD, ROW, TIME, WATERMARK, numbers, replace, user_columns
+from headrace_streams.core.rows import (
+    KEY,
+    NO_TIME,
+    RECORD,
+    ROW,
+    TIME,
+    WATERMARK,
+    brought_about,
+    concat,
+    numbers,
+    replace,
+    take,
+    turns,
+    user_columns,
+)
 from headrace_streams.core.state.store import Changes, Cold
-from headrace_streams.core.time import Watermarks
+from headrace_streams.core.time import Clock, Watermarks
 
 T = TypeVar("T")
 
@@ -110,7 +126,12 @@ class Task:
             self._links.setdefault((link.node, link.edge), []).append(link)
         self._inputs = inputs
         self._app = app
+        self._meetings = {step.id for step in self._steps if isinstance(step.operator, Merge)}
+        self._waiting: dict[int, list[tuple[pa.Table, int]]] = {}
         self._watermarks = Watermarks(inputs.names())
+        self._clock = Clock()
+        for step in self._steps:
+            step.operator.clock = self._clock
         self._batch: _Batch | None = None
         self._outputs = written
         self.failed: dict[str, int] = {}
@@ -137,7 +158,9 @@ class Task:
 
     def _restart(self, watermarks: Mapping[str, int]) -> None:
         self._outputs.clear()
+        self._waiting.clear()
         self._watermarks.restore(watermarks)
+        self._clock.start(self._watermarks.now)
         for step in self._steps:
             step.operator.begin(self._watermarks.now)
 
@@ -162,10 +185,13 @@ class Task:
     def _feed_source(self, step: Step, topic: str, raw: pa.Table) -> None:
         source = step.operator
         assert isinstance(source, Source), step.label
+        self._clock.start(self._watermarks.now)
         for emitted in list(source.feed(raw, 0, self._failing(step))):
             for rows in self._halved(step, emitted.rows, source.timed):
                 times = numbers(rows["_time"])
-                marked = replace(rows, WATERMARK, pa.array(self._watermarks.passed(topic, times), pa.int64()))
+                marks = self._watermarks.passed(topic, times)
+                self._clock.extend(marks, numbers(rows[ROW]))
+                marked = replace(rows, WATERMARK, pa.array(marks, pa.int64()))
                 self._emit(step, Emitted(marked))
         self._advance()
 
@@ -177,41 +203,58 @@ class Task:
             flush = hop.decode(value)
             assert flush.sender < senders, f"{topic} has a flush of task {flush.sender}, and there are {senders}"
             sender = _sender(topic, flush.sender)
+            self._clock.start(self._watermarks.now)
+            count = 0
             if flush.rows is not None:
+                count = flush.rows.num_rows
+                places = np.arange(count, dtype=np.int32)
                 found = self._watermarks.passed(sender, numbers(flush.rows[WATERMARK]))
+                self._clock.extend(found, places)
                 marked = replace(flush.rows, WATERMARK, pa.array(found, pa.int64()))
-                none = pa.array(np.full(marked.num_rows, -1, np.int32))
-                self._emit(step, Emitted(marked.append_column(ROW, none)))
-            self._watermarks.reached(sender, flush.watermark)
-            self._advance()
+                self._emit(step, Emitted(marked.append_column(ROW, pa.array(brought_about(places), pa.int32()))))
+            self._moved(self._watermarks.reached(sender, flush.watermark), count)
             if flush.idle:
                 self.idle(sender)
 
     def reach(self, topic: str, time: int) -> None:
         """Event time of an input is ``time`` (ms) without a record that says so."""
-        self._watermarks.reached(topic, time)
-        self._advance()
+        self._clock.start(self._watermarks.now)
+        self._moved(self._watermarks.reached(topic, time), 0)
 
     def idle(self, topic: str) -> None:
         """The topic's partition has stood at its end for long: it holds the others back no longer."""
-        self._watermarks.is_idle(topic)
-        self._advance()
+        self._clock.start(self._watermarks.now)
+        self._moved(self._watermarks.is_idle(topic), 0)
         if self._watermarks.rests:
             for step in self._steps:
                 step.operator.rest()
 
+    def _moved(self, watermark: int, place: int) -> None:
+        """The watermark has moved behind that many records."""
+        self._clock.extend(np.array([watermark]), np.array([place]))
+        self._advance()
+
     def _advance(self) -> None:
-        if self._watermarks.now == NO_TIME:
-            return
+        """What waits passes the operators, and event time with it."""
+        now = self._watermarks.now
         for step in self._steps:
-            for emitted in list(step.operator.advance(self._watermarks.now, self._failing(step))):
-                self._emit(step, emitted)
+            self._push_waiting(step)
+            if now != NO_TIME:
+                for emitted in list(step.operator.advance(now, self._failing(step))):
+                    self._emit(step, emitted)
 
     def _emit(self, step: Step, emitted: Emitted) -> None:
         if not emitted.rows.num_rows:
             return
         for link in self._links.get((step.id, emitted.edge), ()):
-            self._push(self._by_id[link.to], emitted.rows, link.port)
+            self._waiting.setdefault(link.to, []).append((emitted.rows, link.port))
+
+    def _push_waiting(self, step: Step) -> None:
+        waiting = self._waiting.pop(step.id, [])
+        if len(waiting) > 1 and step.id in self._meetings:
+            waiting = [(_in_turn([rows for rows, _ in waiting]), 0)]
+        for rows, port in waiting:
+            self._push(step, rows, port)
 
     def _push(self, step: Step, rows: pa.Table, port: int) -> None:
         if step.operator.store is not None:
@@ -282,6 +325,7 @@ class Task:
     def flush(self) -> None:
         """A commit begins: what is emitted once per commit leaves."""
         for step in self._steps:
+            self._push_waiting(step)
             for emitted in list(step.operator.flush()):
                 self._emit(step, emitted)
 
@@ -310,6 +354,15 @@ class Task:
         for step in self._steps:
             if step.operator.store is not None:
                 step.operator.store.settle()
+
+
+def _in_turn(tables: Sequence[pa.Table]) -> pa.Table:
+    """Rows of several branches in the order of the records that they stem from."""
+    rows = concat(tables)
+    turn = turns(numbers(rows[ROW]))
+    turn[turn < 0] = np.iinfo(turn.dtype).max  # what no record brought about comes with the end of the batch
+    ordered: pa.Table = take(rows, np.argsort(turn, kind="stable"))
+    return ordered
 
 
 def _headers_of(raw: pa.Table, place: int) -> Headers:

@@ -8,10 +8,59 @@ and does not hold the others back until it has rows again. What a task's waterma
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from headrace_streams.core.rows import NO_TIME, Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When the watermark of a task passed a time."""
+
+    before: int
+    """The watermark just before, ms."""
+    now: int
+    """The watermark then."""
+    row: int
+    """Of the column ``_row`` for what happens then."""
+
+
+class Clock:
+    """
+    The watermarks of a task while a batch is fed: what happens at a time happens where it would, were the records of
+    the batch fed one by one. Operators read it.
+    """
+
+    def __init__(self) -> None:
+        self.start(NO_TIME)
+
+    def start(self, before: int) -> None:
+        """Something is fed; ``before`` is the watermark until then."""
+        self._before = before
+        self._marks: Numbers = np.empty(0, np.int64)
+        self._places: Numbers = np.empty(0, np.int64)
+
+    def extend(self, marks: Numbers, places: Numbers) -> None:
+        """The watermarks after its next records, and their places in it."""
+        self._marks = np.concatenate([self._marks, marks])
+        self._places = np.concatenate([self._places, places])
+
+    def passes(self, time: int) -> Moment:
+        """When the watermark has come to ``time``, with a record of this batch."""
+        return self._at(int(np.searchsorted(self._marks, time)))
+
+    def of(self, row: int) -> Moment:
+        """When the record of a row came, by its column ``_row``."""
+        return self._at(int(np.searchsorted(self._places, -2 - row if row < -1 else row)) if row != -1 else -1)
+
+    def _at(self, place: int) -> Moment:
+        if not 0 <= place < len(self._marks):
+            now = int(self._marks[-1]) if len(self._marks) else self._before
+            return Moment(now, now, -1)
+        before = int(self._marks[place - 1]) if place else self._before
+        return Moment(before, int(self._marks[place]), -2 - int(self._places[place]))
 
 
 class Watermarks:

@@ -248,19 +248,25 @@ class Aggregate(Operator):
         return _rows_of(self._groups, slots, np.arange(len(slots)), self._watermark, None)
 
 
-def dirty_rows(groups: Groups, slots: Slots, watermark: int, window: tuple[int, int] | None) -> pa.Table:
+def dirty_rows(groups: Groups, slots: Slots, watermark: int, window: tuple[int, int] | None, row: int = -1) -> pa.Table:
     """One row for each key that changed since the last commit."""
     places = np.flatnonzero(slots.dirty[: len(slots)])
-    return _rows_of(groups, slots, places, watermark, window)
+    return _rows_of(groups, slots, places, watermark, window, row)
 
 
-def _rows_of(groups: Groups, slots: Slots, places: Numbers, watermark: int, window: tuple[int, int] | None) -> pa.Table:
+def _rows_of(
+    groups: Groups,
+    slots: Slots,
+    places: Numbers,
+    watermark: int,
+    window: tuple[int, int] | None,
+    row: int = -1,
+) -> pa.Table:
     keys = [slots.keys[slot] for slot in places.tolist()]
     count = len(keys)
     time = np.full(count, window[1] - 1) if window is not None else None
     columns = [column[places] for column in slots.columns]
-    none = np.full(count, -1, np.int32)
-    return groups.result(keys, columns, time, np.full(count, watermark), none, window)
+    return groups.result(keys, columns, time, np.full(count, watermark), np.full(count, row, np.int32), window)
 
 
 class WindowedAggregate(Operator):
@@ -290,7 +296,7 @@ class WindowedAggregate(Operator):
             yield self._late(rows, places[late], starts[late])
             places, starts = places[~late], starts[~late]
         yield from self._take(rows, places, starts)
-        yield from self._close(int(watermark[-1]), watermark)
+        yield from self._close(int(watermark.max()))
 
     def _late(self, rows: pa.Table, places: Numbers, starts: Numbers) -> Emitted:
         self.late += len(places)
@@ -322,14 +328,12 @@ class WindowedAggregate(Operator):
             yield Emitted(take(pa.concat_tables([table for _, table in emitted]), order))
 
     def advance(self, watermark: int, failed: Failed) -> Iterable[Emitted]:
-        return self._close(watermark, None)
+        return self._close(watermark)
 
-    def _close(self, watermark: int, of_rows: Numbers | None) -> Iterable[Emitted]:
+    def _close(self, watermark: int) -> Iterable[Emitted]:
         """
-        Close what ends.
-
-        Args:
-            of_rows: the watermarks on the way there: a window closes at the first that is late enough.
+        Close what ends. Its rows have the watermark of just before: they are not late for what they are fed to, as
+        little as those that came before.
         """
         if watermark <= self._watermark:
             return
@@ -339,14 +343,12 @@ class WindowedAggregate(Operator):
             if self._window.closes_at(start) > watermark:
                 break
             slots = self._store.close(start)
-            at = watermark
-            if of_rows is not None:
-                at = int(of_rows[np.searchsorted(of_rows, self._window.closes_at(start))])
+            at = self.clock.passes(self._window.closes_at(start))
             span = (start, self._window.end(start))
             if self._emit == Emit.FINAL:
-                yield Emitted(_rows_of(self._groups, slots, np.arange(len(slots)), at, span))
+                yield Emitted(_rows_of(self._groups, slots, np.arange(len(slots)), at.before, span, at.row))
             elif self._emit == Emit.CHANGES and slots.dirty.any():
-                yield Emitted(dirty_rows(self._groups, slots, at, span))
+                yield Emitted(dirty_rows(self._groups, slots, at.before, span, at.row))
 
     def flush(self) -> Iterable[Emitted]:
         if self._emit != Emit.CHANGES:

@@ -9,6 +9,7 @@ from typing import Final
 import pyarrow as pa
 
 from headrace_streams.core.state.store import Store
+from headrace_streams.core.time import Clock
 
 OUT: Final = "out"
 LATE: Final = "late"
@@ -36,6 +37,8 @@ class Operator:
 
     store: Store | None = None
     """Its state, if it has any."""
+    clock: Clock
+    """Of its task."""
 
     def begin(self, watermark: int) -> None:
         """State is what was committed at this watermark (ms); called before the first row, and after an abort."""

@@ -28,6 +28,7 @@ from headrace_streams.core.rows import (
     with_system,
 )
 from headrace_streams.core.state.objects import ObjectStore, State, Timer, Value, changes_of
+from headrace_streams.core.time import Moment
 
 RECORDS: Final = pa.schema([pa.field(RECORD, pa.binary())])
 """The columns of rows that have no schema: each is JSON."""
@@ -249,41 +250,54 @@ class Process(Operator):
         made = Made(self._functions.schema, self._functions.what)
         for place, (row, key, time, mark, of) in enumerate(each_row(rows)):
             assert key is not None, "rows without a key are dropped before"
+            if self._is_due(mark):  # by records that did not come here
+                self._fire(self.clock.of(of).before, made, failed)
             try:
-                self._call(self._functions.on_record, row, key, time, mark, of, made)
+                self._call(self._functions.on_record, row, key, time, Moment(mark, mark, of), made)
             except Exception as error:  # noqa: BLE001  # the user's function
                 failed(rows.slice(place, 1), error)
-            if (due := self._store.next_due) is not None and due <= mark:
-                self._fire(mark, made, failed)
+            if self._is_due(mark):
+                self._fire(mark, made, failed, self.clock.of(of))
         yield Emitted(made.table())
 
     def advance(self, watermark: int, failed: Failed) -> Iterable[Emitted]:
-        if (due := self._store.next_due) is None or due > watermark:
+        if not self._is_due(watermark):
             return ()
         made = Made(self._functions.schema, self._functions.what)
         self._fire(watermark, made, failed)
         return (Emitted(made.table()),)
 
-    def _fire(self, mark: int, made: Made, failed: Failed) -> None:
-        while (timer := self._store.take_due(mark)) is not None:
+    def _is_due(self, watermark: int) -> bool:
+        due = self._store.next_due
+        return due is not None and due <= watermark
+
+    def _fire(self, until: int, made: Made, failed: Failed, then: Moment | None = None) -> None:
+        """
+        Fire the timers that are due.
+
+        Args:
+            then: when; if not told, each when the watermark passed its time.
+        """
+        while (timer := self._store.take_due(until)) is not None:
             at, key, name = timer
+            moment = then or self.clock.passes(at)
             assert self._functions.on_timer is not None, "timers are refused where nothing takes them"
             try:
-                self._call(self._functions.on_timer, name, key, at, mark, -1, made)
+                self._call(self._functions.on_timer, name, key, at, moment, made)
             except Exception as error:  # noqa: BLE001  # the user's function
-                failed(_row_of_timer(timer, mark), error)
+                failed(_row_of_timer(timer, moment.now), error)
 
     def _call(
-        self, function: Callable[..., Any], first: Any, key: bytes, time: int, mark: int, place: int, made: Made
+        self, function: Callable[..., Any], first: Any, key: bytes, time: int, moment: Moment, made: Made
     ) -> None:
         timers: list[tuple[str, int]] = []
         state = State(self._store, key)
-        context = Context(key, time, mark, None if self._functions.on_timer is None else timers)
+        context = Context(key, time, moment.now, None if self._functions.on_timer is None else timers)
         left = function(first, state, context)
         # A generator runs here; a single row may be returned as it is.
         rows = () if left is None else (left,) if isinstance(left, Mapping) else left
         checked = [made.checked(row) for row in rows]
-        if place < 0 and any(at <= time for _, at in timers):
+        if function is self._functions.on_timer and any(at <= time for _, at in timers):
             raise ValueError("a timer that is set by a timer must be later than that one")
         changed = changes_of(state)
         if changed:
@@ -291,7 +305,7 @@ class Process(Operator):
         for name, at in timers:
             self._store.add_timer((at, key, name))
         for row in checked:
-            made.add(row, key, time, mark, place)
+            made.add(row, key, time, moment.before, moment.row)
 
 
 def _row_of_timer(timer: Timer, mark: int) -> pa.Table:
