@@ -193,6 +193,7 @@ def _run(
         wipe_it = "`make run ARGS=--fresh` (or `headrace demo --fresh`) wipes the data and starts again."
         raise CommandFailed(f"topic flights is not what it should be:\n  {listed}", hint=wipe_it)
     _tell_found(console, found)
+    _stream(console, cluster, found.records, demo.progress.tally)
     spark = get_spark()
     if not isinstance(spark, str):
         _aggregate(console, cluster, spark, demo.progress.tally)
@@ -214,6 +215,29 @@ def _tell_found(console: Console, found: Verified) -> None:
     _say(console, f"Each of the {found.carriers} carriers' records is there once, in the order of the source.")
     if not found.wrote:
         _say(console, "To see them stream again: make run ARGS=--fresh (or headrace demo --fresh) wipes the data.")
+
+
+def _stream(console: Console, cluster: LocalCluster, records: int, tally: Tally) -> None:
+    """The sums of a program of streams beside the consumer's."""
+    from headrace_cli.demo.streaming import TARGET, Streaming, can_stream, differences
+
+    if not can_stream():
+        return
+    _say(console, "")
+    _say(console, f"A program sums up the delays by carrier and hour into topic {TARGET}, and is killed meanwhile ...")
+    begun = time.monotonic()
+    directory = cluster.directory
+    streaming = Streaming(
+        ",".join(cluster.bootstrap_servers), directory.path / "streams", directory.logs / "streams.log"
+    )
+    with Waiting(console, "it reads, keeps state and writes"):
+        summed = streaming.run(records)
+    wrong = differences(tally.carriers, summed.carriers)
+    if wrong:
+        raise CommandFailed("the program does not agree with the consumer:\n  " + "\n  ".join(wrong))
+    how = "killed once, and it agrees" if summed.killed else "it agrees"
+    took = f"{time.monotonic() - begun:.1f} s"
+    _say(console, f"Streams: {how}: {summed.rows:,} hours of carriers, with the sums of the consumer ({took}).")
 
 
 def _aggregate(console: Console, cluster: LocalCluster, spark: SparkHere, tally: Tally) -> None:
