@@ -108,7 +108,7 @@ class Groups:
             try:
                 column.function.add(slots.columns[first:end], places, values)
             except SumTooLarge as error:
-                raise self._too_large(column, slots.keys[error.slot]) from None
+                raise self._too_large(column, slots.key_of(error.slot)) from None
         np.maximum.at(slots.columns[self._time], places, times)
         slots.dirty[places] = True
 
@@ -136,7 +136,7 @@ class Groups:
                 try:
                     states += column.function.running(slots.columns[first:end], slot, _chosen(values, of))
                 except SumTooLarge as error:
-                    raise self._too_large(column, slots.keys[error.slot]) from None
+                    raise self._too_large(column, slots.key_of(error.slot)) from None
             running_time = np.maximum.accumulate(np.maximum(times[of], slots.columns[self._time][slot]))
             slots.columns[self._time][slot] = running_time[-1]
             for target, state in zip(kept, [*states, running_time], strict=True):
@@ -152,19 +152,19 @@ class Groups:
         time: Numbers | None,
         watermark: Numbers,
         row: Numbers,
-        window: tuple[int, int] | None,
+        window: tuple[Numbers, Numbers] | None,
     ) -> pa.Table:
         """
         Rows of keys and the fields of their slots.
 
         Args:
             time: event times, ms; None: those of the slots' newest rows.
-            window: start and end, ms.
+            window: start and end of each row's, ms.
         """
         arrays = list(decode_keys(list(keys), self._keys)) if self._keys else []
         names = [field.name for field in self._keys]
         if window is not None:
-            arrays += [pa.array(np.full(len(keys), at), pa.int64()).cast(TIMESTAMP) for at in window]
+            arrays += [pa.array(at, pa.int64()).cast(TIMESTAMP) for at in window]
             names += BOUNDS
         for column, (first, end) in zip(self._columns, self._ends, strict=True):
             arrays.append(column.function.finish(columns[first:end]))
@@ -222,49 +222,39 @@ class Aggregate(Operator):
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
         if not rows.num_rows:
             return
-        slots = self._store.slots
-        assert slots is not None
         keys = coded(rows[KEY])
-        places, inputs, times = slots.places(keys), self._groups.inputs(rows), numbers(rows[TIME])
+        places, inputs, times = self._store.places(keys), self._groups.inputs(rows), numbers(rows[TIME])
         self._watermark = int(numbers(rows[WATERMARK])[-1])
         if self._emit == Emit.CHANGES:
-            self._groups.add(slots, places, inputs, times)
+            self._groups.add(self._store.slots, places, inputs, times)
             return
-        columns = self._groups.add_each(slots, places, inputs, times)
+        columns = self._groups.add_each(self._store.slots, places, inputs, times)
         of_rows = [keys.values[code] for code in keys.codes.tolist()]
         watermark, row = numbers(rows[WATERMARK]), numbers(rows[ROW])
         yield Emitted(self._groups.result(of_rows, columns, None, watermark, row, None))
 
     def flush(self) -> Iterable[Emitted]:
-        slots = self._store.slots
-        assert slots is not None
-        if self._emit == Emit.CHANGES and slots.dirty.any():
-            yield Emitted(dirty_rows(self._groups, slots, self._watermark, None))
+        changed = self._store.slots.changed()
+        if self._emit == Emit.CHANGES and len(changed):
+            yield Emitted(rows_of(self._groups, self._store.slots, changed, self._watermark, None))
 
     def contents(self) -> pa.Table | None:
-        slots = self._store.slots
-        assert slots is not None
-        slots.load()
-        return _rows_of(self._groups, slots, np.arange(len(slots)), self._watermark, None)
+        self._store.slots.load()
+        return rows_of(self._groups, self._store.slots, self._store.slots.used(), self._watermark, None)
 
 
-def dirty_rows(groups: Groups, slots: Slots, watermark: int, window: tuple[int, int] | None, row: int = -1) -> pa.Table:
-    """One row for each key that changed since the last commit."""
-    places = np.flatnonzero(slots.dirty[: len(slots)])
-    return _rows_of(groups, slots, places, watermark, window, row)
-
-
-def _rows_of(
+def rows_of(
     groups: Groups,
     slots: Slots,
     places: Numbers,
     watermark: int,
-    window: tuple[int, int] | None,
+    window: tuple[Numbers, Numbers] | None,
     row: int = -1,
 ) -> pa.Table:
-    keys = [slots.keys[slot] for slot in places.tolist()]
+    """One row for each of these slots."""
+    keys = [slots.key_of(slot) for slot in places.tolist()]
     count = len(keys)
-    time = np.full(count, window[1] - 1) if window is not None else None
+    time = window[1] - 1 if window is not None else None
     columns = [column[places] for column in slots.columns]
     return groups.result(keys, columns, time, np.full(count, watermark), np.full(count, row, np.int32), window)
 
@@ -306,26 +296,20 @@ class WindowedAggregate(Operator):
         return Emitted(found, LATE)
 
     def _take(self, rows: pa.Table, places: Numbers, starts: Numbers) -> Iterable[Emitted]:
-        keys, inputs, times = coded(rows[KEY]), self._groups.inputs(rows), numbers(rows[TIME])
-        watermark, row = numbers(rows[WATERMARK]), numbers(rows[ROW])
-        emitted: list[tuple[Numbers, pa.Table]] = []
-        for start in np.unique(starts).tolist():
-            of = places[starts == start]
-            slots = self._store.window(start)
-            in_slots = slots.places(Coded(keys.codes[of], keys.values))
-            chosen = [_chosen(values, of) for values in inputs]
-            if self._emit != Emit.EVERY:
-                self._groups.add(slots, in_slots, chosen, times[of])
-                continue
-            columns = self._groups.add_each(slots, in_slots, chosen, times[of])
-            of_rows = [keys.values[code] for code in keys.codes[of].tolist()]
-            span = (start, self._window.end(start))
-            time = np.full(len(of), span[1] - 1)
-            emitted.append((of, self._groups.result(of_rows, columns, time, watermark[of], row[of], span)))
-        if emitted:
-            # As the rows came, and for one row as its windows begin.
-            order = np.argsort(np.concatenate([of for of, _ in emitted]), kind="stable")
-            yield Emitted(take(pa.concat_tables([table for _, table in emitted]), order))
+        if not len(places):
+            return
+        keys, times = coded(rows[KEY]), numbers(rows[TIME])[places]
+        codes = keys.codes[places]
+        in_slots = self._store.places(starts, Coded(codes, keys.values))
+        inputs = [_chosen(values, places) for values in self._groups.inputs(rows)]
+        if self._emit != Emit.EVERY:
+            self._groups.add(self._store.slots, in_slots, inputs, times)
+            return
+        columns = self._groups.add_each(self._store.slots, in_slots, inputs, times)
+        of_rows = [keys.values[code] for code in codes.tolist()]
+        span = (starts, starts + self._window.size_ms)
+        watermark, row = numbers(rows[WATERMARK])[places], numbers(rows[ROW])[places]
+        yield Emitted(self._groups.result(of_rows, columns, span[1] - 1, watermark, row, span))
 
     def advance(self, watermark: int, failed: Failed) -> Iterable[Emitted]:
         return self._close(watermark)
@@ -338,30 +322,25 @@ class WindowedAggregate(Operator):
         if watermark <= self._watermark:
             return
         self._watermark = watermark
-        windows = sorted(self._store.windows)
-        for start in windows:
-            if self._window.closes_at(start) > watermark:
-                break
-            slots = self._store.close(start)
-            at = self.clock.passes(self._window.closes_at(start))
-            span = (start, self._window.end(start))
-            if self._emit == Emit.FINAL:
-                yield Emitted(_rows_of(self._groups, slots, np.arange(len(slots)), at.before, span, at.row))
-            elif self._emit == Emit.CHANGES and slots.dirty.any():
-                yield Emitted(dirty_rows(self._groups, slots, at.before, span, at.row))
+        store = self._store
+        while (start := store.oldest) is not None and self._window.closes_at(start) <= watermark:
+            slots = store.close_oldest()
+            left = slots[store.slots.dirty[slots]] if self._emit == Emit.CHANGES else slots
+            if self._emit != Emit.EVERY and len(left):
+                at = self.clock.passes(self._window.closes_at(start))
+                yield Emitted(self._rows(left, at.before, at.row))
+            store.release(slots)
+
+    def _rows(self, slots: Numbers, watermark: int, row: int = -1) -> pa.Table:
+        starts = self._store.starts_of(slots)
+        return rows_of(self._groups, self._store.slots, slots, watermark, (starts, starts + self._window.size_ms), row)
 
     def flush(self) -> Iterable[Emitted]:
-        if self._emit != Emit.CHANGES:
-            return
-        for start in sorted(self._store.windows):
-            slots = self._store.windows[start]
-            if slots.dirty.any():
-                yield Emitted(dirty_rows(self._groups, slots, self._watermark, (start, self._window.end(start))))
+        changed = self._store.slots.changed()
+        if self._emit == Emit.CHANGES and len(changed):
+            order = np.argsort(self._store.starts_of(changed), kind="stable")
+            yield Emitted(self._rows(changed[order], self._watermark))
 
     def contents(self) -> pa.Table | None:
-        tables = []
-        for start, slots in sorted(self._store.windows.items()):
-            slots.load()
-            span = (start, self._window.end(start))
-            tables.append(_rows_of(self._groups, slots, np.arange(len(slots)), self._watermark, span))
-        return pa.concat_tables(tables) if tables else None
+        self._store.load()
+        return self._rows(self._store.slots.used(), self._watermark)

@@ -10,18 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Any, Final
 
 import numpy as np
 import ormsgpack
 
 from headrace_streams.core.rows import Coded, Numbers
-from headrace_streams.core.state.store import Changes, Cold
+from headrace_streams.core.state.store import NOTHING, Changes, Cold
 
 FORMAT: Final = 1
 _FIRST_CAPACITY: Final = 64
 _OBJECTS: Final = ormsgpack.OPT_NON_STR_KEYS
 _ORIGIN: Final = 1 << 63
+_START_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +96,20 @@ def object_array(objects: Sequence[Any]) -> Numbers:
 
 
 class Slots:
-    """One table of keys: all keys of a store, or those of one window."""
+    """A table of keys: which slot each has, and a column for each field."""
 
-    def __init__(self, layout: Layout, cold: Cold, prefix: bytes = b"", *, known: bool = False) -> None:
+    def __init__(self, layout: Layout, cold: Cold, cut: int = 0) -> None:
         """
         Args:
-            prefix: of its keys in the cold tier.
-            known: the cold tier has none of them.
+            cut: how many bytes of a key stand before the key of the rows.
         """
         self._layout = layout
         self._cold = cold
-        self._prefix = prefix
-        self._known = known
+        self._cut = cut
         self._slots: dict[bytes, int] = {}
+        self._free: list[int] = []
         self.keys: list[bytes] = []
-        """Of the slots, in the order of their numbers."""
+        """Of the slots, in the order of their numbers; empty where a slot is free."""
         self.columns: list[Numbers] = [layout.fresh(field, _FIRST_CAPACITY) for field in layout.fields]
         """One array for each field, as long as the capacity."""
         self.dirty: Numbers = np.zeros(_FIRST_CAPACITY, bool)
@@ -116,34 +117,42 @@ class Slots:
         self._written: Numbers = np.zeros(_FIRST_CAPACITY, bool)
 
     def __len__(self) -> int:
-        return len(self.keys)
+        return len(self._slots)
 
-    def places(self, coded: Coded) -> Numbers:
-        """The slot of each row; keys that are new get one. There are no null keys."""
-        used = np.unique(coded.codes)
-        by_code = np.zeros(len(coded.values) or 1, np.int64)
-        missing = []
-        slots, values = self._slots, coded.values
-        for code in used.tolist():
-            slot = slots.get(values[code])
-            if slot is None:
-                missing.append(code)
-            else:
-                by_code[code] = slot
-        if missing:
-            by_code[missing] = self._add([values[code] for code in missing])
-        return by_code[coded.codes]
+    def key_of(self, slot: int) -> bytes:
+        """The key of the rows of a slot."""
+        return self.keys[slot][self._cut :]
 
-    def _add(self, keys: list[bytes]) -> Numbers:
-        """Slots for keys that have none, with what the cold tier holds of them."""
-        first = len(self.keys)
-        self._grow(first + len(keys))
-        self._slots.update(zip(keys, range(first, first + len(keys)), strict=True))
-        self.keys.extend(keys)
-        if not self._known:
-            kept = self._cold.get([self._prefix + key for key in keys])
-            self._fill([(first + i, value) for i, value in enumerate(kept) if value is not None])
-        return np.arange(first, first + len(keys))
+    def find(self, keys: Sequence[bytes]) -> tuple[Numbers, list[int]]:
+        """The slot of each key, -1 where it has none; and the places of those."""
+        get = self._slots.get
+        found = [get(key, -1) for key in keys]
+        return np.array(found, np.int64), [place for place, slot in enumerate(found) if slot < 0]
+
+    def add(self, keys: Sequence[bytes], *, new: bool = False) -> Numbers:
+        """
+        Slots for keys that have none, with what the cold tier holds of them.
+
+        Args:
+            new: the cold tier has none of them.
+        """
+        taken = self._take(keys)
+        if not new:
+            kept = self._cold.get(keys)
+            found = [(slot, value) for slot, value in zip(taken.tolist(), kept, strict=True) if value is not None]
+            self._fill(found)
+        return taken
+
+    def _take(self, keys: Sequence[bytes]) -> Numbers:
+        again = min(len(self._free), len(keys))
+        slots = [self._free.pop() for _ in range(again)]
+        for slot, key in zip(slots, keys, strict=False):
+            self.keys[slot] = key
+        slots += range(len(self.keys), len(self.keys) + len(keys) - again)
+        self.keys.extend(keys[again:])
+        self._grow(len(self.keys))
+        self._slots.update(zip(keys, slots, strict=True))
+        return np.array(slots, np.int64)
 
     def _fill(self, found: list[tuple[int, bytes]]) -> None:
         if not found:
@@ -163,34 +172,43 @@ class Slots:
         self.dirty = np.concatenate([self.dirty, np.zeros(more, bool)])
         self._written = np.concatenate([self._written, np.zeros(more, bool)])
 
-    def load(self) -> None:
-        """Have every key of the cold tier in memory."""
-        if self._known:
-            return
-        cut = len(self._prefix)
-        rows = [(key[cut:], value) for key, value in self._cold.scan(self._prefix)]
-        rows = [(key, value) for key, value in rows if key not in self._slots]
-        first = len(self.keys)
-        self._grow(first + len(rows))
-        self._slots.update((key, first + i) for i, (key, _) in enumerate(rows))
-        self.keys.extend(key for key, _ in rows)
-        self._fill([(first + i, value) for i, (_, value) in enumerate(rows)])
-        self._known = True
+    def load(self, prefix: bytes = b"") -> Numbers:
+        """Have every key of the cold tier with that prefix in memory; the slots of those that were not."""
+        rows = [(key, value) for key, value in self._cold.scan(prefix) if key not in self._slots]
+        slots = self._take([key for key, _ in rows])
+        self._fill([(slot, value) for slot, (_, value) in zip(slots.tolist(), rows, strict=True)])
+        return slots
+
+    def release(self, slots: Numbers) -> list[bytes]:
+        """Forget keys; those that the cold tier has are returned."""
+        written = [self.keys[slot] for slot in slots[self._written[slots]].tolist()]
+        for slot in slots.tolist():
+            del self._slots[self.keys[slot]]
+            self.keys[slot] = b""
+        for column, field in zip(self.columns, self._layout.fields, strict=True):
+            column[slots] = self._layout.fresh(field, len(slots))
+        self.dirty[slots] = self._written[slots] = False
+        self._free.extend(slots.tolist())
+        return written
+
+    def used(self) -> Numbers:
+        """All slots that have a key."""
+        return np.fromiter(self._slots.values(), np.int64, len(self._slots))
+
+    def changed(self) -> Numbers:
+        """The slots that differ from what was committed."""
+        return np.flatnonzero(self.dirty[: len(self.keys)])
 
     def changes(self) -> Changes:
         """What is dirty, as the changelog has it."""
-        places = np.flatnonzero(self.dirty[: len(self.keys)])
+        places = self.changed()
         values = self._layout.pack(self.columns, places)
-        return [(self._prefix + self.keys[slot], value) for slot, value in zip(places.tolist(), values, strict=True)]
+        return [(self.keys[slot], value) for slot, value in zip(places.tolist(), values, strict=True)]
 
     def settle(self) -> None:
         """The changes were committed."""
         self._written |= self.dirty
         self.dirty[:] = False
-
-    def committed_keys(self) -> list[bytes]:
-        """What the cold tier has of it, as the changelog names it. All of it is in memory."""
-        return [self._prefix + self.keys[slot] for slot in np.flatnonzero(self._written[: len(self.keys)]).tolist()]
 
 
 class KeyedStore:
@@ -198,23 +216,30 @@ class KeyedStore:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._cold: Cold | None = None
-        self.slots: Slots | None = None
+        self._cold: Cold = NOTHING
+        self.slots = Slots(layout, NOTHING)
 
     def open(self, cold: Cold) -> None:
         self._cold = cold
         self.slots = Slots(self._layout, cold)
 
+    def places(self, keys: Coded) -> Numbers:
+        """The slot of each row; keys that are new get one. There are no null keys."""
+        used, of_row = np.unique(keys.codes, return_inverse=True)
+        named = [keys.values[code] for code in used.tolist()]
+        slots, missing = self.slots.find(named)
+        if missing:
+            slots[missing] = self.slots.add([named[place] for place in missing])
+        found: Numbers = slots[of_row]
+        return found
+
     def changes(self) -> Changes:
-        assert self.slots is not None
         return sorted(self.slots.changes(), key=_by_key)
 
     def settle(self) -> None:
-        assert self.slots is not None
         self.slots.settle()
 
     def drop(self) -> None:
-        assert self._cold is not None
         self.open(self._cold)
 
 
@@ -223,43 +248,87 @@ class WindowedStore:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._cold: Cold | None = None
+        self._cold: Cold = NOTHING
         self._gone: list[bytes] = []
-        self.windows: dict[int, Slots] = {}
-        """By the start of the window, ms; also those of which nothing is in memory yet."""
+        self._of: dict[int, list[int]] = {}
+        self._unloaded: set[int] = set()
+        self._starts: list[int] = []
+        self.slots = Slots(layout, NOTHING)
 
     def open(self, cold: Cold) -> None:
         self._cold = cold
         self._gone = []
-        starts = {start_of(key) for key, _ in cold.scan()}
-        self.windows = {start: Slots(self._layout, cold, prefix_of(start)) for start in sorted(starts)}
+        self.slots = Slots(self._layout, cold, _START_BYTES)
+        self._unloaded = {start_of(key) for key, _ in cold.scan()}
+        self._of = {start: [] for start in self._unloaded}
+        self._starts = sorted(self._of)
 
-    def window(self, start: int) -> Slots:
-        """The slots of that window, new if there is none."""
-        assert self._cold is not None
-        slots = self.windows.get(start)
-        if slots is None:
-            slots = self.windows[start] = Slots(self._layout, self._cold, prefix_of(start), known=True)
+    def places(self, starts: Numbers, keys: Coded) -> Numbers:
+        """
+        The slot of each row; keys that are new in their window get one. There are no null keys.
+
+        Args:
+            starts: of the window of each row, ms.
+        """
+        begin, of_start = np.unique(starts, return_inverse=True)
+        pairs, of_row = np.unique(of_start * len(keys.values) + keys.codes, return_inverse=True)
+        if not len(pairs):
+            return pairs
+        begins = begin.tolist()
+        prefixes = [prefix_of(start) for start in begins]
+        window, code = np.divmod(pairs, len(keys.values))
+        named = [prefixes[w] + keys.values[c] for w, c in zip(window.tolist(), code.tolist(), strict=True)]
+        slots, missing = self.slots.find(named)
+        if missing:
+            slots[missing] = self._add([named[place] for place in missing], [begins[w] for w in window[missing]])
+        found: Numbers = slots[of_row]
+        return found
+
+    def _add(self, keys: list[bytes], starts: list[int]) -> Numbers:
+        slots = self.slots.add(keys, new=self._unloaded.isdisjoint(starts))
+        for slot, start in zip(slots.tolist(), starts, strict=True):
+            if start not in self._of:
+                self._of[start] = []
+                heappush(self._starts, start)
+            self._of[start].append(slot)
         return slots
 
-    def close(self, start: int) -> Slots:
-        """Drop a window; what it held is returned, whole."""
-        slots = self.windows.pop(start)
-        slots.load()
-        self._gone.extend(slots.committed_keys())
-        return slots
+    @property
+    def oldest(self) -> int | None:
+        """The start of the window that closes next, ms."""
+        return self._starts[0] if self._starts else None
+
+    def starts_of(self, slots: Numbers) -> Numbers:
+        """The start of the window of each slot, ms."""
+        return np.array([start_of(self.slots.keys[slot]) for slot in slots.tolist()], np.int64)
+
+    def close_oldest(self) -> Numbers:
+        """The slots of the window that closes next, whole: ``release`` them. It is open no more."""
+        start = heappop(self._starts)
+        slots = self._of.pop(start)
+        if start in self._unloaded:
+            self._unloaded.discard(start)
+            slots += self.slots.load(prefix_of(start)).tolist()
+        return np.array(slots, np.int64)
+
+    def release(self, slots: Numbers) -> None:
+        """Forget what a closed window held."""
+        self._gone += self.slots.release(slots)
+
+    def load(self) -> None:
+        """Have all open windows in memory, whole."""
+        for start in sorted(self._unloaded):
+            self._of[start] += self.slots.load(prefix_of(start)).tolist()
+        self._unloaded = set()
 
     def changes(self) -> Changes:
-        written = [change for slots in self.windows.values() for change in slots.changes()]
-        return sorted([*written, *((key, None) for key in self._gone)], key=_by_key)
+        return sorted([*self.slots.changes(), *((key, None) for key in self._gone)], key=_by_key)
 
     def settle(self) -> None:
         self._gone = []
-        for slots in self.windows.values():
-            slots.settle()
+        self.slots.settle()
 
     def drop(self) -> None:
-        assert self._cold is not None
         self.open(self._cold)
 
 
@@ -269,9 +338,9 @@ def _by_key(change: tuple[bytes, bytes | None]) -> bytes:
 
 def prefix_of(start: int) -> bytes:
     """The start of a window (ms, may be negative) as bytes that sort as it does."""
-    return (start + _ORIGIN).to_bytes(8, "big")
+    return (start + _ORIGIN).to_bytes(_START_BYTES, "big")
 
 
 def start_of(key: bytes) -> int:
     """The inverse, of the key of a windowed store."""
-    return int.from_bytes(key[:8], "big") - _ORIGIN
+    return int.from_bytes(key[:_START_BYTES], "big") - _ORIGIN

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 Changes = list[tuple[bytes, bytes | None]]
 """Keys and what they hold now; None: nothing any more."""
@@ -17,6 +17,19 @@ class Cold(Protocol):
 
     def scan(self, prefix: bytes = b"") -> Iterable[tuple[bytes, bytes]]:
         """Keys and values with that prefix, in the order of their bytes."""
+
+
+class Nothing:
+    """The committed state of a store that was not opened; satisfies ``Cold``."""
+
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [None] * len(keys)
+
+    def scan(self, prefix: bytes = b"") -> Iterable[tuple[bytes, bytes]]:
+        return ()
+
+
+NOTHING: Final = Nothing()
 
 
 class Store(Protocol):
