@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     )
     from headrace.serializers import bulk_partitioner
     from headrace.transactions import PreparedTransaction, PreparedTransactions, UnitOwner
+    from headrace.work import WorkGroup
+    from headrace.work_types import WorkChange, WorkItem, declare
 
 # gRPC's own fork handlers crash children of a process whose connections are in use; before gRPC is loaded.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
@@ -63,7 +65,11 @@ _HOME: Final = {
     "TopicLayout": "headrace.log_watch",
     "TopicPartition": "headrace.records",
     "UnitOwner": "headrace.transactions",
+    "WorkChange": "headrace.work_types",
+    "WorkGroup": "headrace.work",
+    "WorkItem": "headrace.work_types",
     "bulk_partitioner": "headrace.serializers",
+    "declare": "headrace.work_types",
 }
 _MODULES: Final = frozenset({"aio", "errors", "serializers"})
 
@@ -91,9 +97,13 @@ __all__ = [
     "TopicLayout",
     "TopicPartition",
     "UnitOwner",
+    "WorkChange",
+    "WorkGroup",
+    "WorkItem",
     "__version__",
     "aio",
     "bulk_partitioner",
+    "declare",
     "errors",
     "serializers",
 ]

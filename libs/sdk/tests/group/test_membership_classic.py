@@ -504,7 +504,7 @@ def test_what_is_not_subscribed_to_any_more_goes_before_the_join() -> None:
 def test_closing_says_good_bye_and_waits_for_the_answer() -> None:
     d = Dialogue(EAGER)
     d.member(0)
-    assert sent(d.tell(Closing(d.now))) == [Leave("m", "the consumer was closed")]
+    assert sent(d.tell(Closing(d.now))) == [Leave("m", "the member was closed")]
     assert d.machine.phase is Phase.LEAVING
     assert d.told(Left(None)) == [HangUp()]
     assert d.machine.phase is Phase.LEFT

@@ -20,7 +20,7 @@ import pytest
 from libs.sdk.tests.kit.faults import Does, Fault, Faults, OnRequest
 from libs.sdk.tests.kit.logs import Log, append, read_log
 
-from headrace import TopicPartition, aio
+from headrace import TopicPartition, WorkGroup, aio
 from headrace._runtime import LoopThread
 from headrace._transport.grpc import GrpcTransport
 from headrace._transport.port import Coordinator
@@ -487,6 +487,12 @@ class LabCluster:
     def aio_consumer(self, *topics: str, **settings: Any) -> aio.Consumer:
         settings.setdefault("auto_offset_reset", "earliest")
         return self._made(lambda: aio.Consumer(*topics, bootstrap_servers=self.bootstrap_servers, **settings))
+
+    def work_group(self, name: str, items: Iterable[Any], **settings: Any) -> WorkGroup:
+        return self._made(lambda: WorkGroup(name, items, self.bootstrap_servers, **settings))
+
+    def aio_work_group(self, name: str, items: Iterable[Any], **settings: Any) -> aio.WorkGroup:
+        return self._made(lambda: aio.WorkGroup(name, items, self.bootstrap_servers, **settings))
 
     def _made(self, make: Callable[[], T]) -> T:
         with install_lab(self.lab, self._thread):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from headrace.records import Committed
+from headrace.work_types import WorkShare
 from headrace_common.core.assignors import MemberSubscription
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import TopicPartition
@@ -97,7 +98,21 @@ class Leave:
     reason: str
 
 
-Request = Join | Sync | Beat | Report | Leave
+@dataclass(frozen=True, slots=True)
+class WorkReport:
+    """Of a work group's member. None: unchanged."""
+
+    member_id: str
+    epoch: int
+    whole: bool = False
+    """With everything that the coordinator may not know: what is declared, and what the process says of itself."""
+    owned: frozenset[str] | None = None
+    lags: Mapping[str, int] | None = None
+    refused: Mapping[str, int] = field(default_factory=dict)
+    ended: tuple[str, ...] = ()
+
+
+Request = Join | Sync | Beat | Report | WorkReport | Leave
 
 
 # --- what comes down ------------------------------------------------------------------------------------------
@@ -148,13 +163,25 @@ class Reported:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkReported:
+    """Answers ``WorkReport``, or comes unasked. ``share`` None: unchanged."""
+
+    error: HeadraceError | None
+    member_id: str = ""
+    epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    session_timeout_ms: int = 0
+    share: WorkShare | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Left:
     """Answers ``Leave``."""
 
     error: HeadraceError | None
 
 
-Answer = Joined | Synced | BeatAnswered | Reported | Left
+Answer = Joined | Synced | BeatAnswered | Reported | WorkReported | Left
 
 
 # --- what happens ---------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from headrace.aio.consumer import Consumer
     from headrace.aio.producer import Producer
     from headrace.aio.transactions import PreparedTransactions, UnitOwner
+    from headrace.aio.work import WorkGroup
     from headrace.delivery import DeliveredBatch, Delivery
     from headrace.records import PartitionTable, Record, RecordMetadata, TimestampType, TopicPartition
 
@@ -28,6 +29,7 @@ _HOME: Final = {
     "TimestampType": "headrace.records",
     "TopicPartition": "headrace.records",
     "UnitOwner": "headrace.aio.transactions",
+    "WorkGroup": "headrace.aio.work",
 }
 
 __all__ = [
@@ -44,6 +46,7 @@ __all__ = [
     "TimestampType",
     "TopicPartition",
     "UnitOwner",
+    "WorkGroup",
 ]
 
 

@@ -1,9 +1,7 @@
 """
-The membership of one consumer: feeds the pure machine with what happens, and does what it wants done.
+The membership of one consumer: what ``_conversing`` does, and what concerns partitions and their positions.
 
-It lives on the process's loop thread (``_runtime.loop_thread``), for the consumers of both twins: what the application
-does on its own thread or event loop cannot keep heartbeats from leaving. ``tell`` and ``begin_job`` may be called by
-any thread; one short lock guards the machine.
+``begin_job`` may be called by any thread.
 """
 
 from __future__ import annotations
@@ -11,63 +9,46 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from headrace import _runtime
 from headrace._core.group_messages import (
     Broke,
-    Closing,
     Compute,
     Computed,
-    Connect,
     Effect,
-    Event,
-    HangUp,
     Job,
     Join,
     LookedUp,
     LookUp,
     NotComputed,
-    Notify,
     NotLookedUp,
-    Opened,
     Partitions,
     Send,
     Subscribed,
-    Ticked,
-    Told,
     TopicsSeen,
-    Warn,
 )
-from headrace._core.membership import Membership
 from headrace._core.membership_classic import ClassicMembership
 from headrace._core.membership_consumer import ConsumerMembership
 from headrace._core.phases import ACTIVE, Identity, Phase
-from headrace._runtime import Tasks
-from headrace._transport.port import Coordinator, MembershipStream, Transport
+from headrace._transport.port import Transport
 from headrace.aio._classic_leader import ClassicLeader
 from headrace.aio._committing import Committing
+from headrace.aio._conversing import Conversing
 from headrace.aio._group_coordinator import GroupCoordinator
 from headrace.aio._group_wire import GroupWire
 from headrace.consumer_settings import CLASSIC, ConsumerSettings
 from headrace.errors import (
     HeadraceError,
     IllegalGeneration,
-    Internal,
     RebalanceInProgress,
     UnknownMemberId,
     WaitTimedOut,
 )
 from headrace.records import Committed
 from headrace_common.core.ids import TopicPartition
-from headrace_common.runtime.clock import Clock, call_later_ms, limit_ms, limit_s
+from headrace_common.runtime.clock import Clock, limit_ms, limit_s
 from headrace_common.runtime.entropy import new_uuid
-
-LEAVE_MS_MAX: Final = 2_000
-"""How long the end waits for the coordinator's answer to the good-bye."""
 
 COMMIT_ALLOWANCE_S: Final = 0.5
 """Beyond the time of a commit: for the answer to its last attempt."""
@@ -75,7 +56,7 @@ COMMIT_ALLOWANCE_S: Final = 0.5
 _log = logging.getLogger("headrace.consumer")
 
 
-class Group:
+class Group(Conversing[ClassicMembership | ConsumerMembership]):
     """
     See the module's text.
 
@@ -84,35 +65,18 @@ class Group:
         notify: called, on any thread, when the application has something to do or to read.
     """
 
+    _wire: GroupWire
+
     def __init__(
         self, transport: Transport, settings: ConsumerSettings, clock: Clock, notify: Callable[[], None]
     ) -> None:
-        self.lock = threading.Lock()
-        self.news = False
-        """Whether there may be a job or a failure; ``begin_job`` clears it."""
         self.settings = settings
-        self.loop = _runtime.loop_thread()
-        self.core = _membership(settings)
-        self._transport = transport
-        self._clock = clock
-        self._notify = notify
-        self._tasks = Tasks(self._crashed)
-        self._wire = GroupWire(settings)
-        self._leader = ClassicLeader(transport, settings, self._wire)
         self.coordinators = GroupCoordinator(transport, settings, clock)
+        wire = GroupWire(settings)
+        super().__init__("consumer", _membership(settings), wire, self.coordinators, transport, clock, notify)
+        self._leader = ClassicLeader(transport, settings, wire)
         self.committing = Committing(transport, self.coordinators, settings, clock, self._tasks, self.identity)
-        self.coordinator: Coordinator | None = None
-        """To whom there is a stream."""
-        self._todo: deque[Effect] = deque()
-        self._carrying = False
-        self._conversation: asyncio.Task[None] | None = None
-        self._stream: MembershipStream | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms: float | None = None
         self._watching: asyncio.Task[None] | None = None
-        self._left: asyncio.Event | None = None
-        self.crash: HeadraceError | None = None
-        """Set when a task met a bug: every step raises it."""
 
     # --- any thread -----------------------------------------------------------------------------------------------
 
@@ -121,40 +85,12 @@ class Group:
         """Whether there is a membership, as opposed to partitions that the application has chosen."""
         return self.core.phase is not Phase.NEW
 
-    def tell(self, event: Event, core: Membership | None = None) -> None:
-        """Something happened; to ``core``, if that is given: a membership that is over hears nothing."""
-        with self.lock:
-            if core is not None and core is not self.core:
-                return
-            paused = self.core.suspended(event.now_ms)
-            effects = self.core.handle(event)
-            self._todo.extend(effects)
-            changed = any(isinstance(effect, Notify) for effect in effects)
-            self.news = self.news or changed
-            resumed = paused and not self.core.suspended(event.now_ms)
-        if changed or resumed:
-            self._notify()
-        if self.loop.here:
-            self._carry_out()
-        else:
-            self.loop.call_soon(self._carry_out)
-
     def begin_job(self) -> Job | None:
         """What the application has to do now, if anything; ``Did`` ends it."""
         with self.lock:
             job = self.core.begin()
             self.news = job is not None
             return job
-
-    def take_failure(self, now_ms: float) -> HeadraceError | None:
-        """What the application has to be told now."""
-        if self.crash is not None:
-            return self.crash
-        core = self.core
-        if core.failure is None and core.trouble is None:
-            return None
-        with self.lock:
-            return core.take_failure(now_ms)
 
     def give_up(self, partitions: Partitions) -> None:
         """The application has let go of these: what it asked to commit of them and is not under way yet fails."""
@@ -229,15 +165,6 @@ class Group:
             async with limit_ms(timeout_ms):
                 await self.committing.commit({}, None)
 
-    async def leave(self, timeout_ms: float) -> None:
-        """Say good-bye, and wait a little for the answer."""
-        self._left = asyncio.Event()
-        self.tell(Closing(self._clock.monotonic_ms()))
-        if self.core.phase is Phase.LEAVING:
-            timer = call_later_ms(min(timeout_ms, LEAVE_MS_MAX), self._left.set)
-            await self._left.wait()
-            timer.cancel()
-
     async def unsubscribe(self, timeout_ms: float) -> None:
         """Say good-bye, and be as if there had been no membership."""
         if not self.joined:
@@ -255,51 +182,21 @@ class Group:
         self._arm()
 
     async def close(self) -> None:
-        """End everything; without ``leave`` the coordinator keeps the place for a while."""
         self.committing.close()
-        stream, self._stream = self._stream, None
-        if self._timer is not None:
-            self._timer.cancel()
-        if stream is not None:
-            await stream.close()
-        await self._tasks.close()
-        await self._transport.close()
+        await super().close()
 
     # --- what the machine wants (on the loop) -----------------------------------------------------------------------
 
-    def _carry_out(self) -> None:
-        if self._carrying:
-            return
-        self._carrying = True
-        try:
-            while self._todo:
-                self._do(self._todo.popleft())
-        finally:
-            self._carrying = False
-        self._arm()
-        if self._left is not None and self.core.phase is Phase.LEFT:
-            self._left.set()
-
     def _do(self, effect: Effect) -> None:
         match effect:
-            case Connect(after_ms):
-                self._hang_up()
-                self._conversation = self._tasks.start(self._converse(after_ms), "consumer: membership")
-            case HangUp():
-                self._hang_up()
             case Send(Join() as join) if self._leader.tells_user_data:
                 self._tasks.start(self._join_with_data(join), "consumer: what the assignor tells its leader")
-            case Send(request):
-                if self._stream is not None:
-                    self._stream.send(self._wire.request(request))
             case Compute():
                 self._tasks.start(self._compute(effect), "consumer: assignment of the group")
             case LookUp(version, partitions):
                 self._tasks.start(self._look_up(version, partitions), "consumer: committed offsets")
-            case Warn(text):
-                _log.warning("%s", text)
-            case Notify():
-                pass  # told already
+            case _:
+                super()._do(effect)
 
     async def _join_with_data(self, join: Join) -> None:
         core, stream = self.core, self._stream
@@ -310,48 +207,6 @@ class Group:
             return
         if stream is not None and stream is self._stream and core.phase in ACTIVE:
             stream.send(self._wire.request(join, user_data))
-
-    def _hang_up(self) -> None:
-        conversation, self._conversation = self._conversation, None
-        stream, self._stream = self._stream, None
-        self.coordinator = None
-        if conversation is not None:
-            conversation.cancel()
-        if stream is not None:
-            self._tasks.start(stream.close(), "consumer: hang up")
-
-    async def _converse(self, after_ms: float) -> None:
-        core = self.core
-        try:
-            await self._clock.sleep_ms(after_ms)
-            coordinator = await self.coordinators.find(anew=True)
-            stream = self._stream = self._transport.membership(coordinator)
-            self.coordinator = coordinator
-            self.tell(Opened(self._clock.monotonic_ms()), core)
-            while True:
-                answer = self._wire.answer(await stream.receive())
-                if answer is not None:
-                    self.tell(Told(answer, self._clock.monotonic_ms()), core)
-        except HeadraceError as error:
-            self.coordinators.judge_failure(error)
-            self.tell(Broke(error, self._clock.monotonic_ms()), core)
-
-    def _arm(self) -> None:
-        """Wake the machine when it wants to be."""
-        with self.lock:
-            due_ms = self.core.due_ms()
-        if due_ms == self._timer_ms:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer, self._timer_ms = None, due_ms
-        if due_ms is not None:
-            wait_ms = max(1.0, due_ms - self._clock.monotonic_ms())
-            self._timer = call_later_ms(wait_ms, self._tick)
-
-    def _tick(self) -> None:
-        self._timer_ms = None
-        self.tell(Ticked(self._clock.monotonic_ms()))
 
     async def _look_up(self, version: int, partitions: Partitions) -> None:
         core = self.core
@@ -383,12 +238,6 @@ class Group:
                 _log.info("group %s: topics could not be looked at: %s", self.settings.group_id, error)
                 continue
             self.tell(TopicsSeen(seen, self._clock.monotonic_ms()), core)
-
-    def _crashed(self, error: BaseException) -> None:
-        self.crash = Internal(f"the consumer's group has met a bug and stopped: {type(error).__name__}: {error}")
-        self.crash.__cause__ = error
-        self.news = True
-        self._notify()
 
 
 def _membership(settings: ConsumerSettings) -> ClassicMembership | ConsumerMembership:

@@ -19,6 +19,7 @@ from headrace._core.group_messages import (
     Request,
     Sync,
     Synced,
+    WorkReport,
 )
 from headrace._core.own_assignors import USER_DATA_BYTES_MAX
 from headrace.consumer_settings import ConsumerSettings
@@ -65,6 +66,8 @@ class GroupWire:
             case Leave(member_id, reason):
                 leave = pb.LeaveGroup(member_id=member_id, group_instance_id=instance, reason=reason)
                 return pb.MembershipRequest(group_id=group_id, leave=leave)
+            case WorkReport():
+                raise AssertionError("no consumer says that")
 
     def _join(self, request: Join, user_data: Mapping[str, bytes]) -> pb.ClassicJoin:
         settings, group = self._settings, self._group

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from headrace._tokens import PreparedTransaction
-from headrace.aio._transaction_offsets import Member, Offsets, check_member, check_offsets, of_consumer
+from headrace.aio._transaction_offsets import HasMember, Member, Offsets, check_member, check_offsets, of_consumer
 from headrace.aio._transactions import Transactions
 from headrace.records import Committed
 
@@ -74,21 +74,22 @@ class TransactionCalls:
         await self._usable().abort()
 
     async def send_offsets_to_transaction(
-        self, offsets: Mapping[PartitionLike, int | Committed], group_metadata: Member | str
+        self, offsets: Mapping[PartitionLike, int | Committed], group_metadata: Member | HasMember | str
     ) -> None:
         """
         Commit positions of a group if and when the transaction is committed.
 
         Args:
             offsets: partition -> offset of the next record to read.
-            group_metadata: ``consumer.group_metadata()``; a group's id alone is not checked against rebalances.
+            group_metadata: ``consumer.group_metadata()``, or a ``WorkGroup``, which is asked for its newest epoch; a
+                group's id alone is not checked against rebalances.
 
         Raises:
             IllegalGeneration, StaleMemberEpoch, UnknownMemberId: the group has gone on without this member: abort.
             WaitTimedOut: no coordinator answered within ``max_block_ms``: abort.
         """
         member = check_member(group_metadata)
-        await self._usable().offsets.add(check_offsets(offsets), lambda: member, None)
+        await self._usable().offsets.add(check_offsets(offsets), member, None)
 
     @asynccontextmanager
     async def transaction(self, consumer: Transactional | None = None) -> AsyncIterator[None]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from headrace._core.batch import Identity
 from headrace._core.transaction import Call, TransactionCore
@@ -50,6 +50,14 @@ class Member(Protocol):
     @property
     def group_instance_id(self) -> str | None:
         """None: a dynamic member."""
+        ...
+
+
+class HasMember(Protocol):
+    """A ``WorkGroup``."""
+
+    def group_metadata(self) -> Member:
+        """Who commits now."""
         ...
 
 
@@ -186,18 +194,24 @@ class _Group:
     group_instance_id: str | None = None
 
 
-def check_member(given: Member | str) -> Member:
+def check_member(given: Member | HasMember | str) -> Callable[[], Member]:
     """
-    Who commits: what ``group_metadata()`` returned, or the id of a group.
+    Who commits: what ``group_metadata()`` returned; who has that, and is asked whenever it matters; or the id of a
+    group.
 
     Raises:
         Rejected: it is something else.
     """
     if isinstance(given, str):
-        return _Group(given)
+        group = _Group(given)
+        return lambda: group
+    ask: Callable[[], Member] | None = getattr(given, "group_metadata", None)
+    if callable(ask):
+        return ask
     if not isinstance(getattr(given, "group_id", None), str):
         raise Rejected(f"group_metadata takes what consumer.group_metadata() returns, not {given!r}")
-    return given
+    member = cast("Member", given)
+    return lambda: member
 
 
 def of_consumer(mine: TransactionOffsets, consumer: Transactional, offsets: Offsets) -> Also:
