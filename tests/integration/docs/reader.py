@@ -115,6 +115,16 @@ class Reader:
         """Type one line that is on no page."""
         self._shell(Block("before the page", 1, "sh", words))
 
+    @contextmanager
+    def started(self, words: str) -> Iterator[None]:
+        """Type one line of what has no end, and Ctrl+C after the block."""
+        running = subprocess.Popen(["bash", "-c", f"exec {words}"], cwd=self.directory, env=self.environment)
+        try:
+            yield
+        finally:
+            running.send_signal(signal.SIGINT)
+            assert running.wait(30) == 0
+
     def _shell(self, block: Block) -> None:
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", block.source],

@@ -61,6 +61,21 @@ def test_the_readme(directory: Path) -> None:
     assert groups == dict.fromkeys(("shipping", "analytics", "audit"), "2"), "every group gets every record"
     with cluster_in(directory).consumer("invoices", isolation_level="read_committed") as consumer:
         assert sorted(r.value for r in consumer.read_to_end()) == [b'{"total": 12.5}'] * 2, "once per input"
+    check_streams(reader)
+
+
+def check_streams(reader: Reader) -> None:
+    """The program of streams, saved and run as the page says."""
+    (program,) = (block.source for block in blocks_of("README.md") if "# totals.py" in block.source)
+    (reader.directory / "totals.py").write_text(program)
+    reader.shell("headrace topic create totals")
+    with (
+        reader.started("headrace streams run totals.py"),
+        cluster_in(reader.directory).consumer("totals", isolation_level="read_committed") as consumer,
+    ):
+        (record,) = consumer.poll(timeout_ms=30_000)
+    assert record.key == b"alice"
+    assert record.value == b'{"customer":"alice","orders":2,"total":25.0}'
 
 
 @pytest.mark.parametrize("after", ["nothing", "README.md"])
