@@ -27,6 +27,7 @@ from bench import (
     sdk_micro,
     sizes,
     strangers,
+    streams,
     throughput,
     transactions,
 )
@@ -61,6 +62,8 @@ OWN: dict[str, Suite] = {
     "transactions": transactions.throughput,
     "transactions-reading": transactions.reading,
     "transactions-units": transactions.units,
+    "streams-tasks": streams.tasks,
+    "streams-words": streams.words,
     "inspection": inspection.run,
     "compaction-rate": compaction_rate.run,
     "compaction-space": compaction.space,
