@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any, Final
 
 import pyarrow as pa
@@ -255,13 +256,13 @@ class Worker:
 
     async def step(self) -> None:
         """Read once, feed what came, commit if it is time."""
-        due_ms = self._committed_at_ms + self._config.commit_interval_ms - self._outside.clock.monotonic_ms()
-        wait_ms = min(_POLL_MS, max(0.0, due_ms)) if self._in_transaction else _POLL_MS
+        due_ms = self._committed_at_ms + self._config.commit_interval_ms
+        left_ms = max(0, ceil(due_ms - self._outside.clock.monotonic_ms()))
+        wait_ms = min(_POLL_MS, left_ms) if self._in_transaction else _POLL_MS
         for batch in await self._outside.reader.poll(wait_ms, self._config.max_batch_rows):
             await self._feed(batch)
         await self._rest()
-        now = self._outside.clock.monotonic_ms()
-        if self._rows >= self._config.commit_rows or now - self._committed_at_ms >= self._config.commit_interval_ms:
+        if self._rows >= self._config.commit_rows or self._outside.clock.monotonic_ms() >= due_ms:
             await self._commit()
 
     async def _feed(self, batch: PartitionTable) -> None:
