@@ -1,0 +1,91 @@
+"""
+What stands on disks and in topics stays readable: bytes as the first version wrote them.
+
+A change here is a change of a format: raise its version and read the old one too, or refuse it by name.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from headrace_streams.core.operators import hop
+from headrace_streams.core.operators.hop import Flush
+from headrace_streams.core.rows import with_system
+from headrace_streams.core.state.changelog import CONTROL, NotReadable, Progress, prefix, rows
+from headrace_streams.core.state.memory import MemoryCold
+from headrace_streams.core.state.objects import ObjectStore, Value
+from headrace_streams.core.state.slots import Field, Layout, prefix_of, start_of
+
+PROGRESS = Progress({"orders": 7}, {"orders": 1_000, "": 900})
+CONTROL_ROW = bytes.fromhex("83a17601a17081a66f726465727307a17782a66f7264657273cd03e8a0cd0384")
+PACKED = bytes.fromhex("010300000000000000000000000000f83f9193a16102c0")
+STATE = bytes.fromhex("0182a47365656e03a474616773" + "92a161a162")
+FLUSH_HEAD = bytes.fromhex("0101000000020000000000000384")
+
+
+def test_the_control_row() -> None:
+    assert PROGRESS.encode() == CONTROL_ROW
+    assert Progress.decode(CONTROL_ROW) == PROGRESS
+    with pytest.raises(NotReadable, match="upgrade this worker"):
+        Progress.decode(CONTROL_ROW.replace(b"\xa1v\x01", b"\xa1v\x02"))
+
+
+def test_keys_of_a_changelog() -> None:
+    assert prefix("totals") == b"\x06totals"
+    assert rows({"totals": [(b"ann", b"1")]}, PROGRESS) == [(b"\x06totalsann", b"1"), (CONTROL, CONTROL_ROW)]
+    assert CONTROL == b"\x00"
+
+
+def test_the_start_of_a_window() -> None:
+    assert prefix_of(10_000) == bytes.fromhex("8000000000002710")
+    assert prefix_of(-1) == bytes.fromhex("7fffffffffffffff")
+    assert start_of(prefix_of(-1) + b"key") == -1
+
+
+def test_a_slot() -> None:
+    layout = Layout(
+        [Field(np.dtype(np.int64), 0), Field(np.dtype(np.float64), 0.0), Field(np.dtype(object), lambda: None)]
+    )
+    kept = np.empty(1, object)
+    kept[0] = ["a", 2, None]
+    columns = [np.array([3]), np.array([1.5]), kept]
+    assert layout.pack(columns, np.array([0])) == [PACKED]
+    number, real, objects = layout.unpack([PACKED])
+    assert (number[0], real[0], objects[0]) == (3, 1.5, ["a", 2, None])
+
+
+def test_objects_and_timers() -> None:
+    store = ObjectStore({"seen": Value(int, 0), "tags": Value(list, [])})
+    store.open(MemoryCold())
+    store.set(b"ann", {"seen": 3, "tags": ["a", "b"]})
+    store.add_timer((1_000, b"ann", "check"))
+    state, timer = store.changes()
+    assert state == (b"sann", STATE)
+    assert timer == (bytes.fromhex("7480000000000003e892c403616e6ea5636865636b"), b"")
+    cold = MemoryCold()
+    cold.write([state, timer])
+    again = ObjectStore(dict(store.values))
+    again.open(cold)
+    assert again.of(b"ann") == {"seen": 3, "tags": ["a", "b"]}
+    assert again.take_due(1_000) == (1_000, b"ann", "check")
+
+
+def test_a_flush() -> None:
+    assert hop.encode(Flush(2, 900, None, True)) == FLUSH_HEAD
+    assert hop.decode(FLUSH_HEAD) == Flush(2, 900, None, True)
+    table = with_system(
+        pa.table({"n": [1, 2]}),
+        pa.array([b"a", None], pa.binary()),
+        np.array([5, 6]),
+        np.array([5, 6]),
+        np.array([0, 1]),
+    ).drop_columns(["_row"])
+    value = hop.encode(Flush(2, 900, table))
+    found = hop.decode(value)
+    assert value[:14] == FLUSH_HEAD[:1] + b"\x00" + FLUSH_HEAD[2:]
+    assert found.rows is not None
+    assert found.rows.equals(table)
+    with pytest.raises(ValueError, match="upgrade all workers"):
+        hop.decode(b"\x02" + value[1:])
