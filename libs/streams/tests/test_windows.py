@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from libs.streams.tests.kit.feeding import Fed, Record, rows
+from libs.streams.tests.kit.feeding import Fed, Record, milliseconds, rows
 
 from headrace_streams import App, agg, hopping, json, tumbling
 from headrace_streams.core.operators.windows import Hopping
@@ -48,12 +48,6 @@ def naive(window: Hopping, given: list[tuple[str, int]]) -> tuple[list[Any], lis
             if start + window.size_ms + window.grace_ms <= watermark:
                 final.append((of, start, counts.pop((start, of))))
     return final, late, dict(counts)
-
-
-def milliseconds(text: str) -> int:
-    from datetime import datetime
-
-    return round(datetime.fromisoformat(text).timestamp() * 1_000)
 
 
 def program(window: Hopping) -> App:

@@ -22,4 +22,5 @@ from headrace_streams.dsl.record_calls import value as value
 from headrace_streams.dsl.stream import Grouped as Grouped
 from headrace_streams.dsl.stream import Stream as Stream
 from headrace_streams.dsl.windows import hopping as hopping
+from headrace_streams.dsl.windows import session as session
 from headrace_streams.dsl.windows import tumbling as tumbling

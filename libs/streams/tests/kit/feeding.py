@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import orjson
@@ -88,6 +89,11 @@ def rows(outputs: Iterable[Output], topic: str) -> list[tuple[bytes | None, dict
         if output.topic == topic
         for record in output.records.to_pylist()
     ]
+
+
+def milliseconds(text: str) -> int:
+    """A time as JSON has it, in ms since 1970."""
+    return round(datetime.fromisoformat(text).timestamp() * 1_000)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ from headrace_streams.core.operators.base import LATE, OUT, Emitted, Operator
 from headrace_streams.core.operators.ends import Sink
 from headrace_streams.core.operators.functions import RECORDS
 from headrace_streams.core.operators.hop import HopOut
-from headrace_streams.core.operators.windows import Hopping
+from headrace_streams.core.operators.sessions import SessionAggregate
+from headrace_streams.core.operators.windows import Hopping, Session
 from headrace_streams.core.rows import RECORD, TIMESTAMP, empty, user_schema
 from headrace_streams.dsl.agg import Agg
 from headrace_streams.dsl.record_calls import Added, RecordCalls, hint
@@ -30,6 +31,7 @@ from headrace_streams.plan.nodes import REPARTITION, SINK, Input, Making, Plan, 
 
 Column = nw.Expr | str
 DROP: Final = "drop"
+Window = Hopping | Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,17 +294,17 @@ class Grouped:
     _stream: Stream
     _columns: tuple[str, ...]
     _name: str
-    _window: Hopping | None = None
+    _window: Window | None = None
     _late: str = ""
 
-    def window(self, window: Hopping, *, late: str = "") -> Grouped:
+    def window(self, window: Window, *, late: str = "") -> Grouped:
         """
         Aggregates by key and window.
 
         Args:
             late: the topic that gets rows which come after their window closed, or ``"drop"``.
         """
-        if not isinstance(window, Hopping):
+        if not isinstance(window, Window):
             raise NotAllowed(f"window ({where()}): {window!r} is no window; write for example tumbling('10s')")
         if self._window is not None:
             raise NotAllowed(f"window ({where()}): these groups have a window already")
@@ -336,7 +338,11 @@ class Grouped:
 
         def make(making: Making) -> Operator:
             groups = Groups(keys, listed, what)
-            return Aggregate(groups, mode) if window is None else WindowedAggregate(groups, window, mode)
+            if window is None:
+                return Aggregate(groups, mode)
+            if isinstance(window, Session):
+                return SessionAggregate(groups, window, mode)
+            return WindowedAggregate(groups, window, mode)
 
         settings: dict[str, Any] = {out: str(one) for out, one in aggregates.items()}
         settings |= {"keys": list(self._columns), "emit": mode.value, "fields": _fields_text(listed)}

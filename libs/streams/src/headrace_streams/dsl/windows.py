@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace_streams.core.errors import NotAllowed
-from headrace_streams.core.operators.windows import Hopping
+from headrace_streams.core.operators.windows import Hopping, Session
 from headrace_streams.dsl.durations import Duration, to_ms
 
 
@@ -27,3 +27,18 @@ def hopping(size: Duration, advance: Duration, *, grace: Duration = 0, offset: D
     if ms > 1_000 * step:
         raise NotAllowed(f"each row would be in {ms // step} windows; at most 1,000 are possible")
     return Hopping(ms, step, to_ms(grace, "the grace"), to_ms(offset, "the offset", least=None))
+
+
+def session(gap: Duration, *, grace: Duration = 0) -> Session:
+    """
+    Rows of a key without a longer pause than ``gap``: a window from the first row to the gap behind the last. A row at
+    that very end is in it, as in Kafka.
+
+    A row that comes between two sessions joins them; the rows of the earlier one count as having come first. With
+    ``emit="every"`` and ``"changes"`` a row replaces those of the same key whose windows are within its own: the key of
+    a record names no window, so nothing says that an earlier one has gone. With ``"final"`` each session is told once.
+
+    Args:
+        grace: how long after its end a session still takes rows, in event time.
+    """
+    return Session(to_ms(gap, "the gap", least=1), to_ms(grace, "the grace"))

@@ -34,7 +34,7 @@ from headrace_streams.core.rows import (
     take,
     with_system,
 )
-from headrace_streams.core.state.slots import Field, KeyedStore, Layout, Slots, WindowedStore
+from headrace_streams.core.state.slots import Columns, Field, KeyedStore, Layout, Slots, WindowedStore
 
 WINDOW_START: Final = "window_start"
 WINDOW_END: Final = "window_end"
@@ -97,7 +97,7 @@ class Groups:
         ]
 
     @_without_warnings
-    def add(self, slots: Slots, places: Numbers, inputs: Sequence[Values], times: Numbers) -> None:
+    def add(self, slots: Columns, places: Numbers, inputs: Sequence[Values], times: Numbers) -> None:
         """
         Take rows in; ``places`` are their slots.
 
@@ -118,14 +118,14 @@ class Groups:
         )
 
     @_without_warnings
-    def add_each(self, slots: Slots, places: Numbers, inputs: Sequence[Values], times: Numbers) -> list[Numbers]:
+    def add_each(self, slots: Columns, places: Numbers, inputs: Sequence[Values], times: Numbers) -> list[Numbers]:
         """Take rows in; the fields of each row's slot as they were right after it."""
         kept = [np.empty(len(places), field.dtype) for field in self.layout.fields]
         rank, depth = _ranks(places)
         if depth <= _ROUNDS_MAX:
             for turn in range(depth):  # the rows of one turn have different slots
                 of = np.flatnonzero(rank == turn)
-                self.add(slots, places[of], [_chosen(v, of) for v in inputs], times[of])
+                self.add(slots, places[of], [chosen(v, of) for v in inputs], times[of])
                 for target, state, field in zip(kept, slots.columns, self.layout.fields, strict=True):
                     target[of] = state[places[of]] if field.copy is None else copies(state[places[of]], field.copy)
             return kept
@@ -134,7 +134,7 @@ class Groups:
             states: list[Numbers] = []
             for column, (first, end), values in zip(self._columns, self._ends, inputs, strict=True):
                 try:
-                    states += column.function.running(slots.columns[first:end], slot, _chosen(values, of))
+                    states += column.function.running(slots.columns[first:end], slot, chosen(values, of))
                 except SumTooLarge as error:
                     raise self._too_large(column, slots.key_of(error.slot)) from None
             running_time = np.maximum.accumulate(np.maximum(times[of], slots.columns[self._time][slot]))
@@ -143,6 +143,22 @@ class Groups:
                 target[of] = state
         slots.dirty[places] = True
         return kept
+
+    def merge(self, slots: Columns, slot: int, later: int) -> None:
+        """
+        A slot takes in another, as if its rows had come later.
+
+        Raises:
+            StateFailed: a sum does not fit.
+        """
+        for column, (first, end) in zip(self._columns, self._ends, strict=True):
+            try:
+                column.function.merge(slots.columns[first:end], slot, later)
+            except SumTooLarge as error:
+                raise self._too_large(column, slots.key_of(error.slot)) from None
+        times = slots.columns[self._time]
+        times[slot] = max(times[slot], times[later])
+        slots.dirty[slot] = True
 
     @_without_warnings
     def result(
@@ -173,6 +189,10 @@ class Groups:
         times = columns[self._time] if time is None else time
         return with_system(user, pa.array(keys, pa.binary()), times, watermark, row)
 
+    def times(self, columns: Sequence[Numbers]) -> Numbers:
+        """Of the newest row of each slot, ms."""
+        return columns[self._time]
+
     def schema(self, *, windowed: bool) -> pa.Schema:
         """Of the result, without system columns."""
         window = [pa.field(name, TIMESTAMP) for name in BOUNDS] if windowed else []
@@ -201,7 +221,8 @@ def copies(objects: Numbers, copy: Callable[[Any], Any]) -> Numbers:
     return made
 
 
-def _chosen(values: Values, of: Numbers) -> Values:
+def chosen(values: Values, of: Numbers) -> Values:
+    """Those of some rows."""
     return Values(values.numbers[of], values.valid[of])
 
 
@@ -241,6 +262,14 @@ class Aggregate(Operator):
     def contents(self) -> pa.Table | None:
         self._store.slots.load()
         return rows_of(self._groups, self._store.slots, self._store.slots.used(), self._watermark, None)
+
+
+def late_rows(rows: pa.Table, places: Numbers, starts: Numbers, ends: Numbers) -> pa.Table:
+    """The rows at these places with the windows that they came too late for."""
+    found: pa.Table = take(rows, places)
+    for name, at in ((WINDOW_END, ends), (WINDOW_START, starts)):
+        found = found.add_column(0, name, pa.array(at, pa.int64()).cast(TIMESTAMP))
+    return found
 
 
 def rows_of(
@@ -283,17 +312,12 @@ class WindowedAggregate(Operator):
         watermark = numbers(rows[WATERMARK])
         late = starts + (window.size_ms + window.grace_ms) <= watermark[places]
         if late.any():
-            yield self._late(rows, places[late], starts[late])
+            self.late += int(late.sum())
+            ends = starts[late] + window.size_ms
+            yield Emitted(late_rows(rows, places[late], starts[late], ends), LATE)
             places, starts = places[~late], starts[~late]
         yield from self._take(rows, places, starts)
         yield from self._close(int(watermark.max()))
-
-    def _late(self, rows: pa.Table, places: Numbers, starts: Numbers) -> Emitted:
-        self.late += len(places)
-        found = take(rows, places)
-        for name, at in ((WINDOW_END, starts + self._window.size_ms), (WINDOW_START, starts)):
-            found = found.add_column(0, name, pa.array(at, pa.int64()).cast(TIMESTAMP))
-        return Emitted(found, LATE)
 
     def _take(self, rows: pa.Table, places: Numbers, starts: Numbers) -> Iterable[Emitted]:
         if not len(places):
@@ -301,7 +325,7 @@ class WindowedAggregate(Operator):
         keys, times = coded(rows[KEY]), numbers(rows[TIME])[places]
         codes = keys.codes[places]
         in_slots = self._store.places(starts, Coded(codes, keys.values))
-        inputs = [_chosen(values, places) for values in self._groups.inputs(rows)]
+        inputs = [chosen(values, places) for values in self._groups.inputs(rows)]
         if self._emit != Emit.EVERY:
             self._groups.add(self._store.slots, in_slots, inputs, times)
             return

@@ -12,7 +12,7 @@ row had a value.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -84,6 +84,9 @@ class Function(Protocol):
     def running(self, columns: Sequence[Numbers], slot: int, values: Values) -> list[Numbers]:
         """Take rows of one slot in; each field as it was after each of them."""
 
+    def merge(self, columns: Sequence[Numbers], slot: int, later: int) -> None:
+        """Take in what another slot has, as if its rows had come later; that one is not to be used any more."""
+
     def finish(self, columns: Sequence[Numbers]) -> pa.Array[Any]:
         """The result for each slot of these columns."""
 
@@ -115,6 +118,10 @@ class _Numeric:
             column[slot] = state[-1]
             states.append(state)
         return states
+
+    def merge(self, columns: Sequence[Numbers], slot: int, later: int) -> None:
+        for column, combine in zip(columns, self.combine, strict=True):
+            column[slot] = combine.accumulate(column[[slot, later]])[-1]
 
     def finish(self, columns: Sequence[Numbers]) -> pa.Array[Any]:
         raise NotImplementedError
@@ -150,6 +157,11 @@ class Sum(_Numeric):
         if self._dtype == _I8 and len(numbers):
             _check_room(columns[0], slots, numbers)
         return [numbers, values.valid.astype(np.int64)]
+
+    def merge(self, columns: Sequence[Numbers], slot: int, later: int) -> None:
+        if self._dtype == _I8:
+            _check_room(columns[0], np.array([slot]), columns[0][[later]])
+        super().merge(columns, slot, later)
 
     def finish(self, columns: Sequence[Numbers]) -> pa.Array[Any]:
         return pa.array(columns[0], self.type, mask=columns[1] == 0)
@@ -207,6 +219,15 @@ class Variance(_Numeric):
         apart = np.where(values.valid, numbers - first, 0.0)
         return [first, apart, apart * apart, values.valid.astype(np.int64)]
 
+    def merge(self, columns: Sequence[Numbers], slot: int, later: int) -> None:
+        first, total, squares, count = columns
+        if count[slot] == 0:
+            first[slot] = first[later]
+        moved = first[later] - first[slot]  # (x - a) = (x - b) + (b - a), and its square
+        squares[slot] += squares[later] + 2 * moved * total[later] + count[later] * moved * moved
+        total[slot] += total[later] + count[later] * moved
+        count[slot] += count[later]
+
     def finish(self, columns: Sequence[Numbers]) -> pa.Array[Any]:
         _, total, squares, count = columns
         inner = np.maximum(squares - total * total / np.maximum(count, 1), 0.0)
@@ -262,18 +283,21 @@ class Objects:
         type_: pa.DataType,
         init: Callable[[], Any],
         step: Callable[[Any, Any], Any],
+        values: Callable[[Any], Iterable[Any]],
         result: Callable[[Any], Any] = lambda state: state,
         copy: Callable[[Any], Any] | None = None,
     ) -> None:
         """
         Args:
             step: state and a value that is not null to the next state; may be the same object, changed.
+            values: that give a state of their own the same effect as those that it stems from.
             result: of a state, as ``type_`` has it.
             copy: of a state, where ``step`` changes it.
         """
         self.type = type_
         self.fields = (Field(_OBJECT, init, copy),)
         self._step = step
+        self._values = values
         self._result = result
         self._copy = copy or _same
 
@@ -291,6 +315,10 @@ class Objects:
             states[place] = self._copy(state)
         columns[0][slot] = state
         return [states]
+
+    def merge(self, columns: Sequence[Numbers], slot: int, later: int) -> None:
+        for value in self._values(columns[0][later]):
+            columns[0][slot] = self._step(columns[0][slot], value)
 
     def finish(self, columns: Sequence[Numbers]) -> pa.Array[Any]:
         return pa.array([self._result(state) for state in columns[0]], self.type)
@@ -352,6 +380,10 @@ def _only(state: Any) -> Any:
     return None if state is None else state[0]
 
 
+def _or_none(state: Any) -> Any:
+    return () if state is None else state
+
+
 def _least(state: Any, value: Any) -> Any:
     return [value] if state is None or value < state[0] else state
 
@@ -393,13 +425,13 @@ def function(kind: str, of: pa.DataType | None, what: str, limit: int = 0) -> Fu
         case _ if not _is_kept(of):
             raise NotAllowed(f"{what}: {kind}() of {of} is not possible; cast it to string, bigint or double")
         case "min" | "max":
-            return Objects(of, _none, _least if kind == "min" else _greatest, _only)
+            return Objects(of, _none, _least if kind == "min" else _greatest, _or_none, _only)
         case "first" | "last":
-            return Objects(of, _none, _first if kind == "first" else _last, _only)
+            return Objects(of, _none, _first if kind == "first" else _last, _or_none, _only)
         case "distinct":
-            return Objects(pa.int64(), dict, _add_distinct, len, dict)
+            return Objects(pa.int64(), dict, _add_distinct, list, len, dict)
         case "collect":
-            return Objects(pa.list_(of), list, _collecting(limit), list, list)
+            return Objects(pa.list_(of), list, _collecting(limit), list, list, list)
     raise NotAllowed(f"{what}: there is no aggregate function {kind}()")
 
 

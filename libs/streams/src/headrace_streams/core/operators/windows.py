@@ -1,8 +1,8 @@
 """
 Which windows a time belongs to, and when they close.
 
-A window is [start, end). It closes when the watermark reaches its end plus the grace; rows that come for it later are
-late.
+A hopping window is [start, end). It closes when the watermark reaches its end plus the grace; rows that come for it
+later are late.
 """
 
 from __future__ import annotations
@@ -12,6 +12,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace_streams.core.rows import Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """
+    Rows of a key that are at most ``gap_ms`` apart: from the first to the gap behind the last, both ends in.
+
+    It closes when the watermark is beyond its end plus the grace.
+    """
+
+    gap_ms: int
+    grace_ms: int
+
+    def closes_at(self, last: int) -> int:
+        """The watermark that closes it, ms."""
+        return last + self.gap_ms + self.grace_ms + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ FORMAT: Final = 1
 _FIRST_CAPACITY: Final = 64
 _OBJECTS: Final = ormsgpack.OPT_NON_STR_KEYS
 _ORIGIN: Final = 1 << 63
-_START_BYTES: Final = 8
+START_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,45 @@ def object_array(objects: Sequence[Any]) -> Numbers:
     return array
 
 
-class Slots:
+class Columns:
+    """One array for each field of a layout, by slot."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.clear()
+
+    def clear(self) -> None:
+        """No slots."""
+        self.keys: list[bytes] = []
+        """Of the slots, in the order of their numbers; empty where a slot is free."""
+        self.columns: list[Numbers] = [self.layout.fresh(field, _FIRST_CAPACITY) for field in self.layout.fields]
+        """One array for each field, as long as the capacity."""
+        self.dirty: Numbers = np.zeros(_FIRST_CAPACITY, bool)
+        """Which slots differ from what was committed."""
+
+    def key_of(self, slot: int) -> bytes:
+        """The key of the rows of a slot."""
+        return self.keys[slot]
+
+    def grow(self, count: int) -> int:
+        """Have room for ``count`` slots; returns how much was added."""
+        capacity = len(self.dirty)
+        if count <= capacity:
+            return 0
+        more = max(capacity, count - capacity)
+        for i, field in enumerate(self.layout.fields):
+            self.columns[i] = np.concatenate([self.columns[i], self.layout.fresh(field, more)])
+        self.dirty = np.concatenate([self.dirty, np.zeros(more, bool)])
+        return more
+
+    def reset(self, slots: Numbers) -> None:
+        """These slots have no rows."""
+        for column, field in zip(self.columns, self.layout.fields, strict=True):
+            column[slots] = self.layout.fresh(field, len(slots))
+        self.dirty[slots] = False
+
+
+class Slots(Columns):
     """A table of keys: which slot each has, and a column for each field."""
 
     def __init__(self, layout: Layout, cold: Cold, cut: int = 0) -> None:
@@ -103,24 +141,17 @@ class Slots:
         Args:
             cut: how many bytes of a key stand before the key of the rows.
         """
-        self._layout = layout
+        super().__init__(layout)
         self._cold = cold
         self._cut = cut
         self._slots: dict[bytes, int] = {}
         self._free: list[int] = []
-        self.keys: list[bytes] = []
-        """Of the slots, in the order of their numbers; empty where a slot is free."""
-        self.columns: list[Numbers] = [layout.fresh(field, _FIRST_CAPACITY) for field in layout.fields]
-        """One array for each field, as long as the capacity."""
-        self.dirty: Numbers = np.zeros(_FIRST_CAPACITY, bool)
-        """Which slots differ from what was committed."""
         self._written: Numbers = np.zeros(_FIRST_CAPACITY, bool)
 
     def __len__(self) -> int:
         return len(self._slots)
 
     def key_of(self, slot: int) -> bytes:
-        """The key of the rows of a slot."""
         return self.keys[slot][self._cut :]
 
     def find(self, keys: Sequence[bytes]) -> tuple[Numbers, list[int]]:
@@ -150,7 +181,7 @@ class Slots:
             self.keys[slot] = key
         slots += range(len(self.keys), len(self.keys) + len(keys) - again)
         self.keys.extend(keys[again:])
-        self._grow(len(self.keys))
+        self.grow(len(self.keys))
         self._slots.update(zip(keys, slots, strict=True))
         return np.array(slots, np.int64)
 
@@ -158,19 +189,14 @@ class Slots:
         if not found:
             return
         places = np.array([slot for slot, _ in found])
-        for column, kept in zip(self.columns, self._layout.unpack([value for _, value in found]), strict=True):
+        for column, kept in zip(self.columns, self.layout.unpack([value for _, value in found]), strict=True):
             column[places] = kept
         self._written[places] = True
 
-    def _grow(self, count: int) -> None:
-        capacity = len(self.dirty)
-        if count <= capacity:
-            return
-        more = max(capacity, count - capacity)
-        for i, field in enumerate(self._layout.fields):
-            self.columns[i] = np.concatenate([self.columns[i], self._layout.fresh(field, more)])
-        self.dirty = np.concatenate([self.dirty, np.zeros(more, bool)])
+    def grow(self, count: int) -> int:
+        more = super().grow(count)
         self._written = np.concatenate([self._written, np.zeros(more, bool)])
+        return more
 
     def load(self, prefix: bytes = b"") -> Numbers:
         """Have every key of the cold tier with that prefix in memory; the slots of those that were not."""
@@ -185,9 +211,8 @@ class Slots:
         for slot in slots.tolist():
             del self._slots[self.keys[slot]]
             self.keys[slot] = b""
-        for column, field in zip(self.columns, self._layout.fields, strict=True):
-            column[slots] = self._layout.fresh(field, len(slots))
-        self.dirty[slots] = self._written[slots] = False
+        self.reset(slots)
+        self._written[slots] = False
         self._free.extend(slots.tolist())
         return written
 
@@ -202,7 +227,7 @@ class Slots:
     def changes(self) -> Changes:
         """What is dirty, as the changelog has it."""
         places = self.changed()
-        values = self._layout.pack(self.columns, places)
+        values = self.layout.pack(self.columns, places)
         return [(self.keys[slot], value) for slot, value in zip(places.tolist(), values, strict=True)]
 
     def settle(self) -> None:
@@ -258,7 +283,7 @@ class WindowedStore:
     def open(self, cold: Cold) -> None:
         self._cold = cold
         self._gone = []
-        self.slots = Slots(self._layout, cold, _START_BYTES)
+        self.slots = Slots(self._layout, cold, START_BYTES)
         self._unloaded = {start_of(key) for key, _ in cold.scan()}
         self._of = {start: [] for start in self._unloaded}
         self._starts = sorted(self._of)
@@ -338,9 +363,9 @@ def _by_key(change: tuple[bytes, bytes | None]) -> bytes:
 
 def prefix_of(start: int) -> bytes:
     """The start of a window (ms, may be negative) as bytes that sort as it does."""
-    return (start + _ORIGIN).to_bytes(_START_BYTES, "big")
+    return (start + _ORIGIN).to_bytes(START_BYTES, "big")
 
 
 def start_of(key: bytes) -> int:
     """The inverse, of the key of a windowed store."""
-    return int.from_bytes(key[:_START_BYTES], "big") - _ORIGIN
+    return int.from_bytes(key[:START_BYTES], "big") - _ORIGIN
