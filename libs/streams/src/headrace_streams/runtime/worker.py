@@ -32,6 +32,7 @@ from headrace_streams.ports import (
     Checkpoint,
     InternalTopic,
     Reader,
+    Sent,
     TaskStore,
     TaskStores,
     TopicFacts,
@@ -78,6 +79,8 @@ class Owned:
     rows_at_ms: dict[str, float] = field(default_factory=dict)
     """When each topic had rows, or was not at its end, by the monotonic clock."""
     idle: set[str] = field(default_factory=set)
+    touched: bool = False
+    """Whether it has done something since the last commit."""
     changelog: TopicPartition | None = None
     topic_id: str = ""
 
@@ -85,6 +88,16 @@ class Owned:
     def label(self) -> str:
         """For people."""
         return f"{self.part.name}/{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What a commit says of a task."""
+
+    owned: Owned
+    progress: Progress
+    rows: Changes
+    """Of its changelog; empty where it has none."""
 
 
 class Worker:
@@ -267,6 +280,7 @@ class Worker:
 
     async def _feed(self, batch: PartitionTable) -> None:
         owned = self._of[TopicPartition(batch.topic, batch.partition)]
+        owned.touched |= batch.table.num_rows > 0 or owned.positions.get(batch.topic) != batch.next_offset
         if batch.table.num_rows:
             await self._outside.compute(owned.task.feed, batch.topic, batch.table)
             await self._send(owned.task.take())
@@ -284,6 +298,7 @@ class Worker:
             for topic in owned.part.topics:
                 if topic not in owned.idle and now - owned.rows_at_ms[topic] >= self._config.idle_after_ms:
                     owned.idle.add(topic)
+                    owned.touched = True
                     await self._outside.compute(owned.task.idle, topic)
                     await self._send(owned.task.take())
 
@@ -299,55 +314,45 @@ class Worker:
 
     async def _commit(self) -> None:
         """One transaction: what was written, state, positions."""
-        changes: dict[int, Changes] = {}
-        for owned in self._owned:
+        touched = [owned for owned in self._owned if owned.touched]
+        for owned in touched:
             await self._outside.compute(owned.task.flush)
             await self._send(owned.task.take())
         failpoint("streams.flushed")
-        moved = [owned for owned in self._owned if owned.positions != dict(owned.progress.positions)]
-        positions = {
-            TopicPartition(topic, owned.partition): offset
-            for owned in moved
-            for topic, offset in owned.positions.items()
-            if offset != owned.progress.positions.get(topic)
-        }
-        progress: dict[int, Progress] = {}
-        for place, owned in enumerate(self._owned):
-            progress[place] = Progress(dict(owned.positions), owned.task.watermarks())
-            if owned.store is not None and (owned in moved or progress[place] != owned.progress):
-                changes[place] = changelog.rows(await self._outside.compute(owned.task.changes), progress[place])
-        if not (self._in_transaction or positions or changes):
-            self._committed_at_ms = self._outside.clock.monotonic_ms()
-            return
-        await self._begin()
-        sent = {
-            place: await self._outside.writer.send(_as_output(self._owned[place], rows))
-            for place, rows in changes.items()
-        }
-        failpoint("streams.changelog")
-        await self._outside.writer.commit(positions)
-        self._in_transaction = False
-        failpoint("streams.committed")
-        await self._keep(changes, progress, {place: of_task.end() for place, of_task in sent.items()})
-        failpoint("streams.kept")
-        self._rows = 0
-        self.commits += 1
-        self._trouble_since_ms = None
+        kept = [await self._prepare(owned) for owned in touched]
+        if kept:
+            await self._begin()
+            sent = [await self._outside.writer.send(_as_output(k.owned, k.rows)) if k.rows else None for k in kept]
+            failpoint("streams.changelog")
+            await self._outside.writer.commit(_moved(kept))
+            self._in_transaction = False
+            failpoint("streams.committed")
+            for k, of_task in zip(kept, sent, strict=True):
+                await self._keep(k, of_task)
+            failpoint("streams.kept")
+            self._rows = 0
+            self.commits += 1
+            self._trouble_since_ms = None
         self._committed_at_ms = self._outside.clock.monotonic_ms()
         await self._trim()
 
-    async def _keep(
-        self, changes: Mapping[int, Changes], progress: Mapping[int, Progress], ends: Mapping[int, int]
-    ) -> None:
-        """The commit stands: cold tiers follow."""
-        now_ms = self._outside.clock.now_ms()
-        for place, owned in enumerate(self._owned):
-            owned.progress = progress[place]
-            if place in changes:
-                assert owned.store is not None
-                checkpoint = Checkpoint(owned.topic_id, ends[place], now_ms)
-                await self._outside.compute(owned.store.write, changes[place], checkpoint)
-            owned.task.settle()
+    async def _prepare(self, owned: Owned) -> _Kept:
+        """What a commit will say of a task."""
+        progress = Progress(dict(owned.positions), owned.task.watermarks())
+        if owned.store is None:
+            return _Kept(owned, progress, [])
+        return _Kept(owned, progress, changelog.rows(await self._outside.compute(owned.task.changes), progress))
+
+    async def _keep(self, kept: _Kept, sent: Sent | None) -> None:
+        """The commit stands: the cold tier follows."""
+        owned = kept.owned
+        owned.progress = kept.progress
+        if sent is not None:
+            assert owned.store is not None
+            checkpoint = Checkpoint(owned.topic_id, sent.end(), self._outside.clock.now_ms())
+            await self._outside.compute(owned.store.write, kept.rows, checkpoint)
+        owned.task.settle()
+        owned.touched = False
 
     async def _trim(self) -> None:
         now = self._outside.clock.monotonic_ms()
@@ -389,6 +394,7 @@ class Worker:
         for owned in self._owned:
             await self._outside.compute(owned.task.rewind, owned.progress.watermarks)
             owned.positions = dict(owned.progress.positions)
+            owned.touched = False
         self._rows = 0
         await clock.sleep_ms(_BACK_OFF_MS)
         await self._read()
@@ -408,6 +414,16 @@ def _as_output(owned: Owned, rows: Changes) -> Output:
     keys, values = zip(*rows, strict=True)
     columns = {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())}
     return Output(owned.changelog.topic, pa.table(columns), owned.changelog.partition)
+
+
+def _moved(kept: list[_Kept]) -> dict[TopicPartition, int]:
+    """The positions that differ from the last commit's. Called before that is replaced."""
+    return {
+        TopicPartition(topic, k.owned.partition): offset
+        for k in kept
+        for topic, offset in k.progress.positions.items()
+        if offset != k.owned.progress.positions.get(topic)
+    }
 
 
 def _no_store(name: str) -> Any:
