@@ -115,6 +115,19 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     # what is durable
     "other key": (lambda: count(stream().group_by("s")), "move to the tasks of their new keys .*: say name="),
     "repartition": (lambda: stream().repartition(name=""), "needs a name: say name="),
+    "unique": (lambda: stream().unique("k", within=1, name=""), "unique .* needs a name: say name="),
+    "unique by another": (
+        lambda: stream().unique("s", within=1, name="u"),
+        r"may be in different partitions; put key_by\('s'\).repartition\(name=…\) before it",
+    ),
+    "unique for no time": (
+        lambda: stream().unique(within=0, name="u"),
+        "unique .*: within is 0; it must be",
+    ),
+    "unique of a list": (
+        lambda: stream().unique("k", "l", within=1, name="u"),
+        "column 2 of the key is list",
+    ),
     "partitions": (lambda: stream().repartition(0, name="r"), "0 partitions are not possible; choose 1 to 10,000"),
     # several streams
     "merge of apps": (lambda: stream().merge(stream()), "the streams belong to different apps"),

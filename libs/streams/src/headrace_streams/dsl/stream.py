@@ -22,9 +22,11 @@ from headrace_streams.core.operators.ends import Sink
 from headrace_streams.core.operators.functions import RECORDS
 from headrace_streams.core.operators.hop import HopOut
 from headrace_streams.core.operators.sessions import SessionAggregate
+from headrace_streams.core.operators.unique import Unique
 from headrace_streams.core.operators.windows import Hopping, Session
 from headrace_streams.core.rows import RECORD, TIMESTAMP, empty, user_schema
 from headrace_streams.dsl.agg import Agg
+from headrace_streams.dsl.durations import Duration, to_ms
 from headrace_streams.dsl.record_calls import Added, RecordCalls, hint
 from headrace_streams.dsl.where import where
 from headrace_streams.plan.nodes import REPARTITION, SINK, Input, Making, Plan, schema_text
@@ -186,6 +188,32 @@ class Stream(RecordCalls):
     def _dropping_null_keys(self) -> Self:
         make = columns.DropNullKeys
         return self._next("drop_null_keys", make, {}, schema=self._schema, keyed_by=self._keyed_by)
+
+    def unique(self, *names: str, within: Duration, name: str) -> Self:
+        """
+        The rows whose values in these columns (without any, whose key) did not come before, until event time is
+        ``within`` beyond the one that passed. A row whose only value is null always passes.
+
+        Equal values must be in one partition, so the columns of the record's key must be among them.
+
+        Args:
+            name: of the state: what was seen in the last ``within``.
+        """
+        what = f"unique ({where()})"
+        self._check_columns("unique", names)
+        if not name:
+            raise NotAllowed(f"{what} keeps state, which needs a name: say name=")
+        if names and not (self._keyed_by and set(self._keyed_by) <= set(names)):
+            listed = ", ".join(map(repr, names))
+            raise NotAllowed(
+                f"{what}: rows with the same values may be in different partitions; put "
+                f"key_by({listed}).repartition(name=…) before it, and compare keys: unique(within=…)"
+            )
+        ms = to_ms(within, f"{what}: within", least=1)
+        _tried(Unique(names, ms), self._schema, what)
+        settings = {"columns": list(names), "within_ms": ms}
+        added = Added("unique", where(), partial(Unique, names, ms), settings, name)
+        return self._added(added, self._schema, self._keyed_by)
 
     def group_by(self, *names: str, name: str = "") -> Grouped:
         """
