@@ -33,6 +33,19 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 runner = CliRunner()
 
 
+def work_group() -> coordinator_pb2.GroupDescription:
+    """One item, which a member does, and another one follows."""
+    group = coordinator_pb2.GroupDescription(
+        group_id="w", protocol=coordinator_pb2.WORK, state=coordinator_pb2.STABLE, generation=7
+    )
+    group.members.add(member_id="m-1", state="STABLE", zone="z1", endpoint="h:7")
+    group.members.add(member_id="m-2", state="STABLE")
+    item = group.items.add(owner="m-1", epoch=123_456)
+    item.item.id, item.item.weight, item.item.stateful, item.item.standbys = "crawl-eu", 1, True, 1
+    item.followers.add(member_id="m-2", lag=31)
+    return group
+
+
 class FakeAdmin(Beside):
     """Group g with one member, behind by 4 in t-0; t-1 has no leader. Remembers what was asked."""
 
@@ -58,6 +71,8 @@ class FakeAdmin(Beside):
         self, request: coordinator_pb2.DescribeGroupsRequest, timeout: float
     ) -> coordinator_pb2.DescribeGroupsResponse:
         (group_id,) = request.group_ids
+        if group_id == "w":
+            return coordinator_pb2.DescribeGroupsResponse(groups=[work_group()])
         if group_id != "g":
             error, text = errors_pb2.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}"
             group = coordinator_pb2.GroupDescription(group_id=group_id, error=error, message=text)
@@ -149,6 +164,14 @@ def test_a_group_is_described_with_what_its_members_hold(admin: FakeAdmin) -> No
     assert found["members"][0]["assigned"] == [{"topic": "t", "partitions": [0, 1]}]
     result = run("describe", "nope", code=3)
     assert "headrace group list" in result.stderr
+
+
+def test_a_work_group_is_described_with_its_items_and_who_follows_them(admin: FakeAdmin) -> None:
+    shown = run("describe", "w").stdout
+    for text in ("work", "h:7", "z1", "crawl-eu", "123456", "m-2 (31)", "WARM UP"):
+        assert text in shown, text
+    (item,) = data("describe", "w")["items"]
+    assert (item["item"]["id"], item["owner"], item["epoch"]) == ("crawl-eu", "m-1", 123_456)
 
 
 def test_lag_is_shown_in_records_and_seconds(admin: FakeAdmin) -> None:

@@ -37,6 +37,18 @@ def member_for_people(m: Row) -> Row:
     return m | {name: [f"{t['topic']}:{','.join(map(str, t['partitions']))}" for t in m[name]] for name in _HELD}
 
 
+def item_for_people(item: Row) -> Row:
+    """One item of a work group, with who follows it and how far behind: ``worker-2 (31)``."""
+    told: Row = item["item"] | {"owner": item["owner"], "epoch": item["epoch"]}
+    for name, warm_up in (("standby", False), ("warm_up", True)):
+        told[name] = [
+            f["member_id"] + ("" if f["lag"] is None else f" ({f['lag']})")
+            for f in item["followers"]
+            if f["warm_up"] is warm_up
+        ]
+    return told
+
+
 def lag(admin: AdminClient, group_id: str, topics: Sequence[str], *, ages: bool) -> Row:
     """How far a group is behind, in all and per partition."""
     from headrace_common.rpc import answers

@@ -41,7 +41,7 @@ class GroupInfo(Made["admin_pb2.ListedGroup"], inside="group"):
 
     group_id: str
     protocol: str | None
-    """``classic`` or ``consumer``; None: it never had a member, only offsets."""
+    """``classic``, ``consumer`` or ``work``; None: it never had a member, only offsets."""
     state: str
     """``empty``, ``stable``, ``preparing_rebalance``, ``completing_rebalance``, ``assigning``, ``reconciling``…"""
     members: int
@@ -92,6 +92,39 @@ class MemberInfo(
     """What it holds now."""
     target: tuple[TopicPartition, ...]
     """What it will hold when all have moved; only where the coordinator assigns."""
+    process_id: str = ""
+    """Of a work group's member, as are these."""
+    endpoint: str = ""
+    """Where it answers questions, ``host:port``."""
+    zone: str = ""
+    transactional_id: str = ""
+    """Of its producer; empty: it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkFollower(Made["wire.WorkFollower"]):
+    """A member that follows the state of an item."""
+
+    member_id: str
+    warm_up: bool
+    """It is to take the item over when it has caught up."""
+    lag: int | None
+    """None: it has not said."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkItemInfo(Made["wire.WorkItemDescription"], inside="item"):
+    """One item of a work group."""
+
+    id: str
+    weight: int
+    stateful: bool
+    standbys: int
+    owner: str | None
+    """The id of the member that does it; None: nobody."""
+    epoch: int
+    """Its owner's; 0 without one."""
+    followers: tuple[WorkFollower, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +133,7 @@ class GroupDescription(Told["wire.GroupDescription"]):
 
     group_id: str
     protocol: str | None
-    """``classic`` or ``consumer``; None: it never had a member, only offsets."""
+    """``classic``, ``consumer`` or ``work``; None: it never had a member, only offsets."""
     state: str
     """As in ``GroupInfo``."""
     generation: int | None
@@ -112,6 +145,8 @@ class GroupDescription(Told["wire.GroupDescription"]):
     shard: int
     """Partition of ``__consumer_offsets`` that holds its state."""
     members: tuple[MemberInfo, ...]
+    items: tuple[WorkItemInfo, ...] = ()
+    """Of a work group: what there is to do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ def list_(
 
 
 def describe(session: Session, group: Group) -> None:
-    """Show a group: its state, and its members with what they hold."""
+    """Show a group: its state, its members with what they hold, and the items of a work group."""
     from headrace_cli import group_view as view
 
     with session.admin(default_api_timeout_ms=LOOK_MS) as admin:
@@ -84,10 +84,17 @@ def describe(session: Session, group: Group) -> None:
         session.show(found)
         return
     members = [view.member_for_people(m) for m in found.pop("members")]
+    items = [view.item_for_people(item) for item in found.pop("items")]
     found["assignor"] = found["assignor"] or None
     session.show(found)
     sys.stdout.write("\n")
-    columns = ["member_id", "client_id", "client_address", "group_instance_id", "state", "assigned"]
+    columns = ["member_id", "client_id", "client_address", "group_instance_id", "state"]
+    if found["protocol"] == "work":
+        session.show(members, *columns, "zone", "endpoint", empty="it has no members")
+        sys.stdout.write("\n")
+        session.show(items, "id", "owner", "epoch", "weight", "standby", "warm_up", empty="it has no items")
+        return
+    columns.append("assigned")
     moving = any(m["target"] != m["assigned"] for m in members if m["target"])
     session.show(members, *columns, *(["target"] if moving else []), empty="it has no members")
 
