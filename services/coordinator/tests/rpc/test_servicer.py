@@ -21,6 +21,7 @@ from headrace_common.core.errors import (
     NotCoordinator,
     Rejected,
 )
+from headrace_common.core.features import WORK_GROUPS
 from headrace_common.rpc.status import error_from_rpc
 from headrace_proto.v1 import coordinator_pb2 as pb
 from headrace_proto.v1.coordinator_pb2_grpc import CoordinatorStub
@@ -80,6 +81,14 @@ def consumer(member_id: str, epoch: int, **fields: Any) -> pb.ConsumerHeartbeat:
     return pb.ConsumerHeartbeat(member_id=member_id, member_epoch=epoch, **fields)
 
 
+def worker(member_id: str, epoch: int, **fields: Any) -> pb.WorkHeartbeat:
+    if epoch == 0:
+        items = [pb.WorkItem(id=id, weight=1) for id in ("x", "y")]
+        declared = pb.WorkDeclaration(fingerprint="f", items=items, max_warmup=2)
+        fields = {"declaration": declared, "owned": pb.ItemIds()} | fields
+    return pb.WorkHeartbeat(member_id=member_id, member_epoch=epoch, process_id=member_id, **fields)
+
+
 def classic(member_id: str = "", **fields: Any) -> pb.ClassicJoin:
     protocol = pb.ClassicProtocol(name="range", subscription=pb.ClassicSubscription(topics=["t"], generation=-1))
     wanted = {"session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000, "protocols": [protocol]} | fields
@@ -112,6 +121,75 @@ async def test_server_side_protocol_from_join_to_leave(stub: Any) -> None:
         assert answer.WhichOneof("response") == "left"
         assert answer.left.error == 0
         assert await one.ended()
+
+
+async def test_a_work_group_from_join_to_leave(running: Running, stub: Any) -> None:
+    async with member(stub) as one:
+        await one.say(work_heartbeat=worker("m1", 0))
+        state = (await one.hear()).work_state
+        assert (state.error, state.member_id) == (ErrorCode.UNSUPPORTED_VERSION, "m1")
+        assert "work group needs feature level 6" in state.message
+        running.cluster.rise(WORK_GROUPS.level)
+        await one.say(work_heartbeat=worker("m1", 0, zone="z", endpoint="h:1"))
+        state = (await one.hear()).work_state
+        assert [(i.id, i.epoch > 0) for i in state.assignment.active] == [("x", True), ("y", True)]
+        beat = worker("m1", state.member_epoch, owned=pb.ItemIds(ids=["x", "y"]))
+        await one.say(work_heartbeat=beat)
+        assert not (await one.hear()).work_state.HasField("assignment")
+        (group,) = (await stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=[GROUP]))).groups
+        assert (group.protocol, group.members[0].zone, group.members[0].endpoint) == (pb.WORK, "z", "h:1")
+        assert [(i.item.id, i.owner, i.epoch) for i in group.items] == [
+            (i.id, "m1", i.epoch) for i in state.assignment.active
+        ]
+        await one.say(work_heartbeat=worker("m1", -1))
+        await one.call.done_writing()
+        assert (await one.hear()).work_state.member_epoch == -1
+        assert await one.ended()
+
+
+WRONG_WORK: dict[str, dict[str, Any]] = {
+    "member_id is empty": {"member_id": ""},
+    "-1 or more": {"member_epoch": -2},
+    "rebalance_timeout_ms": {"rebalance_timeout_ms": 0},
+    "zone has 256": {"zone": "z" * 256},
+    "no fingerprint": {"declaration": pb.WorkDeclaration(max_warmup=1)},
+    "declared twice": {
+        "declaration": pb.WorkDeclaration(fingerprint="f", max_warmup=1, items=[pb.WorkItem(id="x", weight=1)] * 2)
+    },
+    "1 to 249 characters": {
+        "declaration": pb.WorkDeclaration(fingerprint="f", max_warmup=1, items=[pb.WorkItem(id="x" * 250, weight=1)])
+    },
+    "has weight 0": {"declaration": pb.WorkDeclaration(fingerprint="f", max_warmup=1, items=[pb.WorkItem(id="x")])},
+    "standbys and no state": {
+        "declaration": pb.WorkDeclaration(
+            fingerprint="f", max_warmup=1, items=[pb.WorkItem(id="x", weight=1, standbys=1)]
+        )
+    },
+    "has 17 standbys": {
+        "declaration": pb.WorkDeclaration(
+            fingerprint="f", max_warmup=1, items=[pb.WorkItem(id="x", weight=1, stateful=True, standbys=17)]
+        )
+    },
+    "max_warmup is 0": {"declaration": pb.WorkDeclaration(fingerprint="f")},
+    "acceptable_recovery_lag is -1": {
+        "declaration": pb.WorkDeclaration(fingerprint="f", max_warmup=1, acceptable_recovery_lag=-1)
+    },
+    "version 0": {"declaration": pb.WorkDeclaration(fingerprint="f", max_warmup=1, version=0)},
+    "20000": {"owned": pb.ItemIds(ids=["x"] * 20_001)},
+    "0 or more": {"lags": pb.ItemLags(items=[pb.ItemLag(id="x", lag=-1)])},
+    "cannot be passed": {"refused": [pb.RefusedItem(id="x", token=2**62)]},
+}
+
+
+@pytest.mark.parametrize("said", WRONG_WORK)
+async def test_what_no_member_of_a_work_group_may_say_ends_its_stream(running: Running, stub: Any, said: str) -> None:
+    running.cluster.rise(WORK_GROUPS.level)
+    fields: dict[str, Any] = {"member_id": "m", "member_epoch": 0} | WRONG_WORK[said]
+    async with member(stub) as one:
+        await one.say(work_heartbeat=pb.WorkHeartbeat(**fields))
+        with pytest.raises(Rejected, match=said):
+            await one.hear()
+    assert running.tasks.failure is None
 
 
 async def test_classic_protocol_from_join_to_news(stub: Any) -> None:
@@ -270,10 +348,12 @@ async def test_a_shard_that_moves_ends_its_streams_with_the_reason(running: Runn
 async def test_mangled_requests_are_answered_or_refused_and_break_nothing(
     running: Running, harm: list[tuple[int, int]], cut: int
 ) -> None:
+    running.cluster.rise(WORK_GROUPS.level)
     said = [
         pb.MembershipRequest(group_id=GROUP, consumer_heartbeat=consumer("m", 0, rack="r", assignor="range")),
         pb.MembershipRequest(group_id="h", classic_join=classic()),
         pb.MembershipRequest(group_id="h", leave=pb.LeaveGroup(member_id="x")),
+        pb.MembershipRequest(group_id="w", work_heartbeat=worker("m", 0, lags=pb.ItemLags(), zone="z")),
     ]
     async with running.channel() as channel:
         for request in said:

@@ -19,6 +19,7 @@ from services.coordinator.tests.kit.dialogue import QUICK, Running, serving_coor
 from services.coordinator.tests.kit.ports import topic_id_of
 
 from headrace_common.core.errors import InvalidProducerEpoch
+from headrace_common.core.features import WORK_GROUPS
 from headrace_common.core.image import INTERNAL_TOPICS, ShardKind
 from headrace_proto.v1 import coordinator_pb2 as pb
 from headrace_proto.v1 import transaction_pb2 as txn_pb
@@ -28,6 +29,9 @@ STEPS = 1_500
 STREAMS = 12
 SHARDS = 4
 GROUPS = ("a", "b", "c")
+WORK = ("w1", "w2")
+"""Of these only members of work groups speak, and now and then somebody else."""
+ITEMS = ("x", "y", "z", "w")
 CALM = "calm"
 TOPICS = ("t", "u", "none")
 PATIENT = replace(QUICK, group_rejoin_grace_ms=600_000)
@@ -65,6 +69,8 @@ class Storm:
         return self.random.sample(TOPICS, self.random.randrange(3))
 
     def request(self, group_id: str) -> pb.MembershipRequest:
+        if group_id in WORK and self.random.random() < 0.9:
+            return self.work(group_id)
         make = self.random.choice((self.join, self.join, self.sync, self.classic_beat, self.leave, *[self.beat] * 3))
         return make(group_id)
 
@@ -121,13 +127,40 @@ class Storm:
             beat.assignor = self.random.choice(("range", "uniform", "none"))
         return pb.MembershipRequest(group_id=group_id, consumer_heartbeat=beat)
 
+    def work(self, group_id: str) -> pb.MembershipRequest:
+        some = self.random.random
+        beat = pb.WorkHeartbeat(
+            member_id=self.random.choice(self.members[1:4]),
+            member_epoch=self.random.choice((0, 0, 0, -1, -2, 1, 2, 3, 7)),
+            process_id=self.random.choice("pq"),
+            transactional_id=self.random.choice(("", "tx-1", "tx-2")),
+            rebalance_timeout_ms=600_000,
+            refused=[pb.RefusedItem(id=i, token=self.random.choice((1, 2**61))) for i in ITEMS if some() < 0.05],
+            ended=["tx-1"] if some() < 0.1 else [],
+            **self.instance(),
+        )
+        if some() < 0.6:
+            kind = self.random.randrange(3)
+            items = [
+                pb.WorkItem(id=i, weight=1 + kind, stateful=i in "xy", standbys=int(i == "x")) for i in ITEMS[kind:]
+            ]
+            declaration = pb.WorkDeclaration(
+                fingerprint=f"f{kind}", items=items, acceptable_recovery_lag=self.random.choice((5, 5, 6)), max_warmup=1
+            )
+            beat.declaration.CopyFrom(declaration)
+        if some() < 0.6:
+            beat.owned.CopyFrom(pb.ItemIds(ids=self.random.sample(ITEMS, self.random.choice((0, 0, 2)))))
+        if some() < 0.4:
+            beat.lags.CopyFrom(pb.ItemLags(items=[pb.ItemLag(id=i, lag=self.random.choice((0, 99))) for i in ITEMS]))
+        return pb.MembershipRequest(group_id=group_id, work_heartbeat=beat)
+
     # --- what happens ----------------------------------------------------------------------------------------
 
     async def step(self) -> None:
         self.streams = [stream for stream in self.streams if not stream[1].done()]
         if len(self.streams) < STREAMS and self.random.random() < 0.3:
             call = self.stub.Membership()
-            self.streams.append((self.random.choice(GROUPS), call, asyncio.ensure_future(self.read(call))))
+            self.streams.append((self.random.choice(GROUPS + WORK), call, asyncio.ensure_future(self.read(call))))
         if self.streams and self.random.random() < 0.05:
             self.streams.pop(self.random.randrange(len(self.streams)))[1].cancel()
         if self.streams:
@@ -155,7 +188,7 @@ class Storm:
     async def commit(self) -> None:
         offset = pb.OffsetCommit(topic=self.random.choice(TOPICS), partition=self.random.randrange(5), offset=1)
         request = pb.CommitOffsetsRequest(
-            group_id=self.random.choice(GROUPS),
+            group_id=self.random.choice(GROUPS + WORK),
             member_id=self.member(),
             generation=self.random.randrange(-1, 4),
             offsets=[offset],
@@ -167,7 +200,7 @@ class Storm:
         """Of producers that nobody checks: whatever they say is a transaction to its coordinator, or is not."""
         offset = pb.OffsetCommit(topic=self.random.choice(TOPICS), partition=self.random.randrange(5), offset=2)
         request = pb.TxnOffsetCommitRequest(
-            group_id=self.random.choice(GROUPS),
+            group_id=self.random.choice(GROUPS + WORK),
             member_id=self.random.choice(("", self.member())),
             generation=self.random.randrange(-1, 4),
             transactional_id=self.random.choice(("x", "x", "y")),
@@ -201,9 +234,9 @@ class Storm:
         await self.running.until_served(*range(SHARDS))
 
     async def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What is durable at any time: offsets, and members of the server-side protocol; by group."""
+        """What is durable at any time: offsets, and members that the coordinator assigns something; by group."""
         offsets, members = {}, {}
-        described = await self.stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=[*GROUPS, CALM]))
+        described = await self.stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=[*GROUPS, *WORK, CALM]))
         for group in described.groups:
             found = [
                 await self.stub.FetchOffsets(pb.FetchOffsetsRequest(group_id=group.group_id, require_stable=stable))
@@ -217,6 +250,13 @@ class Storm:
                         (one.member_id, one.member_epoch, by_id(one.assigned), by_id(one.target))
                         for one in group.members
                     ),
+                )
+            if group.protocol == pb.WORK:
+                items = sorted((one.item.id, one.owner, one.epoch, len(one.followers)) for one in group.items)
+                members[group.group_id] = (
+                    group.generation,
+                    sorted((one.member_id, one.member_epoch, one.process_id) for one in group.members),
+                    items,
                 )
         return offsets, members
 
@@ -232,6 +272,7 @@ async def test_nothing_that_members_say_breaks_the_coordinator(seed: int) -> Non
         serving_coordinator({"t": 4, "u": 3}, shards=SHARDS, settings=PATIENT, near=False) as running,
         running.channel() as channel,
     ):
+        running.cluster.rise(WORK_GROUPS.level)
         storm = Storm(Random(seed), running, CoordinatorStub(channel))
         for _ in range(STEPS):
             await storm.step()

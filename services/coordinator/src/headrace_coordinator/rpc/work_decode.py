@@ -64,9 +64,7 @@ def heartbeat(beat: pb.WorkHeartbeat, instance_id: str | None, stream: MemberStr
 
 def _token(one: pb.RefusedItem) -> int:
     if not 0 <= one.token <= TOKEN_MAX:
-        raise Rejected(
-            f"token {one.token} of {one.id[:60]!r} is none, or too high to pass it; 0 to 2^62 - 1 are allowed"
-        )
+        raise Rejected(f"token {one.token} of {one.id[:60]!r} cannot be passed; 0 to 2^62 - 1 are allowed")
     return one.token
 
 
