@@ -7,7 +7,21 @@ from typing import Any
 
 import pytest
 
-from headrace_streams import App, NotAllowed, Stream, agg, col, custom, hopping, json, lit, session, tumbling, when
+from headrace_streams import (
+    App,
+    NotAllowed,
+    Stream,
+    agg,
+    col,
+    counting,
+    custom,
+    hopping,
+    json,
+    lit,
+    session,
+    tumbling,
+    when,
+)
 from headrace_streams.testing import Driver
 
 
@@ -84,6 +98,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     # windows and aggregates
     "late": (lambda: grouped().window(tumbling(10)), "late=TOPIC keeps them, late='drop' drops and counts them"),
     "a bad late topic": (lambda: count(grouped().window(tumbling(10), late="a b")), "'a b' has other characters"),
+    "counting": (lambda: counting(0), r"counting\(\) needs at least 1"),
+    "late for counting": (lambda: grouped().window(counting(2), late="drop"), "no row is late .*leave late= out"),
     "session": (lambda: session(0), "the gap is 0; it must be at least 1 ms"),
     "two windows": (lambda: grouped().window(tumbling(1), late="drop").window(tumbling(1), late="drop"), "already"),
     "no window": (lambda: grouped().window(5, late="drop"), r"window .*: 5 is no window; write for example tumbling"),

@@ -18,12 +18,13 @@ from headrace_streams.core.operators import columns
 from headrace_streams.core.operators.aggregate import BOUNDS, Aggregate, Aggregated, Emit, Groups, WindowedAggregate
 from headrace_streams.core.operators.aggregates import function
 from headrace_streams.core.operators.base import LATE, OUT, Emitted, Operator
+from headrace_streams.core.operators.counted import HIDDEN, CountedAggregate
 from headrace_streams.core.operators.ends import Sink
 from headrace_streams.core.operators.functions import RECORDS
 from headrace_streams.core.operators.hop import HopOut
 from headrace_streams.core.operators.sessions import SessionAggregate
 from headrace_streams.core.operators.unique import Unique
-from headrace_streams.core.operators.windows import Hopping, Session
+from headrace_streams.core.operators.windows import Counting, Hopping, Session
 from headrace_streams.core.rows import RECORD, TIMESTAMP, empty, user_schema
 from headrace_streams.dsl.agg import Agg
 from headrace_streams.dsl.durations import Duration, to_ms
@@ -33,7 +34,7 @@ from headrace_streams.plan.nodes import REPARTITION, SINK, Input, Making, Plan, 
 
 Column = nw.Expr | str
 DROP: Final = "drop"
-Window = Hopping | Session
+Window = Hopping | Session | Counting
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,12 +331,16 @@ class Grouped:
         Aggregates by key and window.
 
         Args:
-            late: the topic that gets rows which come after their window closed, or ``"drop"``.
+            late: the topic that gets rows which come after their window closed, or ``"drop"``; not for ``counting``.
         """
         if not isinstance(window, Window):
             raise NotAllowed(f"window ({where()}): {window!r} is no window; write for example tumbling('10s')")
         if self._window is not None:
             raise NotAllowed(f"window ({where()}): these groups have a window already")
+        if isinstance(window, Counting):
+            if late:
+                raise NotAllowed(f"window ({where()}): no row is late for windows of so many rows; leave late= out")
+            late = DROP
         if not late:
             raise NotAllowed(
                 f"window ({where()}): say what becomes of rows that come after their window closed: late=TOPIC keeps "
@@ -365,9 +370,11 @@ class Grouped:
         window = self._window
 
         def make(making: Making) -> Operator:
-            groups = Groups(keys, listed, what)
+            groups = Groups(keys, listed, what, HIDDEN if isinstance(window, Counting) else ())
             if window is None:
                 return Aggregate(groups, mode)
+            if isinstance(window, Counting):
+                return CountedAggregate(groups, window.rows, mode)
             if isinstance(window, Session):
                 return SessionAggregate(groups, window, mode)
             return WindowedAggregate(groups, window, mode)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace_streams.core.errors import NotAllowed
-from headrace_streams.core.operators.windows import Hopping, Session
+from headrace_streams.core.operators.windows import Counting, Hopping, Session
 from headrace_streams.dsl.durations import Duration, to_ms
 
 
@@ -42,3 +42,15 @@ def session(gap: Duration, *, grace: Duration = 0) -> Session:
         grace: how long after its end a session still takes rows, in event time.
     """
     return Session(to_ms(gap, "the gap", least=1), to_ms(grace, "the grace"))
+
+
+def counting(rows: int) -> Counting:
+    """
+    So many rows of a key each, as they come: the next row begins another window. No row is late.
+
+    ``window_start`` is the time of the earliest row and ``window_end`` that of the newest, which is the time of the
+    result. With ``emit="final"`` only windows that are full are told.
+    """
+    if rows < 1:
+        raise NotAllowed(f"windows of {rows} rows are not possible; counting() needs at least 1")
+    return Counting(rows)

@@ -68,15 +68,24 @@ _without_warnings: Final = np.errstate(all="ignore")
 class Groups:
     """What aggregates with and without windows share: how rows enter slots and slots become rows."""
 
-    def __init__(self, keys: Sequence[pa.Field[Any]], columns: Sequence[Aggregated], what: str = "agg") -> None:
+    def __init__(
+        self,
+        keys: Sequence[pa.Field[Any]],
+        columns: Sequence[Aggregated],
+        what: str = "agg",
+        hidden: Sequence[Aggregated] = (),
+    ) -> None:
         """
         Args:
             keys: the columns that the key is made of; empty: the record's key alone.
             what: the node, for messages.
+            hidden: computed too, and in no result.
         """
+        shown, columns = columns, [*columns, *hidden]
         self._what = what
         self._keys = list(keys)
         self._columns = columns
+        self._shown = len(shown)
         self._ends: list[tuple[int, int]] = []
         fields: list[Field] = []
         for column in columns:
@@ -121,7 +130,7 @@ class Groups:
     def add_each(self, slots: Columns, places: Numbers, inputs: Sequence[Values], times: Numbers) -> list[Numbers]:
         """Take rows in; the fields of each row's slot as they were right after it."""
         kept = [np.empty(len(places), field.dtype) for field in self.layout.fields]
-        rank, depth = _ranks(places)
+        rank, depth = ranks(places)
         if depth <= _ROUNDS_MAX:
             for turn in range(depth):  # the rows of one turn have different slots
                 of = np.flatnonzero(rank == turn)
@@ -182,7 +191,7 @@ class Groups:
         if window is not None:
             arrays += [pa.array(at, pa.int64()).cast(TIMESTAMP) for at in window]
             names += BOUNDS
-        for column, (first, end) in zip(self._columns, self._ends, strict=True):
+        for column, (first, end) in zip(self._columns[: self._shown], self._ends, strict=False):
             arrays.append(column.function.finish(columns[first:end]))
             names.append(column.name)
         user = pa.Table.from_arrays(arrays, names=names)
@@ -196,11 +205,11 @@ class Groups:
     def schema(self, *, windowed: bool) -> pa.Schema:
         """Of the result, without system columns."""
         window = [pa.field(name, TIMESTAMP) for name in BOUNDS] if windowed else []
-        results = [pa.field(column.name, column.function.type) for column in self._columns]
+        results = [pa.field(column.name, column.function.type) for column in self._columns[: self._shown]]
         return pa.schema([*self._keys, *window, *results])
 
 
-def _ranks(places: Numbers) -> tuple[Numbers, int]:
+def ranks(places: Numbers) -> tuple[Numbers, int]:
     """How many earlier rows have the slot of each row, and one more than the greatest of these numbers."""
     if not len(places):
         return places, 0

@@ -15,6 +15,13 @@ from headrace_streams.core.rows import Numbers
 
 
 @dataclass(frozen=True, slots=True)
+class Counting:
+    """``rows`` rows of a key each, as they come."""
+
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class Session:
     """
     Rows of a key that are at most ``gap_ms`` apart: from the first to the gap behind the last, both ends in.

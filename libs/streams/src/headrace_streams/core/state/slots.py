@@ -242,10 +242,12 @@ class KeyedStore:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._cold: Cold = NOTHING
+        self._gone: set[bytes] = set()
         self.slots = Slots(layout, NOTHING)
 
     def open(self, cold: Cold) -> None:
         self._cold = cold
+        self._gone = set()
         self.slots = Slots(self._layout, cold)
 
     def places(self, keys: Coded) -> Numbers:
@@ -254,14 +256,22 @@ class KeyedStore:
         named = [keys.values[code] for code in used.tolist()]
         slots, missing = self.slots.find(named)
         if missing:
-            slots[missing] = self.slots.add([named[place] for place in missing])
+            gone = [place for place in missing if named[place] in self._gone]
+            for places, new in ((gone, True), ([place for place in missing if named[place] not in self._gone], False)):
+                slots[places] = self.slots.add([named[place] for place in places], new=new)
         found: Numbers = slots[of_row]
         return found
 
+    def release(self, slots: Numbers) -> None:
+        """Forget keys; they begin anew."""
+        self._gone.update(self.slots.release(slots))
+
     def changes(self) -> Changes:
-        return sorted(self.slots.changes(), key=_by_key)
+        deleted: dict[bytes, bytes | None] = dict.fromkeys(self._gone)
+        return sorted((deleted | dict(self.slots.changes())).items())
 
     def settle(self) -> None:
+        self._gone = set()
         self.slots.settle()
 
     def drop(self) -> None:
