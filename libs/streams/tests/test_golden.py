@@ -18,8 +18,10 @@ from headrace_streams.core.state.memory import MemoryCold
 from headrace_streams.core.state.objects import ObjectStore, Value
 from headrace_streams.core.state.slots import Field, Layout, prefix_of, start_of
 
-PROGRESS = Progress({"orders": 7}, {"orders": 1_000, "": 900})
-CONTROL_ROW = bytes.fromhex("83a17601a17081a66f726465727307a17782a66f7264657273cd03e8a0cd0384")
+PROGRESS = Progress({"orders": 7}, {"orders": 1_000, "": 900}, {"topic orders": "a1"})
+CONTROL_ROW = bytes.fromhex(
+    "84a17601a17081a66f726465727307a17782a66f7264657273cd03e8a0cd0384a16281ac746f706963206f7264657273a26131"
+)
 PACKED = bytes.fromhex("010300000000000000000000000000f83f9193a16102c0")
 STATE = bytes.fromhex("0182a47365656e03a474616773" + "92a161a162")
 FLUSH_HEAD = bytes.fromhex("0101000000020000000000000384")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
 
@@ -32,6 +32,8 @@ class Added:
     name: str = ""
     """Of its state."""
     on_error: str = ""
+    form: Mapping[str, str] = field(default_factory=dict)
+    """Of its state, as a node has it."""
 
 
 class RecordCalls:
@@ -114,7 +116,9 @@ class RecordCalls:
             "state": {of: one.type.__name__ for of, one in declared.items()},
             "columns": schema_text(parsed or RECORDS),
         }
-        added = Added("process", where(), partial(Process, functions), settings, name, on_error)
+        form = {f".{of}": f"{one.type.__name__}, {one.default!r} at first" for of, one in declared.items()}
+        form[""] = "values and timers of a function"
+        added = Added("process", where(), partial(Process, functions), settings, name, on_error, form)
         stream = self._dropping_null_keys()
         return stream._added(added, parsed or RECORDS, None)
 

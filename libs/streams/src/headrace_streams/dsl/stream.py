@@ -80,7 +80,7 @@ class Stream(RecordCalls):
             lambda making: added.make(),
             settings=added.settings,
             name=added.name,
-            stateful=bool(added.name),
+            form=added.form,
             on_error=added.on_error,
         )
         return replace(self, _input=Input(node.id), _schema=schema, _keyed_by=keyed_by)
@@ -213,7 +213,8 @@ class Stream(RecordCalls):
         ms = to_ms(within, f"{what}: within", least=1)
         _tried(Unique(names, ms), self._schema, what)
         settings = {"columns": list(names), "within_ms": ms}
-        added = Added("unique", where(), partial(Unique, names, ms), settings, name)
+        form = {"": f"values of ({_columns_text([self._schema.field(of) for of in names])}) that came"}
+        added = Added("unique", where(), partial(Unique, names, ms), settings, name, form=form)
         return self._added(added, self._schema, self._keyed_by)
 
     def group_by(self, *names: str, name: str = "") -> Grouped:
@@ -380,11 +381,12 @@ class Grouped:
             return WindowedAggregate(groups, window, mode)
 
         settings: dict[str, Any] = {out: str(one) for out, one in aggregates.items()}
-        settings |= {"keys": list(self._columns), "emit": mode.value, "fields": _fields_text(listed)}
+        settings |= {"keys": list(self._columns), "emit": mode.value}
         if window is not None:
             settings |= {"window": str(window), "late": self._late}
         plan = keyed._plan
-        node = plan.add("agg", at, [keyed._input], make, name=name, settings=settings, stateful=True)
+        form = {"": _form(keys, aggregates, listed, window)}
+        node = plan.add("agg", at, [keyed._input], make, name=name, settings=settings, form=form)
         schema = Groups(keys, listed).schema(windowed=window is not None)
         result = Stream(plan, Input(node.id, OUT), schema, self._columns or None, keyed._json)
         if window is not None and self._late != DROP:
@@ -455,6 +457,17 @@ def _type_of(stream: Stream, column: str | None) -> pa.DataType | None:
     return None if column is None else stream.schema.field(column).type
 
 
-def _fields_text(listed: Sequence[Aggregated]) -> list[str]:
-    """The form of the state: programs whose text here differs cannot share it."""
-    return [f"{one.name}:{field.dtype}" for one in listed for field in one.function.fields]
+def _form(
+    keys: Sequence[pa.Field[Any]], aggregates: Mapping[str, Agg], listed: Sequence[Aggregated], window: Window | None
+) -> str:
+    """Of the state of an aggregate. Expressions are no part of it: what they gave before stays counted."""
+    made = []
+    for one in listed:
+        asked = aggregates[one.name]
+        kinds = " ".join(str(field.dtype) for field in one.function.fields)
+        made.append(f"{one.name}={asked.kind}({asked.limit or ''}) as {kinds}")
+    return f"{', '.join(made)} by ({_columns_text(keys)})" + ("" if window is None else f" in {window}")
+
+
+def _columns_text(fields: Sequence[pa.Field[Any]]) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in fields)

@@ -46,6 +46,11 @@ class SubTopology:
         """Whether it keeps more than positions."""
         return any(node.stateful for node in self.nodes)
 
+    @property
+    def form(self) -> dict[str, str]:
+        """In which form each part of its state is kept."""
+        return {f"{node.name}{part}": form for node in self.nodes for part, form in node.form.items()}
+
 
 def sub_topologies(plan: Plan) -> list[SubTopology]:
     """The parts of a plan, each after those whose rows it reads."""

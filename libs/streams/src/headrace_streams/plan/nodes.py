@@ -73,12 +73,17 @@ class Node:
     """Of a repartition topic, if the program says so."""
     on_error: str = ""
     """Empty: as the app."""
-    stateful: bool = False
-    """It has a store, of its name."""
+    form: Mapping[str, str] = field(default_factory=dict)
+    """Of its state: part by part, in which form it is kept. A program that says another cannot go on with it."""
     value: Format | None = None
     """Of the records of its topics."""
     key: Format | None = None
     """Of their keys, where the program reads them."""
+
+    @property
+    def stateful(self) -> bool:
+        """It has a store, of its name."""
+        return bool(self.form)
 
     @property
     def label(self) -> str:
@@ -95,7 +100,7 @@ class More(TypedDict, total=False):
     topics: tuple[str, ...]
     partitions: int | None
     on_error: str
-    stateful: bool
+    form: Mapping[str, str]
     value: Format | None
     key: Format | None
 

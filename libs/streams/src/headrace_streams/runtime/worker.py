@@ -20,6 +20,7 @@ from headrace_common.core.errors import HeadraceError, Internal, NotFound, Rejec
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.failpoints import failpoint
 from headrace_streams.config import StreamsConfig
+from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.state import changelog
 from headrace_streams.core.state.changelog import Progress
@@ -45,6 +46,7 @@ _log = logging.getLogger(__name__)
 _POLL_MS: Final = 100.0
 _TOPIC_WAIT_MS: Final = 500.0
 _BACK_OFF_MS: Final = 100.0
+_TOPIC: Final = "topic "
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,8 @@ class Owned:
     """Whether it has done something since the last commit."""
     changelog: TopicPartition | None = None
     topic_id: str = ""
+    basis: dict[str, str] = field(default_factory=dict)
+    """What its state belongs to, as the program and its topics are now."""
 
     @property
     def label(self) -> str:
@@ -187,6 +191,7 @@ class Worker:
                 owned = Owned(part, partition, assembly.make(part, partition), topics, store, Progress())
                 if store is not None:
                     owned.changelog, owned.topic_id = TopicPartition(log, partition), facts[log].topic_id
+                owned.basis = part.form | {_TOPIC + topic: facts[topic].topic_id for topic in topics}
                 self._owned.append(owned)
                 self._of |= {TopicPartition(topic, partition): owned for topic in topics}
 
@@ -217,6 +222,7 @@ class Worker:
             }
             if owned.store is not None:
                 owned.progress = progress_of(owned.store)
+                self._check_basis(owned)
                 self._check_same(owned, of_group)
             else:
                 owned.progress = Progress(of_group)
@@ -225,13 +231,37 @@ class Worker:
             owned.task.open(store.cold if store is not None else _no_store, owned.progress.watermarks)
         await self._read()
 
+    def _check_basis(self, owned: Owned) -> None:
+        """
+        Raises:
+            NotAllowed: the program would read its state wrongly, or miss records of a topic that was made anew.
+        """
+        for what, now in owned.basis.items():
+            then = owned.progress.basis.get(what, now)
+            if then != now and what.startswith(_TOPIC):
+                raise NotAllowed(
+                    f"the {what} was deleted and made anew, and the state of task {owned.label} belongs to what was in "
+                    f"it: {self._anew}"
+                )
+            if then != now:
+                raise NotAllowed(
+                    f"the state {what!r} is kept as {then}; the program wants {now}: give it another name= there, "
+                    f"and it begins empty. To read everything again, {self._anew}"
+                )
+
+    @property
+    def _anew(self) -> str:
+        name = self._app.name
+        return f"start under another app name, or delete the group {name} and all topics whose names begin with {name}."
+
     def _check_same(self, owned: Owned, of_group: Mapping[str, int]) -> None:
         for topic, at in of_group.items():
             if owned.progress.positions.get(topic) != at:
                 raise NotFound(
                     f"the state of task {owned.label} belongs to offset {owned.progress.positions.get(topic)} of "
-                    f"{topic}, and the group {self._app.name} stands at {at}: one of them was changed by hand; set the "
-                    f"group's offset back, or delete the group and its changelog {owned.changelog}"
+                    f"{topic}, and the group {self._app.name} stands at {at}: the group or the changelog was "
+                    f"changed by hand, or the program has kept no state there so far. Set the group's offset back, or "
+                    f"{self._anew}"
                 )
 
     async def _read(self) -> None:
@@ -338,7 +368,7 @@ class Worker:
 
     async def _prepare(self, owned: Owned) -> _Kept:
         """What a commit will say of a task."""
-        progress = Progress(dict(owned.positions), owned.task.watermarks())
+        progress = Progress(dict(owned.positions), owned.task.watermarks(), {**owned.progress.basis, **owned.basis})
         if owned.store is None:
             return _Kept(owned, progress, [])
         return _Kept(owned, progress, changelog.rows(await self._outside.compute(owned.task.changes), progress))

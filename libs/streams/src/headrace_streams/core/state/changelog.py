@@ -31,10 +31,13 @@ class Progress:
     """By topic: the offset of the next record of the task's partition."""
     watermarks: Mapping[str, int] = field(default_factory=dict)
     """By input: event times, ms."""
+    basis: Mapping[str, str] = field(default_factory=dict)
+    """What the state belongs to: the ids of topics, and in which form each store is kept."""
 
     def encode(self) -> bytes:
         """As the value of the control row."""
-        return ormsgpack.packb({"v": _VERSION, "p": dict(self.positions), "w": dict(self.watermarks)})
+        row = {"v": _VERSION, "p": dict(self.positions), "w": dict(self.watermarks), "b": dict(self.basis)}
+        return ormsgpack.packb(row)
 
     @staticmethod
     def decode(value: bytes) -> Progress:
@@ -45,7 +48,7 @@ class Progress:
         row = ormsgpack.unpackb(value)
         if not isinstance(row, dict) or row.get("v") != _VERSION:
             raise NotReadable("the changelog's control row is of a newer version of Streams: upgrade this worker")
-        return Progress(row["p"], row["w"])
+        return Progress(row["p"], row["w"], row["b"])
 
 
 def prefix(store: str) -> bytes:
