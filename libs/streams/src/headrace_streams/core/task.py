@@ -16,7 +16,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from headrace_streams.core.errors import Origin, RowFailed
+from headrace_streams.core.errors import Origin, RowFailed, StateFailed
 from headrace_streams.core.operators import hop
 from headrace_streams.core.operators.base import Emitted, Operator
 from headrace_streams.core.operators.columns import Merge
@@ -273,7 +273,7 @@ class Task:
         """What ``process`` makes of the rows, without those that it cannot process."""
         try:
             made = process(rows)
-        except (RowFailed, NotImplementedError):
+        except (RowFailed, StateFailed, NotImplementedError):
             raise
         except Exception as error:  # noqa: BLE001  # the user's function or expression
             if rows.num_rows == 1:

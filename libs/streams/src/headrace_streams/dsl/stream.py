@@ -18,6 +18,7 @@ from headrace_streams.core.operators import columns
 from headrace_streams.core.operators.aggregate import BOUNDS, Aggregate, Aggregated, Emit, Groups, WindowedAggregate
 from headrace_streams.core.operators.aggregates import function
 from headrace_streams.core.operators.base import LATE, OUT, Emitted, Operator
+from headrace_streams.core.operators.combine import Combine, adds_up, behind
 from headrace_streams.core.operators.counted import HIDDEN, CountedAggregate
 from headrace_streams.core.operators.ends import Sink
 from headrace_streams.core.operators.functions import RECORDS
@@ -217,15 +218,17 @@ class Stream(RecordCalls):
         added = Added("unique", where(), partial(Unique, names, ms), settings, name, form=form)
         return self._added(added, self._schema, self._keyed_by)
 
-    def group_by(self, *names: str, name: str = "") -> Grouped:
+    def group_by(self, *names: str, name: str = "", combine: bool = True) -> Grouped:
         """
         Groups of rows with the same values in these columns; without any, with the same key.
 
         Args:
             name: of the repartition topic; needed unless the columns are the record's key already.
+            combine: aggregate before the repartition topic too, where that is not seen in the result, so that fewer
+                rows go through it.
         """
         self._check_columns("group_by", names)
-        return Grouped(self, tuple(names), name)
+        return Grouped(self, tuple(names), name, combine)
 
     def split(self, **branches: Column) -> dict[str, Stream]:
         """``split(big=col("n") > 9, rest=lit(True))``: each row goes to the first branch whose condition is true."""
@@ -324,6 +327,7 @@ class Grouped:
     _stream: Stream
     _columns: tuple[str, ...]
     _name: str
+    _combine: bool = True
     _window: Window | None = None
     _late: str = ""
 
@@ -347,7 +351,7 @@ class Grouped:
                 f"window ({where()}): say what becomes of rows that come after their window closed: late=TOPIC keeps "
                 "them, late='drop' drops and counts them"
             )
-        return Grouped(self._stream, self._columns, self._name, window, late)
+        return replace(self, _window=window, _late=late)
 
     def agg(self, *, name: str = "", emit: str = "changes", **aggregates: Agg) -> Stream:
         """
@@ -362,12 +366,16 @@ class Grouped:
         what = f"agg {name!r} ({at})" if name else f"agg ({at})"
         mode = self._check(name, emit, aggregates, what)
         prepared, inputs = self._prepared(aggregates, what)
-        keyed = self._keyed(prepared)
         keys = [prepared.schema.field(column) for column in self._columns]
         listed = [
             Aggregated(out, function(one.kind, _type_of(prepared, inputs[out]), what, one.limit), inputs[out])
             for out, one in aggregates.items()
         ]
+        if self._combines(mode, aggregates, listed, prepared):
+            keyed = self._combined(prepared, Groups(keys, listed, what))
+            listed = behind(listed, [one.kind for one in aggregates.values()], what)
+        else:
+            keyed = self._keyed(prepared)
         window = self._window
 
         def make(making: Making) -> Operator:
@@ -433,8 +441,32 @@ class Grouped:
         needed = dict.fromkeys([*self._columns, *(c for c in inputs.values() if c is not None and c not in made)])
         return (stream.select(*needed, **made) if needed or made else stream), inputs
 
+    def _combines(
+        self, mode: Emit, aggregates: Mapping[str, Agg], listed: Sequence[Aggregated], prepared: Stream
+    ) -> bool:
+        """Whether rows are aggregated before they move too."""
+        window = self._window
+        fits = window is None or (isinstance(window, Hopping) and window.size_ms == window.advance_ms)
+        if not self._combine or self._stays(prepared) or mode == Emit.EVERY or not fits or self._late not in ("", DROP):
+            return False
+        kinds = (one.kind for one in aggregates.values())
+        types = (_type_of(prepared, column.column) for column in listed)
+        return all(adds_up(kind, of) for kind, of in zip(kinds, types, strict=True))
+
+    def _combined(self, stream: Stream, groups: Groups) -> Stream:
+        keyed = stream.key_by(*self._columns)._dropping_null_keys()
+        window = self._window
+        assert window is None or isinstance(window, Hopping)
+        schema = groups.schema(windowed=False)
+        held = keyed._next("combine", lambda: Combine(groups, window), {"columns": schema_text(schema)}, schema=schema)
+        return held._moved(self._name, None, self._columns)._dropping_null_keys()
+
+    def _stays(self, stream: Stream) -> bool:
+        """Whether rows are where their key belongs already."""
+        return not self._columns or stream._keyed_by == self._columns
+
     def _keyed(self, stream: Stream) -> Stream:
-        if not self._columns or stream._keyed_by == self._columns:
+        if self._stays(stream):
             moved = stream
         else:
             keyed = stream.key_by(*self._columns)
