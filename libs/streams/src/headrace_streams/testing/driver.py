@@ -89,6 +89,9 @@ class Driver:
             partitions: of the topics that the program reads, of all or of each.
         """
         topics = {topic for node in app.graph.nodes if node.kind == SOURCE for topic in node.topics}
+        for topic in topics:
+            if not isinstance(partitions, int) and topic not in partitions:
+                raise NotAllowed(f"say how many partitions the topic {topic!r} has: partitions={{{topic!r}: 1}}")
         counts = {topic: partitions if isinstance(partitions, int) else partitions[topic] for topic in topics}
         self._app = app
         self._nodes = app.graph.nodes

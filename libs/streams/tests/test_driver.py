@@ -1,0 +1,155 @@
+"""The driver: a program without a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace_streams import App, NotAllowed, agg, col, custom, json, string, tumbling
+from headrace_streams.testing import Driver
+
+LINES = ["to be or not to be", "be"]
+
+
+def words() -> App:
+    app = App("words")
+    lines = app.stream("lines", value=string)
+    split = lines.select(word=col("value").str.split(" ")).explode("word")
+    split.group_by("word", name="by-word").agg(n=agg.count(), name="counts").to("counts")
+    return app
+
+
+def newest(rows: list[dict[str, Any]]) -> dict[str, int]:
+    return {row["word"]: row["n"] for row in rows}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_seed_is_seen(seed: int) -> None:
+    with Driver(words(), partitions=3, seed=seed) as driver:
+        for line in LINES:
+            driver.pipe("lines", [{"value": line}])
+        assert newest(driver.read("counts")) == {"to": 2, "be": 3, "or": 1, "not": 1}
+        assert driver.read("counts") == [], "each row is read once"
+        assert sorted((row["word"], row["n"]) for row in driver.store("counts")) == [
+            ("be", 3),
+            ("not", 1),
+            ("or", 1),
+            ("to", 2),
+        ]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_a_crash_takes_is_done_again(seed: int) -> None:
+    with Driver(words(), partitions=2, seed=seed) as driver:
+        for _ in range(3):
+            driver.pipe("lines", [{"value": line} for line in LINES])
+            driver.crash()
+            driver.restart()
+        assert newest(driver.read("counts")) == {"to": 6, "be": 9, "or": 3, "not": 3}
+
+
+def test_nothing_is_worked_on_between_crash_and_restart() -> None:
+    with Driver(words()) as driver:
+        driver.crash()
+        driver.pipe("lines", [{"value": "a"}])
+        assert driver.read("counts") == []
+        driver.restart()
+        assert newest(driver.read("counts")) == {"a": 1}
+
+
+def windows() -> App:
+    app = App("windows")
+    events = app.stream("events", value=json("at bigint"), key="k", timestamp="at")
+    counts = events.group_by("k").window(tumbling("10s", grace="5s"), late="late")
+    counts.agg(n=agg.count(), name="counts", emit="final").to("counts")
+    return app
+
+
+def test_event_time_is_the_tests() -> None:
+    with Driver(windows()) as driver:
+        driver.pipe("events", [{"k": "a", "at": 1_000}, {"k": "a", "at": 9_000}])
+        driver.advance_to(14_999)
+        assert driver.read("counts") == []
+        driver.advance_to(15_000)
+        assert [row["n"] for row in driver.read("counts")] == [2]
+        driver.pipe("events", [{"k": "a", "at": 2_000}])
+        assert [row["at"] for row in driver.read("late")] == [2_000]
+        driver.advance_to(3)
+        driver.pipe("events", [{"k": "a", "at": 3_000}])
+        assert [row["at"] for row in driver.read("late")] == [3_000], "event time never falls"
+
+
+def test_a_topic_that_stands_still_holds_event_time_back_for_a_while() -> None:
+    app = App("two")
+    one, other = (app.stream(t, value=json("at bigint"), key="k", timestamp="at") for t in ("one", "other"))
+    both = one.merge(other).group_by("k").window(tumbling("10s"), late="late")
+    both.agg(n=agg.count(), name="counts", emit="final").to("counts")
+    with Driver(app) as driver:
+        driver.pipe("one", [{"k": "a", "at": 1_000}])
+        driver.pipe("other", [{"k": "a", "at": 1_000}])
+        driver.pipe("one", [{"k": "a", "at": 30_000}])
+        driver.advance("4s")
+        assert driver.read("counts") == []
+        driver.crash()
+        driver.restart()
+        assert driver.read("counts") == [], "after a restart too"
+        driver.advance("5s")
+        assert driver.read("counts") == [], "both are idle: time stands"
+        driver.pipe("one", [{"k": "a", "at": 31_000}])
+        assert [row["n"] for row in driver.read("counts")] == [2]
+
+
+def test_records_are_read_as_they_are() -> None:
+    app = App("raw")
+    app.stream("in", value=json("n bigint"), key="k").map(lambda row: {"n": row["n"]}).to("out")
+    with Driver(app) as driver:
+        driver.pipe("in", [{"k": "a", "n": 1}], time=7)
+        driver.pipe_raw("in", [None], [b'{"n":2}'], time=8)
+        assert driver.read_raw("out") == [
+            {"key": b"a", "value": b'{"n":1}', "timestamp_ms": 7, "headers": [], "offset": 0},
+            {"key": None, "value": b'{"n":2}', "timestamp_ms": 8, "headers": [], "offset": 1},
+        ]
+
+
+def test_a_key_may_be_given_as_it_is() -> None:
+    app = App("raw")
+    app.stream("in", value=json("n bigint")).to("out")
+    with Driver(app) as driver:
+        driver.pipe("in", [{"_key": "a", "n": 1}, {"_key": b"b", "n": 2}, {"n": 3}])
+        assert [record["key"] for record in driver.read_raw("out")] == [b"a", b"b", None]
+
+
+def test_rows_go_to_the_partition_that_is_told_or_that_of_their_key() -> None:
+    app = App("parts")
+    app.stream("in", value=json("n bigint"), key="k").map(lambda row, context: row).to("out")
+    with Driver(app, partitions={"in": 4}) as driver:
+        driver.pipe("in", [{"k": "a", "n": 1}], partition=3)
+        driver.pipe("in", [{"k": "a", "n": 2}, {"k": "a", "n": 3}])
+        assert [row["n"] for row in driver.read("out")] in ([1, 2, 3], [2, 3, 1])
+
+
+def test_topics_of_other_formats_are_read_by_their_format() -> None:
+    app = App("formats")
+    stream = app.stream("in", value=json("n bigint"))
+    stream.to("out", value=custom(lambda v: {"n": int(v)}, lambda row: str(row["n"]), schema="n bigint"))
+    with Driver(app) as driver:
+        driver.pipe("in", [{"n": 5}])
+        assert driver.read("out") == [{"n": 5}]
+
+
+def test_a_topic_that_the_program_does_not_read_is_refused() -> None:
+    with Driver(words()) as driver, pytest.raises(NotAllowed, match="the program does not read the topic 'counts'"):
+        driver.pipe("counts", [{"word": "a"}])
+
+
+def test_a_topic_without_a_number_of_partitions_is_refused() -> None:
+    with pytest.raises(NotAllowed, match="say how many partitions the topic 'lines' has"):
+        Driver(words(), partitions={"other": 1})
+
+
+def test_a_failure_is_the_tests() -> None:
+    app = App("fails")
+    app.stream("in", value=json("n bigint")).map(lambda row: 1 / row["n"]).to("out")
+    with Driver(app) as driver, pytest.raises(Exception, match="ZeroDivisionError"):
+        driver.pipe("in", [{"n": 0}])

@@ -1,0 +1,141 @@
+"""Rows on their way through a repartition topic."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace_common.core.murmur2 import partitions_for
+from headrace_streams.core.operators import hop
+from headrace_streams.core.operators.hop import Flush, HopOut
+from headrace_streams.core.outputs import Output
+from headrace_streams.core.rows import KEYS, NO_TIME, TIMESTAMP
+
+
+def table(keys: list[bytes | None], marks: list[int] | None = None, *, coded: bool = False) -> pa.Table:
+    count = len(keys)
+    key = pa.array(keys, pa.binary())
+    columns = {
+        "n": pa.array(range(count), pa.int64()),
+        "_key": key.dictionary_encode().cast(KEYS) if coded else key,
+        "_time": pa.array([5] * count, pa.int64()).cast(TIMESTAMP),
+        "_watermark": pa.array(marks or [7] * count, pa.int64()),
+        "_row": pa.array(range(count), pa.int32()),
+    }
+    return pa.table(columns)
+
+
+def sender(partitions: int = 3) -> tuple[HopOut, list[Output]]:
+    written: list[Output] = []
+    out = HopOut("app.by-k.repartition", partitions, 2, written.append)
+    out.begin(NO_TIME)
+    return out, written
+
+
+def never(rows: pa.Table, error: Exception) -> None:
+    raise AssertionError from error
+
+
+def flushes(written: list[Output]) -> list[tuple[int | None, Flush]]:
+    return [
+        (output.partition, hop.decode(value)) for output in written for value in output.records["value"].to_pylist()
+    ]
+
+
+@given(
+    sender=st.integers(0, 2**32 - 1), watermark=st.integers(-(2**63), 2**63 - 1), idle=st.booleans(), rows=st.booleans()
+)
+def test_what_is_encoded_is_decoded(sender: int, watermark: int, idle: bool, rows: bool) -> None:
+    flush = Flush(sender, watermark, table([b"a", None]) if rows else None, idle)
+    decoded = hop.decode(hop.encode(flush))
+    assert (decoded.sender, decoded.watermark, decoded.idle) == (sender, watermark, idle)
+    assert decoded.rows == flush.rows if rows else decoded.rows is None
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"\x01", b"\x02" + hop.encode(Flush(0, 0, None))[1:], b"no flush, but long enough"]
+)
+def test_what_is_no_flush_of_this_version_is_refused(value: bytes) -> None:
+    with pytest.raises(ValueError, match="upgrade all workers, or reset the app"):
+        hop.decode(value)
+
+
+keys = st.lists(st.none() | st.binary(max_size=3), min_size=1, max_size=30)
+
+
+@settings(max_examples=50)
+@given(given=keys, partitions=st.integers(1, 7), coded=st.booleans(), cut=st.integers(1, 30))
+def test_a_row_goes_to_the_partition_of_its_key(
+    given: list[bytes | None], partitions: int, coded: bool, cut: int
+) -> None:
+    out, written = sender(partitions)
+    rows = table(given, coded=coded)
+    for first in range(0, len(given), cut):
+        assert list(out.feed(rows.slice(first, cut), 0, never)) == []
+    list(out.flush())
+    found: dict[bytes, list[int]] = {}
+    count = 0
+    for partition, flush in flushes(written):
+        if flush.rows is None:
+            continue
+        count += flush.rows.num_rows
+        assert "_row" not in flush.rows.column_names
+        for row in flush.rows.to_pylist():
+            if row["_key"] is not None:
+                assert partition == partitions_for(pa.array([row["_key"]], pa.binary()), partitions)[0]
+                found.setdefault(row["_key"], []).append(row["n"])
+    assert count == len(given)
+    assert all(places == sorted(places) for places in found.values()), "rows of a key keep their order"
+
+
+def test_rows_without_a_key_are_dealt_out() -> None:
+    out, written = sender()
+    list(out.feed(table([None] * 6), 0, never))
+    list(out.flush())
+    assert [(p, f.rows.num_rows) for p, f in flushes(written) if f.rows is not None] == [(0, 2), (1, 2), (2, 2)]
+
+
+def test_every_partition_is_told_the_watermark_once() -> None:
+    out, written = sender()
+    list(out.feed(table([b"a"], [9]), 0, never))
+    list(out.flush())
+    assert sorted((p, f.watermark, f.sender) for p, f in flushes(written)) == [(p, 9, 2) for p in range(3)]
+    written.clear()
+    list(out.flush())
+    assert written == [], "nothing is new"
+    list(out.advance(12, never))
+    list(out.flush())
+    assert [(f.watermark, f.rows) for _, f in flushes(written)] == [(12, None)] * 3
+
+
+def test_a_sender_that_rests_says_so_until_rows_come() -> None:
+    out, written = sender(1)
+    list(out.advance(5, never))
+    out.rest()
+    list(out.flush())
+    list(out.advance(6, never))
+    list(out.flush())
+    assert [(f.watermark, f.idle) for _, f in flushes(written)] == [(5, True), (6, False)]
+
+
+def test_a_flush_that_grows_large_leaves_before_the_commit() -> None:
+    out, written = sender(1)
+    rows = table([b"a" * 1_000] * 600)
+    list(out.feed(rows, 0, never))
+    assert [f.rows.num_rows for _, f in flushes(written) if f.rows is not None] == [600]
+    list(out.flush())
+    assert len(written) == 1
+
+
+def test_what_was_not_committed_is_sent_again_and_not_twice() -> None:
+    out, written = sender(1)
+    list(out.feed(table([b"a"], [9]), 0, never))
+    out.begin(4)
+    list(out.advance(4, never))
+    list(out.flush())
+    assert written == []
+    list(out.feed(table([b"b"], [9]), 0, never))
+    list(out.flush())
+    assert [(f.watermark, f.rows.num_rows if f.rows else 0) for _, f in flushes(written)] == [(9, 1)]
