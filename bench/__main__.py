@@ -64,6 +64,7 @@ OWN: dict[str, Suite] = {
     "transactions-units": transactions.units,
     "streams-tasks": streams.tasks,
     "streams-words": streams.words,
+    "streams-latency": streams.latency,
     "inspection": inspection.run,
     "compaction-rate": compaction_rate.run,
     "compaction-space": compaction.space,

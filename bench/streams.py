@@ -8,7 +8,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import orjson
 import pyarrow as pa
 
 from bench.headrace_side import HeadraceSide
-from bench.rows import Row, compare, interleaved
+from bench.rows import Row, compare, interleaved, percentile
 from bench.sizes import sized
 from headrace.streams import App, agg, col, tumbling, value
 from headrace.streams import json as json_of
@@ -28,7 +29,7 @@ from headrace_streams.plan.cut import Assembly
 BATCH = 10_000
 KEYS = 10_000
 WORDS_A_LINE, VOCABULARY = 8, 20_000
-PROGRAM = Path(__file__).with_name("clients") / "streams_program.py"
+CLIENTS = Path(__file__).with_name("clients")
 
 
 def _orders() -> list[pa.Table]:
@@ -160,22 +161,66 @@ def _count_words(cluster: HeadraceSide, lines: list[bytes], state: Path) -> floa
         for first in range(0, len(lines), 10_000):
             producer.send_many(source, lines[first : first + 10_000])
     settings = {"bootstrap_servers": cluster.bootstrap, "state_dir": str(state)}
-    command = [sys.executable, "-m", "headrace_streams", str(PROGRAM), json.dumps(settings)]
-    environment = {"SOURCE": source, "TARGET": target}
     counts: dict[bytes, int] = {}
-    with Consumer(
-        target, bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", isolation_level="read_committed"
-    ) as consumer:
-        worker = subprocess.Popen(command, env=os.environ | environment, stderr=subprocess.DEVNULL)
-        try:
-            begun = None
-            while sum(counts.values()) < len(lines) * WORDS_A_LINE:
-                for record in consumer.poll(100, max_records=50_000):
-                    begun = begun or time.perf_counter()
-                    counts[record.key] = orjson.loads(record.value)["n"]
-                assert worker.poll() is None, "the worker ended"
-            assert begun is not None
-            return len(lines) / (time.perf_counter() - begun)
-        finally:
-            worker.terminate()
-            worker.wait()
+    begun = None
+    with (
+        Consumer(
+            target, bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", isolation_level="read_committed"
+        ) as consumer,
+        _worker("streams_words.py", source, target, settings) as worker,
+    ):
+        while sum(counts.values()) < len(lines) * WORDS_A_LINE:
+            for record in consumer.poll(100, max_records=50_000):
+                begun = begun or time.perf_counter()
+                counts[record.key] = orjson.loads(record.value)["n"]
+            assert worker.poll() is None, "the worker ended"
+    assert begun is not None
+    return len(lines) / (time.perf_counter() - begun)
+
+
+def latency(runs: int) -> list[Row]:
+    """One record at a time through a filter, exactly once, commits each 20 ms: sent until it is read, committed."""
+    with HeadraceSide.running(flush="os") as cluster, tempfile.TemporaryDirectory() as directory:
+        states = (Path(directory) / str(number) for number in range(runs))
+        found = [sorted(_one_at_a_time(cluster, state, sized(300, 20))) for state in states]
+    target = {0.5: "≤ 40", 0.99: ""}
+    return [
+        compare(f"streams in to out, p{share * 100:.0f}", "ms", [percentile(one, share) for one in found], target=goal)
+        for share, goal in target.items()
+    ]
+
+
+def _one_at_a_time(cluster: HeadraceSide, state: Path, count: int) -> list[float]:
+    from headrace import Consumer, Producer
+
+    source, target = cluster.topic(1), cluster.topic(1)
+    settings = {"bootstrap_servers": cluster.bootstrap, "state_dir": str(state), "commit_interval_ms": 20}
+    took: list[float] = []
+    with (
+        _worker("streams_filter.py", source, target, settings),
+        Producer(cluster.bootstrap) as producer,
+        Consumer(
+            target, bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", isolation_level="read_committed"
+        ) as consumer,
+    ):
+        for number in range(count + 20):
+            begun = time.perf_counter()
+            producer.send(source, b"%d" % number)
+            while not consumer.poll(60_000):
+                pass
+            if number >= 20:  # the first find everything cold
+                took.append((time.perf_counter() - begun) * 1e3)
+    return took
+
+
+@contextmanager
+def _worker(program: str, source: str, target: str, settings: dict[str, Any]) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker of one of the programs in ``bench/clients``."""
+    command = [sys.executable, "-m", "headrace_streams", str(CLIENTS / program), json.dumps(settings)]
+    topics = {"SOURCE": source, "TARGET": target}
+    worker = subprocess.Popen(command, env=os.environ | topics, stderr=subprocess.DEVNULL)
+    try:
+        yield worker
+    finally:
+        worker.terminate()
+        worker.wait()
