@@ -32,6 +32,9 @@ def test_the_control_row() -> None:
     assert Progress.decode(CONTROL_ROW) == PROGRESS
     with pytest.raises(NotReadable, match="upgrade this worker"):
         Progress.decode(CONTROL_ROW.replace(b"\xa1v\x01", b"\xa1v\x02"))
+    for other in (b"", b"by hand", b"\x01", b"\x80"):
+        with pytest.raises(NotReadable, match="was not written by Streams"):
+            Progress.decode(other)
 
 
 def test_keys_of_a_changelog() -> None:

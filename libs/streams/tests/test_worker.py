@@ -5,9 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from headrace.records import TopicPartition
 from headrace_streams.config import StreamsConfig
+from headrace_streams.core.state.changelog import Progress
 from headrace_streams.dsl.app import App
-from headrace_streams.runtime.worker import Worker
+from headrace_streams.plan.cut import SubTopology
+from headrace_streams.runtime.worker import Owned, Worker
 
 
 class Stopped:
@@ -35,3 +38,24 @@ async def test_it_waits_for_whole_milliseconds_until_a_commit_is_due() -> None:
     await worker.step()
     assert outside.waits == [30, 1]
     assert all(isinstance(wait, int) for wait in outside.waits)
+
+
+async def test_a_quiet_worker_commits_its_positions_now_and_then() -> None:
+    """So it learns that its app runs elsewhere, and the positions do not expire."""
+    outside = Stopped(0.0)
+    committed: list[Any] = []
+
+    class Writer:
+        async def begin(self) -> None:
+            pass
+
+        async def commit(self, positions: Any) -> None:
+            committed.append((outside.now_ms, positions))
+
+    here = SimpleNamespace(reader=outside, clock=outside, writer=Writer())
+    worker = Worker(App("a"), StreamsConfig(idle_after_ms=60_000), here)  # type: ignore[arg-type]
+    part = SubTopology("lines", (), ("lines",), ())
+    worker._owned = [Owned(part, 3, None, ("lines",), None, Progress({"lines": 7}), rows_at_ms={"lines": 0.0})]  # type: ignore[arg-type]
+    for outside.now_ms in (0.0, 4_000.0, 5_000.0, 9_000.0, 10_001.0):
+        await worker.step()
+    assert committed == [(at, {TopicPartition("lines", 3): 7}) for at in (5_000.0, 10_001.0)]

@@ -37,6 +37,10 @@ def _told(path: Path, doing: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # rocksdict raises nothing narrower
+        if "lock file" in str(error):
+            raise StateStorageFailed(
+                f"another process uses the state in {path}; a worker of the same app lets go within seconds"
+            ) from error
         raise StateStorageFailed(f"{doing} the state in {path} failed: {error}") from error
 
 

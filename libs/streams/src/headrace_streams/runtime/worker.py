@@ -46,6 +46,7 @@ _log = logging.getLogger(__name__)
 _POLL_MS: Final = 100.0
 _TOPIC_WAIT_MS: Final = 500.0
 _BACK_OFF_MS: Final = 100.0
+_RENEW_MS: Final = 5_000.0
 _TOPIC: Final = "topic "
 
 
@@ -119,6 +120,7 @@ class Worker:
         self._in_transaction = False
         self._rows = 0
         self._committed_at_ms = 0.0
+        self._wrote_at_ms = 0.0
         self._trimmed_at_ms = 0.0
         self._repartitions: set[str] = set()
         self._trouble_since_ms: float | None = None
@@ -143,7 +145,7 @@ class Worker:
         await self._restore()
         await self._place()
         now = self._outside.clock.monotonic_ms()
-        self._committed_at_ms = self._trimmed_at_ms = now
+        self._committed_at_ms = self._wrote_at_ms = self._trimmed_at_ms = now
         _log.info("%s runs with %d tasks", self._app.name, len(self._owned))
 
     async def _assemble(self) -> tuple[Assembly, dict[str, TopicFacts]]:
@@ -363,8 +365,28 @@ class Worker:
             self._rows = 0
             self.commits += 1
             self._trouble_since_ms = None
+            self._wrote_at_ms = self._outside.clock.monotonic_ms()
+        elif self._outside.clock.monotonic_ms() - self._wrote_at_ms >= _RENEW_MS:
+            await self._renew()
         self._committed_at_ms = self._outside.clock.monotonic_ms()
         await self._trim()
+
+    async def _renew(self) -> None:
+        """
+        Nothing came for a while: commit the positions once more. A worker whose app runs elsewhere now learns it so,
+        and positions of a quiet topic do not expire.
+        """
+        positions = {
+            TopicPartition(topic, owned.partition): at
+            for owned in self._owned
+            for topic, at in owned.progress.positions.items()
+        }
+        if positions:
+            await self._begin()
+            await self._outside.writer.commit(positions)
+            self._in_transaction = False
+            self._trouble_since_ms = None
+        self._wrote_at_ms = self._outside.clock.monotonic_ms()
 
     async def _prepare(self, owned: Owned) -> _Kept:
         """What a commit will say of a task."""

@@ -13,13 +13,14 @@ from typing import Final
 
 import ormsgpack
 
+from headrace_common.core.errors import ErrorCode, Rejected
 from headrace_streams.core.state.store import Changes
 
 CONTROL: Final = b"\x00"
 _VERSION: Final = 1
 
 
-class NotReadable(ValueError):
+class NotReadable(Rejected, code=ErrorCode.INVALID_RECORD):
     """A row was written by a newer version, or by something else."""
 
 
@@ -43,12 +44,15 @@ class Progress:
     def decode(value: bytes) -> Progress:
         """
         Raises:
-            NotReadable: of another version.
+            NotReadable: of another version, or no control row.
         """
-        row = ormsgpack.unpackb(value)
-        if not isinstance(row, dict) or row.get("v") != _VERSION:
-            raise NotReadable("the changelog's control row is of a newer version of Streams: upgrade this worker")
-        return Progress(row["p"], row["w"], row["b"])
+        try:
+            row = ormsgpack.unpackb(value)
+            if row["v"] != _VERSION:
+                raise NotReadable("the changelog's control row is of a newer version of Streams: upgrade this worker")
+            return Progress(row["p"], row["w"], row["b"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise NotReadable(f"the changelog's control row was not written by Streams: {error!r}") from error
 
 
 def prefix(store: str) -> bytes:
