@@ -19,8 +19,8 @@ from headrace_streams.core.operators.aggregate import Aggregated, Groups
 from headrace_streams.core.operators.aggregates import function
 from headrace_streams.core.operators.base import Emitted, Failed, Operator
 from headrace_streams.core.operators.windows import Hopping
-from headrace_streams.core.rows import KEY, TIME, WATERMARK, Coded, Numbers, coded, numbers
-from headrace_streams.core.state.slots import WindowedStore
+from headrace_streams.core.rows import KEY, TIME, WATERMARK, Numbers, coded, numbers
+from headrace_streams.core.state.slots import KeyedStore, Slots, WindowedStore
 from headrace_streams.core.state.store import NOTHING
 
 HELD_MAX: Final = 50_000
@@ -68,17 +68,17 @@ class Combine(Operator):
 
     def _new(self) -> None:
         # It is no state: what is held is part of a commit, or is fed again.
-        self._store = WindowedStore(self._groups.layout)
-        self._store.open(NOTHING)
+        self._keyed = KeyedStore(self._groups.layout)
+        self._windows = WindowedStore(self._groups.layout)
+        self._windows.open(NOTHING)
         self._first: Numbers = np.zeros(0, np.int64)
 
     def begin(self, watermark: int) -> None:
         self._new()
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
-        starts = np.zeros(rows.num_rows, np.int64)
         if self._window is None:
-            yield from self._hold(rows, starts)
+            yield from self._hold(rows, None)
             return
         _, starts = self._window.assign(numbers(rows[TIME]))
         late = starts + (self._window.size_ms + self._window.grace_ms) <= numbers(rows[WATERMARK])
@@ -97,12 +97,16 @@ class Combine(Operator):
             else:
                 yield from self._hold(part, starts[first:end])
 
-    def _hold(self, rows: pa.Table, starts: Numbers) -> Iterable[Emitted]:
+    @property
+    def _slots(self) -> Slots:
+        return self._keyed.slots if self._window is None else self._windows.slots
+
+    def _hold(self, rows: pa.Table, starts: Numbers | None) -> Iterable[Emitted]:
         if not rows.num_rows:
             return
         keys = coded(rows[KEY])
-        places = self._store.places(starts, Coded(keys.codes, keys.values))
-        slots = self._store.slots
+        places = self._keyed.places(keys) if starts is None else self._windows.places(starts, keys)
+        slots = self._slots
         if len(self._first) < len(slots.dirty):
             more = np.full(len(slots.dirty) - len(self._first), np.iinfo(np.int64).max)
             self._first = np.concatenate([self._first, more])
@@ -112,7 +116,7 @@ class Combine(Operator):
             yield from self.flush()
 
     def flush(self) -> Iterable[Emitted]:
-        slots = self._store.slots
+        slots = self._slots
         held = slots.used()
         if not len(held):
             return
