@@ -1,11 +1,14 @@
-"""A worker and when it looks at the clock."""
+"""A worker: when it looks at the clock, and what it says of state that does not belong to its positions."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from headrace.records import TopicPartition
+from headrace_common.core.errors import NotFound, ProducerFenced
 from headrace_streams.config import StreamsConfig
 from headrace_streams.core.state.changelog import Progress
 from headrace_streams.dsl.app import App
@@ -59,3 +62,31 @@ async def test_a_quiet_worker_commits_its_positions_now_and_then() -> None:
     for outside.now_ms in (0.0, 4_000.0, 5_000.0, 9_000.0, 10_001.0):
         await worker.step()
     assert committed == [(at, {TopicPartition("lines", 3): 7}) for at in (5_000.0, 10_001.0)]
+
+
+class Owner:
+    """A writer, which another one may have replaced."""
+
+    def __init__(self, *, replaced: bool) -> None:
+        self.replaced = replaced
+        self.committed: list[dict[TopicPartition, int]] = []
+
+    async def begin(self) -> None:
+        pass
+
+    async def commit(self, positions: dict[TopicPartition, int]) -> None:
+        if self.replaced:
+            raise ProducerFenced("there is a newer one")
+        self.committed.append(positions)
+
+
+@pytest.mark.parametrize(("replaced", "error"), [(False, NotFound), (True, ProducerFenced)])
+async def test_it_was_replaced_or_positions_were_changed_by_hand(replaced: bool, error: type[Exception]) -> None:
+    """It stood still between the end of the changelog and the positions, and a successor committed meanwhile."""
+    writer = Owner(replaced=replaced)
+    worker = Worker(App("a"), StreamsConfig(), SimpleNamespace(writer=writer))  # type: ignore[arg-type]
+    owned: Any = SimpleNamespace(progress=Progress({"in": 3}), partition=0, label="in/0")
+    await worker._check_same(owned, {"in": 3})
+    with pytest.raises(error):
+        await worker._check_same(owned, {"in": 5})
+    assert writer.committed == ([] if replaced else [{TopicPartition("in", 0): 5}]), "what the group has already"

@@ -225,7 +225,7 @@ class Worker:
             if owned.store is not None:
                 owned.progress = progress_of(owned.store)
                 self._check_basis(owned)
-                self._check_same(owned, of_group)
+                await self._check_same(owned, of_group)
             else:
                 owned.progress = Progress(of_group)
             owned.positions = dict(owned.progress.positions)
@@ -256,9 +256,12 @@ class Worker:
         name = self._app.name
         return f"start under another app name, or delete the group {name} and all topics whose names begin with {name}."
 
-    def _check_same(self, owned: Owned, of_group: Mapping[str, int]) -> None:
+    async def _check_same(self, owned: Owned, of_group: Mapping[str, int]) -> None:
         for topic, at in of_group.items():
             if owned.progress.positions.get(topic) != at:
+                # A worker that stood still while it restored, and was replaced meanwhile, cannot commit this.
+                await self._outside.writer.begin()
+                await self._outside.writer.commit({TopicPartition(topic, owned.partition): at})
                 raise NotFound(
                     f"the state of task {owned.label} belongs to offset {owned.progress.positions.get(topic)} of "
                     f"{topic}, and the group {self._app.name} stands at {at}: the group or the changelog was "
