@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from headrace_cli.commands.demo import spark_to_use
+from headrace_cli.demo import streaming
 from headrace_cli.demo.flights import ROWS, carrier_names, data_directory, departures, rows_as_json
 from headrace_cli.demo.spark import differences, table
 from headrace_cli.demo.tally import PROBLEMS_KEPT, Carrier, Tally
@@ -104,6 +105,19 @@ OURS = {"UA": Carrier(3, 2, 10, 2, -4), "AA": Carrier(1, 0, 0, 0, 0)}
 
 def test_spark_agrees_when_each_carrier_came_once_with_the_same_sums() -> None:
     assert differences(OURS, {code: [carrier] for code, carrier in OURS.items()}) == []
+
+
+@pytest.mark.parametrize(
+    ("theirs", "said"),
+    [
+        (OURS, []),
+        ({"UA": OURS["UA"]}, ["AA: the consumer has (1, 0, 0), the program None"]),
+        ({**OURS, "UA": Carrier(3, 2, 11)}, ["UA: the consumer has (3, 2, 10), the program (3, 2, 11)"]),
+        ({**OURS, "DL": Carrier(1)}, ["DL: the consumer has None, the program (1, 0, 0)"]),
+    ],
+)
+def test_what_a_program_of_streams_has_otherwise_is_told(theirs: dict[str, Carrier], said: list[str]) -> None:
+    assert streaming.differences(OURS, theirs) == said
 
 
 @pytest.mark.parametrize(

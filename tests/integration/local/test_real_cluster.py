@@ -158,9 +158,11 @@ def test_the_demo_proves_itself_after_a_ctrl_c_and_a_kill(tmp_path: Path) -> Non
     assert "broker-1 was killed by SIGKILL" in said
     assert "controller-1 was killed by SIGKILL" in said
     assert f"Verified: exactly {ROWS:,} records in topic flights" in said
+    assert "Streams: killed once, and it agrees" in said
     assert "/docs" in said
     assert processes_on(tmp_path) == []
 
     kept = run("demo", "--no-spark", cwd=tmp_path, timeout=120)
+    assert "Streams: it agrees" in kept
     assert "all of them kept from an earlier run" in kept
     assert "--fresh" in kept
