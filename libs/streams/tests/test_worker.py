@@ -9,10 +9,13 @@ import pytest
 
 from headrace.records import TopicPartition
 from headrace_common.core.errors import NotFound, ProducerFenced
+from headrace_streams import agg, string
+from headrace_streams.adapters.memory_store import MemoryStores
 from headrace_streams.config import StreamsConfig
 from headrace_streams.core.state.changelog import Progress
 from headrace_streams.dsl.app import App
-from headrace_streams.plan.cut import SubTopology
+from headrace_streams.plan.cut import Assembly, SubTopology
+from headrace_streams.ports import TopicFacts
 from headrace_streams.runtime.worker import Owned, Worker
 
 
@@ -90,3 +93,13 @@ async def test_it_was_replaced_or_positions_were_changed_by_hand(replaced: bool,
     with pytest.raises(error):
         await worker._check_same(owned, {"in": 5})
     assert writer.committed == ([] if replaced else [{TopicPartition("in", 0): 5}]), "what the group has already"
+
+
+def test_the_directory_of_another_partition_is_of_another_log() -> None:
+    """Directories that were mixed up are restored anew, not believed."""
+    app = App("a")
+    app.stream("orders", value=string, key="k").group_by("k").agg(n=agg.count(), name="totals")
+    worker = Worker(app, StreamsConfig(), SimpleNamespace(stores=MemoryStores()))  # type: ignore[arg-type]
+    facts = {"orders": TopicFacts("1", 2), "a.orders.changelog": TopicFacts("2", 2)}
+    worker._own(Assembly("a", app.graph, {"orders": 2}), facts)
+    assert [owned.log_id for owned in worker._owned] == ["2-0", "2-1"]

@@ -17,6 +17,7 @@ from headrace_common.runtime.threads import run_in_thread
 from headrace_streams.adapters.headrace_io import SdkReader, SdkTopics, SdkWriter
 from headrace_streams.adapters.rocksdb_store import RocksDbStores
 from headrace_streams.config import StreamsConfig
+from headrace_streams.core.errors import NotAllowed
 from headrace_streams.dsl.app import App
 from headrace_streams.ports import TaskStores
 from headrace_streams.runtime.worker import Outside, Worker
@@ -85,4 +86,20 @@ async def work(
 
 
 async def _in_pool(pool: ThreadPoolExecutor, call: Any, *args: Any) -> Any:
-    return await run_in_thread(call, *args, pool=pool)
+    return await run_in_thread(_without_exits, call, *args, pool=pool)
+
+
+def _without_exits(call: Any, *args: Any) -> Any:
+    """
+    Raises:
+        NotAllowed: a function of the program wanted to end the process: it would end as if all were well.
+    """
+    try:
+        return call(*args)
+    except Exception:
+        raise
+    except BaseException as error:
+        raise NotAllowed(
+            f"a function of the program raised {error!r}, which would end the worker; "
+            "raise an Exception, and on_error= says what becomes of the record"
+        ) from error

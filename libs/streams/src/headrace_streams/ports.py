@@ -138,8 +138,8 @@ class Writer(Protocol):
 class Checkpoint:
     """Up to where a cold tier has followed its changelog."""
 
-    topic_id: str
-    """Of the changelog."""
+    log_id: str
+    """Of the partition of the changelog: the id of its topic, and its number."""
     next_offset: int
     at_ms: int
     """When that was, by the clock."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
 
+from headrace_common.core.errors import HeadraceError
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.dsl.app import App
 
@@ -17,10 +19,16 @@ def load(program: str) -> App:
     The app of ``billing.py``, ``billing.py:app``, ``package.billing`` or ``package.billing:app``.
 
     Raises:
-        NotAllowed: there is no such program, or not exactly one app in it.
+        NotAllowed: there is no such program, it fails, or there is not exactly one app in it.
     """
     where, _, name = program.partition(":")
-    module = _load_file(Path(where)) if where.endswith(".py") else _load_module(where)
+    try:
+        module = _load_file(Path(where)) if where.endswith(".py") else _load_module(where)
+    except HeadraceError:
+        raise
+    except (Exception, SystemExit) as error:
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        raise NotAllowed(f"the program {where} cannot be loaded: {error!r} at {at.filename}:{at.lineno}") from error
     if name:
         app = getattr(module, name, None)
         if not isinstance(app, App):

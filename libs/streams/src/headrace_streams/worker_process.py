@@ -53,9 +53,6 @@ def work(program: str, settings: Mapping[str, Any]) -> Ending:
     except HeadraceError as error:
         _log.error("%s", error)
         return ending_of(error)
-    except (ImportError, SyntaxError) as error:
-        _log.error("the program %s cannot be loaded: %s", program, error)
-        return Ending.FAILED
     return Ending.DONE
 
 
@@ -77,13 +74,19 @@ class Parent:
 
     def run(self) -> Ending:
         """Until the worker ends for good, or a signal ends it."""
-        before = {number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = {number: signal.signal(number, self._stop) for number in self._signals()}
         try:
             return self._keep_running()
         finally:
             self._end_worker()
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    @staticmethod
+    def _signals() -> list[signal.Signals]:
+        """Those that end it. A terminal that closes is one, unless nohup has it ignored."""
+        nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        return [signal.SIGTERM, signal.SIGINT, *([] if nohup else [signal.SIGHUP])]
 
     def _keep_running(self) -> Ending:
         delay_s = _FIRST_DELAY_S

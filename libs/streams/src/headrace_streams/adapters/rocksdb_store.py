@@ -106,7 +106,7 @@ class RocksDbTaskStore:
                 batch.delete(key)
             else:
                 batch.put(key, value)
-        told = {"v": _VERSION, "t": checkpoint.topic_id, "o": checkpoint.next_offset, "a": checkpoint.at_ms}
+        told = {"v": _VERSION, "t": checkpoint.log_id, "o": checkpoint.next_offset, "a": checkpoint.at_ms}
         batch.put(_CHECKPOINT, ormsgpack.packb(told))
         with _told(self._path, "writing"):
             self._db.write(batch, self._writing)

@@ -28,7 +28,7 @@ class Restored:
     """One changelog partition to follow."""
 
     store: TaskStore
-    topic_id: str
+    log_id: str
 
 
 async def restore(
@@ -60,7 +60,7 @@ async def restore(
             tp = TopicPartition(batch.topic, batch.partition)
             at = wanted[tp]
             positions[tp] = batch.next_offset
-            checkpoint = Checkpoint(at.topic_id, batch.next_offset, clock.now_ms())
+            checkpoint = Checkpoint(at.log_id, batch.next_offset, clock.now_ms())
             await compute(_apply, at.store, batch, checkpoint)
             restored += batch.table.num_rows
         told(restored, sum(max(0, ends[tp] - position) for tp, position in positions.items()))
@@ -72,7 +72,7 @@ def _begin(at: Restored, end: int, clock: Clock, trusted_ms: int) -> int:
     if checkpoint is None:
         return -1
     fresh = 0 <= clock.now_ms() - checkpoint.at_ms <= trusted_ms
-    if checkpoint.topic_id != at.topic_id or not fresh or checkpoint.next_offset > end:
+    if checkpoint.log_id != at.log_id or not fresh or checkpoint.next_offset > end:
         at.store.wipe()
         return -1
     return checkpoint.next_offset

@@ -85,7 +85,8 @@ class Owned:
     touched: bool = False
     """Whether it has done something since the last commit."""
     changelog: TopicPartition | None = None
-    topic_id: str = ""
+    log_id: str = ""
+    """Of the changelog's partition: of another, a directory is of no use."""
     basis: dict[str, str] = field(default_factory=dict)
     """What its state belongs to, as the program and its topics are now."""
 
@@ -153,6 +154,8 @@ class Worker:
         assembly = Assembly(
             self._app.name, self._app.graph, {name: fact.partitions for name, fact in facts.items()}, self._app.on_error
         )
+        if not assembly.parts:
+            raise NotAllowed(f"{self._app.name} reads no topic: give it one, stream = app.stream('orders', value=…)")
         internal = [
             InternalTopic(repartition_topic(self._app.name, name), count, compacted=False)
             for name, count in assembly.repartitions.items()
@@ -192,14 +195,15 @@ class Worker:
                 store = self._outside.stores.open(part.name, partition) if part.stateful else None
                 owned = Owned(part, partition, assembly.make(part, partition), topics, store, Progress())
                 if store is not None:
-                    owned.changelog, owned.topic_id = TopicPartition(log, partition), facts[log].topic_id
+                    owned.changelog = TopicPartition(log, partition)
+                    owned.log_id = f"{facts[log].topic_id}-{partition}"
                 owned.basis = part.form | {_TOPIC + topic: facts[topic].topic_id for topic in topics}
                 self._owned.append(owned)
                 self._of |= {TopicPartition(topic, partition): owned for topic in topics}
 
     async def _restore(self) -> None:
         wanted = {
-            owned.changelog: Restored(owned.store, owned.topic_id)
+            owned.changelog: Restored(owned.store, owned.log_id)
             for owned in self._owned
             if owned.changelog is not None and owned.store is not None
         }
@@ -404,7 +408,7 @@ class Worker:
         owned.progress = kept.progress
         if sent is not None:
             assert owned.store is not None
-            checkpoint = Checkpoint(owned.topic_id, sent.end(), self._outside.clock.now_ms())
+            checkpoint = Checkpoint(owned.log_id, sent.end(), self._outside.clock.now_ms())
             await self._outside.compute(owned.store.write, kept.rows, checkpoint)
         owned.task.settle()
         owned.touched = False

@@ -1,0 +1,35 @@
+"""Finding the app in a program, and what a program that fails is answered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace_streams.core.errors import NotAllowed
+from headrace_streams.program import load
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("\n1 / 0\n", r"ZeroDivisionError\('division by zero'\) at .*failing\.py:2"),
+        ("import sys\nsys.exit(0)\n", r"SystemExit\(0\) at .*failing\.py:2"),
+        ("import nothing_of_this_name\n", r"ModuleNotFoundError.* at .*failing\.py:1"),
+        ("def\n", "SyntaxError"),
+    ],
+)
+def test_a_program_that_fails_is_named_with_the_line(tmp_path: Path, text: str, error: str) -> None:
+    program = tmp_path / "failing.py"
+    program.write_text(text)
+    with pytest.raises(NotAllowed, match=rf"failing\.py cannot be loaded: {error}"):
+        load(str(program))
+
+
+def test_a_program_with_an_app(tmp_path: Path) -> None:
+    program = tmp_path / "billing.py"
+    program.write_text("from headrace_streams import App\nbilling = App('billing')\n")
+    assert load(str(program)).name == "billing"
+    assert load(f"{program}:billing").name == "billing"
+    with pytest.raises(NotAllowed, match="has no App called 'x'; it has billing: name one, as in billing:billing"):
+        load(f"{program}:x")
