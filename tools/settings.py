@@ -29,6 +29,7 @@ from headrace_common.runtime.docs import field_docs
 from headrace_common.runtime.env import Option, list_options, type_name
 from headrace_controller.config import ControllerConfig
 from headrace_coordinator.config import CoordinatorConfig
+from headrace_streams.config import StreamsConfig
 
 ROOT: Final = Path(__file__).parents[1]
 PAGE: Final = ROOT / "docs" / "settings.md"
@@ -80,6 +81,11 @@ BROKERS: Final = """\
 `headrace cluster configs NAME=VALUE` changes a setting of all brokers at once, `headrace broker configs ID NAME=VALUE`
 that of one broker. Those marked *cluster* are the same on all brokers. Those marked *at start* belong to a process, and
 are shown only.
+"""
+STREAMS: Final = """\
+## Streams
+
+Keyword arguments of `app.run()`.
 """
 CLIENTS: Final = """\
 ## Clients
@@ -161,6 +167,8 @@ def _clients() -> Iterable[str]:
     ):
         yield f"### {name}\n"
         yield _table(row for row in _client_rows(cls) if row[0] not in shared)
+    yield STREAMS
+    yield _table(_client_rows(StreamsConfig))
 
 
 def _client_rows(cls: type) -> Iterable[tuple[str, str, str, str]]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
+from typing import Any, Self
 
 from headrace_common.core.bounds import check, setting
+from headrace_common.core.errors import InvalidConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,3 +39,19 @@ class StreamsConfig:
 
     def __post_init__(self) -> None:
         check(self)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """
+        From keyword arguments.
+
+        Raises:
+            InvalidConfig: a name is none of a setting, or a value out of bounds.
+        """
+        known = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in known:
+                near = get_close_matches(name, known, 1)
+                meant = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
+                raise InvalidConfig(f"{name} is not a setting of an app; {meant}")
+        return cls(**given)

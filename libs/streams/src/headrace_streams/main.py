@@ -34,7 +34,7 @@ def run(app: App, **settings: Any) -> None:
         RowFailed: a record cannot be processed, and ``on_error`` is "fail".
         Fenced: the app was started elsewhere.
     """
-    asyncio.run(_run_until_signal(app, StreamsConfig(**settings)))
+    asyncio.run(_run_until_signal(app, StreamsConfig.of(settings)))
 
 
 async def _run_until_signal(app: App, config: StreamsConfig) -> None:
