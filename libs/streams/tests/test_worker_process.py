@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from typing import IO
 
 import pytest
 
@@ -13,22 +14,44 @@ from headrace_streams.core.errors import NotAllowed
 from headrace_streams.main import _in_pool
 
 WORKER = "import signal; print('runs', flush=True); signal.pause()"
-PARENT = f"""
+BUSY = """
+import signal
+signal.signal(signal.SIGTERM, lambda *_: print('told', flush=True))
+print('runs', flush=True)
+while True:
+    signal.pause()
+"""
+PARENT = """
 import sys
 from headrace_streams.worker_process import Parent
-parent = Parent("app.py", {{}})
-parent._command = [sys.executable, "-c", {WORKER!r}]
-parent.run()
+parent = Parent("app.py", {})
+parent._command = [sys.executable, "-c", sys.argv[1]]
+sys.exit(parent.run())
 """
+
+
+def start(worker: str) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+    command = [sys.executable, "-c", PARENT, worker]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == b"runs\n"
+    return parent, parent.stdout
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_no_worker_is_left_when_its_parent_is_ended(number: signal.Signals) -> None:
-    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, start_new_session=True)
-    assert parent.stdout is not None
-    assert parent.stdout.readline() == b"runs\n"
+    parent, out = start(WORKER)
     parent.send_signal(number)
-    assert parent.stdout.read() == b"", "both have let go of the pipe"
+    assert out.read() == b"", "both have let go of the pipe"
+    assert parent.wait() == 0
+
+
+def test_a_second_signal_kills_a_worker_that_does_not_end() -> None:
+    parent, out = start(BUSY)
+    parent.send_signal(signal.SIGINT)
+    assert out.readline() == b"told\n"
+    parent.send_signal(signal.SIGINT)
+    assert out.read() == b""
     assert parent.wait() == 0
 
 

@@ -97,6 +97,8 @@ class Parent:
             if self._told.is_set():
                 self._worker.send_signal(signal.SIGTERM)
             code = self._worker.wait()
+            if self._told.is_set() and code < 0:
+                return Ending.DONE  # before it could take the signal, or because it did not end
             if self._told.is_set() or code in (Ending.DONE, Ending.FAILED, Ending.FENCED):
                 return Ending(code) if code in list(Ending) else Ending.LOST
             delay_s = _FIRST_DELAY_S if time.monotonic() - began > _QUIET_S else delay_s
@@ -111,9 +113,11 @@ class Parent:
         return not self._told.wait(seconds)
 
     def _stop(self, number: int, frame: object) -> None:
+        """The first signal has it commit and end; another kills it, which loses nothing that was committed."""
+        again = self._told.is_set()
         self._told.set()
         if self._worker is not None and self._worker.poll() is None:
-            self._worker.send_signal(signal.SIGTERM)
+            self._worker.send_signal(signal.SIGKILL if again else signal.SIGTERM)
 
     def _end_worker(self) -> None:
         if self._worker is None or self._worker.poll() is not None:
