@@ -28,6 +28,7 @@ from bench import (
     sizes,
     strangers,
     streams,
+    streams_peer,
     throughput,
     transactions,
 )
@@ -87,6 +88,7 @@ PEER: dict[str, Suite] = {
     "peer-replicated-gap": peer_replication.gap,
     "peer-transactions": transactions.peer_single,
     "peer-transactions-transform": transactions.peer_transform,
+    "peer-streams": streams_peer.words,
 }
 
 

@@ -38,11 +38,11 @@ class PeerMissing(Exception):
     """Java or Maven is not installed."""
 
 
-def fetch() -> None:
-    """Download the artifacts once."""
+def fetch(*more: str) -> None:
+    """Download the artifacts once: what a broker and its tools need, and ``more`` profiles of kafka.xml."""
     if not shutil.which("java") or not shutil.which("mvn"):
         raise PeerMissing("Kafka to compare with needs Java 17 and Maven; install both, or leave --peer away")
-    for profile in ("broker", "tools"):
+    for profile in ("broker", "tools", *more):
         target = CACHE / profile
         if target.exists():
             continue

@@ -18,6 +18,7 @@ import orjson
 import pyarrow as pa
 
 from bench.headrace_side import HeadraceSide
+from bench.machine import cpu_seconds
 from bench.rows import Row, compare, interleaved, percentile
 from bench.sizes import sized
 from headrace.streams import App, agg, col, tumbling, value
@@ -145,15 +146,23 @@ def tasks(runs: int) -> list[Row]:
 
 def words(runs: int) -> list[Row]:
     """Word count by one worker on a cluster of one broker: from its start until every word is counted."""
-    count, chance = sized(500_000, 5_000), np.random.default_rng(2)
-    vocabulary = np.array([f"word{number}" for number in range(VOCABULARY)])
-    lines = [" ".join(row).encode() for row in vocabulary[chance.integers(0, VOCABULARY, (count, WORDS_A_LINE))]]
+    lines = lines_of(sized(500_000, 5_000))
     with HeadraceSide.running(flush="os") as cluster, tempfile.TemporaryDirectory() as directory:
-        rates = [_count_words(cluster, lines, Path(directory) / str(number)) for number in range(runs)]
-    return [compare(f"streams word count, lines of {WORDS_A_LINE} words", "lines/s", rates)]
+        found = [count_words(cluster, lines, Path(directory) / str(number)) for number in range(runs)]
+    rates, cpu = [run["lines_s"] for run in found], [run["cpu_us"] for run in found]
+    name = f"streams word count, lines of {WORDS_A_LINE} words"
+    return [compare(name, "lines/s", rates), compare(f"{name}: worker's CPU", "µs/record", cpu)]
 
 
-def _count_words(cluster: HeadraceSide, lines: list[bytes], state: Path) -> float:
+def lines_of(count: int) -> list[bytes]:
+    """Lines of words, each word as likely as the others."""
+    chance = np.random.default_rng(2)
+    vocabulary = np.array([f"word{number}" for number in range(VOCABULARY)])
+    return [" ".join(row).encode() for row in vocabulary[chance.integers(0, VOCABULARY, (count, WORDS_A_LINE))]]
+
+
+def count_words(cluster: HeadraceSide, lines: list[bytes], state: Path) -> dict[str, float]:
+    """Lines a second from the first count that is read to the last, and what the worker spent on a line meanwhile."""
     from headrace import Consumer, Producer
 
     source, target = cluster.topic(6), cluster.topic(6)
@@ -162,7 +171,7 @@ def _count_words(cluster: HeadraceSide, lines: list[bytes], state: Path) -> floa
             producer.send_many(source, lines[first : first + 10_000])
     settings = {"bootstrap_servers": cluster.bootstrap, "state_dir": str(state)}
     counts: dict[bytes, int] = {}
-    begun = None
+    begun = cpu = 0.0
     with (
         Consumer(
             target, bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", isolation_level="read_committed"
@@ -171,11 +180,12 @@ def _count_words(cluster: HeadraceSide, lines: list[bytes], state: Path) -> floa
     ):
         while sum(counts.values()) < len(lines) * WORDS_A_LINE:
             for record in consumer.poll(100, max_records=50_000):
-                begun = begun or time.perf_counter()
+                if not begun:
+                    begun, cpu = time.perf_counter(), cpu_seconds([worker.pid])
                 counts[record.key] = orjson.loads(record.value)["n"]
             assert worker.poll() is None, "the worker ended"
-    assert begun is not None
-    return len(lines) / (time.perf_counter() - begun)
+        seconds, used = time.perf_counter() - begun, cpu_seconds([worker.pid]) - cpu
+    return {"lines_s": len(lines) / seconds, "cpu_us": used / len(lines) * 1e6}
 
 
 def latency(runs: int) -> list[Row]:
