@@ -34,6 +34,8 @@ EVERYTHING: dict[str, Any] = {
     "each": agg.all("b"),
     "different": agg.distinct("s"),
     "some_s": agg.collect("s", 3),
+    "about": agg.distinct("n", approx=True),
+    "median": agg.quantile("x", 0.5),
     "twice": agg.sum(col("n") * 2),
 }
 WINDOWS = {"tumbling": tumbling(10, grace=3), "hopping": hopping(10, 4, grace=3), "long": tumbling(40, offset=5)}

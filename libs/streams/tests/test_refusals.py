@@ -117,6 +117,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "sum of text": (lambda: grouped().agg(n=agg.sum("s"), name="g"), r"sum\(\) of string is not possible; cast it"),
     "min of a list": (lambda: grouped().agg(n=agg.min("l"), name="g"), r"min\(\) of list<.*is not possible; cast it"),
     "any of a number": (lambda: grouped().agg(n=agg.any("n"), name="g"), r"any\(\) takes a condition, and this is int"),
+    "quantile": (lambda: agg.quantile("n", 99), r"quantile\(\) of 99 is not possible; q is a share from 0 to 1"),
+    "quantile of text": (lambda: grouped().agg(n=agg.quantile("s", 0.5), name="g"), r"quantile\(\) of string is not"),
     "limit": (lambda: agg.collect("n", 0), r"collect\(\) needs a limit of at least 1"),
     "bounds twice": (
         lambda: count(

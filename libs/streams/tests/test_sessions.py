@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from libs.streams.tests.kit.feeding import Fed, Record, by_key, cuts, milliseconds, rows, run_cut, run_one_by_one
 
 from headrace_streams import App, agg, json, session, tumbling
+from headrace_streams.core.operators.sketches import ACCURACY
 
 GAP, GRACE = 5, 3
 LISTS: dict[str, Any] = {
@@ -22,6 +23,8 @@ LISTS: dict[str, Any] = {
     "last": agg.last("x"),
     "most": agg.max("x"),
     "different": agg.distinct("x"),
+    "about": agg.distinct("x", approx=True),
+    "least": agg.quantile("x", 0),
 }
 
 
@@ -79,7 +82,8 @@ class Naive:
 def told(value: dict[str, Any]) -> Any:
     xs = value["xs"]
     assert (value["n"], value["sum"], value["last"], value["first"]) == (len(xs), sum(xs), xs[-1], xs[0])
-    assert (value["most"], value["different"]) == (max(xs), len(set(xs)))
+    assert (value["most"], value["different"], value["about"]) == (max(xs), len(set(xs)), len(set(xs)))
+    assert value["least"] == pytest.approx(min(xs), rel=ACCURACY * 1.001)
     mean = sum(xs) / len(xs)
     spread = sum((x - mean) ** 2 for x in xs) / (len(xs) - 1) if len(xs) > 1 else None
     assert value["var"] == (None if spread is None else pytest.approx(spread))

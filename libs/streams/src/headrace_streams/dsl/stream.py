@@ -368,7 +368,7 @@ class Grouped:
         prepared, inputs = self._prepared(aggregates, what)
         keys = [prepared.schema.field(column) for column in self._columns]
         listed = [
-            Aggregated(out, function(one.kind, _type_of(prepared, inputs[out]), what, one.limit), inputs[out])
+            Aggregated(out, function(one.kind, _type_of(prepared, inputs[out]), what, one.argument), inputs[out])
             for out, one in aggregates.items()
         ]
         if self._combines(mode, aggregates, listed, prepared):
@@ -497,7 +497,7 @@ def _form(
     for one in listed:
         asked = aggregates[one.name]
         kinds = " ".join(str(field.dtype) for field in one.function.fields)
-        made.append(f"{one.name}={asked.kind}({asked.limit or ''}) as {kinds}")
+        made.append(f"{one.name}={asked.kind}({'' if asked.argument is None else asked.argument}) as {kinds}")
     return f"{', '.join(made)} by ({_columns_text(keys)})" + ("" if window is None else f" in {window}")
 
 

@@ -12,14 +12,16 @@ row had a value.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from headrace_streams.core.errors import NotAllowed
+from headrace_streams.core.operators import sketches
 from headrace_streams.core.rows import Numbers
 from headrace_streams.core.state.slots import Field, object_array
 
@@ -283,21 +285,21 @@ class Objects:
         type_: pa.DataType,
         init: Callable[[], Any],
         step: Callable[[Any, Any], Any],
-        values: Callable[[Any], Iterable[Any]],
+        merge: Callable[[Any, Any], Any],
         result: Callable[[Any], Any] = lambda state: state,
         copy: Callable[[Any], Any] | None = None,
     ) -> None:
         """
         Args:
             step: state and a value that is not null to the next state; may be the same object, changed.
-            values: that give a state of their own the same effect as those that it stems from.
+            merge: state and that of later rows to the state of all; may be the first, changed.
             result: of a state, as ``type_`` has it.
             copy: of a state, where ``step`` changes it.
         """
         self.type = type_
         self.fields = (Field(_OBJECT, init, copy),)
         self._step = step
-        self._values = values
+        self._merge = merge
         self._result = result
         self._copy = copy or _same
 
@@ -317,8 +319,7 @@ class Objects:
         return [states]
 
     def merge(self, columns: Sequence[Numbers], slot: int, later: int) -> None:
-        for value in self._values(columns[0][later]):
-            columns[0][slot] = self._step(columns[0][slot], value)
+        columns[0][slot] = self._merge(columns[0][slot], columns[0][later])
 
     def finish(self, columns: Sequence[Numbers]) -> pa.Array[Any]:
         return pa.array([self._result(state) for state in columns[0]], self.type)
@@ -380,8 +381,9 @@ def _only(state: Any) -> Any:
     return None if state is None else state[0]
 
 
-def _or_none(state: Any) -> Any:
-    return () if state is None else state
+def _one_value(step: Callable[[Any, Any], Any]) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+    """The step, and how a state that is one value takes in another."""
+    return step, lambda state, later: state if later is None else step(state, later[0])
 
 
 def _least(state: Any, value: Any) -> Any:
@@ -396,7 +398,7 @@ def _none() -> Any:
     return None
 
 
-def function(kind: str, of: pa.DataType | None, what: str, limit: int = 0) -> Function:
+def function(kind: str, of: pa.DataType | None, what: str, argument: float | None = None) -> Function:
     """
     The aggregate function of that name over a column of type ``of`` (None: over rows).
 
@@ -408,7 +410,7 @@ def function(kind: str, of: pa.DataType | None, what: str, limit: int = 0) -> Fu
             return Count()
         case _ if of is None:
             raise NotAllowed(f"{what}: {kind}() needs a column")
-        case "sum" | "mean" | "var" if not _is_summable(of):
+        case "sum" | "mean" | "var" | "quantile" if not _is_summable(of):
             raise NotAllowed(f"{what}: {kind}() of {of} is not possible; cast it to bigint or double")
         case "sum":
             return Sum(of)
@@ -425,13 +427,23 @@ def function(kind: str, of: pa.DataType | None, what: str, limit: int = 0) -> Fu
         case _ if not _is_kept(of):
             raise NotAllowed(f"{what}: {kind}() of {of} is not possible; cast it to string, bigint or double")
         case "min" | "max":
-            return Objects(of, _none, _least if kind == "min" else _greatest, _or_none, _only)
+            return Objects(of, _none, *_one_value(_least if kind == "min" else _greatest), _only)
         case "first" | "last":
-            return Objects(of, _none, _first if kind == "first" else _last, _or_none, _only)
+            return Objects(of, _none, *_one_value(_first if kind == "first" else _last), _only)
         case "distinct":
-            return Objects(pa.int64(), dict, _add_distinct, list, len, dict)
+            return Objects(pa.int64(), dict, _add_distinct, dict.__or__, len, dict)
+        case "distinct_approx":
+            of_sketch = (sketches.take_value, sketches.add_distinct, sketches.distinct_of, sketches.copy_distinct)
+            return Objects(pa.int64(), dict, *of_sketch)
+        case "quantile":
+            assert argument is not None
+            result = partial(sketches.quantile_of, share=argument)
+            take, add, copy = sketches.take_number, sketches.add_quantiles, sketches.copy_quantiles
+            return Objects(pa.float64(), sketches.no_quantiles, take, add, result, copy)
         case "collect":
-            return Objects(pa.list_(of), list, _collecting(limit), list, list, list)
+            assert argument is not None
+            limit = int(argument)
+            return Objects(pa.list_(of), list, _collecting(limit), lambda s, later: [*s, *later][:limit], list, list)
     raise NotAllowed(f"{what}: there is no aggregate function {kind}()")
 
 
