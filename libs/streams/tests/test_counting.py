@@ -53,14 +53,14 @@ given_records = st.lists(st.tuples(st.sampled_from([b"a", b"b"]), st.integers(0,
 sizes = st.integers(1, 5)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(given=given_records, size=sizes, cutting=cuts)
 def test_final(given: list[Record], size: int, cutting: list[tuple[int, str]]) -> None:
     found = run_cut(program(size, "final"), given, cutting, "out")
     assert [told(v, time) for _, v, time in found] == naive(given, size)[0]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(given=given_records, size=sizes, cutting=cuts)
 def test_every(given: list[Record], size: int, cutting: list[tuple[int, str]]) -> None:
     found = run_cut(program(size, "every"), given, cutting, "out")

@@ -326,14 +326,14 @@ law_records = st.lists(
 
 
 @pytest.mark.parametrize("topic", ["out", "dead"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(given=law_records, cutting=cuts)
 def test_the_cutting_of_batches_is_not_seen(topic: str, given: list[Record], cutting: list[tuple[int, str]]) -> None:
     app = program(everything, on_error="dead", state={"sum": value(int), "ops": value(list)}, on_timer=chained)
     assert by_key(run_cut(app, given, cutting, topic)) == by_key(run_one_by_one(app, given, topic))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(given=law_records, cutting=cuts)
 def test_state_is_that_of_a_dict(given: list[Record], cutting: list[tuple[int, str]]) -> None:
     def keep(row: Any, state: Any, context: Any) -> None:

@@ -104,7 +104,7 @@ def naive(given: list[Record]) -> Naive:
     return known
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(given=given_records, cutting=cuts)
 def test_final_and_late(given: list[Record], cutting: list[tuple[int, str]]) -> None:
     known = naive(given)
@@ -116,7 +116,7 @@ def test_final_and_late(given: list[Record], cutting: list[tuple[int, str]]) -> 
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(given=given_records, cutting=cuts)
 def test_every(given: list[Record], cutting: list[tuple[int, str]]) -> None:
     found = run_cut(program("every"), given, cutting, "out")
