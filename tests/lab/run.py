@@ -39,6 +39,8 @@ from tests.lab.replication import world as replication
 from tests.lab.transactions import mutants as of_transactions
 from tests.lab.transactions import world as transactions
 from tests.lab.whole import world as whole
+from tests.lab.work import mutants as of_work
+from tests.lab.work import world as work
 
 PROCESSES: Final = 2
 SEEDS: Final = 200
@@ -57,6 +59,7 @@ KINDS: Final = {
     "compaction": Kind(compaction.play, of_compaction.MUTANTS, of_compaction.RARE, share=5),
     "groups": Kind(groups.play, of_groups.MUTANTS, of_groups.RARE, share=4),
     "transactions": Kind(transactions.play, of_transactions.MUTANTS, of_transactions.RARE, share=4),
+    "work": Kind(work.play, of_work.MUTANTS, of_work.RARE, share=8),
     "whole": Kind(whole.play, share=25),
 }
 

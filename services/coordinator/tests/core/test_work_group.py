@@ -363,6 +363,25 @@ def test_what_a_member_that_was_put_out_has_left_open_is_told_until_it_is_ended(
     assert not any(one.unended for one in w.shares["c"].active)
 
 
+def test_what_was_left_open_is_told_although_the_item_was_not_there_meanwhile(w: Workers) -> None:
+    w.start(1, "a", declare("x"), tid="t-a")
+    w.drop(1)
+    w.sleep(w.settings.group_rejoin_grace_ms)
+    w.start(2, "b", declare("y"))
+    w.move()
+    w.work(3, "b", -1)
+    assert w.start(4, "c", declare("x")).active[0].unended == ("t-a",)
+
+
+def test_of_what_was_left_open_the_oldest_is_forgotten(w: Workers) -> None:
+    big = declare(*(f"i{n}" for n in range(15_000)), fingerprint="big")
+    for number in range(4):
+        w.start(number, f"m{number}", big, tid=f"t-{number}")
+        w.drop(number)
+        w.sleep(w.settings.group_rejoin_grace_ms)
+    assert w.start(9, "m", big).active[0].unended == ("t-2", "t-3")
+
+
 def test_who_is_slow_to_give_up_is_out(w: Workers) -> None:
     w.start(1, "a", tid="t-a", rebalance_ms=1_000)
     w.agree((1, "a"))

@@ -41,6 +41,8 @@ from headrace_coordinator.core.work_targets import make_plan
 
 LEFT_MAX: Final = 1_000
 """Transactional ids of members that were put out; of more the oldest are forgotten, and end by their own timeout."""
+LEFT_ITEMS_MAX: Final = 40_000
+"""So with what they had, all together."""
 
 
 @dataclass(slots=True, eq=False)
@@ -179,8 +181,9 @@ class WorkGroup(AssignedGroup[str, WorkMember]):
         if member.transactional_id and member.held:
             self.left.pop(member.transactional_id, None)
             self.left[member.transactional_id] = member.held
-            while len(self.left) > LEFT_MAX:
-                del self.left[next(iter(self.left))]
+            count = sum(map(len, self.left.values()))
+            while len(self.left) > LEFT_MAX or (count > LEFT_ITEMS_MAX and len(self.left) > 1):
+                count -= len(self.left.pop(next(iter(self.left))))
 
     def patience_ms(self, member: WorkMember) -> int:
         """Without a stream only the grace counts: what a process left behind does not come back with its name."""
@@ -228,8 +231,6 @@ class WorkGroup(AssignedGroup[str, WorkMember]):
         used = {m.declaration for m in self.members.values()} or {self.current}
         self.declarations = {serial: one for serial, one in sorted(self.declarations.items()) if serial in used}
         self._parts = {serial: self._parts[serial] for serial in self.declarations}
-        items = {item for declaration in self.declarations.values() for item in declaration.items}
-        self.left = {id: had & items for id, had in self.left.items() if not items.isdisjoint(had)}
 
     # --- what is told -----------------------------------------------------------------------------------------
 
