@@ -57,6 +57,8 @@ def test_a_slot() -> None:
     kept[0] = ["a", 2, None]
     columns = [np.array([3]), np.array([1.5]), kept]
     assert layout.pack(columns, np.array([0])) == [PACKED]
+    with pytest.raises(NotReadable, match="not written by this version"):
+        layout.unpack([PACKED, b"by hand"])
     number, real, objects = layout.unpack([PACKED])
     assert (number[0], real[0], objects[0]) == (3, 1.5, ["a", 2, None])
 
@@ -92,5 +94,5 @@ def test_a_flush() -> None:
     assert value[:14] == FLUSH_HEAD[:1] + b"\x00" + FLUSH_HEAD[2:]
     assert found.rows is not None
     assert found.rows.equals(table)
-    with pytest.raises(ValueError, match="upgrade all workers"):
+    with pytest.raises(NotReadable, match="upgrade all workers"):
         hop.decode(b"\x02" + value[1:])

@@ -12,6 +12,7 @@ from headrace_streams.core.operators import hop
 from headrace_streams.core.operators.hop import Flush, HopOut
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.rows import KEYS, NO_TIME, TIMESTAMP
+from headrace_streams.core.state.changelog import NotReadable
 
 
 def table(keys: list[bytes | None], marks: list[int] | None = None, *, coded: bool = False) -> pa.Table:
@@ -55,10 +56,18 @@ def test_what_is_encoded_is_decoded(sender: int, watermark: int, idle: bool, row
 
 
 @pytest.mark.parametrize(
-    "value", [b"", b"\x01", b"\x02" + hop.encode(Flush(0, 0, None))[1:], b"no flush, but long enough"]
+    "value",
+    [
+        None,
+        b"",
+        b"\x01",
+        b"\x02" + hop.encode(Flush(0, 0, None))[1:],
+        b"no flush, but long enough",
+        hop.encode(Flush(0, 0, None)) + b"?",
+    ],
 )
-def test_what_is_no_flush_of_this_version_is_refused(value: bytes) -> None:
-    with pytest.raises(ValueError, match="upgrade all workers, or reset the app"):
+def test_what_is_no_flush_of_this_version_is_refused(value: bytes | None) -> None:
+    with pytest.raises(NotReadable, match=r"upgrade all workers, or reset the app|this record is broken"):
         hop.decode(value)
 
 

@@ -37,6 +37,7 @@ from headrace_streams.core.rows import (
     turns,
     user_columns,
 )
+from headrace_streams.core.state.changelog import NotReadable
 from headrace_streams.core.state.store import Changes, Cold
 from headrace_streams.core.time import Clock, Watermarks
 
@@ -198,9 +199,13 @@ class Task:
     def _feed_hop(self, topic: str, raw: pa.Table) -> None:
         node, senders = self._inputs.hops[topic]
         step = self._by_id[node]
+        offsets: list[Any] = raw["offset"].to_pylist()
         values: list[Any] = raw["value"].to_pylist()
-        for value in values:
-            flush = hop.decode(value)
+        for offset, value in zip(offsets, values, strict=True):
+            try:
+                flush = hop.decode(value)
+            except NotReadable as error:
+                raise NotReadable(f"{Origin(topic, self.partition, offset)}: {error}") from error
             assert flush.sender < senders, f"{topic} has a flush of task {flush.sender}, and there are {senders}"
             sender = _sender(topic, flush.sender)
             self._clock.start(self._watermarks.now)

@@ -35,6 +35,7 @@ from headrace_streams.core.rows import (
     take,
     whole,
 )
+from headrace_streams.core.state.changelog import NotReadable
 
 FLUSH_BYTES: Final = 512 * 1024
 _HEAD: Final = struct.Struct(">B?Iq")
@@ -64,19 +65,24 @@ def encode(flush: Flush) -> bytes:
     return head + sink.getvalue().to_pybytes()
 
 
-def decode(value: bytes) -> Flush:
+def decode(value: bytes | None) -> Flush:
     """
     The inverse.
 
     Raises:
-        ValueError: this is no flush, or one of a newer version.
+        NotReadable: this is no flush, or one of a newer version.
     """
-    if len(value) < _HEAD.size or value[0] != _VERSION:
-        raise ValueError("not a flush of this version of Streams; upgrade all workers, or reset the app")
+    if value is None or len(value) < _HEAD.size or value[0] != _VERSION:
+        raise NotReadable(
+            "this record is not a flush of this version of Streams; upgrade all workers, or reset the app"
+        )
     _, idle, sender, watermark = _HEAD.unpack_from(value)
     rows = None
     if len(value) > _HEAD.size:
-        rows = pa.ipc.open_stream(pa.py_buffer(value)[_HEAD.size :]).read_all()
+        try:
+            rows = pa.ipc.open_stream(pa.py_buffer(value)[_HEAD.size :]).read_all()
+        except (pa.ArrowException, OSError) as error:
+            raise NotReadable(f"this record is broken: {error}") from error
     return Flush(sender, watermark, rows, idle)
 
 

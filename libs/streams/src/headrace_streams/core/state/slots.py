@@ -17,9 +17,11 @@ import numpy as np
 import ormsgpack
 
 from headrace_streams.core.rows import Coded, Numbers
+from headrace_streams.core.state.changelog import NotReadable
 from headrace_streams.core.state.store import NOTHING, Changes, Cold
 
 FORMAT: Final = 1
+_FORMAT: Final = bytes([FORMAT])
 _FIRST_CAPACITY: Final = 64
 _OBJECTS: Final = ormsgpack.OPT_NON_STR_KEYS
 _ORIGIN: Final = 1 << 63
@@ -69,7 +71,8 @@ class Layout:
     def unpack(self, values: Sequence[bytes]) -> list[Numbers]:
         """The fields of these values, one array each."""
         size = self._packed.itemsize
-        assert all(value[0] == FORMAT for value in values), "a value of another format is migrated before"
+        if any(value[:1] != _FORMAT or len(value) < size for value in values):
+            raise NotReadable("a value of the changelog was not written by this version of Streams")
         rows = np.frombuffer(b"".join([value[:size] for value in values]), self._packed)
         columns: list[Numbers] = [np.empty(0)] * len(self.fields)
         for i in self._numbers:
