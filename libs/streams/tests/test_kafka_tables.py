@@ -1,4 +1,7 @@
-"""Examples of aggregations in the documentation of Kafka Streams: the same inputs give the same rows with "every"."""
+"""
+Aggregations as Kafka Streams defines them: its documented table of aggregations of streams, and examples of its windows
+and sessions with the same inputs and, with "every", the same rows.
+"""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from headrace_streams import (
     tumbling,
     when,
 )
+from headrace_streams.plan.cut import sub_topologies
 from headrace_streams.testing import Driver
 
 
@@ -208,3 +209,20 @@ def test_a_repartition_makes_partitions_equal() -> None:
         driver.pipe("one", [{"k": "a", "n": 1}])
         driver.pipe("other", [{"k": "a", "n": 2}])
         assert sorted(row["n"] for row in driver.read("out")) == [1, 2]
+
+
+def test_a_part_that_reads_several_topics_has_a_name_that_a_topic_can_have() -> None:
+    app = App("several")
+    left = app.stream("a", value=json("n bigint"), key="k")
+    right = app.stream("b", value=json("n bigint"), key="k")
+    left.merge(right).group_by("k").agg(n=agg.count(), name="counts").to("out")
+    (part,) = sub_topologies(app.graph)
+    assert part.name == "a_and_b"
+
+
+def test_two_parts_of_one_name_are_refused() -> None:
+    app = App("twice")
+    app.stream("a_and_b", value=json("n bigint")).to("out")
+    app.stream("a", value=json("n bigint")).merge(app.stream("b", value=json("n bigint"))).to("out")
+    with pytest.raises(NotAllowed, match="would both be called 'a_and_b'"):
+        sub_topologies(app.graph)

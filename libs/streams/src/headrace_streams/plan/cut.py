@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Final
 
 from headrace_streams.core.errors import NotAllowed
@@ -70,7 +71,13 @@ def sub_topologies(plan: Plan) -> list[SubTopology]:
     parts: dict[int, list[Node]] = {}
     for node in plan.nodes:
         parts.setdefault(find(node.id), []).append(node)
-    return _in_order([_part(plan, nodes) for nodes in parts.values()])
+    found = _in_order([_part(plan, nodes) for nodes in parts.values()])
+    for part, other in combinations(found, 2):
+        if part.name == other.name:
+            raise NotAllowed(
+                f"two parts of the program would both be called {part.name!r}; rename a topic that one reads"
+            )
+    return found
 
 
 def _in_order(parts: list[SubTopology]) -> list[SubTopology]:
@@ -96,7 +103,7 @@ def _part(plan: Plan, nodes: list[Node]) -> SubTopology:
     topics = tuple(topic for node in nodes if node.kind == SOURCE for topic in node.topics)
     read = {i.node for node in nodes for i in node.inputs if plan.nodes[i.node].kind == REPARTITION}
     hops = tuple(plan.nodes[node] for node in sorted(read))
-    return SubTopology("+".join(sorted([*topics, *(hop.name for hop in hops)])), tuple(nodes), topics, hops)
+    return SubTopology("_and_".join(sorted([*topics, *(hop.name for hop in hops)])), tuple(nodes), topics, hops)
 
 
 class Assembly:
