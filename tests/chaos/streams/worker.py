@@ -1,4 +1,6 @@
-"""A worker of the storm's program: ``python -m tests.chaos.streams.worker BOOTSTRAP STATE_DIR``; ends as the storm's crew expects it."""
+"""
+A worker of the storm: ``python -m tests.chaos.streams.worker BOOTSTRAP STATE_DIR``; it ends as the storm expects it.
+"""
 
 from __future__ import annotations
 

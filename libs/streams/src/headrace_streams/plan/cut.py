@@ -72,10 +72,10 @@ def sub_topologies(plan: Plan) -> list[SubTopology]:
     for node in plan.nodes:
         parts.setdefault(find(node.id), []).append(node)
     found = _in_order([_part(plan, nodes) for nodes in parts.values()])
-    for part, other in combinations(found, 2):
-        if part.name == other.name:
+    for one, another in combinations(found, 2):
+        if one.name == another.name:
             raise NotAllowed(
-                f"two parts of the program would both be called {part.name!r}; rename a topic that one reads"
+                f"two parts of the program would both be called {one.name!r}; rename a topic that one reads"
             )
     return found
 
