@@ -103,3 +103,18 @@ def test_the_directory_of_another_partition_is_of_another_log() -> None:
     facts = {"orders": TopicFacts("1", 2), "a.orders.changelog": TopicFacts("2", 2)}
     worker._own(Assembly("a", app.graph, {"orders": 2}), facts)
     assert [owned.log_id for owned in worker._owned] == ["2-0", "2-1"]
+
+
+@pytest.mark.parametrize("at", [{"in": 3}, {}])
+def test_offsets_of_the_group_are_gone_and_state_is_there(at: dict[str, int]) -> None:
+    """The task without state would send again what the other has counted."""
+    worker = Worker(App("a"), StreamsConfig(), SimpleNamespace())  # type: ignore[arg-type]
+    stateful: Any = SimpleNamespace(store=MemoryStores(), progress=Progress(at), label="by-word/0")
+    worker._owned = [stateful]
+    worker._check_new()
+    worker._owned = [SimpleNamespace(store=None), stateful]  # type: ignore[list-item]
+    if at:
+        with pytest.raises(NotFound, match=r"the group a has no offsets.* task by-word/0"):
+            worker._check_new()
+    else:
+        worker._check_new()

@@ -235,7 +235,23 @@ class Worker:
             owned.positions = dict(owned.progress.positions)
             store = owned.store
             owned.task.open(store.cold if store is not None else _no_store, owned.progress.watermarks)
+        if all(at is None for at in committed.values()):
+            self._check_new()
         await self._read()
+
+    def _check_new(self) -> None:
+        """
+        The group has no positions: then there is no state that has counted what would be read again.
+
+        Raises:
+            NotFound: there is.
+        """
+        counted = [owned.label for owned in self._owned if owned.store is not None and owned.progress.positions]
+        if counted and any(owned.store is None for owned in self._owned):
+            raise NotFound(
+                f"the group {self._app.name} has no offsets, so they were deleted or have expired, and "
+                f"task {counted[0]} has state of what would be read again: set the group's offsets, or {self._anew}"
+            )
 
     def _check_basis(self, owned: Owned) -> None:
         """
