@@ -14,7 +14,7 @@ from typing import Any
 from headrace import aio
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.threads import run_in_thread
-from headrace_streams.adapters.headrace_io import SdkReader, SdkTopics, SdkWriter
+from headrace_streams.adapters.headrace_io import CHANGELOG_BYTES, SdkReader, SdkTopics, SdkWriter
 from headrace_streams.adapters.rocksdb_store import RocksDbStores
 from headrace_streams.config import StreamsConfig
 from headrace_streams.core.errors import NotAllowed
@@ -66,7 +66,10 @@ async def work(
     async with AsyncExitStack() as stack:
         admin = await stack.enter_async_context(aio.AdminClient(servers))
         producer = aio.Producer(
-            servers, transactional_id=app.name, transaction_timeout_ms=config.transaction_timeout_ms
+            servers,
+            transactional_id=app.name,
+            transaction_timeout_ms=config.transaction_timeout_ms,
+            max_request_size=CHANGELOG_BYTES,
         )
         consumer = aio.Consumer(bootstrap_servers=servers, group_id=app.name, **reading)
         changelogs = aio.Consumer(bootstrap_servers=servers, **reading)

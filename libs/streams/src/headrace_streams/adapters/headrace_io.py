@@ -19,7 +19,7 @@ from headrace_streams.ports import InternalTopic, Positions, TopicFacts
 
 _RETRY_MS: Final = 100.0
 _NEVER: Final = "-1"
-_CHANGELOG_BYTES: Final = 8 << 20
+CHANGELOG_BYTES: Final = 8 << 20
 _PARTITION: Final = "partition"
 
 
@@ -56,7 +56,7 @@ class SdkTopics:
         if topic.compacted:
             configs |= {
                 "cleanup.policy": "compact",
-                "max.message.bytes": str(_CHANGELOG_BYTES),
+                "max.message.bytes": str(CHANGELOG_BYTES),
                 "delete.retention.ms": str(self._config.delete_retention_ms),
             }
         return NewTopic(topic.name, topic.partitions, None, configs)
