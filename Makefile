@@ -61,7 +61,7 @@ chart: setup ## The Helm chart: lint, renders against our rules, network policie
 manifests: setup ## Render the chart with its defaults into deploy/k8s/headrace.yaml, and copy what it shows of deploy/monitoring
 	tools/manifests.sh
 
-sim: setup ## Clusters in the lab from seeds: SEEDS=200, SEED=7 replays one, KIND=replication|compaction|groups|transactions|work|whole
+sim: setup ## Clusters in the lab from seeds: SEEDS=200, SEED=7 replays one, KIND=replication|compaction|groups|transactions|work|streams|whole
 	$(STAGE) simulation $(PY) -m tests.lab KIND=$(or $(KIND),$(WORLD)) SEED=$(SEED) SEEDS=$(SEEDS) FROM=$(FROM) \
 		MUTANT=$(MUTANT) MUTANTS=$(MUTANTS) STARTS=$(STARTS) SEEDS_MAX=$(SEEDS_MAX)
 

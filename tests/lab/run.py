@@ -36,6 +36,8 @@ from tests.lab.groups import world as groups
 from tests.lab.kind import Kind, Outcome
 from tests.lab.replication import mutants as of_replication
 from tests.lab.replication import world as replication
+from tests.lab.streams import mutants as of_streams
+from tests.lab.streams import world as streams
 from tests.lab.transactions import mutants as of_transactions
 from tests.lab.transactions import world as transactions
 from tests.lab.whole import world as whole
@@ -60,6 +62,7 @@ KINDS: Final = {
     "groups": Kind(groups.play, of_groups.MUTANTS, of_groups.RARE, share=4),
     "transactions": Kind(transactions.play, of_transactions.MUTANTS, of_transactions.RARE, share=4),
     "work": Kind(work.play, of_work.MUTANTS, of_work.RARE, share=8),
+    "streams": Kind(streams.play, of_streams.MUTANTS, of_streams.RARE, share=20),
     "whole": Kind(whole.play, share=25),
 }
 

@@ -1,0 +1,100 @@
+"""What one world of Streams is like, drawn from its seed: sizes, times, and how its workers are hurt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from tests.lab.streams.programs import PROGRAMS
+
+from headrace_broker.config import BrokerConfig
+from headrace_controller.config import ControllerConfig, LivenessConfig
+from headrace_coordinator.config import CoordinatorConfig
+from headrace_lab.nodes import Configs
+
+FAULTS = (
+    "kill",
+    "pause",
+    "twin",
+    "stop",
+    "wipe",
+    "cut",
+    "abort",
+    "abort",
+    "reset_at",
+    "stall_at",
+    *("kill_at", "pause_at", "twin_at") * 2,
+)
+"""Names of methods of ``Faults``."""
+SESSION_MS = 1_200
+NEVER_IDLE_MS = 86_400_000
+
+
+@dataclass(frozen=True)
+class Profile:
+    """See the module's text."""
+
+    brokers: int
+    coordinators: int
+    partitions: int
+    program: str
+    faults: tuple[str, ...]
+    hurts: int
+    """How often workers are hurt."""
+    hurt_every_s: float
+    befalls: int
+    """How many things befall the nodes of the cluster."""
+    doubled: float
+    """Share of requests that are heard twice."""
+    think_s: float
+    """Between two transactions of the source."""
+    commit_interval_ms: int
+    commit_rows: int
+    batch_rows: int
+    idle_after_ms: int
+    transaction_timeout_ms: int
+    compute_s: float
+    """Most that a piece of a worker's own work takes."""
+
+    @staticmethod
+    def drawn(random: Random) -> Profile:
+        """From the seed."""
+        program = random.choice(tuple(PROGRAMS))
+        return Profile(
+            brokers=random.choice((1, 1, 3)),
+            coordinators=random.choice((1, 2)),
+            partitions=random.choice((1, 2, 2)),
+            program=program,
+            faults=tuple(random.sample(FAULTS, random.randint(2, 6))),
+            hurts=random.randint(5, 9),
+            hurt_every_s=random.choice((0.2, 0.5)),
+            befalls=random.choice((0, 0, 0, 2)),
+            doubled=random.choice((0.0, 0.1)),
+            think_s=random.choice((0.1, 0.4)),
+            commit_interval_ms=random.choice((30, 100, 300)),
+            commit_rows=random.choice((5, 1_000)),
+            batch_rows=random.choice((1, 3, 50)),
+            # Where rows of several partitions meet, one that counts as idle may be late.
+            idle_after_ms=NEVER_IDLE_MS if program == "moved" else random.choice((100, 1_000)),
+            transaction_timeout_ms=random.choice((1_500, 4_000, 10_000)),
+            compute_s=random.choice((0.0, 0.001, 0.01)),
+        )
+
+    def configs(self) -> Configs:
+        """Of the nodes: short times, so that much happens in few steps."""
+        liveness = LivenessConfig(heartbeat_interval_ms=SESSION_MS // 3, session_timeout_ms=SESSION_MS)
+        return Configs(
+            broker=BrokerConfig(shutdown_ms_max=2_000),
+            controller=ControllerConfig(lease_ttl_s=2, liveness=liveness),
+            coordinator=CoordinatorConfig(
+                coordinator_append_timeout_ms=3_000, shutdown_ms_max=2_000, group_lag_interval_ms=3_600_000
+            ),
+        )
+
+    def settings(self) -> dict[str, str]:
+        """Of the cluster."""
+        return {
+            "transaction.state.log.num.partitions": "2",
+            "offsets.topic.num.partitions": "1",
+            "replica.lag.time.max.ms": "1500",
+        }

@@ -1,0 +1,47 @@
+"""The steps of a worker, one after the other, for whoever wants to hurt it at one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+from unittest.mock import patch
+
+from headrace.aio.producer import Producer
+from headrace_streams.adapters.headrace_io import SdkReader, SdkTopics, SdkWriter
+from headrace_streams.runtime import worker
+from headrace_streams.runtime.worker import Worker
+
+STEPS: Final[dict[str, tuple[Any, str]]] = {
+    "fence": (SdkWriter, "start"),
+    "ends": (SdkReader, "ends"),
+    "restore": (worker, "restore"),
+    "place": (SdkReader, "committed"),
+    "begin": (SdkWriter, "begin"),
+    "send": (SdkWriter, "send"),
+    "prepare": (SdkWriter, "commit"),
+    "positions": (Producer, "send_offsets_to_transaction"),
+    "commit": (Producer, "commit_transaction"),
+    "keep": (Worker, "_keep"),
+    "trim": (SdkTopics, "trim"),
+    "abort": (SdkWriter, "abort"),
+    "rewind": (Worker, "_recover"),
+}
+"""Names, and the functions that do them."""
+
+
+@contextmanager
+def noticed(notice: Callable[[str], None]) -> Iterator[None]:
+    """While this runs ``notice`` is called before each step, on the node that takes it."""
+    with ExitStack() as patches:
+        for step, (owner, name) in STEPS.items():
+            patches.enter_context(patch.object(owner, name, _noticing(getattr(owner, name), step, notice)))
+        yield
+
+
+def _noticing(take: Callable[..., Any], step: str, notice: Callable[[str], None]) -> Callable[..., Any]:
+    async def taken(*args: Any, **settings: Any) -> Any:
+        notice(step)
+        return await take(*args, **settings)
+
+    return taken
