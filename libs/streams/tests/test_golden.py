@@ -96,3 +96,13 @@ def test_a_flush() -> None:
     assert found.rows.equals(table)
     with pytest.raises(NotReadable, match="upgrade all workers"):
         hop.decode(b"\x02" + value[1:])
+
+
+def test_a_row_that_no_changelog_takes_is_named() -> None:
+    from headrace_streams.core.errors import StateFailed
+    from headrace_streams.core.state.changelog import ROW_BYTES_MAX, check_sizes
+
+    large = [(prefix("totals") + b"ann", b"x" * ROW_BYTES_MAX)]
+    with pytest.raises(StateFailed, match="the state 'totals' of key b'ann' has 8,384,"):
+        check_sizes(large)
+    check_sizes([(prefix("totals") + b"ann", b"x" * 1_000), (CONTROL, CONTROL_ROW), (b"\x06totalsbob", None)])

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_common.core.murmur2 import partitions_for
+from headrace_streams import App, NotAllowed, agg, json
 from headrace_streams.core.operators import hop
 from headrace_streams.core.operators.hop import Flush, HopOut
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.rows import KEYS, NO_TIME, TIMESTAMP
 from headrace_streams.core.state.changelog import NotReadable
+from headrace_streams.core.state.memory import MemoryCold
+from headrace_streams.plan.cut import Assembly
+from headrace_streams.testing import Driver
 
 
 def table(keys: list[bytes | None], marks: list[int] | None = None, *, coded: bool = False) -> pa.Table:
@@ -148,3 +154,26 @@ def test_what_was_not_committed_is_sent_again_and_not_twice() -> None:
     list(out.feed(table([b"b"], [9]), 0, never))
     list(out.flush())
     assert [(f.watermark, f.rows.num_rows if f.rows else 0) for _, f in flushes(written)] == [(9, 1)]
+
+
+def test_rows_of_another_program_that_wait_are_refused_by_name() -> None:
+    """It added an aggregate over another column while rows waited in the repartition topic."""
+
+    def program(**more: Any) -> App:
+        app = App("changed")
+        stream = app.stream("in", value=json("k string, n bigint, m bigint"))
+        groups = stream.group_by("k", name="by-k")
+        groups.agg(name="state", first=agg.first("n"), **more).to("out")
+        return app
+
+    before = Driver(program())
+    before.pipe("in", [{"k": "a", "n": 1, "m": 2}])
+    before.commit()
+    (waits,) = before.read_raw("changed.by-k.repartition")[:1]
+    app = program(second=agg.first("m"))
+    assembly = Assembly(app.name, app.graph, {"in": 1})
+    task = assembly.make(assembly.parts[1], 0)
+    task.open(lambda name: MemoryCold(), {})
+    raw = pa.table({"value": pa.array([waits["value"]], pa.binary()), "offset": [0]})
+    with pytest.raises(NotAllowed, match=r"rows wait in changed\.by-k\.repartition that the program before"):
+        task.feed("changed.by-k.repartition", raw)

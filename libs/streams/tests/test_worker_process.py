@@ -46,6 +46,15 @@ def test_no_worker_is_left_when_its_parent_is_ended(number: signal.Signals) -> N
     assert parent.wait() == 0
 
 
+def test_a_worker_ends_when_its_parent_was_killed() -> None:
+    """Which can tell it nothing: its end of the pipe closes."""
+    worker = "from headrace_streams.worker_process import end_with_parent; end_with_parent();" + WORKER
+    parent, out = start(worker)
+    parent.kill()
+    assert out.read() == b"", "the worker has let go of the pipe"
+    assert parent.wait() == -signal.SIGKILL
+
+
 def test_a_second_signal_kills_a_worker_that_does_not_end() -> None:
     parent, out = start(BUSY)
     parent.send_signal(signal.SIGINT)

@@ -150,3 +150,19 @@ def _ms(text: str) -> int:
     from datetime import datetime
 
     return round(datetime.fromisoformat(text).timestamp() * 1_000)
+
+
+def test_records_that_were_deleted_before_they_were_read_stop_the_app(cluster: TestCluster, tmp_path: Path) -> None:
+    tested = app(cluster, tmp_path, "counts", 1)
+    tested.send([b"one two"])
+    with tested.running() as worker:
+        tested.read(2)
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(30) == Ending.DONE, tested.log()
+    tested.send([b"three"] * 5)
+    with cluster.admin() as admin:
+        admin.delete_records({(tested.lines, 0): 4})
+    with tested.running() as worker:
+        assert worker.wait(60) == Ending.FAILED, tested.log()
+    assert "Keep records for longer than the app may stand still" in tested.log()
+    assert len(tested.read(2)) == 2, "nothing of what lies behind the gap was taken"

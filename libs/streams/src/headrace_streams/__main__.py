@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import sys
 
-from headrace_streams.worker_process import work
+from headrace_streams.worker_process import end_with_parent, work
 
 if __name__ == "__main__":
-    sys.exit(work(sys.argv[1], json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}))
+    program, settings, *more = [*sys.argv[1:], "{}"][: max(2, len(sys.argv) - 1)]
+    if more:
+        end_with_parent()
+    sys.exit(work(program, json.loads(settings)))

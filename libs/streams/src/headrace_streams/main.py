@@ -14,10 +14,11 @@ from typing import Any
 from headrace import aio
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.threads import run_in_thread
-from headrace_streams.adapters.headrace_io import CHANGELOG_BYTES, SdkReader, SdkTopics, SdkWriter
+from headrace_streams.adapters.headrace_io import SdkReader, SdkTopics, SdkWriter
 from headrace_streams.adapters.rocksdb_store import RocksDbStores
 from headrace_streams.config import StreamsConfig
 from headrace_streams.core.errors import NotAllowed
+from headrace_streams.core.state.changelog import TOPIC_BYTES_MAX
 from headrace_streams.dsl.app import App
 from headrace_streams.ports import TaskStores
 from headrace_streams.runtime.worker import Outside, Worker
@@ -69,14 +70,16 @@ async def work(
             servers,
             transactional_id=app.name,
             transaction_timeout_ms=config.transaction_timeout_ms,
-            max_request_size=CHANGELOG_BYTES,
+            max_request_size=TOPIC_BYTES_MAX,
         )
+        resets: list[Any] = []
+        reading["on_position_reset"] = resets.append
         consumer = aio.Consumer(bootstrap_servers=servers, group_id=app.name, **reading)
         changelogs = aio.Consumer(bootstrap_servers=servers, **reading)
         outside = Outside(
             SdkTopics(admin, config),
-            SdkReader(consumer),
-            SdkReader(changelogs, aio.Consumer(bootstrap_servers=servers)),
+            SdkReader(consumer, resets),
+            SdkReader(changelogs, resets, aio.Consumer(bootstrap_servers=servers)),
             SdkWriter(producer, app.name, config, clock),
             stores,
             clock,

@@ -29,6 +29,7 @@ _LONGEST_DELAY_S: Final = 60.0
 _QUIET_S: Final = 60.0
 """A worker that ran for so long begins with the shortest delay again."""
 _ENDS_WITHIN_S: Final = 30.0
+_WITH_PARENT: Final = "with-parent"
 
 
 class Ending(IntEnum):
@@ -63,11 +64,22 @@ def ending_of(error: HeadraceError) -> Ending:
     return Ending.FAILED if error.kind in (Kind.INVALID, Kind.NOT_FOUND, Kind.CONFLICT) else Ending.LOST
 
 
+def end_with_parent() -> None:
+    """Have this process end, as with SIGTERM, when its standard input ends."""
+
+    def wait() -> None:
+        sys.stdin.buffer.read()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="parent", daemon=True).start()
+
+
 class Parent:
     """Keeps one worker running until it is told to stop."""
 
     def __init__(self, program: str, settings: Mapping[str, Any], directory: Path | None = None) -> None:
-        self._command = [sys.executable, "-m", "headrace_streams", program, json.dumps(settings, default=str)]
+        given = [program, json.dumps(settings, default=str), _WITH_PARENT]
+        self._command = [sys.executable, "-m", "headrace_streams", *given]
         self._directory = directory
         self._told = threading.Event()
         self._worker: subprocess.Popen[bytes] | None = None
@@ -93,7 +105,10 @@ class Parent:
         while True:
             began = time.monotonic()
             # Its own group: Ctrl+C reaches the parent, which passes it on once.
-            self._worker = subprocess.Popen(self._command, cwd=self._directory, start_new_session=True)
+            # It reads to the end of the pipe, which comes when the parent has died, however it did.
+            self._worker = subprocess.Popen(
+                self._command, cwd=self._directory, start_new_session=True, stdin=subprocess.PIPE
+            )
             if self._told.is_set():
                 self._worker.send_signal(signal.SIGTERM)
             code = self._worker.wait()

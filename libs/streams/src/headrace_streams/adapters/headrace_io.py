@@ -10,16 +10,17 @@ import pyarrow as pa
 from headrace import aio
 from headrace.admin_types import NewTopic
 from headrace.delivery import Deliveries
+from headrace.errors import PositionOutOfRange
 from headrace.records import PartitionTable, TopicPartition
 from headrace_common.core.errors import HeadraceError, InvalidConfig, Then, TopicAlreadyExists, UnknownTopicOrPartition
 from headrace_common.runtime.clock import Clock
 from headrace_streams.config import StreamsConfig
 from headrace_streams.core.outputs import Output
+from headrace_streams.core.state.changelog import TOPIC_BYTES_MAX
 from headrace_streams.ports import InternalTopic, Positions, TopicFacts
 
 _RETRY_MS: Final = 100.0
 _NEVER: Final = "-1"
-CHANGELOG_BYTES: Final = 8 << 20
 _PARTITION: Final = "partition"
 
 
@@ -56,7 +57,7 @@ class SdkTopics:
         if topic.compacted:
             configs |= {
                 "cleanup.policy": "compact",
-                "max.message.bytes": str(CHANGELOG_BYTES),
+                "max.message.bytes": str(TOPIC_BYTES_MAX),
                 "delete.retention.ms": str(self._config.delete_retention_ms),
             }
         return NewTopic(topic.name, topic.partitions, None, configs)
@@ -68,12 +69,16 @@ class SdkTopics:
 class SdkReader:
     """Satisfies ``Reader``."""
 
-    def __init__(self, consumer: aio.Consumer[Any, Any], undecided: aio.Consumer[Any, Any] | None = None) -> None:
+    def __init__(
+        self, consumer: aio.Consumer[Any, Any], resets: list[Any], undecided: aio.Consumer[Any, Any] | None = None
+    ) -> None:
         """
         Args:
+            resets: gets what the consumer's ``on_position_reset`` is told.
             undecided: reads what is not decided too, so its ends are high watermarks.
         """
         self._consumer = consumer
+        self._resets = resets
         self._undecided = undecided
 
     async def assign(self, positions: Positions) -> None:
@@ -85,7 +90,13 @@ class SdkReader:
                 self._consumer.seek_to_beginning(tp)
 
     async def poll(self, timeout_ms: float, max_rows: int) -> list[PartitionTable]:
-        return await self._consumer.poll_batches(timeout_ms, max_rows)
+        tables = await self._consumer.poll_batches(timeout_ms, max_rows)
+        if self._resets:  # what was just read comes from behind the gap
+            raise PositionOutOfRange(
+                f"{self._resets[0]}. Keep records for longer than the app may stand still; an app without state goes "
+                "on after `headrace group reset`, one with state begins anew under another name"
+            )
+        return tables
 
     async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
         found = await self._consumer.committed(partitions)

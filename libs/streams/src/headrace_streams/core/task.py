@@ -16,7 +16,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from headrace_streams.core.errors import Origin, RowFailed, StateFailed
+from headrace_streams.core.errors import NotAllowed, Origin, RowFailed, StateFailed
 from headrace_streams.core.operators import hop
 from headrace_streams.core.operators.base import Emitted, Operator
 from headrace_streams.core.operators.columns import Merge
@@ -36,6 +36,7 @@ from headrace_streams.core.rows import (
     take,
     turns,
     user_columns,
+    user_schema,
 )
 from headrace_streams.core.state.changelog import NotReadable
 from headrace_streams.core.state.store import Changes, Cold
@@ -72,18 +73,42 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Hop:
+    """How rows come from a repartition topic."""
+
+    node: int
+    """That they enter by."""
+    senders: int
+    columns: Mapping[str, str]
+    """Their names and types, of the user's."""
+
+
+@dataclass(frozen=True, slots=True)
 class Inputs:
     """How records come into a task."""
 
     sources: Mapping[str, int] = field(default_factory=dict)
     """Topics and the nodes that decode their records."""
-    hops: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Repartition topics, the node that their rows enter by, and how many senders there are."""
+    hops: Mapping[str, Hop] = field(default_factory=dict)
+    """By repartition topic."""
 
     def names(self) -> list[str]:
         """What has a time of its own: topics, and the senders of each repartition topic."""
-        senders = [_sender(topic, n) for topic, (_, count) in self.hops.items() for n in range(count)]
+        senders = [_sender(topic, n) for topic, hop in self.hops.items() for n in range(hop.senders)]
         return [*self.sources, *senders]
+
+
+def _check_columns(topic: str, rows: pa.Table, wanted: Mapping[str, str]) -> None:
+    """
+    Raises:
+        NotAllowed: the rows were written by another program.
+    """
+    found = {field.name: str(field.type) for field in user_schema(rows.schema)}
+    if found != wanted:
+        raise NotAllowed(
+            f"rows wait in {topic} that the program before this change wrote: they have the columns {found}, and this "
+            f"one wants {dict(wanted)}. Run that program until `headrace group lag` says 0 for the topic, then this one"
+        )
 
 
 def _sender(topic: str, number: int) -> str:
@@ -197,8 +222,8 @@ class Task:
         self._advance()
 
     def _feed_hop(self, topic: str, raw: pa.Table) -> None:
-        node, senders = self._inputs.hops[topic]
-        step = self._by_id[node]
+        source = self._inputs.hops[topic]
+        step = self._by_id[source.node]
         offsets: list[Any] = raw["offset"].to_pylist()
         values: list[Any] = raw["value"].to_pylist()
         for offset, value in zip(offsets, values, strict=True):
@@ -206,7 +231,9 @@ class Task:
                 flush = hop.decode(value)
             except NotReadable as error:
                 raise NotReadable(f"{Origin(topic, self.partition, offset)}: {error}") from error
-            assert flush.sender < senders, f"{topic} has a flush of task {flush.sender}, and there are {senders}"
+            assert flush.sender < source.senders, f"{topic} has a flush of task {flush.sender}"
+            if flush.rows is not None:
+                _check_columns(topic, flush.rows, source.columns)
             sender = _sender(topic, flush.sender)
             self._clock.start(self._watermarks.now)
             count = 0

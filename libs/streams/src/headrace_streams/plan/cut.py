@@ -14,7 +14,7 @@ from typing import Final
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.operators.columns import Merge
 from headrace_streams.core.outputs import Output
-from headrace_streams.core.task import FAIL, SKIP, Inputs, Link, Step, Task
+from headrace_streams.core.task import FAIL, SKIP, Hop, Inputs, Link, Step, Task
 from headrace_streams.plan.nodes import (
     REPARTITION,
     SINK,
@@ -186,6 +186,11 @@ class Assembly:
             ]
         inputs = Inputs(
             {topic: node.id for node in part.nodes if node.kind == SOURCE for topic in node.topics},
-            {repartition_topic(self.app, hop.name): (_ENTRY + hop.id, self._senders[hop.name]) for hop in part.hops},
+            {
+                repartition_topic(self.app, hop.name): Hop(
+                    _ENTRY + hop.id, self._senders[hop.name], hop.settings["columns"]
+                )
+                for hop in part.hops
+            },
         )
         return Task(partition, steps, links, inputs, written, self.app)

@@ -416,7 +416,9 @@ class Worker:
         progress = Progress(dict(owned.positions), owned.task.watermarks(), {**owned.progress.basis, **owned.basis})
         if owned.store is None:
             return _Kept(owned, progress, [])
-        return _Kept(owned, progress, changelog.rows(await self._outside.compute(owned.task.changes), progress))
+        rows = changelog.rows(await self._outside.compute(owned.task.changes), progress)
+        changelog.check_sizes(rows)
+        return _Kept(owned, progress, rows)
 
     async def _keep(self, kept: _Kept, sent: Sent | None) -> None:
         """The commit stands: the cold tier follows."""

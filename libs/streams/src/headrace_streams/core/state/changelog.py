@@ -14,9 +14,14 @@ from typing import Final
 import ormsgpack
 
 from headrace_common.core.errors import ErrorCode, Rejected
+from headrace_streams.core.errors import StateFailed
 from headrace_streams.core.state.store import Changes
 
 CONTROL: Final = b"\x00"
+TOPIC_BYTES_MAX: Final = 8 << 20
+"""``max.message.bytes`` of changelogs."""
+ROW_BYTES_MAX: Final = TOPIC_BYTES_MAX - 4_096
+"""Of key and value; the rest is for what a batch has besides."""
 _VERSION: Final = 1
 
 
@@ -66,6 +71,21 @@ def rows(changes: Mapping[str, Changes], progress: Progress) -> Changes:
     """The rows of one commit: all stores, and the control row at the end."""
     written = [(prefix(store) + key, value) for store, of_store in changes.items() for key, value in of_store]
     return [*written, (CONTROL, progress.encode())]
+
+
+def check_sizes(written: Changes) -> None:
+    """
+    Raises:
+        StateFailed: a row is larger than a changelog takes; names store and key.
+    """
+    for key, value in written:
+        size = len(key) + len(value or b"")
+        if size > ROW_BYTES_MAX:
+            store, rest = key[1 : 1 + key[0]].decode(), key[1 + key[0] :]
+            raise StateFailed(
+                f"the state {store!r} of key {rest!r:.100} has {size:,} bytes, and at most {ROW_BYTES_MAX:,} can be "
+                "kept: keep less for each key, as with collect(limit=)"
+            )
 
 
 def newest(found: Iterable[tuple[bytes, bytes | None]]) -> dict[bytes, bytes | None]:
