@@ -12,7 +12,8 @@ from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.state.changelog import Progress
 from headrace_streams.dsl.stream import Stream
 from headrace_streams.plan.cut import Assembly
-from headrace_streams.runtime.worker import Outside, Owned, Worker
+from headrace_streams.runtime.owned import Outside, Owned
+from headrace_streams.runtime.worker import Worker
 
 
 def orders(app: App) -> Stream:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headrace.errors import PositionOutOfRange
 from headrace.records import TopicPartition
 from headrace_common.core.errors import NotFound, ProducerFenced
 from headrace_streams import agg, string
@@ -16,7 +17,8 @@ from headrace_streams.core.state.changelog import Progress
 from headrace_streams.dsl.app import App
 from headrace_streams.plan.cut import Assembly, SubTopology
 from headrace_streams.ports import TopicFacts
-from headrace_streams.runtime.worker import Owned, Worker
+from headrace_streams.runtime.owned import Owned
+from headrace_streams.runtime.worker import Worker
 
 
 class Stopped:
@@ -118,3 +120,19 @@ def test_offsets_of_the_group_are_gone_and_state_is_there(at: dict[str, int]) ->
             worker._check_new()
     else:
         worker._check_new()
+
+
+@pytest.mark.parametrize(("group_at", "error"), [(None, PositionOutOfRange), (7, ProducerFenced)])
+async def test_records_are_gone_because_it_was_replaced_or_for_good(group_at: int, error: type[Exception]) -> None:
+    """A successor that reads a repartition topic trims it below what it has committed."""
+    partition = TopicPartition("a.by-k.repartition", 0)
+
+    class Reader:
+        async def committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int | None]:
+            return dict.fromkeys(partitions, group_at)
+
+    outside: Any = SimpleNamespace(reader=Reader(), clock=Stopped(0.0))
+    worker = Worker(App("a"), StreamsConfig(), outside)
+    worker._of = {partition: SimpleNamespace(progress=Progress())}  # type: ignore[dict-item]
+    with pytest.raises(error):
+        await worker._recover(PositionOutOfRange("offset 0 does not exist"))

@@ -25,7 +25,8 @@ from headrace_streams.core.task import Task
 from headrace_streams.plan.nodes import changelog_topic
 from headrace_streams.ports import Checkpoint, Positions, Sent
 from headrace_streams.runtime import worker
-from headrace_streams.runtime.worker import Owned, Worker
+from headrace_streams.runtime.owned import Owned, as_output
+from headrace_streams.runtime.worker import Worker
 
 Patches = Sequence[Any]
 CHANGELOG: Final = ".changelog"
@@ -151,7 +152,6 @@ def write_checkpoints_first() -> Patches:
 
 def write_state_before_the_verdict() -> Patches:
     """Rows are in the cold tier before it is known whether they are committed."""
-    as_output = worker._as_output
 
     def write(owned: Owned, rows: Changes) -> Output:
         assert owned.store is not None
@@ -160,7 +160,7 @@ def write_state_before_the_verdict() -> Patches:
             owned.store.write(rows, checkpoint)
         return as_output(owned, rows)
 
-    return [patch.object(worker, "_as_output", write)]
+    return [patch.object(worker, "as_output", write)]
 
 
 def forget_event_time() -> Patches:

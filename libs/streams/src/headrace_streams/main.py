@@ -21,7 +21,8 @@ from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.state.changelog import TOPIC_BYTES_MAX
 from headrace_streams.dsl.app import App
 from headrace_streams.ports import TaskStores
-from headrace_streams.runtime.worker import Outside, Worker
+from headrace_streams.runtime.owned import Outside
+from headrace_streams.runtime.worker import Worker
 
 
 def run(app: App, **settings: Any) -> None:

@@ -8,38 +8,37 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from math import ceil
-from typing import Any, Final
-
-import pyarrow as pa
+from typing import Final
 
 from headrace.records import PartitionTable, TopicPartition
-from headrace_common.core.errors import HeadraceError, Internal, NotFound, Rejected, Then, UnknownTopicOrPartition
-from headrace_common.runtime.clock import Clock
+from headrace_common.core.errors import (
+    HeadraceError,
+    Internal,
+    NotFound,
+    OffsetOutOfRange,
+    ProducerFenced,
+    Rejected,
+    Then,
+    UnknownTopicOrPartition,
+)
 from headrace_common.runtime.failpoints import failpoint
 from headrace_streams.config import StreamsConfig
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.state import changelog
 from headrace_streams.core.state.changelog import Progress
-from headrace_streams.core.state.store import Changes
-from headrace_streams.core.task import Task
 from headrace_streams.dsl.app import App
-from headrace_streams.plan.cut import Assembly, SubTopology
+from headrace_streams.plan.cut import Assembly
 from headrace_streams.plan.nodes import changelog_topic, repartition_topic
 from headrace_streams.ports import (
     Checkpoint,
     InternalTopic,
-    Reader,
     Sent,
-    TaskStore,
-    TaskStores,
     TopicFacts,
-    Topics,
-    Writer,
 )
+from headrace_streams.runtime.owned import Kept, Outside, Owned, as_output, moved, no_store
 from headrace_streams.runtime.restoring import Restored, progress_of, restore
 
 _log = logging.getLogger(__name__)
@@ -48,62 +47,6 @@ _TOPIC_WAIT_MS: Final = 500.0
 _BACK_OFF_MS: Final = 100.0
 _RENEW_MS: Final = 5_000.0
 _TOPIC: Final = "topic "
-
-
-@dataclass(frozen=True, slots=True)
-class Outside:
-    """What a worker works with."""
-
-    topics: Topics
-    reader: Reader
-    changelogs: Reader
-    writer: Writer
-    stores: TaskStores
-    clock: Clock
-    compute: Callable[..., Awaitable[Any]]
-    """Runs work that would block the event loop."""
-
-
-@dataclass(slots=True)
-class Owned:
-    """A task of this worker."""
-
-    part: SubTopology
-    partition: int
-    task: Task
-    topics: tuple[str, ...]
-    """That it reads."""
-    store: TaskStore | None
-    """None: it keeps nothing but its positions."""
-    progress: Progress
-    """As of the last commit."""
-    positions: dict[str, int] = field(default_factory=dict)
-    """Of what was fed."""
-    rows_at_ms: dict[str, float] = field(default_factory=dict)
-    """When each topic had rows, or was not at its end, by the monotonic clock."""
-    idle: set[str] = field(default_factory=set)
-    touched: bool = False
-    """Whether it has done something since the last commit."""
-    changelog: TopicPartition | None = None
-    log_id: str = ""
-    """Of the changelog's partition: of another, a directory is of no use."""
-    basis: dict[str, str] = field(default_factory=dict)
-    """What its state belongs to, as the program and its topics are now."""
-
-    @property
-    def label(self) -> str:
-        """For people."""
-        return f"{self.part.name}/{self.partition}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """What a commit says of a task."""
-
-    owned: Owned
-    progress: Progress
-    rows: Changes
-    """Of its changelog; empty where it has none."""
 
 
 class Worker:
@@ -234,7 +177,7 @@ class Worker:
                 owned.progress = Progress(of_group)
             owned.positions = dict(owned.progress.positions)
             store = owned.store
-            owned.task.open(store.cold if store is not None else _no_store, owned.progress.watermarks)
+            owned.task.open(store.cold if store is not None else no_store, owned.progress.watermarks)
         if all(at is None for at in committed.values()):
             self._check_new()
         await self._read()
@@ -377,9 +320,9 @@ class Worker:
         kept = [await self._prepare(owned) for owned in touched]
         if kept:
             await self._begin()
-            sent = [await self._outside.writer.send(_as_output(k.owned, k.rows)) if k.rows else None for k in kept]
+            sent = [await self._outside.writer.send(as_output(k.owned, k.rows)) if k.rows else None for k in kept]
             failpoint("streams.changelog")
-            await self._outside.writer.commit(_moved(kept))
+            await self._outside.writer.commit(moved(kept))
             self._in_transaction = False
             failpoint("streams.committed")
             for k, of_task in zip(kept, sent, strict=True):
@@ -411,16 +354,16 @@ class Worker:
             self._trouble_since_ms = None
         self._wrote_at_ms = self._outside.clock.monotonic_ms()
 
-    async def _prepare(self, owned: Owned) -> _Kept:
+    async def _prepare(self, owned: Owned) -> Kept:
         """What a commit will say of a task."""
         progress = Progress(dict(owned.positions), owned.task.watermarks(), {**owned.progress.basis, **owned.basis})
         if owned.store is None:
-            return _Kept(owned, progress, [])
+            return Kept(owned, progress, [])
         rows = changelog.rows(await self._outside.compute(owned.task.changes), progress)
         changelog.check_sizes(rows)
-        return _Kept(owned, progress, rows)
+        return Kept(owned, progress, rows)
 
-    async def _keep(self, kept: _Kept, sent: Sent | None) -> None:
+    async def _keep(self, kept: Kept, sent: Sent | None) -> None:
         """The commit stands: the cold tier follows."""
         owned = kept.owned
         owned.progress = kept.progress
@@ -462,6 +405,8 @@ class Worker:
         if self._trouble_since_ms is None:
             self._trouble_since_ms = now
         lasting = now - self._trouble_since_ms >= self._config.default_api_timeout_ms
+        if isinstance(error, OffsetOutOfRange):
+            await self._check_alone(error)
         if error.then == Then.FENCED or isinstance(error, (Rejected, Internal)) or lasting:
             raise error
         _log.warning("%s goes back to its last commit: %s", self._app.name, error)
@@ -476,6 +421,21 @@ class Worker:
         await clock.sleep_ms(_BACK_OFF_MS)
         await self._read()
 
+    async def _check_alone(self, error: HeadraceError) -> None:
+        """
+        Records that this worker was to read are gone. If the group has moved on without it, that is why.
+
+        Raises:
+            ProducerFenced: another start of the app has taken over.
+        """
+        committed = await self._outside.reader.committed(list(self._of))
+        for tp, owned in self._of.items():
+            if committed[tp] != owned.progress.positions.get(tp.topic):
+                raise ProducerFenced(
+                    f"{self._app.name} runs elsewhere: its group has moved on to {committed[tp]} in {tp} without this "
+                    "worker; close it"
+                ) from error
+
     async def close(self) -> None:
         """Let go of everything; what was not committed is done again by whoever comes next."""
         await self._outside.writer.close()
@@ -484,24 +444,3 @@ class Worker:
         for owned in self._owned:
             if owned.store is not None:
                 owned.store.close()
-
-
-def _as_output(owned: Owned, rows: Changes) -> Output:
-    assert owned.changelog is not None
-    keys, values = zip(*rows, strict=True)
-    columns = {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())}
-    return Output(owned.changelog.topic, pa.table(columns), owned.changelog.partition)
-
-
-def _moved(kept: list[_Kept]) -> dict[TopicPartition, int]:
-    """The positions that differ from the last commit's. Called before that is replaced."""
-    return {
-        TopicPartition(topic, k.owned.partition): offset
-        for k in kept
-        for topic, offset in k.progress.positions.items()
-        if offset != k.owned.progress.positions.get(topic)
-    }
-
-
-def _no_store(name: str) -> Any:
-    raise AssertionError(f"a task without state has no store {name}")
