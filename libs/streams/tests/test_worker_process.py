@@ -22,8 +22,9 @@ while True:
     signal.pause()
 """
 PARENT = """
-import sys
+import signal, sys
 from headrace_streams.worker_process import Parent
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests may run under nohup
 parent = Parent("app.py", {})
 parent._command = [sys.executable, "-c", sys.argv[1]]
 sys.exit(parent.run())
