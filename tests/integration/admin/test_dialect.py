@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -96,8 +97,20 @@ def test_the_cluster_and_its_brokers(run: Run, http: httpx.Client, topic: str) -
     assert run("cluster", "health").keys() == http.get("/health/cluster").json().keys()
 
 
+def settled_log(http: httpx.Client, topic: str) -> dict[str, Any]:
+    """A log of the topic on broker 1 that has heard how far it is committed, which followers do a moment later."""
+    until = time.monotonic() + 30
+    while True:
+        logs = http.get("/v1/brokers/1/logs?segments=true").json()["logs"]
+        mine: dict[str, Any] = next(log for log in logs if log["topic"] == topic)
+        if mine["high_watermark"] == mine["log_end_offset"]:
+            return mine
+        assert time.monotonic() < until, mine
+        time.sleep(0.02)
+
+
 def test_logs(run: Run, http: httpx.Client, topic: str) -> None:
-    [mine] = [log for log in http.get("/v1/brokers/1/logs?segments=true").json()["logs"] if log["topic"] == topic][:1]
+    mine = settled_log(http, topic)
     logs = run("debug", "dump-log", topic, "--broker", "1", "-p", str(mine["partition"]), "--segments")["logs"]
     told(logs, [mine], "debug dump-log")
 

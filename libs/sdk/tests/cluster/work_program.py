@@ -6,6 +6,7 @@ It prints what happens, a line each: ``+ item epoch``, ``- item``, ``fenced item
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 from typing import Any
@@ -38,6 +39,8 @@ def work(producer: headrace.Producer, item: Any) -> None:
 
 
 def main() -> None:
+    # Whoever runs the tests in the background of a shell has them ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with (
         headrace.Producer(BOOTSTRAP, linger_ms=0) as producer,
         headrace.WorkGroup(NAME, ITEMS, BOOTSTRAP, group_instance_id=INSTANCE or None) as group,
