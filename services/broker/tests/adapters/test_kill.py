@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from storage_processes import COMPACTING, WritingChild, assert_nothing_lost, inspect
 
+ROUNDS_MAX = 8
+"""A process may be killed before it has compacted anything more: the kill waits for acknowledgements alone."""
+
 
 @pytest.mark.parametrize("policy", ["os", "group"])
 def test_nothing_acknowledged_is_lost_when_the_process_is_killed(tmp_path: Path, policy: str) -> None:
@@ -24,11 +27,13 @@ def test_each_key_has_its_newest_value_when_the_process_is_killed_while_it_compa
 ) -> None:
     acked: dict[int, int] = {}
     cleaned: set[int] = set()
-    for seed in range(2):
+    for seed in range(ROUNDS_MAX):
         child = WritingChild(tmp_path / "data", policy, seed, child=COMPACTING)
         child.wait_for_acks(80)
         acked |= child.kill()
         found = inspect(tmp_path / "data", COMPACTING)
         assert_nothing_lost(found, acked)
         cleaned.add(sum(to for to, _ in found.logs.values()))
-    assert len(cleaned) == 2, "something was compacted each time"
+        if len(cleaned) == 2:
+            return
+    raise AssertionError(f"nothing more was compacted in {ROUNDS_MAX} rounds")
