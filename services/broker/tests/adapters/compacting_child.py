@@ -2,7 +2,8 @@
 A process for the storage tests to kill while it compacts.
 
 ``compacting_child.py write DIRECTORY POLICY SEED`` appends to three compacted logs and compacts them all the time,
-until it dies; one line ``a LOG END`` per ack. ``compacting_child.py inspect DIRECTORY`` opens and tells what is there.
+until it dies; one line ``a LOG END`` per ack, and ``c LOG CLEANED_TO`` after each pass over a log.
+``compacting_child.py inspect DIRECTORY`` opens and tells what is there.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ async def write(path: Path, policy: str, seed: int) -> None:
     async def clean() -> None:
         while True:
             for log in compacted:
+                before = log.cleaned_to
                 await log.clean()
+                if log.cleaned_to > before:
+                    say(f"c {log.log} {log.cleaned_to}")
             await logs.reclaim()
             await asyncio.sleep(0)
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,8 @@ class WritingChild:
         self, path: Path, policy: str, seed: int, env: dict[str, str] | None = None, child: Path = CHILD
     ) -> None:
         self.acked: dict[int, int] = {}
+        self.cleaned: dict[int, int] = {}
+        """Up to where a pass of this process has compacted each log."""
         self.last_line = ""
         self._changed = threading.Condition()
         self._count = 0
@@ -82,14 +85,23 @@ class WritingChild:
                 if words[0] == "a":
                     self.acked[int(words[1])] = int(words[2])
                     self._count += 1
+                elif words[0] == "c":
+                    self.cleaned[int(words[1])] = int(words[2])
                 self._changed.notify_all()
         with self._changed:
             self._changed.notify_all()
 
     def wait_for_acks(self, count: int) -> None:
         """Until it acknowledged so many times."""
+        self._wait(lambda: self._count >= count)
+
+    def wait_for_a_pass(self) -> None:
+        """Until it has compacted more of a log; it goes on with the next at once."""
+        self._wait(lambda: bool(self.cleaned))
+
+    def _wait(self, enough: Callable[[], bool]) -> None:
         with self._changed:
-            done = self._changed.wait_for(lambda: self._count >= count or self.process.poll() is not None, 60)
+            done = self._changed.wait_for(lambda: enough() or self.process.poll() is not None, 60)
         alive = done and self.process.poll() is None
         assert alive, f"the writer ended: {self.last_line} {self.stderr()}"
 
