@@ -43,6 +43,11 @@ def user_columns(names: Iterable[str]) -> list[str]:
     return [name for name in names if not name.startswith("_")]
 
 
+def system_columns(names: Iterable[str]) -> list[str]:
+    """The others."""
+    return [name for name in names if name.startswith("_")]
+
+
 def user_schema(schema: pa.Schema) -> pa.Schema:
     """Without system columns."""
     return pa.schema([field for field in schema if not field.name.startswith("_")])
@@ -87,6 +92,12 @@ def brought_about(rows: Numbers) -> Numbers:
 def turns(rows: Numbers) -> Numbers:
     """The place of the record that each row stems from or was brought about by; -1: none."""
     return np.where(rows < -1, -2 - rows, rows)
+
+
+def last_turns(rows: Numbers) -> Numbers:
+    """The same; what no record brought about comes with the end of the batch."""
+    turn = turns(rows)
+    return np.where(turn < 0, np.iinfo(turn.dtype).max, turn)
 
 
 def replace(rows: pa.Table, name: str, column: Column) -> pa.Table:
@@ -134,6 +145,14 @@ def coded(column: Column) -> Coded:
     if indices.null_count:
         indices = pc.fill_null(indices, -1)
     return Coded(indices.to_numpy(zero_copy_only=False), array.dictionary.to_pylist())
+
+
+def distinct(keys: Coded) -> tuple[list[bytes], Numbers]:
+    """The keys that rows have, each once, and which of them is that of each row: -1 where it is null."""
+    used = np.zeros(len(keys.values) + 1, bool)
+    used[keys.codes] = True
+    places = np.append(np.cumsum(used[:-1]) - 1, -1)
+    return [keys.values[code] for code in np.flatnonzero(used[:-1]).tolist()], places[keys.codes]
 
 
 def plain_keys(column: Column) -> Column:

@@ -16,10 +16,10 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from headrace_streams.core.changes import halves
 from headrace_streams.core.errors import NotAllowed, Origin, RowFailed, StateFailed
 from headrace_streams.core.operators import hop
 from headrace_streams.core.operators.base import Emitted, Operator
-from headrace_streams.core.operators.columns import Merge
 from headrace_streams.core.operators.ends import Source
 from headrace_streams.core.outputs import Headers, Output, records
 from headrace_streams.core.rows import (
@@ -30,11 +30,8 @@ from headrace_streams.core.rows import (
     TIME,
     WATERMARK,
     brought_about,
-    concat,
     numbers,
     replace,
-    take,
-    turns,
     user_columns,
     user_schema,
 )
@@ -152,7 +149,6 @@ class Task:
             self._links.setdefault((link.node, link.edge), []).append(link)
         self._inputs = inputs
         self._app = app
-        self._meetings = {step.id for step in self._steps if isinstance(step.operator, Merge)}
         self._waiting: dict[int, list[tuple[pa.Table, int]]] = {}
         self._watermarks = Watermarks(inputs.names())
         self._clock = Clock()
@@ -283,9 +279,7 @@ class Task:
 
     def _push_waiting(self, step: Step) -> None:
         waiting = self._waiting.pop(step.id, [])
-        if len(waiting) > 1 and step.id in self._meetings:
-            waiting = [(_in_turn([rows for rows, _ in waiting]), 0)]
-        for rows, port in waiting:
+        for rows, port in step.operator.together(waiting) if waiting else ():
             self._push(step, rows, port)
 
     def _push(self, step: Step, rows: pa.Table, port: int) -> None:
@@ -311,9 +305,8 @@ class Task:
             if rows.num_rows == 1:
                 self._fail(step, rows, error)
                 return
-            half = rows.num_rows // 2
-            yield from self._halved(step, rows.slice(0, half), process)
-            yield from self._halved(step, rows.slice(half), process)
+            for half in halves(rows):
+                yield from self._halved(step, half, process)
             return
         yield made
 
@@ -386,15 +379,6 @@ class Task:
         for step in self._steps:
             if step.operator.store is not None:
                 step.operator.store.settle()
-
-
-def _in_turn(tables: Sequence[pa.Table]) -> pa.Table:
-    """Rows of several branches in the order of the records that they stem from."""
-    rows = concat(tables)
-    turn = turns(numbers(rows[ROW]))
-    turn[turn < 0] = np.iinfo(turn.dtype).max  # what no record brought about comes with the end of the batch
-    ordered: pa.Table = take(rows, np.argsort(turn, kind="stable"))
-    return ordered
 
 
 def _headers_of(raw: pa.Table, place: int) -> Headers:

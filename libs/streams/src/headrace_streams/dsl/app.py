@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import narwhals.stable.v2 as nw
@@ -18,13 +19,27 @@ from headrace_streams.core.operators.base import Operator
 from headrace_streams.core.operators.ends import Source
 from headrace_streams.core.rows import empty
 from headrace_streams.core.task import FAIL
+from headrace_streams.dsl.names import check_names
 from headrace_streams.dsl.record_calls import hint
-from headrace_streams.dsl.stream import Stream, check_names
+from headrace_streams.dsl.stream import Stream
+from headrace_streams.dsl.table import Table, table_of
 from headrace_streams.dsl.where import where
 from headrace_streams.plan.describe import as_mermaid
 from headrace_streams.plan.nodes import SOURCE, Input, Making, Plan, check_on_error, schema_text
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,120}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What a program asks of a topic that it reads."""
+
+    kind: str
+    topics: tuple[str, ...]
+    value: Format
+    key: str | Format | None
+    timestamp: nw.Expr | str | None
+    on_error: str
 
 
 class App:
@@ -65,27 +80,62 @@ class App:
             key: the name of a column for keys that are text, or a format whose columns are added.
             timestamp: event time, as a time or in ms since 1970; the record's timestamp if not told.
         """
-        at = where()
         listed = (topics,) if isinstance(topics, str) else tuple(topics)
-        if not listed:
-            raise NotAllowed(f"stream ({at}) needs a topic")
+        return self._source(_Source("stream", listed, value, key, timestamp, on_error))
+
+    def table(
+        self,
+        topic: str,
+        *,
+        value: Format,
+        key: str | Format | None = None,
+        name: str,
+        timestamp: nw.Expr | str | None = None,
+        on_error: str = "",
+    ) -> Table:
+        """
+        The latest record of each key of a topic; one without a value deletes its key, one without a key is dropped.
+
+        Args:
+            value: the format, with its columns.
+            key: the name of a column for keys that are text, or a format whose columns are added.
+            name: of the state.
+            timestamp: as for ``stream``; of a record without a value its timestamp.
+        """
+        source = _Source("table", (topic,), value, key, timestamp, on_error)
+        return table_of(self._source(source), name, f"table ({where()})")
+
+    def _source(self, asked: _Source) -> Stream:
+        at = where()
+        what = f"{asked.kind} ({at})"
+        value, timestamp, deletes = asked.value, asked.timestamp, asked.kind == "table"
+        if not asked.topics:
+            raise NotAllowed(f"{what} needs a topic")
         if value.schema is None:
-            raise NotAllowed(f"stream ({at}): the format of the values has no schema; write json('name string, …')")
-        keys = _key_format(key)
+            raise NotAllowed(f"{what}: the format of the values has no schema; write json('name string, …')")
+        keys = _key_format(asked.key)
         expression = None if timestamp is None else expressions.expression_of(timestamp)
-        schema = _columns(value, keys, at)
-        check_names(schema.names, f"stream ({at})")
+        schema = _columns(value, keys, what)
+        check_names(schema.names, what)
         if expression is not None:
-            _check_time(expression, schema, f"stream ({at})")
+            _check_time(expression, schema, what)
 
         def make(making: Making) -> Operator:
-            return Source(value, keys, expression)
+            return Source(value, keys, expression, deletes=deletes)
 
-        settings = {"topics": list(listed), "columns": schema_text(schema), "timestamp": str(expression)}
+        settings = {"topics": list(asked.topics), "columns": schema_text(schema), "timestamp": str(expression)}
         node = self.graph.add(
-            SOURCE, at, [], make, settings=settings, topics=listed, on_error=on_error, value=value, key=keys
+            SOURCE,
+            at,
+            [],
+            make,
+            settings={**settings, "deletes": True} if deletes else settings,
+            topics=asked.topics,
+            on_error=asked.on_error,
+            value=value,
+            key=keys,
         )
-        keyed_by = (key,) if isinstance(key, str) else None
+        keyed_by = (asked.key,) if isinstance(asked.key, str) else None
         return Stream(self.graph, Input(node.id), schema, keyed_by, json)
 
     def run(self, **settings: Any) -> None:
@@ -132,14 +182,12 @@ class Named:
         return self._format.encode(table.rename_columns([self._was]))
 
 
-def _columns(value: Format, key: Format | None, at: str) -> pa.Schema:
+def _columns(value: Format, key: Format | None, what: str) -> pa.Schema:
     assert value.schema is not None
     more = [] if key is None or key.schema is None else list(key.schema)
     for field in more:
         if field.name in value.schema.names:
-            raise NotAllowed(
-                f"stream ({at}): key and value both have a column {field.name!r}; give the key another name"
-            )
+            raise NotAllowed(f"{what}: key and value both have a column {field.name!r}; give the key another name")
     return pa.schema([*value.schema, *more])
 
 

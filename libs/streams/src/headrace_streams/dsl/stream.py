@@ -16,7 +16,7 @@ from headrace_streams.core.formats.ddl import parse_schema
 from headrace_streams.core.formats.port import Format
 from headrace_streams.core.operators import columns
 from headrace_streams.core.operators.aggregate import BOUNDS, Aggregate, Aggregated, Emit, Groups, WindowedAggregate
-from headrace_streams.core.operators.aggregates import function
+from headrace_streams.core.operators.aggregates import REMOVABLE, function
 from headrace_streams.core.operators.base import LATE, OUT, Emitted, Operator
 from headrace_streams.core.operators.combine import Combine, adds_up, behind
 from headrace_streams.core.operators.counted import HIDDEN, CountedAggregate
@@ -24,12 +24,15 @@ from headrace_streams.core.operators.ends import Sink
 from headrace_streams.core.operators.functions import RECORDS
 from headrace_streams.core.operators.hop import HopOut
 from headrace_streams.core.operators.sessions import SessionAggregate
+from headrace_streams.core.operators.tables import Regroup
 from headrace_streams.core.operators.unique import Unique
 from headrace_streams.core.operators.windows import Counting, Hopping, Session
 from headrace_streams.core.rows import RECORD, TIMESTAMP, empty, user_schema
 from headrace_streams.dsl.agg import Agg
 from headrace_streams.dsl.durations import Duration, to_ms
+from headrace_streams.dsl.names import check_names, columns_text
 from headrace_streams.dsl.record_calls import Added, RecordCalls, hint
+from headrace_streams.dsl.table import Table, join_table, table_of
 from headrace_streams.dsl.where import where
 from headrace_streams.plan.nodes import REPARTITION, SINK, Input, Making, Plan, schema_text
 
@@ -49,6 +52,8 @@ class Stream(RecordCalls):
     """The columns that the record's key is made of; None: it is no column."""
     _json: Format
     """The format in which ``to`` writes unless told otherwise."""
+    _placed: bool = True
+    """Each row is in the partition that its key belongs to."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -163,7 +168,8 @@ class Stream(RecordCalls):
         if not names:
             raise NotAllowed(f"key_by ({where()}) needs a column")
         make = partial(columns.KeyBy, names)
-        return self._next("key_by", make, {"columns": list(names)}, schema=self._schema, keyed_by=None)
+        keyed = self._next("key_by", make, {"columns": list(names)}, schema=self._schema, keyed_by=None)
+        return replace(keyed, _placed=False)
 
     def repartition(self, partitions: int | None = None, *, name: str) -> Stream:
         """
@@ -214,7 +220,7 @@ class Stream(RecordCalls):
         ms = to_ms(within, f"{what}: within", least=1)
         _tried(Unique(names, ms), self._schema, what)
         settings = {"columns": list(names), "within_ms": ms}
-        form = {"": f"values of ({_columns_text([self._schema.field(of) for of in names])}) that came"}
+        form = {"": f"values of ({columns_text([self._schema.field(of) for of in names])}) that came"}
         added = Added("unique", where(), partial(Unique, names, ms), settings, name, form=form)
         return self._added(added, self._schema, self._keyed_by)
 
@@ -238,9 +244,7 @@ class Stream(RecordCalls):
         _tried(columns.Split(found), self._schema, f"split ({where()})")
         settings = {name: str(value) for name, value in found.items()}
         node = self._plan.add("split", where(), [self._input], lambda making: columns.Split(found), settings=settings)
-        return {
-            name: Stream(self._plan, Input(node.id, name), self._schema, self._keyed_by, self._json) for name in found
-        }
+        return {name: replace(self, _input=Input(node.id, name)) for name in found}
 
     def merge(self, *others: Stream) -> Stream:
         """The rows of all of them, in the order in which they come; all have the same columns."""
@@ -256,7 +260,30 @@ class Stream(RecordCalls):
         inputs = [self._input, *(other._input for other in others)]
         node = self._plan.add("merge", at, inputs, lambda making: columns.Merge())
         same = all(other._keyed_by == self._keyed_by for other in others)
-        return Stream(self._plan, Input(node.id), self._schema, self._keyed_by if same else None, self._json)
+        placed = all(one._placed for one in (self, *others))
+        keyed_by = self._keyed_by if same else None
+        return replace(self, _input=Input(node.id), _keyed_by=keyed_by, _placed=placed)
+
+    def join(self, other: Table, *, how: str = "inner", suffix: str = "") -> Stream:
+        """
+        The rows with those of a table that have the same key, side by side, as the table is when a row comes.
+
+        Args:
+            how: ``"inner"``: rows that find one; ``"left"``: all rows.
+            suffix: of columns of the table whose names the stream has too.
+        """
+        if isinstance(other, Table):
+            return join_table(self, other, how, suffix)
+        raise NotAllowed(f"join ({where()}): a stream is joined with a table; this is {other!r:.60}")
+
+    def to_table(self, *, name: str) -> Table:
+        """
+        The latest row of each key.
+
+        Args:
+            name: of the state.
+        """
+        return table_of(self, name, f"to_table ({where()})")
 
     def to(self, topic: str, value: Format | None = None) -> None:
         """
@@ -265,13 +292,16 @@ class Stream(RecordCalls):
         Args:
             value: the format; JSON with all columns if not told.
         """
+        self._written(Sink, topic, value)
+
+    def _written(self, sink: type[Sink], topic: str, value: Format | None) -> None:
         at = where()
         format_ = value or self._json
         settings = {"topic": topic, "columns": schema_text(self._schema)}
         _check_encodable(format_, self._schema, f"to {topic!r} ({at})")
 
         def make(making: Making) -> Operator:
-            return Sink(topic, format_, making.write)
+            return sink(topic, format_, making.write)
 
         self._plan.add(SINK, at, [self._input], make, settings=settings, topics=(topic,), value=format_)
 
@@ -279,18 +309,6 @@ class Stream(RecordCalls):
         for name in names:
             if name not in self._schema.names:
                 raise NotAllowed(f"{kind} ({where()}): there is no column {name!r}; {hint(self._schema)}")
-
-
-def check_names(names: Sequence[str], what: str) -> None:
-    """
-    Raises:
-        NotAllowed: these cannot be the columns of a stream.
-    """
-    for place, name in enumerate(names):
-        if name.startswith("_"):
-            raise NotAllowed(f"{what}: the name {name!r} is reserved; columns must not begin with an underscore")
-        if name in names[:place]:
-            raise NotAllowed(f"{what}: the name {name!r} would be there twice; rename() or select() one away first")
 
 
 def _tried(operator: Operator, schema: pa.Schema, what: str) -> list[Emitted]:
@@ -330,6 +348,8 @@ class Grouped:
     _combine: bool = True
     _window: Window | None = None
     _late: str = ""
+    _table: bool = False
+    """The rows are changes of a table."""
 
     def window(self, window: Window, *, late: str = "") -> Grouped:
         """
@@ -342,6 +362,8 @@ class Grouped:
             raise NotAllowed(f"window ({where()}): {window!r} is no window; write for example tumbling('10s')")
         if self._window is not None:
             raise NotAllowed(f"window ({where()}): these groups have a window already")
+        if self._table:
+            raise NotAllowed(f"window ({where()}): rows of a table have no window; say to_stream() before group_by()")
         if isinstance(window, Counting):
             if late:
                 raise NotAllowed(f"window ({where()}): no row is late for windows of so many rows; leave late= out")
@@ -396,7 +418,7 @@ class Grouped:
         form = {"": _form(keys, aggregates, listed, window)}
         node = plan.add("agg", at, [keyed._input], make, name=name, settings=settings, form=form)
         schema = Groups(keys, listed).schema(windowed=window is not None)
-        result = Stream(plan, Input(node.id, OUT), schema, self._columns or None, keyed._json)
+        result = replace(keyed, _input=Input(node.id, OUT), _schema=schema, _keyed_by=self._columns or None)
         if window is not None and self._late != DROP:
             late = Stream(plan, Input(node.id, LATE), _late_schema(prepared.schema, what), None, keyed._json)
             late.to(self._late)
@@ -414,6 +436,11 @@ class Grouped:
         for out, one in aggregates.items():
             if not isinstance(one, Agg):
                 raise NotAllowed(f"{what}: {out} is {one!r}; write for example {out}=agg.sum('amount')")
+            if self._table and one.kind not in REMOVABLE:
+                raise NotAllowed(
+                    f"{what}: {one.kind}() cannot take a row out again that the table replaces; "
+                    f"use {', '.join(REMOVABLE)}, or to_stream() before group_by()"
+                )
             if out.startswith("_") or out in self._columns or out in BOUNDS:
                 raise NotAllowed(f"{what}: a result cannot be called {out!r}")
         if emit not in set(Emit):
@@ -469,9 +496,13 @@ class Grouped:
         if self._stays(stream):
             moved = stream
         else:
-            keyed = stream.key_by(*self._columns)
+            keyed = self._regrouped(stream) if self._table else stream.key_by(*self._columns)
             moved = keyed._dropping_null_keys()._moved(self._name, None, self._columns)
         return moved._dropping_null_keys()
+
+    def _regrouped(self, stream: Stream) -> Stream:
+        make = partial(Regroup, self._columns)
+        return stream._next("key_by", make, {"columns": list(self._columns)}, schema=stream.schema)
 
     def __repr__(self) -> str:
         return f"Grouped by {', '.join(self._columns) or 'key'}"
@@ -498,8 +529,4 @@ def _form(
         asked = aggregates[one.name]
         kinds = " ".join(str(field.dtype) for field in one.function.fields)
         made.append(f"{one.name}={asked.kind}({'' if asked.argument is None else asked.argument}) as {kinds}")
-    return f"{', '.join(made)} by ({_columns_text(keys)})" + ("" if window is None else f" in {window}")
-
-
-def _columns_text(fields: Sequence[pa.Field[Any]]) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in fields)
+    return f"{', '.join(made)} by ({columns_text(keys)})" + ("" if window is None else f" in {window}")

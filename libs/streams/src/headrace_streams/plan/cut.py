@@ -12,6 +12,7 @@ from itertools import combinations
 from typing import Final
 
 from headrace_streams.core.errors import NotAllowed
+from headrace_streams.core.operators.base import Operator
 from headrace_streams.core.operators.columns import Merge
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.task import FAIL, SKIP, Hop, Inputs, Link, Step, Task
@@ -175,9 +176,10 @@ class Assembly:
         written: list[Output] = []  # by the operators; the task takes it from here
         steps = [Step(_ENTRY + hop.id, hop.label, Merge()) for hop in part.hops]
         links = []
+        made: dict[int, Operator] = {}
         for node in part.nodes:
-            making = Making(partition, written.append, self.app, self.repartitions.get(node.name, 0))
-            operator = node.make(making)
+            making = Making(partition, written.append, self.app, self.repartitions.get(node.name, 0), made)
+            operator = made[node.id] = node.make(making)
             assert (operator.store is not None) == node.stateful, node.label
             store = node.name if node.stateful else ""
             steps.append(Step(node.id, node.label, operator, node.on_error or self._on_error, store))

@@ -38,6 +38,8 @@ class Making:
     app: str = ""
     partitions: int = 0
     """Of the repartition topic that the node writes."""
+    operators: Mapping[int, Operator] = field(default_factory=dict)
+    """Those of the nodes before it in the same task."""
 
     def topic(self, name: str) -> str:
         """The repartition topic of that name."""

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from headrace_streams.core.changes import ADDED, CHANGE, REPLACED, changes_of
 from headrace_streams.core.errors import StateFailed
 from headrace_streams.core.formats.keys import decode_keys
 from headrace_streams.core.operators.aggregates import Function, SumTooLarge, Values, values_of
@@ -96,7 +97,7 @@ class Groups:
 
     def inputs(self, rows: pa.Table) -> list[Values]:
         """The input column of each aggregate."""
-        return [
+        found = [
             values_of(
                 rows[column.column] if column.column is not None else None,
                 rows.num_rows,
@@ -104,6 +105,10 @@ class Groups:
             )
             for column in self._columns
         ]
+        if CHANGE not in rows.column_names:
+            return found
+        signs = np.where(changes_of(rows) == ADDED, 1, -1)
+        return [Values(values.numbers * signs, values.valid * signs) for values in found]  # those that can be taken out
 
     @_without_warnings
     def add(self, slots: Columns, places: Numbers, inputs: Sequence[Values], times: Numbers) -> None:
@@ -261,7 +266,10 @@ class Aggregate(Operator):
         columns = self._groups.add_each(self._store.slots, places, inputs, times)
         of_rows = [keys.values[code] for code in keys.codes.tolist()]
         watermark, row = numbers(rows[WATERMARK]), numbers(rows[ROW])
-        yield Emitted(self._groups.result(of_rows, columns, None, watermark, row, None))
+        told = self._groups.result(of_rows, columns, None, watermark, row, None)
+        yield Emitted(
+            told if CHANGE not in rows.column_names else take(told, np.flatnonzero(changes_of(rows) != REPLACED))
+        )
 
     def flush(self) -> Iterable[Emitted]:
         changed = self._store.slots.changed()

@@ -29,6 +29,8 @@ _I8: Final = np.dtype(np.int64)
 _F8: Final = np.dtype(np.float64)
 _OBJECT: Final = np.dtype(object)
 _LARGEST: Final = 2.0**62
+REMOVABLE: Final = ("count", "sum", "mean")
+"""The functions that can take a row out again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,10 @@ class Values:
     numbers: Numbers
     """A number for each row, 0 where it is null; Python objects for what is no number."""
     valid: Numbers
-    """Which rows have a value."""
+    """
+    Which rows have a value. Of a table that is aggregated, how often it counts: -1 where it is taken out again, and
+    then it is negative in ``numbers`` too.
+    """
 
 
 class SumTooLarge(Exception):

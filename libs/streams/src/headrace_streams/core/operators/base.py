@@ -54,6 +54,13 @@ class Operator:
         """
         raise NotImplementedError
 
+    def together(self, waiting: list[tuple[pa.Table, int]]) -> list[tuple[pa.Table, int]]:
+        """
+        All rows that one feed of the task brought, with the inputs that they come by, in the order in which they are to
+        be fed.
+        """
+        return waiting
+
     def advance(self, watermark: int, failed: Failed) -> Iterable[Emitted]:
         """Event time has reached ``watermark`` (ms), whether rows came or not."""
         return ()

@@ -11,9 +11,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace_streams.core import expressions
+from headrace_streams.core.changes import CHANGE, kept
 from headrace_streams.core.formats.keys import encode_keys
 from headrace_streams.core.operators.base import Emitted, Failed, Operator
-from headrace_streams.core.rows import KEY, SYSTEM, TIME, TIMESTAMP, replace, user_columns, whole
+from headrace_streams.core.rows import (
+    KEY,
+    ROW,
+    SYSTEM,
+    TIME,
+    TIMESTAMP,
+    concat,
+    last_turns,
+    numbers,
+    replace,
+    system_columns,
+    take,
+    user_columns,
+    whole,
+)
 
 
 class Filter(Operator):
@@ -23,7 +38,13 @@ class Filter(Operator):
         self._condition = condition
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
-        yield Emitted(expressions.filtered(rows, self._condition))
+        if CHANGE not in rows.column_names:
+            yield Emitted(expressions.filtered(rows, self._condition))
+            return
+        counted = rows.append_column("_place", pa.array(np.arange(rows.num_rows)))
+        stays = np.zeros(rows.num_rows, bool)
+        stays[numbers(expressions.filtered(counted, self._condition)["_place"])] = True
+        yield Emitted(kept(rows, stays))
 
 
 class Compute(Operator):
@@ -44,7 +65,7 @@ class Select(Operator):
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
         length = rows.num_rows
-        selected = expressions.selected(rows, self._columns, SYSTEM)
+        selected = expressions.selected(rows, self._columns, system_columns(rows.column_names))
         assert selected.num_rows == length, "an expression of one row keeps the number of rows"
         yield Emitted(selected)
 
@@ -180,5 +201,15 @@ class Split(Operator):
 class Merge(Operator):
     """Rows of several inputs as one, in the order in which they come."""
 
+    def together(self, waiting: list[tuple[pa.Table, int]]) -> list[tuple[pa.Table, int]]:
+        return [(_in_turn([rows for rows, _ in waiting]), 0)] if len(waiting) > 1 else waiting
+
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
         yield Emitted(rows)
+
+
+def _in_turn(tables: Sequence[pa.Table]) -> pa.Table:
+    """Rows of several branches in the order of the records that they stem from."""
+    rows = concat(tables)
+    ordered: pa.Table = take(rows, np.argsort(last_turns(numbers(rows[ROW])), kind="stable"))
+    return ordered

@@ -10,11 +10,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace_streams.core.changes import ADDED, REMOVED, changes_of, take_or_null, with_changes
 from headrace_streams.core.formats.port import Format, NotEncodable
 from headrace_streams.core.operators.base import Emitted, Failed, Operator
 from headrace_streams.core.operators.columns import WithTime, times
 from headrace_streams.core.outputs import Output, records
-from headrace_streams.core.rows import KEY, RECORD, TIME, Numbers, take, user_columns, whole, with_system
+from headrace_streams.core.rows import (
+    KEY,
+    RECORD,
+    TIME,
+    Numbers,
+    numbers,
+    replace,
+    take,
+    user_columns,
+    whole,
+    with_system,
+)
 
 
 class Unreadable(Exception):
@@ -28,8 +40,13 @@ class Source(Operator):
     Takes tables with the columns ``key``, ``value`` (binary) and ``timestamp_ms``.
     """
 
-    def __init__(self, value: Format, key: Format | None, timestamp: nw.Expr | None) -> None:
+    def __init__(self, value: Format, key: Format | None, timestamp: nw.Expr | None, *, deletes: bool = False) -> None:
+        """
+        Args:
+            deletes: a record without a value deletes its key; else a stream leaves it out.
+        """
         self._value = value
+        self._deletes = deletes
         self._key = key
         self._time = WithTime(timestamp) if timestamp is not None else None
         self.empty = 0
@@ -38,19 +55,32 @@ class Source(Operator):
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
         places = np.arange(rows.num_rows, dtype=np.int32)
         values = rows["value"]
+        deleted = places[:0]
         if values.null_count:
-            self.empty += values.null_count
-            places = places[values.is_valid().to_numpy()]
+            valid = values.is_valid().to_numpy()
+            if self._deletes:
+                deleted = places[~valid]
+            else:
+                self.empty += values.null_count
+            places = places[valid]
             values = values.drop_null()
         user, good = self._decoded(self._value, values, rows, places, failed)
         places = places[good]
+        if len(deleted):
+            order = np.argsort(np.concatenate([places, deleted]))
+            user = take_or_null(user, np.where(order < len(places), order, -1))
+            places = np.concatenate([places, deleted])[order]
         if self._key is not None:
             user, places = self._with_key(user, rows, places, failed)
         taken = rows if len(places) == rows.num_rows else take(rows, places)
         stamps = taken["timestamp_ms"].to_numpy()
         none = np.zeros(len(places), np.int64)
         key = taken["key"].cast(pa.binary())
-        yield Emitted(with_system(user, key, stamps, none, places))
+        made = with_system(user, key, stamps, none, places)
+        if self._deletes:
+            removed = np.isin(places, deleted)
+            made = with_changes(made, np.where(removed, REMOVED, ADDED))
+        yield Emitted(made)
 
     def _with_key(self, user: pa.Table, rows: pa.Table, places: Numbers, failed: Failed) -> tuple[pa.Table, Numbers]:
         assert self._key is not None
@@ -93,8 +123,15 @@ class Source(Operator):
         if self._time is None:
             times(rows[TIME])
             return rows
-        (emitted,) = self._time.feed(rows, 0, _never)
-        return emitted.rows
+        added = np.flatnonzero(changes_of(rows) == ADDED)
+        if len(added) == rows.num_rows:
+            (emitted,) = self._time.feed(rows, 0, _never)
+            return emitted.rows
+        # Where nothing is there to look into, the record's time counts.
+        found = numbers(rows[TIME]).copy()
+        (emitted,) = self._time.feed(take(rows, added), 0, _never)
+        found[added] = numbers(emitted.rows[TIME])
+        return replace(rows, TIME, times(pa.chunked_array([pa.array(found, pa.int64())])))
 
 
 def row_of(rows: pa.Table, place: int) -> pa.Table:

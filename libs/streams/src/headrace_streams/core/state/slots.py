@@ -177,6 +177,17 @@ class Slots(Columns):
             self._fill(found)
         return taken
 
+    def fetch(self, keys: Sequence[bytes]) -> Numbers:
+        """Slots for those of the keys (that have none) which the cold tier has; -1 for the others."""
+        kept = self._cold.get(keys)
+        found = [(place, value) for place, value in enumerate(kept) if value is not None]
+        slots = np.full(len(keys), -1, np.int64)
+        if found:
+            places = [place for place, _ in found]
+            slots[places] = self._take([keys[place] for place in places])
+            self._fill([(int(slots[place]), value) for place, value in found])
+        return slots
+
     def _take(self, keys: Sequence[bytes]) -> Numbers:
         again = min(len(self._free), len(keys))
         slots = [self._free.pop() for _ in range(again)]
@@ -264,6 +275,14 @@ class KeyedStore:
                 slots[places] = self.slots.add([named[place] for place in places], new=new)
         found: Numbers = slots[of_row]
         return found
+
+    def known(self, keys: Sequence[bytes]) -> Numbers:
+        """The slot of each of these different keys; -1 where it has none. No key gets one."""
+        slots, missing = self.slots.find(keys)
+        asked = [place for place in missing if keys[place] not in self._gone]
+        if asked:
+            slots[asked] = self.slots.fetch([keys[place] for place in asked])
+        return slots
 
     def release(self, slots: Numbers) -> None:
         """Forget keys; they begin anew."""

@@ -1,0 +1,256 @@
+"""
+Joins with a table by key.
+
+A row is joined with the table as it was when the row's record came. A table that changes in what is being fed is ahead
+of that: then what a row finds is taken from the changes behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace_streams.core.changes import (
+    ADDED,
+    REMOVED,
+    REPLACED,
+    changes_of,
+    take_or_null,
+    with_changes,
+)
+from headrace_streams.core.operators.base import Emitted, Failed, Operator
+from headrace_streams.core.operators.tables import Found, View
+from headrace_streams.core.rows import (
+    KEY,
+    ROW,
+    SYSTEM,
+    TIME,
+    TIMESTAMP,
+    Numbers,
+    coded,
+    concat,
+    distinct,
+    last_turns,
+    numbers,
+    plain_keys,
+    replace,
+    take,
+    user_columns,
+)
+
+LEFT: Final = 0
+RIGHT: Final = 1
+
+
+class Changed:
+    """The changes of a table in what is being fed."""
+
+    def __init__(self, tables: Sequence[pa.Table] = ()) -> None:
+        self._of: dict[bytes, list[tuple[int, int]]] = {}
+        if not tables:
+            return
+        self.rows = concat(tables)
+        changes, turn = changes_of(self.rows), last_turns(numbers(self.rows[ROW]))
+        self.removed = changes != ADDED
+        behind = np.append(False, changes[:-1] == REPLACED)
+        keys: list[Any] = plain_keys(self.rows[KEY]).to_pylist()
+        for place in np.flatnonzero(~behind).tolist():
+            self._of.setdefault(keys[place], []).append((int(turn[place]), place))
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+    def behind(self, key: bytes, turn: int) -> int | None:
+        """The place of the first change of a key at ``turn`` or behind it."""
+        return next((place for at, place in self._of.get(key, ()) if at >= turn), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """What each row of a batch finds in a table."""
+
+    rows: pa.Table
+    places: Numbers
+    """Of ``rows``, for each row of the batch; below 0: it finds nothing."""
+    times: Numbers
+    """Event times of what they find, ms."""
+
+
+def match(view: View, rows: pa.Table, changed: Changed, at: int) -> Matched:
+    """
+    Args:
+        changed: what the table has changed in what is being fed.
+        at: 1 where changes of a row's own turn come before it, 0 where they come behind.
+    """
+    names, key = distinct(coded(rows[KEY]))
+    found = view.lookup(names)
+    places = np.where(key >= 0, key, -1)
+    places[(key >= 0) & ~np.append(found.exists, False)[key]] = -1
+    if not changed:
+        return Matched(found.rows, places, np.append(found.times, 0)[places])
+    turn = last_turns(numbers(rows[ROW]))
+    for row, (code, of) in enumerate(zip(key.tolist(), turn.tolist(), strict=True)):
+        behind = None if code < 0 else changed.behind(names[code], of + at)
+        if behind is not None:
+            places[row] = len(names) + behind if changed.removed[behind] else -1
+    both = pa.concat_tables([found.rows, changed.rows.select(found.rows.column_names)]).combine_chunks()
+    times = np.concatenate([found.times, numbers(changed.rows[TIME])])
+    return Matched(both, places, np.append(times, 0)[places])
+
+
+class JoinTable(Operator):
+    """Rows of a stream (input ``LEFT``) with those of a table (``RIGHT``)."""
+
+    def __init__(self, table: View, columns: Mapping[str, str], *, left: bool) -> None:
+        """
+        Args:
+            columns: of the table, and what they are called in the result.
+            left: rows that find none stay.
+        """
+        self._table = table
+        self._columns = columns
+        self._left = left
+        self._changed = Changed()
+        self.dropped = 0
+        """Rows without a key, of an inner join."""
+
+    def together(self, waiting: list[tuple[pa.Table, int]]) -> list[tuple[pa.Table, int]]:
+        fed = [(rows, port) for rows, port in waiting if port == LEFT]
+        self._changed = Changed([rows for rows, port in waiting if port == RIGHT] if fed else [])
+        return fed
+
+    def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
+        matched = match(self._table, rows, self._changed, 1)
+        places = matched.places
+        if not self._left:
+            self.dropped += rows[KEY].null_count
+            there = np.flatnonzero(places >= 0)
+            if len(there) < rows.num_rows:
+                rows, places = take(rows, there), places[there]
+        yield Emitted(_beside(rows, matched.rows, places, self._columns))
+
+
+def _beside(rows: pa.Table, found: pa.Table, places: Numbers, columns: Mapping[str, str]) -> pa.Table:
+    """Rows with columns of what they find."""
+    user = user_columns(rows.column_names)
+    taken = take_or_null(found.select(list(columns)), places)
+    return pa.Table.from_arrays(
+        [*(rows[name] for name in user), *taken.columns, *(rows[name] for name in SYSTEM)],
+        names=[*user, *columns.values(), *SYSTEM],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """How the rows of two tables become one row."""
+
+    columns: tuple[Mapping[str, str], Mapping[str, str]]
+    """Of each side, and what they are called in the result."""
+    keys: tuple[str, ...]
+    """The columns of the key, which both sides have; the left one has them in ``columns``."""
+    stays: tuple[bool, bool]
+    """Whether rows of a side stay that find none on the other."""
+
+    def join(self, tables: tuple[pa.Table, pa.Table], places: tuple[Numbers, Numbers]) -> pa.Table:
+        """Rows made of those at these places; below 0: there is none on that side."""
+        names: list[str] = []
+        arrays: list[Any] = []
+        right_keys = take_or_null(tables[RIGHT].select(list(self.keys)), places[RIGHT])
+        for side in (LEFT, RIGHT):
+            taken = take_or_null(tables[side].select(list(self.columns[side])), places[side])
+            for name, out in self.columns[side].items():
+                shared = side == LEFT and name in self.keys
+                arrays.append(pc.coalesce(taken[name], right_keys[name]) if shared else taken[name])
+                names.append(out)
+        return pa.Table.from_arrays(arrays, names=names)
+
+
+class Joined:
+    """The join of two tables as it is now; satisfies ``View``."""
+
+    def __init__(self, left: View, right: View, sides: Sides) -> None:
+        self._tables = (left, right)
+        self._sides = sides
+
+    def lookup(self, keys: Sequence[bytes]) -> Found:
+        """The rows of these different keys."""
+        left, right = (table.lookup(keys) for table in self._tables)
+        stays = self._sides.stays
+        exists = (left.exists & right.exists) | (left.exists & stays[LEFT]) | (right.exists & stays[RIGHT])
+        every = np.arange(len(keys))
+        places = (np.where(left.exists & exists, every, -1), np.where(right.exists & exists, every, -1))
+        return Found(self._sides.join((left.rows, right.rows), places), exists, _later(left, right))
+
+
+def _later(left: Found, right: Found) -> Numbers:
+    least = np.iinfo(np.int64).min
+    found: Numbers = np.maximum(np.where(left.exists, left.times, least), np.where(right.exists, right.times, least))
+    return np.where(left.exists | right.exists, found, 0)
+
+
+class JoinTables(Operator):
+    """Two tables by key: changes of either side are changes of the result."""
+
+    def __init__(self, left: View, right: View, sides: Sides) -> None:
+        self._views = (left, right)
+        self._sides = sides
+        self._changed = (Changed(), Changed())
+
+    def together(self, waiting: list[tuple[pa.Table, int]]) -> list[tuple[pa.Table, int]]:
+        self._changed = (Changed(), Changed())
+        if len({port for _, port in waiting}) == 1:
+            return waiting
+        left, right = ([rows for rows, port in waiting if port == side] for side in (LEFT, RIGHT))
+        self._changed = (Changed(left), Changed(right))
+        return in_turn(concat(left), concat(right))
+
+    def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
+        if not rows.num_rows:
+            return
+        other = 1 - port
+        # Of one turn, changes of the left side come first.
+        matched = match(self._views[other], rows, self._changed[other], port)
+        changes = changes_of(rows)
+        there = matched.places >= 0
+        inserted = (changes == ADDED) & np.append(True, changes[:-1] != REPLACED)
+        alone = there & self._sides.stays[other]  # the other side's row is, or was, in the result without this side's
+        twice = alone & (inserted | (changes == REMOVED))
+        counts = (there | self._sides.stays[port]) * (1 + twice.astype(np.int64))
+        of = np.repeat(np.arange(len(changes)), counts)
+        first = np.zeros(len(of), bool)
+        first[(np.cumsum(counts) - counts)[counts > 0]] = True
+        without = twice[of] & (first == inserted[of])
+        change = np.where(twice[of], np.where(first, REPLACED, ADDED), changes[of])
+        own, found = np.where(without, -1, of), matched.places[of]
+        tables, places = ((rows, matched.rows), (own, found)) if port == LEFT else ((matched.rows, rows), (found, own))
+        time = np.where(there, np.maximum(numbers(rows[TIME]), matched.times), numbers(rows[TIME]))
+        made = self._sides.join(tables, places)
+        system = take(replace(rows, TIME, pa.array(time, pa.int64()).cast(TIMESTAMP)).select(SYSTEM), of)
+        for name in SYSTEM:
+            made = made.append_column(name, system[name])
+        yield Emitted(with_changes(made, change))
+
+
+def in_turn(left: pa.Table, right: pa.Table) -> list[tuple[pa.Table, int]]:
+    """Rows of two inputs, in pieces, in the order of the records that they stem from; of one record, the left first."""
+    given, turn = [], []
+    for rows in (left, right):
+        of = last_turns(numbers(rows[ROW]))
+        order = np.argsort(of, kind="stable")
+        given.append(take(rows, order))
+        turn.append(of[order])
+    port = np.repeat([LEFT, RIGHT], [len(of) for of in turn])[np.argsort(np.concatenate(turn), kind="stable")]
+    bounds = [0, *(np.flatnonzero(np.diff(port)) + 1).tolist(), len(port)]
+    at = [0, 0]
+    pieces = []
+    for first, end in pairwise(bounds):
+        side = int(port[first])
+        pieces.append((given[side].slice(at[side], end - first), side))
+        at[side] += end - first
+    return pieces

@@ -1,0 +1,27 @@
+"""Columns as programs name them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from headrace_streams.core.errors import NotAllowed
+
+
+def check_names(names: Sequence[str], what: str) -> None:
+    """
+    Raises:
+        NotAllowed: these cannot be the columns of a stream.
+    """
+    for place, name in enumerate(names):
+        if name.startswith("_"):
+            raise NotAllowed(f"{what}: the name {name!r} is reserved; columns must not begin with an underscore")
+        if name in names[:place]:
+            raise NotAllowed(f"{what}: the name {name!r} would be there twice; rename() or select() one away first")
+
+
+def columns_text(fields: Iterable[pa.Field[Any]]) -> str:
+    """Columns and types, as the form of state has them."""
+    return ", ".join(f"{field.name} {field.type}" for field in fields)

@@ -1,0 +1,234 @@
+"""Tables: what a program builds its plan with where the latest row of each key counts. Nothing runs here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import narwhals.stable.v2 as nw
+import pyarrow as pa
+
+from headrace_streams.core import expressions
+from headrace_streams.core.errors import NotAllowed
+from headrace_streams.core.formats.port import Format
+from headrace_streams.core.operators.base import Operator
+from headrace_streams.core.operators.table_joins import LEFT, RIGHT, Joined, JoinTable, JoinTables, Sides
+from headrace_streams.core.operators.table_rows import TableRows
+from headrace_streams.core.operators.tables import Derived, Keep, Latest, Rows, TableSink, View
+from headrace_streams.core.rows import RECORD
+from headrace_streams.dsl.names import check_names, columns_text
+from headrace_streams.dsl.record_calls import hint
+from headrace_streams.dsl.where import where
+from headrace_streams.plan.nodes import Input, Making, schema_text
+
+if TYPE_CHECKING:
+    from headrace_streams.dsl.stream import Grouped, Stream
+
+Column = nw.Expr | str
+_STAYS: Final[dict[str, tuple[bool, bool]]] = {"inner": (False, False), "left": (True, False), "outer": (True, True)}
+"""Which side's rows stay that find none on the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The latest row of each key: each method gives another table, and leaves this one as it is."""
+
+    _changes: Stream
+    """Of its rows."""
+    _view: Callable[[Making], View]
+    """How a task looks into it."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns."""
+        return self._changes.schema
+
+    def _derived(self, changes: Stream, of: Mapping[str, Column]) -> Table:
+        """What one more operator makes of each row, whether it changes or is looked up."""
+        node = changes._plan.nodes[changes._input.node]
+        for value in of.values():
+            system = [name for name in expressions.columns_of(expressions.expression_of(value)) if name.startswith("_")]
+            if system:
+                raise NotAllowed(f"{node.label}: a row of a table has no {system[0]!r}; it is looked up at any time")
+
+        def view(making: Making) -> View:
+            return Derived(self._view(making), node.make(making))
+
+        return Table(changes, view)
+
+    def filter(self, *conditions: Column) -> Table:
+        """The rows for which every condition is true; null counts as false."""
+        return self._derived(self._changes.filter(*conditions), dict(enumerate(conditions)))  # type: ignore[arg-type]
+
+    def select(self, *names: str, **made: Column) -> Table:
+        """These columns only; ``made`` computes more."""
+        return self._derived(self._changes.select(*names, **made), made)
+
+    def with_columns(self, **made: Column) -> Table:
+        """More columns, or others in place of those of the same names."""
+        return self._derived(self._changes.with_columns(**made), made)
+
+    def group_by(self, *names: str, name: str = "") -> Grouped:
+        """
+        The rows in groups by these columns, to be aggregated. A row that changes is taken out of its group, and put
+        into that of its new values.
+
+        Args:
+            name: of the repartition topic; needed unless the columns are the record's key already.
+        """
+        return replace(self._changes.group_by(*names, name=name, combine=False), _table=True)
+
+    def join(self, other: Table, *, how: str = "inner", suffix: str = "") -> Table:
+        """
+        Rows of two tables with the same key, side by side.
+
+        Args:
+            how: ``"inner"``: keys that both have; ``"left"``: those that this one has; ``"outer"``: those of either.
+            suffix: of columns of the other one whose names this one has too.
+        """
+        at = where()
+        what = f"join ({at})"
+        if not isinstance(other, Table):
+            raise NotAllowed(f"{what}: a table is joined with a table; this is {other!r:.60}")
+        left, right = self._changes, other._changes
+        stays = _stays(how, _STAYS, what)
+        columns, keys = _together(left, right, suffix, what)
+        sides = Sides(columns, keys, stays)
+
+        def make(making: Making) -> Operator:
+            return JoinTables(self._view(making), other._view(making), sides)
+
+        def view(making: Making) -> View:
+            return Joined(self._view(making), other._view(making), sides)
+
+        changes = _joined(left, right, columns, make, {"how": how, "columns": list(columns[RIGHT].values())}, at)
+        keyed_by = left._keyed_by if keys or not stays[RIGHT] else None
+        return Table(replace(changes, _keyed_by=keyed_by), view)
+
+    def to_stream(self, *, emit: str = "changes") -> Stream:
+        """
+        Its new rows; deleted ones are not told.
+
+        Args:
+            emit: ``"changes"``: what a commit changed, one row for each key; ``"every"``: each change.
+        """
+        told = self._told(emit, "to_stream")
+        return told._next("rows", Rows, {}, keyed_by=told._keyed_by, schema=told.schema)
+
+    def to(self, topic: str, value: Format | None = None, *, emit: str = "changes") -> None:
+        """
+        Write its rows to a topic, and a null value for each key that is deleted; the record's key is the table's.
+
+        Args:
+            value: the format; JSON with all columns if not told.
+            emit: as for ``to_stream``.
+        """
+        self._told(emit, "to")._written(TableSink, topic, value)
+
+    def _told(self, emit: str, kind: str) -> Stream:
+        if emit not in ("changes", "every"):
+            raise NotAllowed(f"{kind} ({where()}): emit is {emit!r}; choose 'changes' or 'every'")
+        changes = self._changes
+        if emit == "every":
+            return changes
+        return changes._next("latest", Latest, {}, keyed_by=changes._keyed_by, schema=changes.schema)
+
+
+def table_of(rows: Stream, name: str, what: str) -> Table:
+    """
+    The table whose rows come by a stream, each in place of the one of its key before.
+
+    Raises:
+        NotAllowed: they are no rows that a table can keep.
+    """
+    if not name:
+        raise NotAllowed(f"{what} keeps state, which needs a name: say name=")
+    _check_side(rows, what)
+    keyed = rows._dropping_null_keys()
+    schema = TableRows(rows.schema, what).schema
+    node = rows._plan.add(
+        "table",
+        where(),
+        [keyed._input],
+        lambda making: Keep(TableRows(schema)),
+        name=name,
+        settings={"columns": schema_text(schema)},
+        form={"": f"rows of ({columns_text(schema)})"},
+    )
+
+    def view(making: Making) -> View:
+        keep = making.operators[node.id]
+        assert isinstance(keep, Keep), node.label
+        return keep
+
+    return Table(replace(keyed, _input=Input(node.id), _schema=schema), view)
+
+
+def join_table(stream: Stream, table: Table, how: str, suffix: str) -> Stream:
+    """The rows of a stream with those of a table, as ``Stream.join`` says it."""
+    at = where()
+    what = f"join ({at})"
+    stays = _stays(how, {name: stays for name, stays in _STAYS.items() if not stays[RIGHT]}, what)
+    _check_side(stream, what)
+    columns, _ = _together(stream, table._changes, suffix, what)
+
+    def make(making: Making) -> Operator:
+        return JoinTable(table._view(making), columns[RIGHT], left=stays[LEFT])
+
+    settings = {"how": how, "columns": list(columns[RIGHT].values())}
+    return _joined(stream, table._changes, columns, make, settings, at)
+
+
+def _joined(
+    left: Stream,
+    right: Stream,
+    columns: tuple[Mapping[str, str], Mapping[str, str]],
+    make: Callable[[Making], Operator],
+    settings: Mapping[str, Any],
+    at: str,
+) -> Stream:
+    inputs = [replace(left._input, port=LEFT), replace(right._input, port=RIGHT)]
+    node = left._plan.add("join", at, inputs, make, settings=settings)
+    fields = [
+        side.schema.field(name).with_name(out).with_nullable(True)
+        for side, of in zip((left, right), columns, strict=True)
+        for name, out in of.items()
+    ]
+    return replace(left, _input=Input(node.id), _schema=pa.schema(fields))
+
+
+def _stays(how: str, known: Mapping[str, tuple[bool, bool]], what: str) -> tuple[bool, bool]:
+    if how not in known:
+        raise NotAllowed(f"{what}: how is {how!r}; choose {', '.join(map(repr, known))}")
+    return known[how]
+
+
+def _check_side(rows: Stream, what: str) -> None:
+    if RECORD in rows.schema.names:
+        raise NotAllowed(f"{what}: {hint(rows.schema)}")
+    if not rows._placed:
+        raise NotAllowed(
+            f"{what}: rows of equal keys are in different partitions since key_by(); put repartition(name=…) behind it"
+        )
+
+
+def _together(
+    left: Stream, right: Stream, suffix: str, what: str
+) -> tuple[tuple[dict[str, str], dict[str, str]], tuple[str, ...]]:
+    """The columns of both sides and what they are called; and those of the key, which both have and are there once."""
+    if left._plan is not right._plan:
+        raise NotAllowed(f"{what}: the two belong to different apps")
+    names = left.schema.names
+    same = left._keyed_by == right._keyed_by and {*(left._keyed_by or ())} <= {*names} & {*right.schema.names}
+    keys = (left._keyed_by or ()) if same else ()
+    others = [name for name in right.schema.names if name not in keys]
+    twice = [name for name in others if name in names]
+    if twice and not suffix:
+        raise NotAllowed(
+            f"{what}: both sides have a column {twice[0]!r}; rename() it, select() it away, or say suffix='_2' for "
+            "the columns of the other side"
+        )
+    found = {name: name + suffix if name in twice else name for name in others}
+    check_names([*names, *found.values()], what)
+    return ({name: name for name in names}, found), keys
