@@ -85,6 +85,16 @@ def _windows() -> App:
     return app
 
 
+def _join() -> App:
+    """Two streams of half the rows each, of which each meets about one."""
+    app = App("join")
+    stream = _stream(app)
+    left = stream.filter(col("amount") < 50).select("user", "amount")
+    right = stream.filter(col("amount") >= 50).select("user", paid=col("amount"))
+    left.join(right, within="1s", how="left", late="drop", name="near").to("out")
+    return app
+
+
 def _function() -> App:
     app = App("function")
 
@@ -134,6 +144,7 @@ def tasks(runs: int) -> list[Row]:
         "filter, computed column": _columns,
         "sum and count by key": _keys,
         "tumbling 10 s, final": _windows,
+        "join of two streams, a pair a row, left": _join,
         "function per record with state": _function,
     }
     sides = [lambda app=app: _run(app, batches) for app in programs.values()]

@@ -67,6 +67,19 @@ def test_the_form_of_a_function_is_that_of_each_value() -> None:
     }
 
 
+def test_the_form_of_a_join_is_what_its_rows_are_kept_for() -> None:
+    def of(how: str = "left", grace: int = 5) -> dict[str, str]:
+        app = App("a")
+        left = orders(app)
+        left.select("x").join(left.select("y"), within=("-5s", "10s"), grace=grace, how=how, late="drop", name="near")
+        return form(app)
+
+    assert of() == {
+        "near": "rows of (x int64) and (y double), left, in Within(lower_ms=-5000, upper_ms=10000, grace_ms=5)"
+    }
+    assert len({str(one) for one in (of(), of("outer"), of(grace=6))}) == 3
+
+
 def check(then: dict[str, str], now: dict[str, str]) -> None:
     app = App("a")
     orders(app).group_by("user").agg(n=agg.count(), name="totals")

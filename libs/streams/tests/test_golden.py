@@ -12,7 +12,8 @@ import pytest
 
 from headrace_streams.core.operators import hop
 from headrace_streams.core.operators.hop import Flush
-from headrace_streams.core.rows import with_system
+from headrace_streams.core.rows import coded, with_system
+from headrace_streams.core.state.buffer import JoinStore
 from headrace_streams.core.state.changelog import CONTROL, NotReadable, Progress, prefix, rows
 from headrace_streams.core.state.memory import MemoryCold
 from headrace_streams.core.state.objects import ObjectStore, Value
@@ -96,6 +97,44 @@ def test_a_flush() -> None:
     assert found.rows.equals(table)
     with pytest.raises(NotReadable, match="upgrade all workers"):
         hop.decode(b"\x02" + value[1:])
+
+
+def test_rows_of_a_join() -> None:
+    def table(times: list[int]) -> pa.Table:
+        user = pa.table({"n": times})
+        none = np.zeros(len(times), np.int64)
+        return with_system(user, pa.array([b"a"] * len(times), pa.binary()), np.array(times), none, none)
+
+    def add(store: JoinStore, side: int, times: list[int]) -> None:
+        rows = table(times)
+        store.add(side, coded(rows["_key"]), rows)
+
+    schema = pa.schema({"n": pa.int64()})
+    store = JoinStore([schema, schema], 1_000, [True, True])
+    store.open(MemoryCold())
+    add(store, 0, [1, 999, 3])
+    add(store, 1, [1_000])
+    store.sides[0].meet(np.array([0, 2]))
+    met, left, right = store.changes()
+    assert met == (b"ml" + bytes.fromhex("80000000000003e70000000000000000"), bytes.fromhex("01a0"))
+    assert left[0] == b"rl" + met[0][2:]
+    assert right[0] == b"rr" + bytes.fromhex("80000000000003e80000000000000001")
+    assert left[1] is not None
+    assert left[1][:1] == b"\x01"
+    kept = pa.ipc.open_stream(left[1][1:]).read_all()
+    assert kept.to_pydict() == {"n": [1, 999, 3], "_key": [b"a"] * 3, "_time": table([1, 999, 3])["_time"].to_pylist()}
+    cold = MemoryCold()
+    cold.write([met, left, right])
+    again = JoinStore([schema, schema], 1_000, [True, True])
+    again.open(cold)
+    assert again.sides[0].met(np.arange(3)).tolist() == [True, False, True]
+    other = JoinStore([pa.schema({"m": pa.int64()}), schema], 1_000, [True, True])
+    with pytest.raises(NotReadable, match="other columns than the program"):
+        other.open(cold)
+    for value, message in ((b"\x02" + left[1][1:], "by this version"), (left[1][:40], "are broken")):
+        cold.write([(left[0], value)])
+        with pytest.raises(NotReadable, match=message):
+            again.open(cold)
 
 
 def test_a_row_that_no_changelog_takes_is_named() -> None:

@@ -38,6 +38,21 @@ def count(group: Any, **more: Any) -> Stream:
     return group.agg(n=agg.count(), name="g", **more)
 
 
+def near(
+    other: Any = None,
+    key_type: str = "string",
+    rename: dict[str, str] | None = None,
+    then: Callable[[Stream], Stream] = lambda left: left,
+    **more: Any,
+) -> Any:
+    app = App("refused")
+    left = app.stream("a", value=json("n bigint, m bigint, k string")).key_by("k").repartition(name="left")
+    if other is None:
+        other = app.stream("b", value=json(f"n bigint, k {key_type}")).key_by("k").repartition(name="right")
+    left = then(left.rename(**(rename or {})))
+    return left.join(other, **{"within": 1, "late": "drop", "name": "j", "suffix": "_b", **more})
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     # names of columns
     "filter": (lambda: stream().filter(col("x") > 1), "filter .*: .*'x'.*; the columns are: n int64, m double"),
@@ -149,6 +164,32 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "partitions": (lambda: stream().repartition(0, name="r"), "0 partitions are not possible; choose 1 to 10,000"),
     # several streams
+    "join of apps": (lambda: near(other=stream()), "the two belong to different apps"),
+    "join without within": (lambda: near(within=None), "say how far apart in time the rows .* as within='10m'"),
+    "join within a table": (
+        lambda: near(other=App("t").table("t", value=json("x bigint"), name="t"), within=5),
+        "join 'j' .*: within=, grace=, late= and name= are for joins of two streams",
+    ),
+    "join without a name": (lambda: near(name=""), "join .* needs a name: say name="),
+    "join without late": (lambda: near(late=""), r"join 'j' .*: say what becomes of rows .*late=TOPIC keeps them"),
+    "join how": (lambda: near(how="right"), "how is 'right'; choose 'inner', 'left', 'outer'"),
+    "join with nothing": (lambda: near(other=5), "is joined with a table or another stream; this is 5"),
+    "join within": (lambda: near(within="soon"), "join 'j' .*: within is 'soon'; write for example '10s'"),
+    "join within less than nothing": (lambda: near(within="-5m"), "within is '-5m'; it must be at least 0 ms"),
+    "join within from and to": (lambda: near(within=("5m", "-5m")), "the first must not be beyond the second"),
+    "join within three": (lambda: near(within=(1, 2, 3)), r"from when to when: \('-5m', '10m'\)"),
+    "join grace": (lambda: near(grace=-1), "join 'j' .*: the grace is -1; it must be"),
+    "join of equal names": (lambda: near(suffix=""), r"both sides have a column 'n'; rename\(\) it, .*suffix="),
+    "join of names that the suffix makes equal": (
+        lambda: near(suffix="2", rename={"m": "n2"}),
+        "the name 'n2' would be there twice",
+    ),
+    "join of keys of two types": (lambda: near(key_type="bigint"), "the key 'k' is string here and int64 there; cast"),
+    "join of rows that must move": (
+        lambda: near(then=lambda left: left.key_by("n").filter(col("n") > 1)),
+        r"in different partitions since key_by\(\); put repartition\(name=…\) behind it",
+    ),
+    "join without columns": (lambda: near(then=lambda left: left.map(dict)), "gave no columns: say schema="),
     "merge of apps": (lambda: stream().merge(stream()), "the streams belong to different apps"),
     # formats
     "format that reads": (

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import orjson
@@ -126,11 +128,17 @@ def by_key(found: Iterable[tuple[bytes | None, dict[str, Any], int]]) -> dict[by
 
 def run_cut(app: App, given: list[Record], cutting: list[tuple[int, str]], topic: str) -> list[Any]:
     """What is committed to a topic in the end, if the input is cut so."""
+    return run_cut_of(app, [("in", record) for record in given], cutting, topic)
+
+
+def run_cut_of(app: App, given: Sequence[tuple[str, Record]], cutting: list[tuple[int, str]], topic: str) -> list[Any]:
+    """The same with several inputs: what is beside each other of one topic is fed together, as far as it is not cut."""
     fed = Fed(app)
     found: list[Any] = []
     at = committed = 0
     for count, then in [*cutting, *[(len(given), "")] * (len(cutting) + 1)]:
-        fed.feed("in", given[at : at + count])
+        for source, records in groupby(given[at : at + count], key=itemgetter(0)):
+            fed.feed(source, [record for _, record in records])
         at = min(at + count, len(given))
         if then == "commit":
             found += rows(fed.commit(), topic)

@@ -58,8 +58,10 @@ def halves(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
     return rows.slice(0, half), rows.slice(half)
 
 
-def take_or_null(rows: Any, places: Numbers) -> Any:
-    """The rows of a table, or the values of a column, at these places; null where a place is below 0."""
+def take_or_null(rows: Any, places: Numbers | None) -> Any:
+    """The rows of a table, or the values of a column, at these places, or all; null where a place is below 0."""
+    if places is None:
+        return rows
     if not (places < 0).any():
         return take(rows, places)
     chosen: Any = pa.array(places, mask=places < 0)

@@ -166,3 +166,30 @@ def concat(tables: Sequence[pa.Table]) -> pa.Table:
         return tables[0]
     keyed = [t if t.schema.field(KEY).type == KEYS else replace(t, KEY, t[KEY].cast(KEYS)) for t in tables]
     return pa.concat_tables(keyed).unify_dictionaries().combine_chunks()
+
+
+def ordered(tables: Sequence[pa.Table]) -> pa.Table:
+    """Rows of several tables in the order of the records that they stem from; one table as it is."""
+    if len(tables) == 1:
+        return tables[0]
+    rows = concat(tables)
+    found: pa.Table = take(rows, np.argsort(last_turns(numbers(rows[ROW])), kind="stable"))
+    return found
+
+
+def to_arrow(rows: pa.Table) -> bytes:
+    """Rows with their columns' names and types, as an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return sink.getvalue().to_pybytes()
+
+
+def from_arrow(stream: bytes | pa.Buffer) -> pa.Table:
+    """
+    The inverse.
+
+    Raises:
+        pa.ArrowException, OSError: this is no such stream.
+    """
+    return pa.ipc.open_stream(stream).read_all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import narwhals.stable.v2 as nw
 import pyarrow as pa
@@ -32,12 +32,12 @@ from headrace_streams.dsl.agg import Agg
 from headrace_streams.dsl.durations import Duration, to_ms
 from headrace_streams.dsl.names import check_names, columns_text
 from headrace_streams.dsl.record_calls import Added, RecordCalls, hint
+from headrace_streams.dsl.stream_join import DROP, Near, join_streams
 from headrace_streams.dsl.table import Table, join_table, table_of
 from headrace_streams.dsl.where import where
 from headrace_streams.plan.nodes import REPARTITION, SINK, Input, Making, Plan, schema_text
 
 Column = nw.Expr | str
-DROP: Final = "drop"
 Window = Hopping | Session | Counting
 
 
@@ -168,7 +168,7 @@ class Stream(RecordCalls):
         if not names:
             raise NotAllowed(f"key_by ({where()}) needs a column")
         make = partial(columns.KeyBy, names)
-        keyed = self._next("key_by", make, {"columns": list(names)}, schema=self._schema, keyed_by=None)
+        keyed = self._next("key_by", make, {"columns": list(names)}, schema=self._schema, keyed_by=names)
         return replace(keyed, _placed=False)
 
     def repartition(self, partitions: int | None = None, *, name: str) -> Stream:
@@ -211,7 +211,7 @@ class Stream(RecordCalls):
         self._check_columns("unique", names)
         if not name:
             raise NotAllowed(f"{what} keeps state, which needs a name: say name=")
-        if names and not (self._keyed_by and set(self._keyed_by) <= set(names)):
+        if names and not (self._keyed_by and self._placed and set(self._keyed_by) <= set(names)):
             listed = ", ".join(map(repr, names))
             raise NotAllowed(
                 f"{what}: rows with the same values may be in different partitions; put "
@@ -264,17 +264,40 @@ class Stream(RecordCalls):
         keyed_by = self._keyed_by if same else None
         return replace(self, _input=Input(node.id), _keyed_by=keyed_by, _placed=placed)
 
-    def join(self, other: Table, *, how: str = "inner", suffix: str = "") -> Stream:
+    def join(
+        self,
+        other: Table | Stream,
+        *,
+        how: str = "inner",
+        suffix: str = "",
+        within: Duration | tuple[Duration, Duration] | None = None,
+        grace: Duration = 0,
+        late: str = "",
+        name: str = "",
+    ) -> Stream:
         """
-        The rows with those of a table that have the same key, side by side, as the table is when a row comes.
+        The rows with those of a table that have the same key, side by side, as the table is when a row comes; or, with
+        ``within``, pairs of a row here and one of another stream that have the same key and are near each other in
+        time. A pair has the greater time of the two.
 
         Args:
-            how: ``"inner"``: rows that find one; ``"left"``: all rows.
-            suffix: of columns of the table whose names the stream has too.
+            how: ``"inner"``: rows that find one; ``"left"``: all rows; ``"outer"``: all rows of both streams. Those of
+                streams that have found none are told once event time is so far that they cannot find one any more.
+            suffix: of columns of the other side whose names this stream has too.
+            within: how far apart the rows of two streams may be, as ``"10m"``; or from when to when, seen from the row
+                here: ``("-5m", "10m")`` takes rows from 5 minutes before it to 10 minutes after.
+            grace: how far a row of two streams may be behind the watermark.
+            late: the topic that gets rows which are further behind, or ``"drop"``.
+            name: of the state of two streams: rows that may still find others.
         """
-        if isinstance(other, Table):
-            return join_table(self, other, how, suffix)
-        raise NotAllowed(f"join ({where()}): a stream is joined with a table; this is {other!r:.60}")
+        what = f"join {name!r} ({where()})" if name else f"join ({where()})"
+        if isinstance(other, Stream):
+            return join_streams(self, other, Near(within, grace, how, suffix, late, name), what)
+        if not isinstance(other, Table):
+            raise NotAllowed(f"{what}: a stream is joined with a table or another stream; this is {other!r:.60}")
+        if within is not None or grace or late or name:
+            raise NotAllowed(f"{what}: within=, grace=, late= and name= are for joins of two streams; leave them out")
+        return join_table(self, other, how, suffix)
 
     def to_table(self, *, name: str) -> Table:
         """
@@ -490,7 +513,7 @@ class Grouped:
 
     def _stays(self, stream: Stream) -> bool:
         """Whether rows are where their key belongs already."""
-        return not self._columns or stream._keyed_by == self._columns
+        return not self._columns or (stream._keyed_by == self._columns and stream._placed)
 
     def _keyed(self, stream: Stream) -> Stream:
         if self._stays(stream):

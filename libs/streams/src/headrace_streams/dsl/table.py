@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import narwhals.stable.v2 as nw
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from headrace_streams.dsl.stream import Grouped, Stream
 
 Column = nw.Expr | str
-_STAYS: Final[dict[str, tuple[bool, bool]]] = {"inner": (False, False), "left": (True, False), "outer": (True, True)}
+STAYS: Final[dict[str, tuple[bool, bool]]] = {"inner": (False, False), "left": (True, False), "outer": (True, True)}
 """Which side's rows stay that find none on the other."""
 
 
@@ -92,8 +93,8 @@ class Table:
         if not isinstance(other, Table):
             raise NotAllowed(f"{what}: a table is joined with a table; this is {other!r:.60}")
         left, right = self._changes, other._changes
-        stays = _stays(how, _STAYS, what)
-        columns, keys = _together(left, right, suffix, what)
+        stays = stays_of(how, STAYS, what)
+        columns, keys = columns_of_both(left, right, suffix, what)
         sides = Sides(columns, keys, stays)
 
         def make(making: Making) -> Operator:
@@ -102,7 +103,7 @@ class Table:
         def view(making: Making) -> View:
             return Joined(self._view(making), other._view(making), sides)
 
-        changes = _joined(left, right, columns, make, {"how": how, "columns": list(columns[RIGHT].values())}, at)
+        changes = joined(left, right, columns, make, {"how": how, "columns": list(columns[RIGHT].values())}, at)
         keyed_by = left._keyed_by if keys or not stays[RIGHT] else None
         return Table(replace(changes, _keyed_by=keyed_by), view)
 
@@ -144,7 +145,7 @@ def table_of(rows: Stream, name: str, what: str) -> Table:
     """
     if not name:
         raise NotAllowed(f"{what} keeps state, which needs a name: say name=")
-    _check_side(rows, what)
+    check_side(rows, what)
     keyed = rows._dropping_null_keys()
     schema = TableRows(rows.schema, what).schema
     node = rows._plan.add(
@@ -169,27 +170,30 @@ def join_table(stream: Stream, table: Table, how: str, suffix: str) -> Stream:
     """The rows of a stream with those of a table, as ``Stream.join`` says it."""
     at = where()
     what = f"join ({at})"
-    stays = _stays(how, {name: stays for name, stays in _STAYS.items() if not stays[RIGHT]}, what)
-    _check_side(stream, what)
-    columns, _ = _together(stream, table._changes, suffix, what)
+    stays = stays_of(how, {name: stays for name, stays in STAYS.items() if not stays[RIGHT]}, what)
+    check_side(stream, what)
+    columns, _ = columns_of_both(stream, table._changes, suffix, what)
 
     def make(making: Making) -> Operator:
         return JoinTable(table._view(making), columns[RIGHT], left=stays[LEFT])
 
     settings = {"how": how, "columns": list(columns[RIGHT].values())}
-    return _joined(stream, table._changes, columns, make, settings, at)
+    return joined(stream, table._changes, columns, make, settings, at)
 
 
-def _joined(
+def joined(
     left: Stream,
     right: Stream,
     columns: tuple[Mapping[str, str], Mapping[str, str]],
     make: Callable[[Making], Operator],
     settings: Mapping[str, Any],
     at: str,
+    name: str = "",
+    form: Mapping[str, str] = MappingProxyType({}),
 ) -> Stream:
+    """Rows with the columns of both sides, of a node that has these as its inputs."""
     inputs = [replace(left._input, port=LEFT), replace(right._input, port=RIGHT)]
-    node = left._plan.add("join", at, inputs, make, settings=settings)
+    node = left._plan.add("join", at, inputs, make, settings=settings, name=name, form=form)
     fields = [
         side.schema.field(name).with_name(out).with_nullable(True)
         for side, of in zip((left, right), columns, strict=True)
@@ -198,13 +202,23 @@ def _joined(
     return replace(left, _input=Input(node.id), _schema=pa.schema(fields))
 
 
-def _stays(how: str, known: Mapping[str, tuple[bool, bool]], what: str) -> tuple[bool, bool]:
+def stays_of(how: str, known: Mapping[str, tuple[bool, bool]], what: str) -> tuple[bool, bool]:
+    """
+    Which side's rows stay that find none on the other.
+
+    Raises:
+        NotAllowed: ``how`` is none of those that are known.
+    """
     if how not in known:
         raise NotAllowed(f"{what}: how is {how!r}; choose {', '.join(map(repr, known))}")
     return known[how]
 
 
-def _check_side(rows: Stream, what: str) -> None:
+def check_side(rows: Stream, what: str) -> None:
+    """
+    Raises:
+        NotAllowed: rows have no columns, or are not in the partitions of their keys.
+    """
     if RECORD in rows.schema.names:
         raise NotAllowed(f"{what}: {hint(rows.schema)}")
     if not rows._placed:
@@ -213,10 +227,15 @@ def _check_side(rows: Stream, what: str) -> None:
         )
 
 
-def _together(
+def columns_of_both(
     left: Stream, right: Stream, suffix: str, what: str
 ) -> tuple[tuple[dict[str, str], dict[str, str]], tuple[str, ...]]:
-    """The columns of both sides and what they are called; and those of the key, which both have and are there once."""
+    """
+    The columns of both sides and what they are called; and those of the key, which both have and are there once.
+
+    Raises:
+        NotAllowed: the sides cannot be side by side.
+    """
     if left._plan is not right._plan:
         raise NotAllowed(f"{what}: the two belong to different apps")
     names = left.schema.names

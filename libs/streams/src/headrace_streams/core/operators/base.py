@@ -8,6 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from headrace_streams.core.rows import ordered
 from headrace_streams.core.state.store import Store
 from headrace_streams.core.time import Clock
 
@@ -57,9 +58,11 @@ class Operator:
     def together(self, waiting: list[tuple[pa.Table, int]]) -> list[tuple[pa.Table, int]]:
         """
         All rows that one feed of the task brought, with the inputs that they come by, in the order in which they are to
-        be fed.
+        be fed. What came by one input is one batch.
         """
-        return waiting
+        if len({port for _, port in waiting}) > 1:
+            return waiting
+        return [(ordered([rows for rows, _ in waiting]), waiting[0][1])]
 
     def advance(self, watermark: int, failed: Failed) -> Iterable[Emitted]:
         """Event time has reached ``watermark`` (ms), whether rows came or not."""

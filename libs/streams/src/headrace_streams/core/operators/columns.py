@@ -16,16 +16,12 @@ from headrace_streams.core.formats.keys import encode_keys
 from headrace_streams.core.operators.base import Emitted, Failed, Operator
 from headrace_streams.core.rows import (
     KEY,
-    ROW,
     SYSTEM,
     TIME,
     TIMESTAMP,
-    concat,
-    last_turns,
     numbers,
     replace,
     system_columns,
-    take,
     user_columns,
     whole,
 )
@@ -201,15 +197,5 @@ class Split(Operator):
 class Merge(Operator):
     """Rows of several inputs as one, in the order in which they come."""
 
-    def together(self, waiting: list[tuple[pa.Table, int]]) -> list[tuple[pa.Table, int]]:
-        return [(_in_turn([rows for rows, _ in waiting]), 0)] if len(waiting) > 1 else waiting
-
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
         yield Emitted(rows)
-
-
-def _in_turn(tables: Sequence[pa.Table]) -> pa.Table:
-    """Rows of several branches in the order of the records that they stem from."""
-    rows = concat(tables)
-    ordered: pa.Table = take(rows, np.argsort(last_turns(numbers(rows[ROW])), kind="stable"))
-    return ordered

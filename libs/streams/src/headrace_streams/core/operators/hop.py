@@ -29,10 +29,12 @@ from headrace_streams.core.rows import (
     Column,
     Numbers,
     concat,
+    from_arrow,
     numbers,
     plain_keys,
     replace,
     take,
+    to_arrow,
     whole,
 )
 from headrace_streams.core.state.changelog import NotReadable
@@ -56,13 +58,7 @@ class Flush:
 def encode(flush: Flush) -> bytes:
     """A flush as the value of a record."""
     head = _HEAD.pack(_VERSION, flush.idle, flush.sender, flush.watermark)
-    rows = flush.rows
-    if rows is None:
-        return head
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    return head + sink.getvalue().to_pybytes()
+    return head if flush.rows is None else head + to_arrow(flush.rows)
 
 
 def decode(value: bytes | None) -> Flush:
@@ -80,7 +76,7 @@ def decode(value: bytes | None) -> Flush:
     rows = None
     if len(value) > _HEAD.size:
         try:
-            rows = pa.ipc.open_stream(pa.py_buffer(value)[_HEAD.size :]).read_all()
+            rows = from_arrow(pa.py_buffer(value)[_HEAD.size :])
         except (pa.ArrowException, OSError) as error:
             raise NotReadable(f"this record is broken: {error}") from error
     return Flush(sender, watermark, rows, idle)

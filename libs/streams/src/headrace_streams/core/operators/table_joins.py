@@ -157,8 +157,8 @@ class Sides:
     stays: tuple[bool, bool]
     """Whether rows of a side stay that find none on the other."""
 
-    def join(self, tables: tuple[pa.Table, pa.Table], places: tuple[Numbers, Numbers]) -> pa.Table:
-        """Rows made of those at these places; below 0: there is none on that side."""
+    def join(self, tables: tuple[pa.Table, pa.Table], places: tuple[Numbers | None, Numbers | None]) -> pa.Table:
+        """Rows made of those at these places, or of all; below 0: there is none on that side."""
         names: list[str] = []
         arrays: list[Any] = []
         right_keys = take_or_null(tables[RIGHT].select(list(self.keys)), places[RIGHT])
