@@ -80,6 +80,12 @@ def test_the_form_of_a_join_is_what_its_rows_are_kept_for() -> None:
     assert len({str(one) for one in (of(), of("outer"), of(grace=6))}) == 3
 
 
+def test_the_form_of_a_table_is_its_columns() -> None:
+    app = App("a")
+    app.table("orders", value=json("x bigint, tags array<string>"), key="user", name="orders")
+    assert form(app) == {"orders": "rows of (x int64, tags list<item: string>, user string)"}
+
+
 def check(then: dict[str, str], now: dict[str, str]) -> None:
     app = App("a")
     orders(app).group_by("user").agg(n=agg.count(), name="totals")

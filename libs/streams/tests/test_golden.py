@@ -6,18 +6,22 @@ A change here is a change of a format: raise its version and read the old one to
 
 from __future__ import annotations
 
+from datetime import date
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from headrace_streams.core.operators import hop
 from headrace_streams.core.operators.hop import Flush
-from headrace_streams.core.rows import coded, with_system
+from headrace_streams.core.operators.table_rows import TableRows
+from headrace_streams.core.rows import TIMESTAMP, Coded, coded, with_system
 from headrace_streams.core.state.buffer import JoinStore
 from headrace_streams.core.state.changelog import CONTROL, NotReadable, Progress, prefix, rows
 from headrace_streams.core.state.memory import MemoryCold
 from headrace_streams.core.state.objects import ObjectStore, Value
-from headrace_streams.core.state.slots import Field, Layout, prefix_of, start_of
+from headrace_streams.core.state.slots import Field, KeyedStore, Layout, prefix_of, start_of
 
 PROGRESS = Progress({"orders": 7}, {"orders": 1_000, "": 900}, {"topic orders": "a1"})
 CONTROL_ROW = bytes.fromhex(
@@ -25,6 +29,7 @@ CONTROL_ROW = bytes.fromhex(
 )
 PACKED = bytes.fromhex("010300000000000000000000000000f83f9193a16102c0")
 STATE = bytes.fromhex("0182a47365656e03a474616773" + "92a161a162")
+ROW_OF_A_TABLE = bytes.fromhex("01fdffffffffffffff01000000000000000000070000000000000092a2c3a49202c0")
 FLUSH_HEAD = bytes.fromhex("0101000000020000000000000384")
 
 
@@ -62,6 +67,24 @@ def test_a_slot() -> None:
         layout.unpack([PACKED, b"by hand"])
     number, real, objects = layout.unpack([PACKED])
     assert (number[0], real[0], objects[0]) == (3, 1.5, ["a", 2, None])
+
+
+def test_a_row_of_a_table() -> None:
+    schema = pa.schema({"n": pa.int32(), "x": pa.float64(), "s": pa.string(), "l": pa.list_(pa.date32())})
+    table = TableRows(schema)
+    row: dict[str, Any] = {"n": -3, "x": None, "s": "ä", "l": [date(1970, 1, 3), None]}
+    cold = MemoryCold()
+    store = KeyedStore(table.layout)
+    store.open(cold)
+    given = pa.Table.from_pylist([row], table.schema).append_column("_time", pa.array([7], TIMESTAMP))
+    table.put(store.slots, store.places(Coded(np.array([0]), [b"ann"])), given)
+    assert store.changes() == [(b"ann", ROW_OF_A_TABLE)]
+    cold.write(store.changes())
+    again = KeyedStore(table.layout)
+    again.open(cold)
+    slots = again.known([b"ann", b"bob"])
+    assert table.take(again.slots, slots).to_pylist() == [row, dict.fromkeys(row)]
+    assert table.times(again.slots, slots)[0] == 7
 
 
 def test_objects_and_timers() -> None:

@@ -11,6 +11,7 @@ from headrace_streams import (
     App,
     NotAllowed,
     Stream,
+    Table,
     agg,
     col,
     counting,
@@ -28,6 +29,11 @@ from headrace_streams.testing import Driver
 
 def stream() -> Stream:
     return App("refused").stream("in", value=json("n bigint, m double, s string, l array<int>, b boolean"), key="k")
+
+
+def table(**given: Any) -> Table:
+    asked = {"topic": "t", "value": json("n bigint"), "key": "k", "name": "t", **given}
+    return App("refused").table(asked.pop("topic"), **asked)
 
 
 def grouped() -> Any:
@@ -163,6 +169,47 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "column 2 of the key is list",
     ),
     "partitions": (lambda: stream().repartition(0, name="r"), "0 partitions are not possible; choose 1 to 10,000"),
+    # tables
+    "table without a name": (lambda: table(name=""), "table .* keeps state, which needs a name: say name="),
+    "table of no topic": (lambda: table(topic=""), ".*a topic name cannot be empty"),
+    "to_table without a name": (lambda: stream().to_table(name=""), "to_table .* needs a name: say name="),
+    "table of a decimal inside": (
+        lambda: table(value=json("l array<decimal(5,1)>")),
+        "a table cannot keep 'l', which is list<.*decimal128.*: decimals .* use double or string there",
+    ),
+    "table of functions' rows": (
+        lambda: stream().map(lambda row: row).to_table(name="g"),
+        r"to_table .*the function before gave no columns: say schema=",
+    ),
+    "filter of a table": (lambda: table().filter(col("x") > 1), "filter .*'x'.*; the columns are: n int64"),
+    "time of a table": (
+        lambda: table().select(at=col("_time")),
+        r"select \(.*: a row of a table has no '_time'; it is looked up at any time",
+    ),
+    "min of a table": (
+        lambda: table().group_by("n", name="g").agg(n=agg.min("n"), name="a"),
+        r"agg 'a' .*: min\(\) cannot take a row out again that the table replaces; use count, sum, mean, or",
+    ),
+    "window of a table": (
+        lambda: table().group_by("n", name="g").window(tumbling(1), late="drop"),
+        r"window .*: rows of a table have no window; say to_stream\(\) before group_by\(\)",
+    ),
+    "emit of a table": (lambda: table().to("out", emit="final"), "to .*: emit is 'final'; choose 'changes' or 'every'"),
+    "join with no table": (
+        lambda: stream().join("t"),
+        "join .*: a stream is joined with a table or another stream; this is 't'",
+    ),  # type: ignore[arg-type]
+    "join of a table with a stream": (
+        lambda: table().join(stream()),  # type: ignore[arg-type]
+        "join .*: a table is joined with a table; this is Stream",
+    ),
+    "join, but how": (lambda: stream().join(table(), how="outer"), "how is 'outer'; choose 'inner', 'left'"),
+    "join of tables, but how": (lambda: table().join(table(), how="full"), "choose 'inner', 'left', 'outer'"),
+    "join with a table of another app": (lambda: stream().join(table()), "join .*: the two belong to different apps"),
+    "join of functions' rows": (
+        lambda: stream().map(lambda row: row).join(table()),
+        "join .*: the function before gave no columns: say schema=",
+    ),
     # several streams
     "join of apps": (lambda: near(other=stream()), "the two belong to different apps"),
     "join without within": (lambda: near(within=None), "say how far apart in time the rows .* as within='10m'"),

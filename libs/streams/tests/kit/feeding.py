@@ -84,9 +84,9 @@ class Fed:
 
 
 def rows(outputs: Iterable[Output], topic: str) -> list[tuple[bytes | None, dict[str, Any], int]]:
-    """Key, value and timestamp of what was written to a topic as JSON."""
+    """Key, value and timestamp of what was written to a topic as JSON; None for a null value."""
     return [
-        (record["key"], orjson.loads(record["value"]), record["timestamp_ms"])
+        (record["key"], orjson.loads(record["value"] or b"null"), record["timestamp_ms"])
         for output in outputs
         if output.topic == topic
         for record in output.records.to_pylist()

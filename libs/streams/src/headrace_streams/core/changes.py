@@ -1,5 +1,6 @@
 """
-Changes of a table: batches with one more system column, ``_change``, that says what became of each row.
+Changes of a table: batches with two more system columns. ``_change`` (int8) says what became of each row, ``_was``
+(int64) the event time in ms of one that is in the table no more; its ``_time`` is that of the change.
 
 An update is two rows: the one that is replaced, and directly behind it, in the same batch, the one in its place. So
 what is computed from a row is computed from both, and whoever sums up can take the earlier one out again.
@@ -15,6 +16,7 @@ import pyarrow as pa
 from headrace_streams.core.rows import Numbers, numbers, replace, take
 
 CHANGE: Final = "_change"
+WAS: Final = "_was"
 ADDED: Final = 0
 """The row is in the table now."""
 REMOVED: Final = 1

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
-from headrace_streams.core.changes import halves
-from headrace_streams.core.errors import NotAllowed, Origin, RowFailed, StateFailed
+from headrace_streams.core.changes import ADDED, changes_of
+from headrace_streams.core.errors import NotAllowed, Origin, RowFailed
 from headrace_streams.core.operators import hop
-from headrace_streams.core.operators.base import Emitted, Operator
+from headrace_streams.core.operators.base import Emitted, Operator, halved
 from headrace_streams.core.operators.ends import Source
 from headrace_streams.core.outputs import Headers, Output, records
 from headrace_streams.core.rows import (
@@ -38,8 +38,6 @@ from headrace_streams.core.rows import (
 from headrace_streams.core.state.changelog import NotReadable
 from headrace_streams.core.state.store import Changes, Cold
 from headrace_streams.core.time import Clock, Watermarks
-
-T = TypeVar("T")
 
 FAIL: Final = "fail"
 SKIP: Final = "skip"
@@ -209,7 +207,7 @@ class Task:
         assert isinstance(source, Source), step.label
         self._clock.start(self._watermarks.now)
         for emitted in list(source.feed(raw, 0, self._failing(step))):
-            for rows in self._halved(step, emitted.rows, source.timed):
+            for rows in halved(emitted.rows, source.timed, self._failing(step)):
                 times = numbers(rows["_time"])
                 marks = self._watermarks.passed(topic, times)
                 self._clock.extend(marks, numbers(rows[ROW]))
@@ -291,33 +289,20 @@ class Task:
         def process(part: pa.Table) -> list[Emitted]:
             return list(step.operator.feed(part, port, self._failing(step)))
 
-        for emissions in self._halved(step, rows, process):
+        for emissions in halved(rows, process, self._failing(step)):
             for emitted in emissions:
                 self._emit(step, emitted)
-
-    def _halved(self, step: Step, rows: pa.Table, process: Callable[[pa.Table], T]) -> Iterable[T]:
-        """What ``process`` makes of the rows, without those that it cannot process."""
-        try:
-            made = process(rows)
-        except (RowFailed, StateFailed, NotImplementedError):
-            raise
-        except Exception as error:  # noqa: BLE001  # the user's function or expression
-            if rows.num_rows == 1:
-                self._fail(step, rows, error)
-                return
-            for half in halves(rows):
-                yield from self._halved(step, half, process)
-            return
-        yield made
 
     def _failing(self, step: Step) -> Callable[[pa.Table, Exception], None]:
         return lambda rows, error: self._fail(step, rows, error)
 
     def _fail(self, step: Step, rows: pa.Table, error: Exception) -> None:
         cause = f"{type(error).__name__}: {error}"[:500]
-        for place in numbers(rows[ROW]).tolist():
+        for place, change in zip(numbers(rows[ROW]).tolist(), changes_of(rows).tolist(), strict=True):
             if step.on_error == FAIL:
                 raise RowFailed(step.label, self._origin(place), cause) from error
+            if change != ADDED:  # what is taken away was told when it came
+                continue
             self.failed[step.label] = self.failed.get(step.label, 0) + 1
             if step.on_error != SKIP:
                 self._bury(step, rows, place, error, cause)

@@ -46,10 +46,6 @@ def join_streams(left: Stream, right: Stream, near: Near, what: str) -> Stream:
     for stream in (left, right):
         check_side(stream, what)
     columns, keys = columns_of_both(left, right, near.suffix, what)
-    for key in keys:
-        types = [stream.schema.field(key).type for stream in (left, right)]
-        if types[0] != types[1]:
-            raise NotAllowed(f"{what}: the key {key!r} is {types[0]} here and {types[1]} there; cast one of them")
     if not near.name:
         raise NotAllowed(f"{what} keeps state, which needs a name: say name=")
     if not near.late:

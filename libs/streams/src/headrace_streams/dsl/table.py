@@ -18,6 +18,7 @@ from headrace_streams.core.operators.table_joins import LEFT, RIGHT, Joined, Joi
 from headrace_streams.core.operators.table_rows import TableRows
 from headrace_streams.core.operators.tables import Derived, Keep, Latest, Rows, TableSink, View
 from headrace_streams.core.rows import RECORD
+from headrace_streams.core.task import FAIL
 from headrace_streams.dsl.names import check_names, columns_text
 from headrace_streams.dsl.record_calls import hint
 from headrace_streams.dsl.where import where
@@ -54,7 +55,7 @@ class Table:
                 raise NotAllowed(f"{node.label}: a row of a table has no {system[0]!r}; it is looked up at any time")
 
         def view(making: Making) -> View:
-            return Derived(self._view(making), node.make(making))
+            return Derived(self._view(making), node.make(making), skips=making.on_error != FAIL)
 
         return Table(changes, view)
 
@@ -241,6 +242,10 @@ def columns_of_both(
     names = left.schema.names
     same = left._keyed_by == right._keyed_by and {*(left._keyed_by or ())} <= {*names} & {*right.schema.names}
     keys = (left._keyed_by or ()) if same else ()
+    for key in keys:
+        types = [side.schema.field(key).type for side in (left, right)]
+        if types[0] != types[1]:
+            raise NotAllowed(f"{what}: the key {key!r} is {types[0]} here and {types[1]} there; cast one of them")
     others = [name for name in right.schema.names if name not in keys]
     twice = [name for name in others if name in names]
     if twice and not suffix:

@@ -178,7 +178,8 @@ class Assembly:
         links = []
         made: dict[int, Operator] = {}
         for node in part.nodes:
-            making = Making(partition, written.append, self.app, self.repartitions.get(node.name, 0), made)
+            partitions = self.repartitions.get(node.name, 0)
+            making = Making(partition, written.append, self.app, partitions, made, self._on_error)
             operator = made[node.id] = node.make(making)
             assert (operator.store is not None) == node.stateful, node.label
             store = node.name if node.stateful else ""

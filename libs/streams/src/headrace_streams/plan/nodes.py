@@ -40,6 +40,8 @@ class Making:
     """Of the repartition topic that the node writes."""
     operators: Mapping[int, Operator] = field(default_factory=dict)
     """Those of the nodes before it in the same task."""
+    on_error: str = FAIL
+    """Of the app."""
 
     def topic(self, name: str) -> str:
         """The repartition topic of that name."""

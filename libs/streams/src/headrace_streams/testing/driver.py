@@ -188,15 +188,15 @@ class Driver:
     def _log(self, topic: str, partition: int) -> _Log:
         return self._logs.setdefault((topic, partition), _Log())
 
-    def read(self, topic: str) -> list[dict[str, Any]]:
+    def read(self, topic: str) -> list[Any]:
         """
         What the program wrote to a topic since the last ``read`` of it, committed, by partition and offset.
 
-        Values of JSON are read as JSON, those of other formats by their format.
+        Values of JSON are read as JSON, those of other formats by their format; a null value is None.
         """
         self.commit()
         format_ = next((n.value for n in self._nodes if n.kind == SINK and topic in n.topics), None)
-        found: list[dict[str, Any]] = []
+        found: list[Any] = []
         for records in self._news(topic):
             found += _decoded(format_, records)
         return found
@@ -318,10 +318,11 @@ class Driver:
 IDLE_AFTER_MS: Final = 5_000
 
 
-def _decoded(format_: Format | None, records: pa.Table) -> list[dict[str, Any]]:
+def _decoded(format_: Format | None, records: pa.Table) -> list[Any]:
     if not records.num_rows:
         return []
     if format_ is None or format_.schema is None:
         values: list[Any] = records["value"].to_pylist()
         return [orjson.loads(value or b"null") for value in values]
-    return list(format_.decode(whole(records["value"])).table.to_pylist())
+    rows = iter(format_.decode(whole(records["value"].drop_null())).table.to_pylist())
+    return [next(rows) if there else None for there in records["value"].is_valid().to_pylist()]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 
+from headrace_streams.core.changes import halves
+from headrace_streams.core.errors import RowFailed, StateFailed
 from headrace_streams.core.rows import ordered
 from headrace_streams.core.state.store import Store
 from headrace_streams.core.time import Clock
+
+T = TypeVar("T")
 
 OUT: Final = "out"
 LATE: Final = "late"
@@ -78,3 +82,19 @@ class Operator:
     def contents(self) -> pa.Table | None:
         """What its state holds, as rows; None where it has none that can be shown."""
         return None
+
+
+def halved(rows: pa.Table, process: Callable[[pa.Table], T], failed: Failed) -> Iterable[T]:
+    """What ``process`` makes of the rows, without those that it cannot process: these are told alone."""
+    try:
+        made = process(rows)
+    except (RowFailed, StateFailed, NotImplementedError):
+        raise
+    except Exception as error:  # noqa: BLE001  # the user's function or expression
+        if rows.num_rows == 1:
+            failed(rows, error)
+            return
+        for half in halves(rows):
+            yield from halved(half, process, failed)
+        return
+    yield made

@@ -20,6 +20,7 @@ from headrace_streams.core.changes import (
     ADDED,
     REMOVED,
     REPLACED,
+    WAS,
     changes_of,
     take_or_null,
     with_changes,
@@ -31,17 +32,18 @@ from headrace_streams.core.rows import (
     ROW,
     SYSTEM,
     TIME,
-    TIMESTAMP,
+    WATERMARK,
     Numbers,
     coded,
     concat,
     distinct,
     last_turns,
     numbers,
+    ordered,
     plain_keys,
-    replace,
     take,
     user_columns,
+    with_system,
 )
 
 LEFT: Final = 0
@@ -100,7 +102,7 @@ def match(view: View, rows: pa.Table, changed: Changed, at: int) -> Matched:
         if behind is not None:
             places[row] = len(names) + behind if changed.removed[behind] else -1
     both = pa.concat_tables([found.rows, changed.rows.select(found.rows.column_names)]).combine_chunks()
-    times = np.concatenate([found.times, numbers(changed.rows[TIME])])
+    times = np.concatenate([found.times, numbers(changed.rows[WAS])])
     return Matched(both, places, np.append(times, 0)[places])
 
 
@@ -121,9 +123,9 @@ class JoinTable(Operator):
         """Rows without a key, of an inner join."""
 
     def together(self, waiting: list[tuple[pa.Table, int]]) -> list[tuple[pa.Table, int]]:
-        fed = [(rows, port) for rows, port in waiting if port == LEFT]
-        self._changed = Changed([rows for rows, port in waiting if port == RIGHT] if fed else [])
-        return fed
+        given, changes = ([rows for rows, port in waiting if port == side] for side in (LEFT, RIGHT))
+        self._changed = Changed(changes if given else [])
+        return [(ordered(given), LEFT)] if given else []
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
         matched = match(self._table, rows, self._changed, 1)
@@ -205,7 +207,7 @@ class JoinTables(Operator):
     def together(self, waiting: list[tuple[pa.Table, int]]) -> list[tuple[pa.Table, int]]:
         self._changed = (Changed(), Changed())
         if len({port for _, port in waiting}) == 1:
-            return waiting
+            return super().together(waiting)
         left, right = ([rows for rows, port in waiting if port == side] for side in (LEFT, RIGHT))
         self._changed = (Changed(left), Changed(right))
         return in_turn(concat(left), concat(right))
@@ -229,12 +231,13 @@ class JoinTables(Operator):
         change = np.where(twice[of], np.where(first, REPLACED, ADDED), changes[of])
         own, found = np.where(without, -1, of), matched.places[of]
         tables, places = ((rows, matched.rows), (own, found)) if port == LEFT else ((matched.rows, rows), (found, own))
-        time = np.where(there, np.maximum(numbers(rows[TIME]), matched.times), numbers(rows[TIME]))
-        made = self._sides.join(tables, places)
-        system = take(replace(rows, TIME, pa.array(time, pa.int64()).cast(TIMESTAMP)).select(SYSTEM), of)
-        for name in SYSTEM:
-            made = made.append_column(name, system[name])
-        yield Emitted(with_changes(made, change))
+        time, was = (
+            np.where(there, np.maximum(numbers(rows[name]), matched.times), numbers(rows[name])) for name in (TIME, WAS)
+        )
+        marks, row = numbers(rows[WATERMARK])[of], numbers(rows[ROW])[of]
+        joined = with_system(self._sides.join(tables, places), take(rows[KEY], of), time[of], marks, row)
+        was = np.where(without, matched.times[of], was[of])
+        yield Emitted(with_changes(joined, change).append_column(WAS, pa.array(was, pa.int64())))
 
 
 def in_turn(left: pa.Table, right: pa.Table) -> list[tuple[pa.Table, int]]:

@@ -13,16 +13,16 @@ import pyarrow as pa
 
 from headrace_streams.core.changes import (
     ADDED,
-    CHANGE,
     REMOVED,
     REPLACED,
+    WAS,
     changes_of,
     parted,
     take_or_null,
     with_changes,
 )
 from headrace_streams.core.formats.port import NotEncodable
-from headrace_streams.core.operators.base import Emitted, Failed, Operator
+from headrace_streams.core.operators.base import Emitted, Failed, Operator, halved
 from headrace_streams.core.operators.columns import KeyBy
 from headrace_streams.core.operators.ends import Sink
 from headrace_streams.core.operators.table_rows import TableRows
@@ -30,6 +30,7 @@ from headrace_streams.core.rows import (
     KEY,
     NO_TIME,
     ROW,
+    SYSTEM,
     TIME,
     WATERMARK,
     Coded,
@@ -101,8 +102,10 @@ class Keep(Operator):
         old[again] = len(kept) + before[again]
         schema = self._rows.schema
         user = pa.Table.from_arrays([rows[name] for name in schema.names], schema=schema)
-        both = pa.concat_tables([self._rows.take(self._store.slots, slots[key[kept]]), user]).combine_chunks()
-        yield Emitted(_changes(rows, both, old, added))
+        held = slots[key[kept]]
+        both = pa.concat_tables([self._rows.take(self._store.slots, held), user]).combine_chunks()
+        times = np.concatenate([self._rows.times(self._store.slots, held), numbers(rows[TIME])])
+        yield Emitted(_changes(rows, both, times, old, added))
         self._put(names, key, slots, rows, np.flatnonzero(last & added))
         gone = slots[key[last & ~added]]
         self._store.release(gone[gone >= 0])
@@ -138,12 +141,13 @@ def _in_turn_by_key(key: Numbers) -> tuple[Numbers, Numbers]:
     return before, last
 
 
-def _changes(rows: pa.Table, user: pa.Table, old: Numbers, added: Numbers) -> pa.Table:
+def _changes(rows: pa.Table, user: pa.Table, times: Numbers, old: Numbers, added: Numbers) -> pa.Table:
     """
     Rows, each behind the one that it replaces.
 
     Args:
         user: rows that may be replaced, and behind them those of ``rows``.
+        times: their event times, ms.
         old: which of ``user`` each replaces; -1: none.
         added: whether a row is in the table now; the others delete.
     """
@@ -161,15 +165,20 @@ def _changes(rows: pa.Table, user: pa.Table, old: Numbers, added: Numbers) -> pa
         [*take(user, places).columns, *system, pa.array(np.where(is_old, brought_about(row), row), pa.int32())],
         names=[*user.column_names, KEY, TIME, WATERMARK, ROW],
     )
-    return with_changes(made, change)
+    return with_changes(made, change).append_column(WAS, pa.array(times[places], pa.int64()))
 
 
 class Derived:
     """A table that is another one's rows as an operator without state makes them; satisfies ``View``."""
 
-    def __init__(self, table: View, operator: Operator) -> None:
+    def __init__(self, table: View, operator: Operator, *, skips: bool) -> None:
+        """
+        Args:
+            skips: rows that the operator cannot process are left out, as they were when they came.
+        """
         self._table = table
         self._operator = operator
+        self._skips = skips
 
     def lookup(self, keys: Sequence[bytes]) -> Found:
         """The rows of these different keys."""
@@ -179,15 +188,19 @@ class Derived:
         given = with_system(
             take(found.rows, there), pa.nulls(len(there), pa.binary()), none, none, np.arange(len(there))
         )
-        (made,) = self._operator.feed(given, 0, _never)
+        made = pa.concat_tables([self._made(given.slice(0, 0)), *halved(given, self._made, self._failed)])
         places = np.full(len(keys), -1, np.int64)
-        places[there[numbers(made.rows[ROW])]] = np.arange(made.rows.num_rows)
-        rows = take_or_null(made.rows.select(user_columns(made.rows.column_names)), places)
+        places[there[numbers(made[ROW])]] = np.arange(made.num_rows)
+        rows = take_or_null(made.select(user_columns(made.column_names)), places)
         return Found(rows, places >= 0, found.times)
 
+    def _made(self, rows: pa.Table) -> pa.Table:
+        (emitted,) = self._operator.feed(rows, 0, self._failed)
+        return emitted.rows
 
-def _never(rows: pa.Table, error: Exception) -> None:
-    raise AssertionError("operators of columns tell no row") from error
+    def _failed(self, rows: pa.Table, error: Exception) -> None:
+        if not self._skips:
+            raise error
 
 
 class Regroup(KeyBy):
@@ -247,7 +260,8 @@ class Rows(Operator):
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
         added = changes_of(rows) == ADDED
-        yield Emitted((rows if added.all() else rows.filter(pa.array(added))).drop_columns([CHANGE]))
+        user = user_columns(rows.column_names)
+        yield Emitted((rows if added.all() else rows.filter(pa.array(added))).select([*user, *SYSTEM]))
 
 
 class TableSink(Sink):
