@@ -11,9 +11,9 @@ from headrace_streams.config import StreamsConfig
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.state.changelog import Progress
 from headrace_streams.dsl.stream import Stream
-from headrace_streams.plan.cut import Assembly
-from headrace_streams.runtime.owned import Outside, Owned
-from headrace_streams.runtime.worker import Worker
+from headrace_streams.plan.cut import Assembly, SubTopology
+from headrace_streams.runtime.owned import Outside, Owned, Spec
+from headrace_streams.runtime.taking import Taking
 
 
 def orders(app: App) -> Stream:
@@ -87,14 +87,11 @@ def test_the_form_of_a_table_is_its_columns() -> None:
 
 
 def check(then: dict[str, str], now: dict[str, str]) -> None:
-    app = App("a")
-    orders(app).group_by("user").agg(n=agg.count(), name="totals")
-    assembly = Assembly("a", app.graph, {"orders": 1})
-    owned = Owned(
-        assembly.parts[0], 0, assembly.make(assembly.parts[0], 0), ("orders",), MemoryTaskStore(), Progress(basis=then)
-    )
-    owned.changelog, owned.basis = TopicPartition("a.orders.changelog", 0), now
-    Worker(app, StreamsConfig(), Outside(*[None] * 7))._check_basis(owned)  # type: ignore[arg-type]
+    part = SubTopology("orders", (), ("orders",), ())
+    spec = Spec(part, 0, ("orders",), now, TopicPartition("a.orders.changelog", 0))
+    owned = Owned(spec, None, MemoryTaskStore(), Progress(basis=then))  # type: ignore[arg-type]
+    outside = Outside(*[None] * 8)  # type: ignore[arg-type]
+    Taking("a", StreamsConfig(), outside, None, None, None, resends=False)._check_basis(owned)  # type: ignore[arg-type]
 
 
 def test_a_program_that_keeps_state_in_another_form_is_refused() -> None:

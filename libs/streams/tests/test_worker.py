@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from headrace.errors import PositionOutOfRange
-from headrace.records import TopicPartition
+from headrace.records import PartitionTable, TopicPartition
 from headrace_common.core.errors import NotFound, ProducerFenced
 from headrace_streams import agg, string
-from headrace_streams.adapters.memory_store import MemoryStores
 from headrace_streams.config import StreamsConfig
 from headrace_streams.core.state.changelog import Progress
 from headrace_streams.dsl.app import App
+from headrace_streams.patience import Patience
 from headrace_streams.plan.cut import Assembly, SubTopology
 from headrace_streams.ports import TopicFacts
-from headrace_streams.runtime.owned import Owned
-from headrace_streams.runtime.worker import Worker
+from headrace_streams.runtime.assembling import Assembled, Assembling
+from headrace_streams.runtime.owned import Owned, Spec
+from headrace_streams.runtime.taking import Differs, Taking
+from headrace_streams.runtime.worker import Seat, Worker
 
 
 class Stopped:
@@ -31,16 +36,47 @@ class Stopped:
     def monotonic_ms(self) -> float:
         return self.now_ms
 
+    async def sleep_ms(self, ms: float) -> None:
+        self.now_ms += ms
+
     async def poll(self, timeout_ms: float, max_rows: int) -> list[Any]:
         self.waits.append(timeout_ms)
         return []
 
 
+class Quiet:
+    """A membership in which nothing changes."""
+
+    async def poll(self, timeout_ms: float = 0) -> None:
+        return None
+
+
+def spec(part: str = "lines", partition: int = 0, changelog: TopicPartition | None = None) -> Spec:
+    return Spec(SubTopology(part, (), (part,), ()), partition, (part,), {}, changelog)
+
+
+def seated(outside: Any, *owned: Any) -> Worker:
+    """A worker that feeds these tasks."""
+    worker = Worker(App("a"), StreamsConfig(), outside)
+    worker._following = SimpleNamespace(done=lambda: False)  # type: ignore[assignment]
+    worker._assembled = Assembled(None, {}, frozenset())  # type: ignore[arg-type]
+    seat = worker._seat = Seat(Quiet())  # type: ignore[arg-type]
+    seat.owned = {one.spec.label: one for one in owned}
+    worker._of = {tp: one for one in owned for tp in one.spec.partitions}
+    return worker
+
+
+def outside_of(**parts: Any) -> Any:
+    return SimpleNamespace(**{"compute": None, "changelogs": None, "clock": Stopped(0.0), **parts})
+
+
 async def test_it_waits_for_whole_milliseconds_until_a_commit_is_due() -> None:
     """Clients refuse 30.0 as seconds; less than the clock can show would be no time at all."""
     outside = Stopped(70.0)
-    worker = Worker(App("a"), StreamsConfig(), SimpleNamespace(reader=outside, clock=outside))  # type: ignore[arg-type]
-    worker._in_transaction = True
+    idle: Any = Owned(spec(), None, None, rows_at_ms={"lines": 0.0})  # type: ignore[arg-type]
+    worker = seated(outside_of(reader=outside, clock=outside), idle)
+    assert worker._seat is not None
+    worker._seat.in_transaction = True
     await worker.step()
     outside.now_ms = 99.9999
     await worker.step()
@@ -48,52 +84,39 @@ async def test_it_waits_for_whole_milliseconds_until_a_commit_is_due() -> None:
     assert all(isinstance(wait, int) for wait in outside.waits)
 
 
-async def test_a_quiet_worker_commits_its_positions_now_and_then() -> None:
-    """So it learns that its app runs elsewhere, and the positions do not expire."""
-    outside = Stopped(0.0)
-    committed: list[Any] = []
-
-    class Writer:
-        async def begin(self) -> None:
-            pass
-
-        async def commit(self, positions: Any) -> None:
-            committed.append((outside.now_ms, positions))
-
-    here = SimpleNamespace(reader=outside, clock=outside, writer=Writer())
-    worker = Worker(App("a"), StreamsConfig(idle_after_ms=60_000), here)  # type: ignore[arg-type]
-    part = SubTopology("lines", (), ("lines",), ())
-    worker._owned = [Owned(part, 3, None, ("lines",), None, Progress({"lines": 7}), rows_at_ms={"lines": 0.0})]  # type: ignore[arg-type]
-    for outside.now_ms in (0.0, 4_000.0, 5_000.0, 9_000.0, 10_001.0):
-        await worker.step()
-    assert committed == [(at, {TopicPartition("lines", 3): 7}) for at in (5_000.0, 10_001.0)]
-
-
 class Owner:
     """A writer, which another one may have replaced."""
 
     def __init__(self, *, replaced: bool) -> None:
         self.replaced = replaced
-        self.committed: list[dict[TopicPartition, int]] = []
+        self.committed: list[Mapping[TopicPartition, int]] = []
 
     async def begin(self) -> None:
         pass
 
-    async def commit(self, positions: dict[TopicPartition, int]) -> None:
+    async def commit(self, positions: Mapping[TopicPartition, int]) -> None:
         if self.replaced:
             raise ProducerFenced("there is a newer one")
         self.committed.append(positions)
 
 
-@pytest.mark.parametrize(("replaced", "error"), [(False, NotFound), (True, ProducerFenced)])
-async def test_it_was_replaced_or_positions_were_changed_by_hand(replaced: bool, error: type[Exception]) -> None:
+def taking(*, resends: bool = False) -> Taking:
+    return Taking("a", StreamsConfig(), outside_of(), None, None, None, resends=resends)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_it_was_replaced_or_positions_were_changed_by_hand(replaced: bool) -> None:
     """It stood still between the end of the changelog and the positions, and a successor committed meanwhile."""
+    owned = Owned(spec("in"), None, None, Progress({"in": 3}))  # type: ignore[arg-type]
+    taking()._check_positions(owned, {"in": 3})
+    with pytest.raises(Differs) as told:
+        taking()._check_positions(owned, {"in": 5})
     writer = Owner(replaced=replaced)
-    worker = Worker(App("a"), StreamsConfig(), SimpleNamespace(writer=writer))  # type: ignore[arg-type]
-    owned: Any = SimpleNamespace(progress=Progress({"in": 3}), partition=0, label="in/0")
-    await worker._check_same(owned, {"in": 3})
-    with pytest.raises(error):
-        await worker._check_same(owned, {"in": 5})
+    worker = seated(outside_of())
+    assert worker._seat is not None
+    worker._seat.writer = writer  # type: ignore[assignment]
+    with pytest.raises(ProducerFenced) if replaced else nullcontext():
+        await worker._prove(told.value)
     assert writer.committed == ([] if replaced else [{TopicPartition("in", 0): 5}]), "what the group has already"
 
 
@@ -101,38 +124,91 @@ def test_the_directory_of_another_partition_is_of_another_log() -> None:
     """Directories that were mixed up are restored anew, not believed."""
     app = App("a")
     app.stream("orders", value=string, key="k").group_by("k").agg(n=agg.count(), name="totals")
-    worker = Worker(app, StreamsConfig(), SimpleNamespace(stores=MemoryStores()))  # type: ignore[arg-type]
+    assembling = Assembling(app, StreamsConfig(), outside_of())
     facts = {"orders": TopicFacts("1", 2), "a.orders.changelog": TopicFacts("2", 2)}
-    worker._own(Assembly("a", app.graph, {"orders": 2}), facts)
-    assert [owned.log_id for owned in worker._owned] == ["2-0", "2-1"]
+    found = assembling._specs(Assembly("a", app.graph, {"orders": 2}), facts)
+    assert [one.log_id for one in found] == ["2-0", "2-1"]
 
 
-@pytest.mark.parametrize("at", [{"in": 3}, {}])
-def test_offsets_of_the_group_are_gone_and_state_is_there(at: dict[str, int]) -> None:
-    """The task without state would send again what the other has counted."""
-    worker = Worker(App("a"), StreamsConfig(), SimpleNamespace())  # type: ignore[arg-type]
-    stateful: Any = SimpleNamespace(store=MemoryStores(), progress=Progress(at), label="by-word/0")
-    worker._owned = [stateful]
-    worker._check_new()
-    worker._owned = [SimpleNamespace(store=None), stateful]  # type: ignore[list-item]
-    if at:
-        with pytest.raises(NotFound, match=r"the group a has no offsets.* task by-word/0"):
-            worker._check_new()
+def test_offsets_of_a_task_are_gone_and_it_has_state() -> None:
+    """The task without state before it would send again what it has counted."""
+    owned = Owned(spec("by-word"), None, None, Progress({"in": 3}))  # type: ignore[arg-type]
+    taking()._check_positions(owned, {})
+    with pytest.raises(NotFound, match=r"the group a has no offsets.* task by-word/0"):
+        taking(resends=True)._check_positions(owned, {})
+    owned.progress = Progress()
+    taking(resends=True)._check_positions(owned, {})
+
+
+class Log:
+    """A changelog of one partition, and the group's positions as they are asked for one after the other."""
+
+    def __init__(self, rows: int, positions: list[int | None]) -> None:
+        self.rows = rows
+        self.positions = positions
+
+    async def committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int | None]:
+        return dict.fromkeys(partitions, self.positions.pop(0))
+
+    async def ends(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, self.rows + 1)
+
+    async def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        self.assigned = list(positions)
+
+    async def poll(self, timeout_ms: float, max_rows: int) -> list[PartitionTable]:
+        table = pa.table({"key": [b"k"] * self.rows})
+        end = self.rows + 1
+        return [PartitionTable(at.topic, at.partition, table, end, 0, end, end) for at in self.assigned]
+
+
+@pytest.mark.parametrize(
+    ("rows", "positions", "refused"),
+    [(0, [None], False), (1, [None, None], True), (1, [None, 7], False), (1, [7], False)],
+)
+async def test_offsets_of_the_group_are_gone_before_anyone_joins(
+    rows: int, positions: list[int | None], refused: bool
+) -> None:
+    """A fence is no state; a worker that starts at the same time may commit between two looks."""
+    log = Log(rows, positions)
+    outside = outside_of(reader=log, changelogs=log)
+    changelog = TopicPartition("a.by-word.changelog", 0)
+    specs = {one.label: one for one in (spec(), spec("by-word", 0, changelog))}
+    check = Assembling(App("a"), StreamsConfig(), outside).check_positions(
+        Assembled(None, specs, frozenset()),  # type: ignore[arg-type]
+        Patience(outside.clock, 1_000),
+    )
+    if refused:
+        with pytest.raises(NotFound, match="the group a has no offsets"):
+            await check
     else:
-        worker._check_new()
+        await check
+    assert log.positions == []
 
 
-@pytest.mark.parametrize(("group_at", "error"), [(None, PositionOutOfRange), (7, ProducerFenced)])
-async def test_records_are_gone_because_it_was_replaced_or_for_good(group_at: int, error: type[Exception]) -> None:
+@pytest.mark.parametrize(("group_at", "out"), [(None, False), (7, True)])
+async def test_records_are_gone_because_it_was_put_out_or_for_good(group_at: int | None, out: bool) -> None:
     """A successor that reads a repartition topic trims it below what it has committed."""
-    partition = TopicPartition("a.by-k.repartition", 0)
+    joined = []
 
-    class Reader:
-        async def committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int | None]:
-            return dict.fromkeys(partitions, group_at)
+    class Joins(Worker):
+        async def _get_up(self) -> None:
+            joined.append("up")
 
-    outside: Any = SimpleNamespace(reader=Reader(), clock=Stopped(0.0))
-    worker = Worker(App("a"), StreamsConfig(), outside)
-    worker._of = {partition: SimpleNamespace(progress=Progress())}  # type: ignore[dict-item]
-    with pytest.raises(error):
-        await worker._recover(PositionOutOfRange("offset 0 does not exist"))
+        async def _join(self) -> None:
+            joined.append("in")
+
+    owned: Any = Owned(spec("a.by-k.repartition"), None, None)  # type: ignore[arg-type]
+    reader = Log(0, [group_at])
+    worker = seated(outside_of(reader=reader), owned)
+    worker.__class__ = Joins
+    error = PositionOutOfRange("offset 0 does not exist")
+    worker._judge(error)
+    if out:
+        await worker._recover(error)
+    else:
+        with pytest.raises(PositionOutOfRange):
+            await worker._recover(error)
+        with pytest.raises(PositionOutOfRange):
+            worker._judge(error)
+    assert joined == (["up", "in"] if out else [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from headrace.testing import TestCluster
 
 PROGRAMS = Path(__file__).with_name("programs.py")
 WAIT_S = 60.0
+WORDS = [f"word{number}" for number in range(40)]
+PARTITIONS = 3
 
 
 @dataclass
@@ -34,9 +37,9 @@ class AppUnderTest:
     words: str
     late: str = ""
 
-    def start(self, state: str = "state") -> subprocess.Popen[bytes]:
+    def start(self, state: str = "state", **more: Any) -> subprocess.Popen[bytes]:
         """One worker."""
-        settings = {
+        settings = more | {
             "bootstrap_servers": ",".join(self.cluster.bootstrap_servers),
             "state_dir": str(self.directory / state),
             "transaction_timeout_ms": 5_000,
@@ -52,9 +55,9 @@ class AppUnderTest:
             return subprocess.Popen(command, env=os.environ | names, stdout=log, stderr=log)
 
     @contextmanager
-    def running(self, state: str = "state") -> Iterator[subprocess.Popen[bytes]]:
+    def running(self, state: str = "state", **more: Any) -> Iterator[subprocess.Popen[bytes]]:
         """A worker that is killed at the end."""
-        worker = self.start(state)
+        worker = self.start(state, **more)
         try:
             yield worker
         finally:
@@ -73,6 +76,11 @@ class AppUnderTest:
         with self.cluster.producer() as producer:
             producer.send_many(self.lines, values, keys=keys)
             producer.flush()
+
+    def wait_for_log(self, text: str, times: int = 1) -> None:
+        """Until workers have said something so often."""
+        path = self.directory / "workers.log"
+        wait_until(lambda: path.exists() and path.read_text().count(text) >= times, f"{text!r} is said", self.log)
 
     def read(self, at_least: int) -> list[tuple[bytes | None, dict[str, Any]]]:
         """What is committed in the output, once there is so much."""
@@ -116,3 +124,16 @@ def check_each_count_once(found: list[tuple[bytes | None, dict[str, Any]]], word
     for _, row in found:
         numbers.setdefault(row["word"], []).append(row["n"])
     assert numbers == {word: list(range(1, count + 1)) for word, count in words.items()}
+
+
+def app(cluster: TestCluster, directory: Path, name: str, partitions: int = PARTITIONS) -> AppUnderTest:
+    """One of the programs on topics of its own."""
+    lines = cluster.unique_topic("lines", partitions)
+    words = cluster.unique_topic("words", 2)
+    return AppUnderTest(cluster, directory, name, lines, words)
+
+
+def some_lines(seed: int, count: int) -> list[str]:
+    """Lines of five words."""
+    chance = random.Random(seed)
+    return [" ".join(chance.choices(WORDS, k=5)) for _ in range(count)]

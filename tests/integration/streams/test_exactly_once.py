@@ -6,40 +6,20 @@ import random
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
 import pytest
 
-from headrace.testing import TestCluster, started_cluster
+from headrace.testing import TestCluster
 from headrace_streams.worker_process import Ending
 
-from .apps import AppUnderTest, check_each_count_once, end
+from .apps import WORDS, app, check_each_count_once, end, some_lines
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 POINTS = ("streams.fed", "streams.flushed", "streams.changelog", "sdk.txn.offsets.after", "sdk.txn.end.before")
 AFTER = ("sdk.txn.end.after", "streams.committed", "streams.kept")
-WORDS = [f"word{number}" for number in range(40)]
-PARTITIONS = 3
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
-    with started_cluster(tmp_path_factory.mktemp("streams") / "data") as started:
-        yield started
-
-
-def app(cluster: TestCluster, directory: Path, name: str, partitions: int = PARTITIONS) -> AppUnderTest:
-    lines = cluster.unique_topic("lines", partitions)
-    words = cluster.unique_topic("words", 2)
-    return AppUnderTest(cluster, directory, name, lines, words)
-
-
-def some_lines(seed: int, count: int) -> list[str]:
-    chance = random.Random(seed)
-    return [" ".join(chance.choices(WORDS, k=5)) for _ in range(count)]
 
 
 def test_a_worker_dies_at_each_step(cluster: TestCluster, tmp_path: Path) -> None:
@@ -58,11 +38,12 @@ def test_a_worker_dies_at_each_step(cluster: TestCluster, tmp_path: Path) -> Non
     check_each_count_once(found, counted)
 
 
-def test_a_worker_that_slept_is_fenced_and_changes_nothing(cluster: TestCluster, tmp_path: Path) -> None:
-    """It is stopped in the middle of a commit; another does the work from a disk without state; then it wakes."""
+def test_workers_that_slept_change_nothing_and_join_anew(cluster: TestCluster, tmp_path: Path) -> None:
+    """Each is stopped in the middle of a commit; another does the work from a disk without state; then they wake."""
     tested = app(cluster, tmp_path, "counts")
-    lines = some_lines(7, 60)
+    lines = some_lines(7, 80)
     counted = Counter(word for line in lines for word in line.split())
+    done = Counter(word for line in lines[:60] for word in line.split())
     sleepers = []
     try:
         for turn, point in enumerate(("streams.fed", "streams.changelog", "sdk.txn.end.before")):
@@ -71,12 +52,13 @@ def test_a_worker_that_slept_is_fenced_and_changes_nothing(cluster: TestCluster,
             tested.send([line.encode() for line in lines[20 * turn : 20 * turn + 20]])
             tested.wait_for(point)
         with tested.running("state-last"):
-            tested.read(sum(counted.values()))
+            tested.read(sum(done.values()))
             for sleeper in sleepers:
                 sleeper.send_signal(signal.SIGCONT)
-            for sleeper in sleepers:
-                assert sleeper.wait(60) == Ending.FENCED, tested.log()
+            tested.wait_for_log("joins anew", len(sleepers))
+            tested.send([line.encode() for line in lines[60:]])
             found = tested.read(sum(counted.values()))
+            assert all(sleeper.poll() is None for sleeper in sleepers), tested.log()
     finally:
         for sleeper in sleepers:
             end(sleeper)

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Self
 
+from headrace.work_types import STANDBYS_MAX
 from headrace_common.core.bounds import check, setting
 from headrace_common.core.errors import InvalidConfig
 
@@ -34,6 +35,14 @@ class StreamsConfig:
     """How long to wait for topics that do not exist, and for answers, in ms."""
     trim_interval_ms: int = setting(30_000, low=1_000, high=86_400_000)
     """How often repartition topics are trimmed below what is committed, in ms."""
+    standbys: int = setting(0, low=0, high=STANDBYS_MAX)
+    """How many other workers follow the state of each task; the nearest one takes over when its worker dies."""
+    acceptable_recovery_lag: int = setting(10_000, low=0, high=2**53)
+    """A task moves from a living worker only to one whose state is behind by at most so many records."""
+    max_warmup: int = setting(2, low=1, high=1_000)
+    """So many tasks are prepared at a time on workers that are to take them over."""
+    zone: str | None = None
+    """Standbys are in other zones than their task's worker, where that is possible; None: this machine."""
     delete_retention_ms: int = setting(86_400_000, low=1_000, high=2**53)
     """Of the changelogs: state on a disk that is older than half of it is restored anew, in ms."""
 

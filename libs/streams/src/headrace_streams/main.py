@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
+import socket
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from headrace import aio
+from headrace.work_types import Declaration
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.threads import run_in_thread
-from headrace_streams.adapters.headrace_io import SdkReader, SdkTopics, SdkWriter
+from headrace_streams.adapters.headrace_io import SdkReader, SdkTopics, SdkWriters
 from headrace_streams.adapters.rocksdb_store import RocksDbStores
 from headrace_streams.config import StreamsConfig
 from headrace_streams.core.errors import NotAllowed
-from headrace_streams.core.state.changelog import TOPIC_BYTES_MAX
 from headrace_streams.dsl.app import App
-from headrace_streams.ports import TaskStores
+from headrace_streams.ports import Membership, TaskStores
 from headrace_streams.runtime.owned import Outside
 from headrace_streams.runtime.worker import Worker
 
@@ -34,7 +36,7 @@ def run(app: App, **settings: Any) -> None:
 
     Raises:
         RowFailed: a record cannot be processed, and ``on_error`` is "fail".
-        Fenced: the app was started elsewhere.
+        FencedInstanceId: another process is this worker now.
     """
     asyncio.run(_run_until_signal(app, StreamsConfig.of(settings)))
 
@@ -48,16 +50,32 @@ async def _run_until_signal(app: App, config: StreamsConfig) -> None:
 
 
 async def serve(app: App, config: StreamsConfig, stop: asyncio.Event) -> None:
-    """Run an app in this event loop until ``stop`` is set; its state is on this machine's disk."""
+    """Run a worker of an app in this event loop until ``stop`` is set; its state is on this machine's disk."""
     # One thread: a task is fed by one after the other, and the loop stays free for the clients.
-    with ThreadPoolExecutor(1, "headrace-streams") as pool:
-        await work(app, config, stop, RocksDbStores(Path(config.state_dir), app.name), partial(_in_pool, pool))
+    with (
+        ThreadPoolExecutor(1, "headrace-streams") as pool,
+        RocksDbStores(Path(config.state_dir), app.name) as stores,
+    ):
+        # Whoever starts next with this directory is this worker, and puts out what may be left of it.
+        here = f"{socket.gethostname()}-{crc32(str(stores.directory.resolve()).encode()):08x}"
+        await work(app, config, stop, stores, partial(_in_pool, pool), instance_id=here)
 
 
 async def work(
-    app: App, config: StreamsConfig, stop: asyncio.Event, stores: TaskStores, compute: Callable[..., Awaitable[Any]]
+    app: App,
+    config: StreamsConfig,
+    stop: asyncio.Event,
+    stores: TaskStores,
+    compute: Callable[..., Awaitable[Any]],
+    *,
+    instance_id: str,
 ) -> None:
-    """Run an app on clients of its own; ``stores`` and ``compute`` as a worker takes them."""
+    """
+    Run a worker of an app on clients of its own; ``stores`` and ``compute`` as a worker takes them.
+
+    Args:
+        instance_id: names this worker for longer than its process.
+    """
     clock = SystemClock()
     servers = config.bootstrap_servers
     reading: dict[str, Any] = {
@@ -65,24 +83,33 @@ async def work(
         "auto_offset_reset": "earliest",
         "enable_auto_commit": False,
     }
+
+    async def join(declaration: Declaration, lags: Mapping[str, int]) -> Membership:
+        group = aio.WorkGroup(
+            app.name,
+            declaration,
+            servers,
+            group_instance_id=instance_id,
+            transactional_id_prefix=app.name,
+            zone=socket.gethostname() if config.zone is None else config.zone,
+            default_api_timeout_ms=config.default_api_timeout_ms,
+        )
+        group.report(lags=lags)
+        return await group.start()
+
     async with AsyncExitStack() as stack:
         admin = await stack.enter_async_context(aio.AdminClient(servers))
-        producer = aio.Producer(
-            servers,
-            transactional_id=app.name,
-            transaction_timeout_ms=config.transaction_timeout_ms,
-            max_request_size=TOPIC_BYTES_MAX,
-        )
         resets: list[Any] = []
         reading["on_position_reset"] = resets.append
         consumer = aio.Consumer(bootstrap_servers=servers, group_id=app.name, **reading)
         changelogs = aio.Consumer(bootstrap_servers=servers, **reading)
         outside = Outside(
-            SdkTopics(admin, config),
+            SdkTopics(admin, config, clock),
             SdkReader(consumer, resets),
             SdkReader(changelogs, resets, aio.Consumer(bootstrap_servers=servers)),
-            SdkWriter(producer, app.name, config, clock),
+            SdkWriters(servers, config, clock),
             stores,
+            join,
             clock,
             compute,
         )

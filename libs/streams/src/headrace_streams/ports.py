@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from headrace.group_types import ConsumerGroupMetadata
 from headrace.records import PartitionTable, TopicPartition
+from headrace.work_types import WorkChange
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.state.store import Changes, Cold
 
@@ -96,11 +98,61 @@ class Sent(Protocol):
         ...
 
 
-class Writer(Protocol):
-    """Writes in transactions under the app's transactional id. Each error says by ``then`` what to do."""
+class Membership(Protocol):
+    """A worker's place among those that share the app's tasks. ``headrace.aio.WorkGroup`` says what each call means."""
 
-    async def start(self) -> None:
-        """Become the only writer: what an earlier one left open is aborted, and it is fenced."""
+    @property
+    def transactional_id(self) -> str | None:
+        """Of this membership's writer."""
+        ...
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """
+        Who commits positions now.
+
+        Raises:
+            UnknownMemberId: others have its tasks by now.
+        """
+        ...
+
+    async def poll(self, timeout_ms: float = 0) -> WorkChange | None:
+        """
+        What has changed since; None: nothing.
+
+        Raises:
+            HeadraceError: it cannot be a member.
+        """
+        ...
+
+    def give_up(self, *items: str) -> None:
+        """Nothing runs of these any more."""
+        ...
+
+    def report(
+        self,
+        *,
+        lags: Mapping[str, int] | None = None,
+        refused: Mapping[str, int] | None = None,
+        ended: Iterable[str] = (),
+    ) -> None:
+        """How far it is with what it follows; which tokens were refused; whose transactions it has ended."""
+        ...
+
+    async def close(self) -> None:
+        """Leave: its tasks go to others at once."""
+        ...
+
+
+class Writer(Protocol):
+    """Writes in transactions under a membership's transactional id. Each error says by ``then`` what to do."""
+
+    async def fence(self, partition: TopicPartition, token: int) -> int:
+        """
+        Become the only writer of a partition, in a transaction or outside; where the fence stands.
+
+        Raises:
+            FencedWriter: another has a higher token.
+        """
         ...
 
     async def begin(self) -> None:
@@ -131,6 +183,18 @@ class Writer(Protocol):
 
     async def close(self) -> None:
         """Let go; what is open is aborted."""
+        ...
+
+
+class Writers(Protocol):
+    """Makes writers, and ends those of others."""
+
+    async def open(self, membership: Membership) -> Writer:
+        """The membership's own; positions are committed as that member."""
+        ...
+
+    async def end(self, transactional_id: str) -> None:
+        """Fence a writer that is no member any more: what it left open is decided when this returns."""
         ...
 
 
@@ -184,4 +248,8 @@ class TaskStores(Protocol):
         Raises:
             StorageFailed: the disk refuses, or another process has it.
         """
+        ...
+
+    def checkpoints(self) -> Mapping[tuple[str, int], Checkpoint]:
+        """Of what is here, by sub-topology and partition."""
         ...

@@ -1,6 +1,6 @@
 """
-The processes of ``headrace streams run``: a parent that starts a worker, starts it again when it dies, and passes
-signals on.
+The processes of ``headrace streams run``: a parent that starts workers, starts again what dies, and passes signals
+on.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Ending(IntEnum):
     FAILED = 3
     """The program, or a record of it: another start would meet the same."""
     FENCED = 4
-    """The app runs elsewhere now."""
+    """Another process is this worker now."""
 
 
 def work(program: str, settings: Mapping[str, Any]) -> Ending:
@@ -75,24 +75,33 @@ def end_with_parent() -> None:
 
 
 class Parent:
-    """Keeps one worker running until it is told to stop."""
+    """Keeps the workers of one machine running until it is told to stop."""
 
-    def __init__(self, program: str, settings: Mapping[str, Any], directory: Path | None = None) -> None:
+    def __init__(
+        self, program: str, settings: Mapping[str, Any], workers: int = 1, directory: Path | None = None
+    ) -> None:
         given = [program, json.dumps(settings, default=str), _WITH_PARENT]
         self._command = [sys.executable, "-m", "headrace_streams", *given]
         self._directory = directory
         self._told = threading.Event()
-        self._worker: subprocess.Popen[bytes] | None = None
+        self._over = threading.Event()
+        self._slots = [_Slot(self) for _ in range(workers)]
 
     def run(self) -> Ending:
-        """Until the worker ends for good, or a signal ends it."""
+        """Until a signal ends all workers, or one ends for good, and the others with it."""
         before = {number: signal.signal(number, self._stop) for number in self._signals()}
         try:
-            return self._keep_running()
+            for slot in self._slots:
+                slot.start()
+            self._over.wait()
         finally:
-            self._end_worker()
+            self._told.set()
+            self._pass_on(signal.SIGTERM)
+            for slot in self._slots:
+                slot.end()
             for number, handler in before.items():
                 signal.signal(number, handler)
+        return next((slot.ending for slot in self._slots if slot.ending is not Ending.DONE), Ending.DONE)
 
     @staticmethod
     def _signals() -> list[signal.Signals]:
@@ -100,46 +109,63 @@ class Parent:
         nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         return [signal.SIGTERM, signal.SIGINT, *([] if nohup else [signal.SIGHUP])]
 
+    def _stop(self, number: int, frame: object) -> None:
+        """The first signal has them commit and end; another kills them, which loses nothing that was committed."""
+        again = self._told.is_set()
+        self._told.set()
+        self._pass_on(signal.SIGKILL if again else signal.SIGTERM)
+
+    def _pass_on(self, number: signal.Signals) -> None:
+        for slot in self._slots:
+            slot.send(number)
+
+
+class _Slot(threading.Thread):
+    """Keeps one worker running."""
+
+    def __init__(self, parent: Parent) -> None:
+        super().__init__(name="worker", daemon=True)
+        self._parent = parent
+        self._worker: subprocess.Popen[bytes] | None = None
+        self.ending = Ending.DONE
+
+    def run(self) -> None:
+        """Until the worker ends for good, or the parent was told to stop; the first such end ends the others."""
+        self.ending = self._keep_running()
+        self._parent._over.set()
+
     def _keep_running(self) -> Ending:
+        parent = self._parent
         delay_s = _FIRST_DELAY_S
-        while True:
+        while not parent._told.is_set():
             began = time.monotonic()
             # Its own group: Ctrl+C reaches the parent, which passes it on once.
             # It reads to the end of the pipe, which comes when the parent has died, however it did.
-            self._worker = subprocess.Popen(
-                self._command, cwd=self._directory, start_new_session=True, stdin=subprocess.PIPE
+            worker = self._worker = subprocess.Popen(
+                parent._command, cwd=parent._directory, start_new_session=True, stdin=subprocess.PIPE
             )
-            if self._told.is_set():
-                self._worker.send_signal(signal.SIGTERM)
-            code = self._worker.wait()
-            if self._told.is_set() and code < 0:
+            if parent._told.is_set():
+                worker.send_signal(signal.SIGTERM)
+            code = worker.wait()
+            if parent._told.is_set() and code < 0:
                 return Ending.DONE  # before it could take the signal, or because it did not end
-            if self._told.is_set() or code in (Ending.DONE, Ending.FAILED, Ending.FENCED):
+            if parent._told.is_set() or code in (Ending.DONE, Ending.FAILED, Ending.FENCED):
                 return Ending(code) if code in list(Ending) else Ending.LOST
             delay_s = _FIRST_DELAY_S if time.monotonic() - began > _QUIET_S else delay_s
             ended = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-            _log.warning("worker %d %s; the next starts in %.0f s", self._worker.pid, ended, delay_s)
-            if not self._wait(delay_s):
-                return Ending.DONE
+            _log.warning("worker %d %s; the next starts in %.0f s", worker.pid, ended, delay_s)
+            parent._told.wait(delay_s)
             delay_s = min(2 * delay_s, _LONGEST_DELAY_S)
+        return Ending.DONE
 
-    def _wait(self, seconds: float) -> bool:
-        """Whether the time passed without a signal to stop."""
-        return not self._told.wait(seconds)
-
-    def _stop(self, number: int, frame: object) -> None:
-        """The first signal has it commit and end; another kills it, which loses nothing that was committed."""
-        again = self._told.is_set()
-        self._told.set()
+    def send(self, number: signal.Signals) -> None:
+        """Pass a signal on."""
         if self._worker is not None and self._worker.poll() is None:
-            self._worker.send_signal(signal.SIGKILL if again else signal.SIGTERM)
+            self._worker.send_signal(number)
 
-    def _end_worker(self) -> None:
-        if self._worker is None or self._worker.poll() is not None:
-            return
-        self._worker.send_signal(signal.SIGTERM)
-        try:
-            self._worker.wait(_ENDS_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            os.kill(self._worker.pid, signal.SIGKILL)
-            self._worker.wait()
+    def end(self) -> None:
+        """Wait until the worker has ended; kill it if it does not."""
+        self.join(_ENDS_WITHIN_S)
+        if self.is_alive():
+            self.send(signal.SIGKILL)
+            self.join()

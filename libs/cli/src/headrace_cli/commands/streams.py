@@ -30,6 +30,8 @@ def run(
     session: Session,
     program: Program,
     *,
+    workers: Annotated[int, typer.Option("--workers", "-w", min=1, max=1_000, help="Processes on this machine")] = 1,
+    standbys: Annotated[int, typer.Option(min=0, max=16, help="Other workers that follow the state of each task")] = 0,
     state_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where state is kept on this machine")] = Path(
         ".headrace-streams"
     ),
@@ -38,7 +40,7 @@ def run(
     """
     Run a program until Ctrl+C or SIGTERM; then it commits what it has read. A worker that dies is started again.
 
-    A program that is started elsewhere under the same name takes over, and this one ends.
+    Start it as often as you like, on as many machines as you like: workers of the same app share its tasks.
     """
     _check_installed()
     from headrace_streams.worker_process import Ending, Parent
@@ -46,16 +48,17 @@ def run(
     settings: dict[str, Any] = {
         "bootstrap_servers": session.bootstrap,
         "state_dir": str(state_dir),
+        "standbys": standbys,
         "commit_interval_ms": commit_interval_ms,
     }
-    match Parent(program, settings).run():
+    match Parent(program, settings, workers).run():
         case Ending.DONE:
             return
         case Ending.FENCED:
             raise CommandFailed(
-                f"{program} runs elsewhere now: another start of it has taken over",
+                f"a worker of {program} was put out: another process has the name of this machine and state directory",
                 ExitCode.FAILED,
-                "One worker runs a program; give this one another app name to run both.",
+                "Give machines names of their own, or this worker another --state-dir.",
             )
         case _:
             raise CommandFailed(

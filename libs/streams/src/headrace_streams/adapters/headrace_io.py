@@ -1,8 +1,8 @@
-"""Topics, readers and the writer of a worker, on the clients for asyncio."""
+"""Topics, readers and writers of a worker, on the clients for asyncio."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -12,14 +12,14 @@ from headrace.admin_types import NewTopic
 from headrace.delivery import Deliveries
 from headrace.errors import PositionOutOfRange
 from headrace.records import PartitionTable, TopicPartition
-from headrace_common.core.errors import HeadraceError, InvalidConfig, Then, TopicAlreadyExists, UnknownTopicOrPartition
+from headrace_common.core.errors import HeadraceError, TopicAlreadyExists, UnknownTopicOrPartition
 from headrace_common.runtime.clock import Clock
 from headrace_streams.config import StreamsConfig
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.state.changelog import TOPIC_BYTES_MAX
-from headrace_streams.ports import InternalTopic, Positions, TopicFacts
+from headrace_streams.patience import Patience
+from headrace_streams.ports import InternalTopic, Membership, Positions, TopicFacts
 
-_RETRY_MS: Final = 100.0
 _NEVER: Final = "-1"
 _PARTITION: Final = "partition"
 
@@ -27,9 +27,10 @@ _PARTITION: Final = "partition"
 class SdkTopics:
     """Satisfies ``Topics``."""
 
-    def __init__(self, admin: aio.AdminClient, config: StreamsConfig) -> None:
+    def __init__(self, admin: aio.AdminClient, config: StreamsConfig, clock: Clock) -> None:
         self._admin = admin
         self._config = config
+        self._patience = Patience(clock, config.default_api_timeout_ms)
 
     async def find(self, names: Sequence[str]) -> dict[str, TopicFacts]:
         found = {}
@@ -49,7 +50,15 @@ class SdkTopics:
             for result in made.values():
                 if isinstance(result, HeadraceError) and not isinstance(result, TopicAlreadyExists):
                     raise result
-            found |= await self.find([topic.name for topic in missing])
+            found |= await self._patience.ask(lambda: self._find_all([topic.name for topic in missing]))
+        return found
+
+    async def _find_all(self, names: Sequence[str]) -> dict[str, TopicFacts]:
+        """What was just made, here or by another worker, is not known everywhere at once."""
+        found = await self.find(names)
+        missing = [name for name in names if name not in found]
+        if missing:
+            raise UnknownTopicOrPartition(f"{missing[0]} was made, and is not known yet")
         return found
 
     def _new(self, topic: InternalTopic) -> NewTopic:
@@ -57,6 +66,7 @@ class SdkTopics:
         if topic.compacted:
             configs |= {
                 "cleanup.policy": "compact",
+                "fencing.required": "true",
                 "max.message.bytes": str(TOPIC_BYTES_MAX),
                 "delete.retention.ms": str(self._config.delete_retention_ms),
             }
@@ -122,22 +132,48 @@ class _Sent:
         return self._deliveries[-1].result(0).offset + 1
 
 
+class SdkWriters:
+    """Satisfies ``Writers``: transactional producers."""
+
+    def __init__(self, servers: str | None, config: StreamsConfig, clock: Clock) -> None:
+        self._servers = servers
+        self._config = config
+        self._patience = Patience(clock, config.default_api_timeout_ms)
+
+    async def open(self, membership: Membership) -> SdkWriter:
+        transactional_id = membership.transactional_id
+        assert transactional_id is not None, "it was asked for when the worker joined"
+        writer = SdkWriter(self._producer(transactional_id), membership, self._patience)
+        await writer.start()
+        return writer
+
+    async def end(self, transactional_id: str) -> None:
+        async with self._producer(transactional_id) as producer:
+            await self._patience.ask(producer.init_transactions)
+
+    def _producer(self, transactional_id: str) -> aio.Producer:
+        return aio.Producer(
+            self._servers,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=self._config.transaction_timeout_ms,
+            max_request_size=TOPIC_BYTES_MAX,
+        )
+
+
 class SdkWriter:
     """Satisfies ``Writer``: one transactional producer."""
 
-    def __init__(self, producer: aio.Producer, group_id: str, config: StreamsConfig, clock: Clock) -> None:
+    def __init__(self, producer: aio.Producer, membership: Membership, patience: Patience) -> None:
         self._producer = producer
-        self._group_id = group_id
-        self._limit_ms = config.default_api_timeout_ms
-        self._clock = clock
+        self._membership = membership
+        self._patience = patience
 
     async def start(self) -> None:
-        prepared = await self._producer.init_transactions()
-        if prepared is not None:
-            raise InvalidConfig(
-                f"the transactional id {self._group_id} has a prepared transaction, so another program uses it; "
-                "give the app another name"
-            )
+        """Take the transactional id."""
+        await self._patience.ask(self._producer.init_transactions)
+
+    async def fence(self, partition: TopicPartition, token: int) -> int:
+        return (await self._producer.fence(partition.topic, partition.partition, token)).offset
 
     async def begin(self) -> None:
         await self._producer.begin_transaction()
@@ -155,23 +191,11 @@ class SdkWriter:
 
     async def commit(self, positions: Positions) -> None:
         if positions:
-            await self._producer.send_offsets_to_transaction(dict[Any, Any](positions), self._group_id)
-        await self._until_known(self._producer.commit_transaction)
+            await self._producer.send_offsets_to_transaction(dict[Any, Any](positions), self._membership)
+        await self._patience.ask(self._producer.commit_transaction)
 
     async def abort(self) -> None:
-        await self._until_known(self._producer.abort_transaction)
-
-    async def _until_known(self, call: Callable[[], Awaitable[object]]) -> None:
-        """Ask again while the verdict is not known."""
-        until_ms = self._clock.monotonic_ms() + self._limit_ms
-        while True:
-            try:
-                await call()
-                return
-            except HeadraceError as error:
-                if error.then != Then.RETRY or self._clock.monotonic_ms() >= until_ms:
-                    raise
-            await self._clock.sleep_ms(_RETRY_MS)
+        await self._patience.ask(self._producer.abort_transaction)
 
     async def close(self) -> None:
         await self._producer.close()

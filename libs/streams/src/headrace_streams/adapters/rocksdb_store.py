@@ -10,9 +10,10 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
-from typing import Any, Final
-from urllib.parse import quote
+from typing import Any, BinaryIO, Final, Self
+from urllib.parse import quote, unquote
 
 import ormsgpack
 from rocksdict import AccessType, BlockBasedOptions, Cache, Options, Rdict, ReadOptions, WriteBatch, WriteOptions
@@ -26,6 +27,8 @@ _CHECKPOINT: Final = b"\xff"
 _VERSION: Final = 1
 _WRITE_BUFFER_BYTES: Final = 32 << 20
 _BLOCK_CACHE_BYTES: Final = 64 << 20
+_WORKERS_MAX: Final = 1_000
+"""Of one app on one machine."""
 
 
 class StateStorageFailed(Internal, code=ErrorCode.KAFKA_STORAGE_ERROR):
@@ -45,15 +48,52 @@ def _told(path: Path, doing: str) -> Iterator[None]:
 
 
 class RocksDbStores:
-    """The tasks' directories of one app below ``state_dir``."""
+    """
+    The tasks' directories of one worker of an app: below ``state_dir``, the app and the worker's number, which is the
+    first that no living process has.
+    """
 
     def __init__(self, state_dir: Path, app: str) -> None:
-        self._directory = state_dir / quote(app, safe="")
         self._cache = Cache(_BLOCK_CACHE_BYTES)
+        self.directory, self._lock = _claim(state_dir / quote(app, safe=""))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._lock.close()
 
     def open(self, sub_topology: str, partition: int) -> RocksDbTaskStore:
         """The task's, made if it is not there."""
-        return RocksDbTaskStore(self._directory / quote(sub_topology, safe="") / str(partition), self._cache)
+        return RocksDbTaskStore(self.directory / quote(sub_topology, safe="") / str(partition), self._cache)
+
+    def checkpoints(self) -> dict[tuple[str, int], Checkpoint]:
+        """Of what is here, by sub-topology and partition."""
+        found = {}
+        for path in self.directory.glob("*/*"):
+            at = unquote(path.parent.name), int(path.name)
+            store = self.open(*at)
+            checkpoint = store.checkpoint()
+            if checkpoint is not None:
+                found[at] = checkpoint
+            store.close()
+        return found
+
+
+def _claim(parent: Path) -> tuple[Path, BinaryIO]:
+    """The first directory that no process has, and what holds it for this one."""
+    for number in range(_WORKERS_MAX):
+        directory = parent / str(number)
+        with _told(directory, "opening"):
+            directory.mkdir(parents=True, exist_ok=True)
+            lock = (directory / "lock").open("wb")
+        try:
+            flock(lock, LOCK_EX | LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+        else:
+            return directory, lock
+    raise StateStorageFailed(f"{_WORKERS_MAX} processes use the state in {parent}; give this one another state_dir")
 
 
 class RocksDbTaskStore:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from headrace.records import TopicPartition
+from headrace.work_types import Declaration
 from headrace_common.runtime.clock import Clock
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.state.changelog import Progress
 from headrace_streams.core.state.store import Changes
 from headrace_streams.core.task import Task
 from headrace_streams.plan.cut import SubTopology
-from headrace_streams.ports import (
-    Reader,
-    TaskStore,
-    TaskStores,
-    Topics,
-    Writer,
-)
+from headrace_streams.ports import Membership, Reader, TaskStore, TaskStores, Topics, Writers
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,25 +26,50 @@ class Outside:
     topics: Topics
     reader: Reader
     changelogs: Reader
-    writer: Writer
+    writers: Writers
     stores: TaskStores
+    join: Callable[[Declaration, Mapping[str, int]], Awaitable[Membership]]
+    """Shares these tasks; told how far its disk is behind in each that keeps state."""
     clock: Clock
     compute: Callable[..., Awaitable[Any]]
     """Runs work that would block the event loop."""
 
 
-@dataclass(slots=True)
-class Owned:
-    """A task of this worker."""
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A task of the app, whoever has it."""
 
     part: SubTopology
     partition: int
-    task: Task
     topics: tuple[str, ...]
     """That it reads."""
+    basis: Mapping[str, str]
+    """What its state belongs to, as the program and its topics are now."""
+    changelog: TopicPartition | None = None
+    """None: it keeps nothing but its positions."""
+    log_id: str = ""
+    """Of the changelog's partition: of another, a directory is of no use."""
+
+    @property
+    def label(self) -> str:
+        """For people, and as an item of the group."""
+        return f"{self.part.name}/{self.partition}"
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """That it reads."""
+        return [TopicPartition(topic, self.partition) for topic in self.topics]
+
+
+@dataclass(slots=True, eq=False)
+class Owned:
+    """A task of this worker."""
+
+    spec: Spec
+    task: Task
     store: TaskStore | None
     """None: it keeps nothing but its positions."""
-    progress: Progress
+    progress: Progress = field(default_factory=Progress)
     """As of the last commit."""
     positions: dict[str, int] = field(default_factory=dict)
     """Of what was fed."""
@@ -58,16 +78,11 @@ class Owned:
     idle: set[str] = field(default_factory=set)
     touched: bool = False
     """Whether it has done something since the last commit."""
-    changelog: TopicPartition | None = None
-    log_id: str = ""
-    """Of the changelog's partition: of another, a directory is of no use."""
-    basis: dict[str, str] = field(default_factory=dict)
-    """What its state belongs to, as the program and its topics are now."""
 
-    @property
-    def label(self) -> str:
-        """For people."""
-        return f"{self.part.name}/{self.partition}"
+    def awake(self, now_ms: float) -> None:
+        """Every topic counts as one that just had rows."""
+        self.rows_at_ms = dict.fromkeys(self.spec.topics, now_ms)
+        self.idle.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +96,28 @@ class Kept:
 
 
 def as_output(owned: Owned, rows: Changes) -> Output:
-    assert owned.changelog is not None
+    """Rows of the task's changelog."""
+    changelog = owned.spec.changelog
+    assert changelog is not None
     keys, values = zip(*rows, strict=True)
     columns = {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())}
-    return Output(owned.changelog.topic, pa.table(columns), owned.changelog.partition)
+    return Output(changelog.topic, pa.table(columns), changelog.partition)
 
 
 def moved(kept: list[Kept]) -> dict[TopicPartition, int]:
-    """The positions that differ from the last commit's. Called before that is replaced."""
-    return {
-        TopicPartition(topic, k.owned.partition): offset
+    """
+    The positions that differ from the last commit's; all if none does: by them the group sees who commits. Called
+    before the last commit is replaced.
+    """
+    positions = {
+        (k.owned, topic): (TopicPartition(topic, k.owned.spec.partition), offset)
         for k in kept
         for topic, offset in k.progress.positions.items()
-        if offset != k.owned.progress.positions.get(topic)
     }
+    changed = [at for (owned, topic), at in positions.items() if owned.progress.positions.get(topic) != at[1]]
+    return dict(changed or positions.values())
 
 
 def no_store(name: str) -> Any:
+    """The cold tier of a task that has none."""
     raise AssertionError(f"a task without state has no store {name}")

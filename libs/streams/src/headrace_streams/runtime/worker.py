@@ -1,246 +1,302 @@
 """
-One worker: reads records, feeds tasks, and commits what they write, their state and their positions in one
-transaction. Whatever goes wrong between two commits, tasks and positions go back to the last one, and the same records
-are fed again.
+One worker: a member of the app's work group. It takes tasks over, reads their records, feeds them, and commits what
+they write, their state and their positions in one transaction. Whatever goes wrong between two commits, tasks and
+positions go back to the last one, and the same records are fed again. A worker that was put out of the group begins
+anew, as another member.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from math import ceil
 from typing import Final
 
 from headrace.records import PartitionTable, TopicPartition
+from headrace.work_types import GivenItem, WorkChange
+from headrace_common.core.error_kinds import Kind
 from headrace_common.core.errors import (
+    FencedInstanceId,
     HeadraceError,
     Internal,
-    NotFound,
     OffsetOutOfRange,
-    ProducerFenced,
     Rejected,
-    Then,
-    UnknownTopicOrPartition,
+    UnknownMemberId,
 )
 from headrace_common.runtime.failpoints import failpoint
 from headrace_streams.config import StreamsConfig
-from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.state import changelog
 from headrace_streams.core.state.changelog import Progress
 from headrace_streams.dsl.app import App
-from headrace_streams.plan.cut import Assembly
-from headrace_streams.plan.nodes import changelog_topic, repartition_topic
-from headrace_streams.ports import (
-    Checkpoint,
-    InternalTopic,
-    Sent,
-    TopicFacts,
-)
-from headrace_streams.runtime.owned import Kept, Outside, Owned, as_output, moved, no_store
-from headrace_streams.runtime.restoring import Restored, progress_of, restore
+from headrace_streams.patience import PAUSE_MS, Patience
+from headrace_streams.ports import Checkpoint, Membership, Sent, Writer
+from headrace_streams.runtime.assembling import Assembled, Assembling
+from headrace_streams.runtime.following import Changelogs
+from headrace_streams.runtime.owned import Kept, Outside, Owned, as_output, moved
+from headrace_streams.runtime.taking import Differs, Taking
 
 _log = logging.getLogger(__name__)
-_POLL_MS: Final = 100.0
-_TOPIC_WAIT_MS: Final = 500.0
-_BACK_OFF_MS: Final = 100.0
-_RENEW_MS: Final = 5_000.0
-_TOPIC: Final = "topic "
+_POLL_MS: Final = 100
+_HEAR_MS: Final = 20.0
+"""How often the group is asked while there is work."""
+_TAKING_MS: Final = 10
+_LAGS_MS: Final = 1_000.0
+_CALM_MS: Final = 10_000.0
+"""Trouble that comes back after so long is new trouble."""
+
+
+class Seat:
+    """One membership: what the group gave this worker, and what becomes of it."""
+
+    def __init__(self, membership: Membership) -> None:
+        self.membership = membership
+        self.writer: Writer | None = None
+        self.writes_as: str | None = None
+        self.taking: Taking
+        self.in_transaction = False
+        self.assigned: dict[str, GivenItem] = {}
+        """To be taken over."""
+        self.taken: dict[str, tuple[Owned, asyncio.Task[Owned]]] = {}
+        """What is being taken over."""
+        self.owned: dict[str, Owned] = {}
+        """What is fed."""
+        self.revoked: set[str] = set()
+        """To give up after the next commit."""
+        self.raised: dict[str, GivenItem] = {}
+        """What is fed and has a new epoch, or others' transactions to end."""
+        self.follows: frozenset[str] = frozenset()
+        """What the group wants it to stand by for."""
+        self.followed: dict[str, Owned] = {}
+        """What it stands by for."""
 
 
 class Worker:
-    """
-    One process's part of an app: here all its tasks. Another worker of the same app that starts takes over: this one is
-    fenced, and stops.
-    """
+    """One process's part of an app: the tasks that its group gives it, and those that it stands by for."""
 
     def __init__(self, app: App, config: StreamsConfig, outside: Outside) -> None:
         self._app = app
         self._config = config
         self._outside = outside
-        self._owned: list[Owned] = []
+        self._patience = Patience(outside.clock, config.default_api_timeout_ms)
+        self._changelogs = Changelogs(
+            outside.changelogs, outside.clock, config.delete_retention_ms // 2, outside.compute, self._patience
+        )
+        self._assembled: Assembled
+        self._seat: Seat | None = None
+        self._following: asyncio.Task[None] | None = None
         self._of: dict[TopicPartition, Owned] = {}
-        self._in_transaction = False
         self._rows = 0
-        self._committed_at_ms = 0.0
-        self._wrote_at_ms = 0.0
-        self._trimmed_at_ms = 0.0
-        self._repartitions: set[str] = set()
-        self._trouble_since_ms: float | None = None
-        self.restoring: tuple[int, int] = (0, 0)
-        """Rows of changelogs that were restored, and those left at most."""
+        self._heard_at_ms = self._told_lags_at_ms = float("-inf")
+        self._committed_at_ms = self._trimmed_at_ms = 0.0
+        self._final: HeadraceError | None = None
+        self._trouble_since_ms = self._trouble_at_ms = float("-inf")
         self.commits = 0
         """Transactions that were committed."""
 
-    # --- start ------------------------------------------------------------------------------------------------------
+    # --- membership -------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """
-        Become the app's worker: topics, writer, tasks, their state and positions.
+        Join those that share the app's tasks.
 
         Raises:
             NotAllowed: the plan does not fit the topics.
-            UnknownTopicOrPartition: a topic that is read does not exist.
+            NotFound: a topic does not exist; or positions are gone, and there is state of what would be read again.
         """
-        assembly, facts = await self._assemble()
-        await self._outside.writer.start()
-        self._own(assembly, facts)
-        await self._restore()
-        await self._place()
+        assembling = Assembling(self._app, self._config, self._outside)
+        self._assembled = await assembling.assemble()
+        await assembling.check_positions(self._assembled, self._patience)
+        self._following = asyncio.create_task(self._changelogs.run(), name="changelogs")
+        await self._join()
+        self._committed_at_ms = self._trimmed_at_ms = self._outside.clock.monotonic_ms()
+
+    async def _join(self) -> None:
+        declaration = self._assembled.declaration(self._config)
+        self._lags = await self._lags_of_disk()
+        self._seat = Seat(await self._outside.join(declaration, self._lags))
+        self._heard_at_ms = self._told_lags_at_ms = float("-inf")
+
+    async def _lags_of_disk(self) -> dict[str, int]:
+        """How far what is on the disk is behind, for each task that keeps state."""
+        logs = {spec.changelog: spec for spec in self._assembled.specs.values() if spec.changelog is not None}
+        ends = await self._changelogs.ends(list(logs)) if logs else {}
+        checkpoints = await self._outside.compute(self._outside.stores.checkpoints)
+        lags = {}
+        for log, spec in logs.items():
+            kept = checkpoints.get((spec.part.name, spec.partition))
+            begin = kept.next_offset if kept is not None and kept.log_id == spec.log_id else 0
+            lags[spec.label] = max(0, ends[log] - begin)
+        return lags
+
+    async def _hear(self) -> None:
+        """
+        What the group wants now.
+
+        Raises:
+            HeadraceError: of a task that cannot be taken, of a changelog, or of the membership.
+        """
+        assert self._following is not None
+        if self._following.done():
+            error = self._following.exception()
+            self._final = error if isinstance(error, HeadraceError) else None
+            self._following.result()
+        seat = self._here
         now = self._outside.clock.monotonic_ms()
-        self._committed_at_ms = self._wrote_at_ms = self._trimmed_at_ms = now
-        _log.info("%s runs with %d tasks", self._app.name, len(self._owned))
-
-    async def _assemble(self) -> tuple[Assembly, dict[str, TopicFacts]]:
-        facts = await self._existing(Assembly.topics_of(self._app.graph, self._app.on_error))
-        assembly = Assembly(
-            self._app.name, self._app.graph, {name: fact.partitions for name, fact in facts.items()}, self._app.on_error
-        )
-        if not assembly.parts:
-            raise NotAllowed(f"{self._app.name} reads no topic: give it one, stream = app.stream('orders', value=…)")
-        internal = [
-            InternalTopic(repartition_topic(self._app.name, name), count, compacted=False)
-            for name, count in assembly.repartitions.items()
-        ]
-        self._repartitions = {topic.name for topic in internal}
-        internal += [
-            InternalTopic(changelog_topic(self._app.name, part.name), assembly.tasks_of(part), compacted=True)
-            for part in assembly.parts
-            if part.stateful
-        ]
-        facts |= await self._outside.topics.make(internal)
-        assembly.check({topic.name: facts[topic.name].partitions for topic in internal})
-        return assembly, facts
-
-    async def _existing(self, names: list[str]) -> dict[str, TopicFacts]:
-        """The topics that the program reads; waits for those that do not exist."""
-        clock = self._outside.clock
-        until_ms = clock.monotonic_ms() + self._config.default_api_timeout_ms
-        while True:
-            facts = await self._outside.topics.find(names)
-            missing = [name for name in names if name not in facts]
-            if not missing:
-                return facts
-            if clock.monotonic_ms() >= until_ms:
-                raise UnknownTopicOrPartition(
-                    f"{self._app.name} reads and writes topics that do not exist: {', '.join(missing)}; create them "
-                    f"first: headrace topic create {missing[0]}"
-                )
-            _log.warning("%s waits for topics that do not exist: %s", self._app.name, ", ".join(missing))
-            await clock.sleep_ms(_TOPIC_WAIT_MS)
-
-    def _own(self, assembly: Assembly, facts: Mapping[str, TopicFacts]) -> None:
-        for part in assembly.parts:
-            topics = (*part.topics, *(repartition_topic(self._app.name, hop.name) for hop in part.hops))
-            log = changelog_topic(self._app.name, part.name)
-            for partition in range(assembly.tasks_of(part)):
-                store = self._outside.stores.open(part.name, partition) if part.stateful else None
-                owned = Owned(part, partition, assembly.make(part, partition), topics, store, Progress())
-                if store is not None:
-                    owned.changelog = TopicPartition(log, partition)
-                    owned.log_id = f"{facts[log].topic_id}-{partition}"
-                owned.basis = part.form | {_TOPIC + topic: facts[topic].topic_id for topic in topics}
-                self._owned.append(owned)
-                self._of |= {TopicPartition(topic, partition): owned for topic in topics}
-
-    async def _restore(self) -> None:
-        wanted = {
-            owned.changelog: Restored(owned.store, owned.log_id)
-            for owned in self._owned
-            if owned.changelog is not None and owned.store is not None
-        }
-
-        def told(done: int, left: int) -> None:
-            self.restoring = (done, left)
-            if left:
-                _log.info("%s restores state: %d rows done, at most %d left", self._app.name, done, left)
-
-        trusted_ms = self._config.delete_retention_ms // 2
-        outside = self._outside
-        await restore(outside.changelogs, wanted, outside.clock, trusted_ms, told, outside.compute)
-
-    async def _place(self) -> None:
-        """Positions and event times of the last commit; a task with state has them in its changelog."""
-        committed = await self._outside.reader.committed(list(self._of))
-        for owned in self._owned:
-            of_group = {
-                topic: at
-                for topic in owned.topics
-                if (at := committed.get(TopicPartition(topic, owned.partition))) is not None
-            }
-            if owned.store is not None:
-                owned.progress = progress_of(owned.store)
-                self._check_basis(owned)
-                await self._check_same(owned, of_group)
-            else:
-                owned.progress = Progress(of_group)
-            owned.positions = dict(owned.progress.positions)
-            store = owned.store
-            owned.task.open(store.cold if store is not None else no_store, owned.progress.watermarks)
-        if all(at is None for at in committed.values()):
-            self._check_new()
-        await self._read()
-
-    def _check_new(self) -> None:
-        """
-        The group has no positions: then there is no state that has counted what would be read again.
-
-        Raises:
-            NotFound: there is.
-        """
-        counted = [owned.label for owned in self._owned if owned.store is not None and owned.progress.positions]
-        if counted and any(owned.store is None for owned in self._owned):
-            raise NotFound(
-                f"the group {self._app.name} has no offsets, so they were deleted or have expired, and "
-                f"task {counted[0]} has state of what would be read again: set the group's offsets, or {self._anew}"
-            )
-
-    def _check_basis(self, owned: Owned) -> None:
-        """
-        Raises:
-            NotAllowed: the program would read its state wrongly, or miss records of a topic that was made anew.
-        """
-        for what, now in owned.basis.items():
-            then = owned.progress.basis.get(what, now)
-            if then != now and what.startswith(_TOPIC):
-                raise NotAllowed(
-                    f"the {what} was deleted and made anew, and the state of task {owned.label} belongs to what was in "
-                    f"it: {self._anew}"
-                )
-            if then != now:
-                raise NotAllowed(
-                    f"the state {what!r} is kept as {then}; the program wants {now}: give it another name= there, "
-                    f"and it begins empty. To read everything again, {self._anew}"
-                )
+        busy = seat.owned and not (seat.revoked or seat.assigned or seat.taken)
+        if busy and now - self._heard_at_ms < _HEAR_MS:
+            return
+        self._heard_at_ms = now
+        wait_ms = 0 if seat.owned else _TAKING_MS if seat.taken else _POLL_MS
+        change = await seat.membership.poll(wait_ms)
+        if change is not None:
+            await self._change(seat, change)
+        if seat.revoked:
+            await self._give_up(seat)
+        await self._raise_epochs(seat)
+        await self._take(seat)
+        await self._take_ready(seat)
+        await self._stand_by(seat)
+        self._tell_lags(seat)
 
     @property
-    def _anew(self) -> str:
-        name = self._app.name
-        return f"start under another app name, or delete the group {name} and all topics whose names begin with {name}."
+    def _here(self) -> Seat:
+        assert self._seat is not None, "start comes first"
+        return self._seat
 
-    async def _check_same(self, owned: Owned, of_group: Mapping[str, int]) -> None:
-        for topic, at in of_group.items():
-            if owned.progress.positions.get(topic) != at:
-                # A worker that stood still while it restored, and was replaced meanwhile, cannot commit this.
-                await self._outside.writer.begin()
-                await self._outside.writer.commit({TopicPartition(topic, owned.partition): at})
-                raise NotFound(
-                    f"the state of task {owned.label} belongs to offset {owned.progress.positions.get(topic)} of "
-                    f"{topic}, and the group {self._app.name} stands at {at}: the group or the changelog was "
-                    f"changed by hand, or the program has kept no state there so far. Set the group's offset back, or "
-                    f"{self._anew}"
-                )
+    async def _change(self, seat: Seat, change: WorkChange) -> None:
+        if change.lost:
+            raise UnknownMemberId(f"this worker was put out of the group {self._app.name}")
+        seat.assigned |= {given.id: given for given in change.assigned}
+        for given in change.raised:
+            if given.id in seat.owned:
+                seat.raised[given.id] = given
+            else:
+                await self._leave(seat, given.id)
+                seat.assigned[given.id] = given
+        seat.revoked |= change.revoked
+        seat.follows = change.standby | change.warm_up
 
-    async def _read(self) -> None:
+    async def _take(self, seat: Seat) -> None:
+        """Begin to take over what was assigned."""
+        if not seat.assigned:
+            return
+        if seat.writes_as != seat.membership.transactional_id:  # its first tasks, or the first under another member id
+            if seat.writer is not None:
+                await seat.writer.close()
+            seat.writes_as = seat.membership.transactional_id
+            seat.writer = await self._outside.writers.open(seat.membership)
+            seat.taking = Taking(
+                self._app.name,
+                self._config,
+                self._outside,
+                self._changelogs,
+                seat.membership,
+                seat.writer,
+                resends=self._assembled.resends,
+            )
+        for item, given in list(seat.assigned.items()):
+            owned = seat.followed.pop(item, None)
+            if owned is None:
+                owned = self._assembled.make(self._assembled.specs[item], self._outside)
+            taking = asyncio.create_task(seat.taking.take(owned, given), name=f"take {item}")
+            seat.taken[item] = owned, taking
+            del seat.assigned[item]
+
+    async def _take_ready(self, seat: Seat) -> None:
+        """
+        Feed what has been taken over.
+
+        Raises:
+            HeadraceError: a task cannot be taken.
+        """
+        ready = [item for item, (_, taking) in seat.taken.items() if taking.done()]
+        for item in ready:
+            owned, taking = seat.taken[item]
+            try:
+                taking.result()
+            except HeadraceError as error:
+                await self._prove(error)
+                self._final = error
+                raise
+            del seat.taken[item]
+            seat.owned[item] = owned
+            owned.awake(self._outside.clock.monotonic_ms())
+        if ready:
+            await self._read(seat)
+
+    async def _prove(self, error: HeadraceError) -> None:
+        """
+        State and positions differ. Is it that another worker has both by now?
+
+        Raises:
+            UnknownMemberId: it is.
+        """
+        if isinstance(error, Differs):
+            await self._commit()
+            await self._begin()
+            await self._writer.commit(error.at)
+            self._here.in_transaction = False
+
+    async def _read(self, seat: Seat) -> None:
         """Read on where each task is."""
+        self._of = {tp: owned for owned in seat.owned.values() for tp in owned.spec.partitions}
+        await self._outside.reader.assign({tp: owned.positions.get(tp.topic, -1) for tp, owned in self._of.items()})
+        _log.info("%s works on %d tasks and stands by for %d", self._app.name, len(seat.owned), len(seat.followed))
+
+    async def _give_up(self, seat: Seat) -> None:
+        """What was revoked is committed, and somebody else's."""
+        await self._commit()
+        for item in seat.revoked:
+            self._lags[item] = 0
+            await self._leave(seat, item)
+        seat.membership.give_up(*seat.revoked)
+        seat.revoked.clear()
+        await self._read(seat)
+
+    async def _leave(self, seat: Seat, item: str) -> None:
+        """A task is no more, here."""
+        owned = seat.owned.pop(item, None) or seat.followed.pop(item, None)
+        if item in seat.taken:
+            owned, taking = seat.taken.pop(item)
+            taking.cancel()
+            with suppress(asyncio.CancelledError, HeadraceError):
+                await taking
+        seat.assigned.pop(item, None)
+        seat.raised.pop(item, None)
+        if owned is not None and owned.store is not None:
+            assert owned.spec.changelog is not None
+            await self._changelogs.leave(owned.spec.changelog)
+            await self._outside.compute(owned.store.close)
+
+    async def _raise_epochs(self, seat: Seat) -> None:
+        for item, given in list(seat.raised.items()):
+            await seat.taking.end(given)
+            if seat.owned[item].store is not None:
+                await seat.taking.fence(seat.owned[item], given)
+            del seat.raised[item]
+
+    async def _stand_by(self, seat: Seat) -> None:
+        """Follow what the group wants followed."""
+        wanted = seat.follows - seat.owned.keys() - seat.taken.keys()
+        for item in seat.followed.keys() - wanted:
+            await self._leave(seat, item)
+        for item in wanted - seat.followed.keys():
+            owned = seat.followed[item] = self._assembled.make(self._assembled.specs[item], self._outside)
+            assert owned.spec.changelog is not None
+            assert owned.store is not None
+            self._changelogs.follow(owned.spec.changelog, owned.store, owned.spec.log_id)
+
+    def _tell_lags(self, seat: Seat) -> None:
         now = self._outside.clock.monotonic_ms()
-        positions = {}
-        for tp, owned in self._of.items():
-            positions[tp] = owned.positions.get(tp.topic, -1)
-            owned.rows_at_ms[tp.topic] = now
-            owned.idle.clear()
-        await self._outside.reader.assign(positions)
+        if not seat.followed or now - self._told_lags_at_ms < _LAGS_MS:
+            return
+        self._told_lags_at_ms = now
+        lags = self._changelogs.lags()
+        self._lags |= {item: lags[log] for item, o in seat.followed.items() if (log := o.spec.changelog) in lags}
+        seat.membership.report(lags=self._lags)
 
     # --- work -------------------------------------------------------------------------------------------------------
 
@@ -250,26 +306,39 @@ class Worker:
 
         Raises:
             RowFailed, StateFailed: the program cannot go on; nothing since the last commit counts.
-            Fenced: another worker has taken the app over.
+            FencedInstanceId: another process is this worker now.
         """
         while not stop.is_set():
-            try:
-                await self.step()
-            except HeadraceError as error:
-                await self._recover(error)
-        await self._settle()
+            await self._persist(self.step)
+        await self._persist(self._commit)
 
-    async def _settle(self) -> None:
-        try:
-            await self._commit()
-        except HeadraceError as error:
-            await self._recover(error)
+    async def _persist(self, do: Callable[[], Awaitable[None]]) -> None:
+        """
+        Do something, again after each failure that one gets over.
+
+        Raises:
+            HeadraceError: it cannot go on, or has not got on for ``default_api_timeout_ms``.
+        """
+        failure: HeadraceError | None = None
+        while True:
+            try:
+                if failure is not None:
+                    await self._recover(failure)
+                await do()
+                return
+            except HeadraceError as error:
+                self._judge(error)
+                failure = error
 
     async def step(self) -> None:
-        """Read once, feed what came, commit if it is time."""
+        """Hear the group, read once, feed what came, commit if it is time."""
+        await self._hear()
+        seat = self._here
+        if not seat.owned:
+            return
         due_ms = self._committed_at_ms + self._config.commit_interval_ms
         left_ms = max(0, ceil(due_ms - self._outside.clock.monotonic_ms()))
-        wait_ms = min(_POLL_MS, left_ms) if self._in_transaction else _POLL_MS
+        wait_ms = min(_POLL_MS, left_ms) if seat.in_transaction else _POLL_MS
         for batch in await self._outside.reader.poll(wait_ms, self._config.max_batch_rows):
             await self._feed(batch)
         await self._rest()
@@ -292,27 +361,33 @@ class Worker:
     async def _rest(self) -> None:
         """Tell tasks of topics that have stood at their ends for long."""
         now = self._outside.clock.monotonic_ms()
-        for owned in self._owned:
-            for topic in owned.part.topics:
+        for owned in self._here.owned.values():
+            for topic in owned.spec.part.topics:
                 if topic not in owned.idle and now - owned.rows_at_ms[topic] >= self._config.idle_after_ms:
                     owned.idle.add(topic)
                     owned.touched = True
                     await self._outside.compute(owned.task.idle, topic)
                     await self._send(owned.task.take())
 
+    @property
+    def _writer(self) -> Writer:
+        writer = self._here.writer
+        assert writer is not None, "tasks were given"
+        return writer
+
     async def _send(self, outputs: list[Output]) -> None:
         for output in outputs:
             await self._begin()
-            await self._outside.writer.send(output)
+            await self._writer.send(output)
 
     async def _begin(self) -> None:
-        if not self._in_transaction:
-            await self._outside.writer.begin()
-            self._in_transaction = True
+        if not self._here.in_transaction:
+            await self._writer.begin()
+            self._here.in_transaction = True
 
     async def _commit(self) -> None:
         """One transaction: what was written, state, positions."""
-        touched = [owned for owned in self._owned if owned.touched]
+        touched = [owned for owned in self._here.owned.values() if owned.touched]
         for owned in touched:
             await self._outside.compute(owned.task.flush)
             await self._send(owned.task.take())
@@ -320,43 +395,24 @@ class Worker:
         kept = [await self._prepare(owned) for owned in touched]
         if kept:
             await self._begin()
-            sent = [await self._outside.writer.send(as_output(k.owned, k.rows)) if k.rows else None for k in kept]
+            sent = [await self._writer.send(as_output(k.owned, k.rows)) if k.rows else None for k in kept]
             failpoint("streams.changelog")
-            await self._outside.writer.commit(moved(kept))
-            self._in_transaction = False
+            await self._writer.commit(moved(kept))
+            self._here.in_transaction = False
             failpoint("streams.committed")
             for k, of_task in zip(kept, sent, strict=True):
                 await self._keep(k, of_task)
             failpoint("streams.kept")
             self._rows = 0
             self.commits += 1
-            self._trouble_since_ms = None
-            self._wrote_at_ms = self._outside.clock.monotonic_ms()
-        elif self._outside.clock.monotonic_ms() - self._wrote_at_ms >= _RENEW_MS:
-            await self._renew()
+            self._trouble_at_ms = float("-inf")
         self._committed_at_ms = self._outside.clock.monotonic_ms()
         await self._trim()
 
-    async def _renew(self) -> None:
-        """
-        Nothing came for a while: commit the positions once more. A worker whose app runs elsewhere now learns it so,
-        and positions of a quiet topic do not expire.
-        """
-        positions = {
-            TopicPartition(topic, owned.partition): at
-            for owned in self._owned
-            for topic, at in owned.progress.positions.items()
-        }
-        if positions:
-            await self._begin()
-            await self._outside.writer.commit(positions)
-            self._in_transaction = False
-            self._trouble_since_ms = None
-        self._wrote_at_ms = self._outside.clock.monotonic_ms()
-
     async def _prepare(self, owned: Owned) -> Kept:
         """What a commit will say of a task."""
-        progress = Progress(dict(owned.positions), owned.task.watermarks(), {**owned.progress.basis, **owned.basis})
+        basis = {**owned.progress.basis, **owned.spec.basis}
+        progress = Progress(dict(owned.positions), owned.task.watermarks(), basis)
         if owned.store is None:
             return Kept(owned, progress, [])
         rows = changelog.rows(await self._outside.compute(owned.task.changes), progress)
@@ -369,20 +425,21 @@ class Worker:
         owned.progress = kept.progress
         if sent is not None:
             assert owned.store is not None
-            checkpoint = Checkpoint(owned.log_id, sent.end(), self._outside.clock.now_ms())
+            checkpoint = Checkpoint(owned.spec.log_id, sent.end(), self._outside.clock.now_ms())
             await self._outside.compute(owned.store.write, kept.rows, checkpoint)
         owned.task.settle()
         owned.touched = False
 
     async def _trim(self) -> None:
+        repartitions = self._assembled.repartitions
         now = self._outside.clock.monotonic_ms()
-        if now - self._trimmed_at_ms < self._config.trim_interval_ms or not self._repartitions:
+        if now - self._trimmed_at_ms < self._config.trim_interval_ms or not repartitions:
             return
         self._trimmed_at_ms = now
         positions = {
             tp: owned.progress.positions[tp.topic]
             for tp, owned in self._of.items()
-            if tp.topic in self._repartitions and tp.topic in owned.progress.positions
+            if tp.topic in repartitions and tp.topic in owned.progress.positions
         }
         try:
             await self._outside.topics.trim(positions)
@@ -393,54 +450,82 @@ class Worker:
 
     # --- failures ---------------------------------------------------------------------------------------------------
 
-    async def _recover(self, error: HeadraceError) -> None:
+    def _judge(self, error: HeadraceError) -> None:
         """
-        After a failure between two commits: back to the last one.
-
         Raises:
             HeadraceError: it cannot go on, or has not got on for ``default_api_timeout_ms``.
         """
-        clock = self._outside.clock
-        now = clock.monotonic_ms()
-        if self._trouble_since_ms is None:
+        now = self._outside.clock.monotonic_ms()
+        if now - self._trouble_at_ms > _CALM_MS:
             self._trouble_since_ms = now
+        self._trouble_at_ms = now
         lasting = now - self._trouble_since_ms >= self._config.default_api_timeout_ms
-        if isinstance(error, OffsetOutOfRange):
-            await self._check_alone(error)
-        if error.then == Then.FENCED or isinstance(error, (Rejected, Internal)) or lasting:
+        fatal = isinstance(error, (Rejected, Internal, FencedInstanceId)) and not isinstance(error, OffsetOutOfRange)
+        if lasting or fatal or (error is self._final and not _puts_out(error)):
             raise error
-        _log.warning("%s goes back to its last commit: %s", self._app.name, error)
-        if self._in_transaction:
-            await self._outside.writer.abort()
-            self._in_transaction = False
-        for owned in self._owned:
+
+    async def _recover(self, error: HeadraceError) -> None:
+        """
+        After a failure between two commits: back to the last one; or, put out of the group, back into it.
+
+        Raises:
+            HeadraceError: the failure itself, if nothing helps; or another.
+        """
+        await self._outside.clock.sleep_ms(PAUSE_MS)
+        out = self._seat is None or _puts_out(error)
+        if isinstance(error, OffsetOutOfRange):
+            out = await self._is_out()
+            if not out:
+                self._final = error
+                raise error
+        if out:
+            _log.warning("%s joins anew: %s", self._app.name, error)
+            await self._get_up()
+            await self._join()
+        else:
+            _log.warning("%s goes back to its last commit: %s", self._app.name, error)
+            await self._rewind()
+
+    async def _rewind(self) -> None:
+        seat = self._here
+        if seat.in_transaction:
+            await self._writer.abort()
+            seat.in_transaction = False
+        for owned in seat.owned.values():
             await self._outside.compute(owned.task.rewind, owned.progress.watermarks)
             owned.positions = dict(owned.progress.positions)
             owned.touched = False
+            owned.awake(self._outside.clock.monotonic_ms())
         self._rows = 0
-        await clock.sleep_ms(_BACK_OFF_MS)
-        await self._read()
+        await self._read(seat)
 
-    async def _check_alone(self, error: HeadraceError) -> None:
-        """
-        Records that this worker was to read are gone. If the group has moved on without it, that is why.
-
-        Raises:
-            ProducerFenced: another start of the app has taken over.
-        """
+    async def _is_out(self) -> bool:
+        """Records that this worker was to read are gone: has the group moved on without it?"""
         committed = await self._outside.reader.committed(list(self._of))
-        for tp, owned in self._of.items():
-            if committed[tp] != owned.progress.positions.get(tp.topic):
-                raise ProducerFenced(
-                    f"{self._app.name} runs elsewhere: its group has moved on to {committed[tp]} in {tp} without this "
-                    "worker; close it"
-                ) from error
+        return any(committed[tp] != owned.progress.positions.get(tp.topic) for tp, owned in self._of.items())
+
+    async def _get_up(self) -> None:
+        """Let go of all tasks; what was not committed is done again by whoever comes next."""
+        seat, self._seat, self._of, self._rows = self._seat, None, {}, 0
+        if seat is None:
+            return
+        for item in [*seat.taken, *seat.owned, *seat.followed]:
+            await self._leave(seat, item)
+        if seat.writer is not None:
+            await seat.writer.close()
+        await seat.membership.close()
 
     async def close(self) -> None:
         """Let go of everything; what was not committed is done again by whoever comes next."""
-        await self._outside.writer.close()
+        await self._get_up()
+        if self._following is not None:
+            self._following.cancel()
+            with suppress(asyncio.CancelledError, HeadraceError):
+                await self._following
         await self._outside.reader.close()
         await self._outside.changelogs.close()
-        for owned in self._owned:
-            if owned.store is not None:
-                owned.store.close()
+
+
+def _puts_out(error: HeadraceError) -> bool:
+    """Whether it says that another has this worker's place."""
+    return error.kind is Kind.FENCED and not isinstance(error, FencedInstanceId)

@@ -1,0 +1,155 @@
+"""The tasks that a program has on topics that exist; the topics that it needs for itself are made."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.records import TopicPartition
+from headrace.work_types import Declaration, WorkItem, declare
+from headrace_common.core.errors import UnknownTopicOrPartition
+from headrace_streams.config import StreamsConfig
+from headrace_streams.core.errors import NotAllowed
+from headrace_streams.dsl.app import App
+from headrace_streams.patience import Patience
+from headrace_streams.plan.cut import Assembly
+from headrace_streams.plan.nodes import changelog_topic, repartition_topic
+from headrace_streams.ports import InternalTopic, TopicFacts
+from headrace_streams.runtime.owned import Outside, Owned, Spec
+from headrace_streams.runtime.taking import TOPIC, lost_positions
+
+_log = logging.getLogger(__name__)
+_TOPIC_WAIT_MS: Final = 500.0
+_LOOK_MS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """An app on its topics."""
+
+    assembly: Assembly
+    specs: dict[str, Spec]
+    """Its tasks, by label."""
+    repartitions: frozenset[str]
+    """Its repartition topics."""
+
+    def declaration(self, config: StreamsConfig) -> Declaration:
+        """Its tasks as the work that its workers share."""
+        items = [
+            WorkItem(label, stateful=stateful, standbys=config.standbys if stateful else 0)
+            for label, spec in self.specs.items()
+            for stateful in [spec.changelog is not None]
+        ]
+        lag, warmup = config.acceptable_recovery_lag, config.max_warmup
+        return declare(items, acceptable_recovery_lag=lag, max_warmup=warmup)
+
+    @property
+    def resends(self) -> bool:
+        """Whether it has tasks that keep nothing but positions."""
+        return any(spec.changelog is None for spec in self.specs.values())
+
+    def make(self, spec: Spec, outside: Outside) -> Owned:
+        """A task that has not begun."""
+        store = None if spec.changelog is None else outside.stores.open(spec.part.name, spec.partition)
+        return Owned(spec, self.assembly.make(spec.part, spec.partition), store)
+
+
+class Assembling:
+    """What is done before a worker joins."""
+
+    def __init__(self, app: App, config: StreamsConfig, outside: Outside) -> None:
+        self._app = app
+        self._config = config
+        self._outside = outside
+
+    async def assemble(self) -> Assembled:
+        """
+        The app on its topics.
+
+        Raises:
+            NotAllowed: the plan does not fit the topics.
+            UnknownTopicOrPartition: a topic that it reads or writes does not exist.
+        """
+        name, graph = self._app.name, self._app.graph
+        facts = await self._existing(Assembly.topics_of(graph, self._app.on_error))
+        assembly = Assembly(name, graph, {topic: fact.partitions for topic, fact in facts.items()}, self._app.on_error)
+        if not assembly.parts:
+            raise NotAllowed(f"{name} reads no topic: give it one, stream = app.stream('orders', value=…)")
+        repartitions = [
+            InternalTopic(repartition_topic(name, hop), count, compacted=False)
+            for hop, count in assembly.repartitions.items()
+        ]
+        logs = [
+            InternalTopic(changelog_topic(name, part.name), assembly.tasks_of(part), compacted=True)
+            for part in assembly.parts
+            if part.stateful
+        ]
+        facts |= await self._outside.topics.make([*repartitions, *logs])
+        assembly.check({topic.name: facts[topic.name].partitions for topic in (*repartitions, *logs)})
+        specs = {spec.label: spec for spec in self._specs(assembly, facts)}
+        return Assembled(assembly, specs, frozenset(topic.name for topic in repartitions))
+
+    async def _existing(self, names: list[str]) -> dict[str, TopicFacts]:
+        """The topics that the program reads and writes; waits for those that do not exist."""
+        clock = self._outside.clock
+        until_ms = clock.monotonic_ms() + self._config.default_api_timeout_ms
+        while True:
+            facts = await self._outside.topics.find(names)
+            missing = [name for name in names if name not in facts]
+            if not missing:
+                return facts
+            if clock.monotonic_ms() >= until_ms:
+                raise UnknownTopicOrPartition(
+                    f"{self._app.name} reads and writes topics that do not exist: {', '.join(missing)}; create them "
+                    f"first: headrace topic create {missing[0]}"
+                )
+            _log.warning("%s waits for topics that do not exist: %s", self._app.name, ", ".join(missing))
+            await clock.sleep_ms(_TOPIC_WAIT_MS)
+
+    def _specs(self, assembly: Assembly, facts: dict[str, TopicFacts]) -> list[Spec]:
+        found = []
+        for part in assembly.parts:
+            topics = (*part.topics, *(repartition_topic(self._app.name, hop.name) for hop in part.hops))
+            basis = part.form | {TOPIC + topic: facts[topic].topic_id for topic in topics}
+            log = changelog_topic(self._app.name, part.name)
+            for partition in range(assembly.tasks_of(part)):
+                spec = Spec(part, partition, topics, basis)
+                if part.stateful:
+                    log_id = f"{facts[log].topic_id}-{partition}"
+                    spec = Spec(part, partition, topics, basis, TopicPartition(log, partition), log_id)
+                found.append(spec)
+        return found
+
+    async def check_positions(self, assembled: Assembled, patience: Patience) -> None:
+        """
+        Raises:
+            NotFound: the group has no positions, there is state, and tasks without state would write again what it has
+                counted.
+        """
+        if not assembled.resends or not await self._is_new(assembled, patience):
+            return
+        logs = [spec.changelog for spec in assembled.specs.values() if spec.changelog is not None]
+        counted = await self._find_rows(logs, patience)
+        # Another worker may have made the first commit meanwhile.
+        if counted is not None and await self._is_new(assembled, patience):
+            raise lost_positions(self._app.name, f"{counted.topic}/{counted.partition}")
+
+    async def _is_new(self, assembled: Assembled, patience: Patience) -> bool:
+        partitions = [tp for spec in assembled.specs.values() for tp in spec.partitions]
+        committed = await patience.ask(lambda: self._outside.reader.committed(partitions))
+        return all(at is None for at in committed.values())
+
+    async def _find_rows(self, logs: list[TopicPartition], patience: Patience) -> TopicPartition | None:
+        """The first changelog with committed rows; fences are none."""
+        reader = self._outside.changelogs
+        ends = await patience.ask(lambda: reader.ends(logs))
+        left = {at: 0 for at, end in ends.items() if end > 0}
+        if left:
+            await reader.assign(dict.fromkeys(left, -1))
+        while any(position < ends[at] for at, position in left.items()):
+            for batch in await patience.ask(lambda: reader.poll(_LOOK_MS, 1)):
+                if batch.table.num_rows:
+                    return TopicPartition(batch.topic, batch.partition)
+                left[TopicPartition(batch.topic, batch.partition)] = batch.next_offset
+        return None

@@ -1,0 +1,174 @@
+"""
+Takes tasks over: whoever had one before writes nothing for it any more, its state is here as of the last commit, and it
+goes on where that one was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from headrace.records import TopicPartition
+from headrace.work_types import GivenItem
+from headrace_common.core.errors import FencedWriter, NotFound
+from headrace_streams.config import StreamsConfig
+from headrace_streams.core.errors import NotAllowed
+from headrace_streams.core.state.changelog import Progress
+from headrace_streams.patience import Patience
+from headrace_streams.ports import Membership, Writer
+from headrace_streams.runtime.following import Changelogs, progress_of
+from headrace_streams.runtime.owned import Outside, Owned, no_store
+
+TOPIC: Final = "topic "
+"""Begins the names of what the basis of a task's state says of topics."""
+
+
+class Differs(NotFound):
+    """A task's state and the group's positions are not of the same commit; ``at`` are the group's."""
+
+    def __init__(self, message: str, at: Mapping[TopicPartition, int]) -> None:
+        super().__init__(message)
+        self.at = at
+
+
+class Taking:
+    """How one membership takes its tasks over."""
+
+    def __init__(
+        self,
+        app: str,
+        config: StreamsConfig,
+        outside: Outside,
+        changelogs: Changelogs,
+        membership: Membership,
+        writer: Writer,
+        *,
+        resends: bool,
+    ) -> None:
+        """
+        Args:
+            resends: whether the app has tasks that keep nothing but positions: without these they would write again
+                what others have counted.
+        """
+        self._app = app
+        self._config = config
+        self._outside = outside
+        self._changelogs = changelogs
+        self._membership = membership
+        self._writer = writer
+        self._resends = resends
+        self._patience = Patience(outside.clock, config.default_api_timeout_ms)
+        self._ending: dict[str, asyncio.Task[None]] = {}
+
+    async def take(self, owned: Owned, given: GivenItem) -> Owned:
+        """
+        The task, ready to be fed.
+
+        Raises:
+            NotAllowed: its state belongs to another program, or to topics that are gone.
+            NotFound: its positions are gone.
+            Differs: they are not those of its state; or another worker has it by now.
+        """
+        await self.end(given)
+        if owned.store is None:
+            owned.progress = Progress(await self._of_group(owned))
+        else:
+            fenced = await self.fence(owned, given)
+            of_group = await self._of_group(owned)
+            await self._restore(owned, fenced)
+            owned.progress = await self._outside.compute(progress_of, owned.store)
+            self._check_basis(owned)
+            self._check_positions(owned, of_group)
+        owned.positions = dict(owned.progress.positions)
+        cold = no_store if owned.store is None else owned.store.cold
+        await self._outside.compute(owned.task.open, cold, owned.progress.watermarks)
+        return owned
+
+    async def end(self, given: GivenItem) -> None:
+        """What those who had the task and were put out have left open is decided after this."""
+        for transactional_id in given.unended:
+            if transactional_id not in self._ending:
+                end = self._outside.writers.end(transactional_id)
+                self._ending[transactional_id] = asyncio.create_task(end, name=f"end {transactional_id}")
+            await asyncio.shield(self._ending[transactional_id])
+        if given.unended:
+            self._membership.report(ended=given.unended)
+
+    async def fence(self, owned: Owned, given: GivenItem) -> int:
+        """
+        Nobody else writes to the task's changelog after this; where it begins to hold.
+
+        Raises:
+            FencedWriter: another has a higher token. If the task is this worker's, it is given a higher one soon, and
+                has to be taken again with that.
+        """
+        changelog = owned.spec.changelog
+        assert changelog is not None
+        try:
+            return await self._patience.ask(lambda: self._writer.fence(changelog, given.epoch))
+        except FencedWriter:
+            self._membership.report(refused={given.id: given.epoch})
+            await self._outside.clock.sleep_ms(self._config.default_api_timeout_ms)
+            raise
+
+    async def _of_group(self, owned: Owned) -> dict[str, int]:
+        """The group's positions of a task, where there are any."""
+        found = await self._patience.ask(lambda: self._outside.reader.committed(owned.spec.partitions))
+        return {tp.topic: at for tp, at in found.items() if at is not None}
+
+    async def _restore(self, owned: Owned, fenced: int) -> None:
+        changelog, store = owned.spec.changelog, owned.store
+        assert changelog is not None
+        assert store is not None
+        ends = await self._changelogs.ends([changelog])
+        self._changelogs.follow(changelog, store, owned.spec.log_id)
+        # The fence counts too: ends may be those of a leader that was deposed.
+        await self._changelogs.reach(changelog, max(ends[changelog], fenced + 1))
+        await self._changelogs.leave(changelog)
+
+    # --- is it the same app? ------------------------------------------------------------------------------------------
+
+    def _check_basis(self, owned: Owned) -> None:
+        """
+        Raises:
+            NotAllowed: the program would read its state wrongly, or miss records of a topic that was made anew.
+        """
+        for what, now in owned.spec.basis.items():
+            then = owned.progress.basis.get(what, now)
+            if then != now and what.startswith(TOPIC):
+                raise NotAllowed(
+                    f"the {what} was deleted and made anew, and the state of task {owned.spec.label} belongs to what "
+                    f"was in it: {anew(self._app)}"
+                )
+            if then != now:
+                raise NotAllowed(
+                    f"the state {what!r} is kept as {then}; the program wants {now}: give it another name= there, "
+                    f"and it begins empty. To read everything again, {anew(self._app)}"
+                )
+
+    def _check_positions(self, owned: Owned, of_group: Mapping[str, int]) -> None:
+        if not of_group and owned.progress.positions and self._resends:
+            raise lost_positions(self._app, owned.spec.label)
+        differing = {topic: at for topic, at in of_group.items() if owned.progress.positions.get(topic) != at}
+        for topic, at in differing.items():
+            raise Differs(
+                f"the state of task {owned.spec.label} belongs to offset {owned.progress.positions.get(topic)} of "
+                f"{topic}, and the group {self._app} stands at {at}: the group or the changelog was "
+                f"changed by hand, or the program has kept no state there so far. Set the group's offset back, or "
+                f"{anew(self._app)}",
+                {TopicPartition(topic, owned.spec.partition): at for topic, at in differing.items()},
+            )
+
+
+def lost_positions(app: str, label: str) -> NotFound:
+    """The group has no positions, and there is state that has counted what would be read again."""
+    return NotFound(
+        f"the group {app} has no offsets, so they were deleted or have expired, and task {label} has state of what "
+        f"would be read again: set the group's offsets, or {anew(app)}"
+    )
+
+
+def anew(app: str) -> str:
+    """How to read everything again."""
+    return f"start under another app name, or delete the group {app} and all topics whose names begin with {app}."

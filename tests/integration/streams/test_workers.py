@@ -1,0 +1,108 @@
+"""Several workers share an app: they come, go, are killed, follow each other; every row is in the output once."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from headrace.testing import TestCluster
+from headrace_streams.worker_process import Ending
+
+from .apps import AppUnderTest, app, check_each_count_once, some_lines
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+
+POINTS = ("streams.fed", "streams.changelog", "sdk.txn.offsets.after", "sdk.txn.end.before", "streams.committed")
+
+
+class Counted:
+    """Sends lines, and knows what has to come out."""
+
+    def __init__(self, tested: AppUnderTest) -> None:
+        self.tested = tested
+        self.words: Counter[str] = Counter()
+        self._seed = 0
+
+    def send(self, count: int = 20) -> None:
+        """Some more lines."""
+        self._seed += 1
+        lines = some_lines(self._seed, count)
+        self.words.update(word for line in lines for word in line.split())
+        self.tested.send([line.encode() for line in lines])
+
+    def check(self) -> None:
+        """All of it came, once."""
+        check_each_count_once(self.tested.read(sum(self.words.values())), self.words)
+
+
+def test_workers_come_and_go(cluster: TestCluster, tmp_path: Path) -> None:
+    """Tasks move with their state, whether a worker joins, is stopped, or has no disk."""
+    tested = app(cluster, tmp_path, "counts")
+    counted = Counted(tested)
+    with ExitStack() as stack:
+        first = stack.enter_context(tested.running())
+        counted.send()
+        counted.check()
+        second = stack.enter_context(tested.running("other-disk"))
+        tested.wait_for_log("works on 3 tasks", 2)
+        counted.send()
+        counted.check()
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(30) == Ending.DONE, tested.log()
+        counted.send()
+        counted.check()
+        stack.enter_context(tested.running())
+        counted.send()
+        second.send_signal(signal.SIGTERM)
+        assert second.wait(30) == Ending.DONE, tested.log()
+        counted.send()
+        counted.check()
+
+
+def test_two_workers_on_one_disk_have_a_directory_each(cluster: TestCluster, tmp_path: Path) -> None:
+    tested = app(cluster, tmp_path, "counts")
+    counted = Counted(tested)
+    with tested.running(), tested.running():
+        tested.wait_for_log("works on 3 tasks", 2)
+        counted.send()
+        counted.check()
+    assert {path.name for path in (tmp_path / "state" / f"{tested.lines}-counts").iterdir()} == {"0", "1"}
+
+
+def test_a_standby_takes_over_when_a_worker_is_killed(cluster: TestCluster, tmp_path: Path) -> None:
+    tested = app(cluster, tmp_path, "counts")
+    counted = Counted(tested)
+    with tested.running(standbys=1) as first, tested.running("other-disk", standbys=1) as second:
+        tested.wait_for_log("works on 3 tasks and stands by for", 2)
+        counted.send()
+        counted.check()
+        killed = second if counted.tested.log().count("stands by") else first
+        killed.kill()
+        began = time.monotonic()
+        counted.send()
+        counted.check()
+        print(f"all words after {time.monotonic() - began:.1f} s")
+
+
+@pytest.mark.parametrize("standbys", [0, 1])
+def test_a_worker_dies_at_each_step_beside_another(cluster: TestCluster, tmp_path: Path, standbys: int) -> None:
+    """What it leaves open is ended by who takes its tasks over."""
+    tested = app(cluster, tmp_path, "counts")
+    counted = Counted(tested)
+    with ExitStack() as stack:
+        workers = [stack.enter_context(tested.running(f"disk-{n}", standbys=standbys)) for n in range(2)]
+        tested.wait_for_log("works on 3 tasks", 2)
+        for turn, point in enumerate(POINTS):
+            tested.arm(point, "kill")
+            counted.send()
+            tested.wait_for(point)
+            (tmp_path / f"{point}.hit").unlink()
+            for number, worker in enumerate(workers):
+                if worker.poll() is not None:
+                    workers[number] = stack.enter_context(tested.running(f"new-{turn}", standbys=standbys))
+            counted.check()
