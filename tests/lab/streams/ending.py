@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
-from tests.lab.streams.disks import Disk
+from tests.lab.streams.disks import Disk, DiskStore
 from tests.lab.streams.programs import LATE, LINES, OUT, STORE, Expected, Line, Written, compare
 
 from headrace import aio
@@ -16,7 +16,7 @@ from headrace.records import Record, TopicPartition
 from headrace_streams.core.state.changelog import newest
 from headrace_streams.plan.cut import Assembly, SubTopology
 from headrace_streams.plan.nodes import changelog_topic, repartition_topic
-from headrace_streams.runtime.restoring import progress_of
+from headrace_streams.runtime.following import progress_of
 
 if TYPE_CHECKING:
     from tests.lab.streams.world import World
@@ -116,28 +116,23 @@ class Ending:
 
     # --- state ----------------------------------------------------------------------------------------------------
 
-    async def judge(self, disk: Disk) -> None:
-        """A worker has ended well; ``disk`` is what it leaves behind."""
+    async def judge(self, disks: Sequence[Disk]) -> None:
+        """All workers have ended well; ``disks`` are what they leave behind."""
         found: Counter[Any] = Counter()
         for part in self._assembly.parts:
             if part.stateful:
-                await self._judge_part(part, disk, found)
+                await self._judge_part(part, disks, found)
         if found != self._expected.state:
             self._world.wrong(f"state: it is {found}, not {self._expected.state}")
 
-    async def _judge_part(self, part: SubTopology, disk: Disk, found: Counter[Any]) -> None:
+    async def _judge_part(self, part: SubTopology, disks: Sequence[Disk], found: Counter[Any]) -> None:
         count = self._assembly.tasks_of(part)
         logs = await read_all(self._world, changelog_topic(self._app.name, part.name), count)
         servers = self._world.cluster.bootstrap_servers
         async with aio.Consumer(bootstrap_servers=servers, group_id=self._app.name, **READS) as consumer:
             positions = await consumer.committed([(topic, n) for topic in self._topics(part) for n in range(count)])
         for number, log in enumerate(logs):
-            store = disk.open(part.name, number)
-            changelog = newest((record.key or b"", record.value) for record in log)
-            replayed = {key: value for key, value in changelog.items() if value is not None}
-            if store.rows() != replayed:
-                differing = {key for key, _ in replayed.items() ^ store.rows().items()}
-                self._world.wrong(f"cold tier: {part.name}/{number} differs from its changelog in {differing}")
+            store = self._newest(f"{part.name}/{number}", [disk.open(part.name, number) for disk in disks], log)
             progress = progress_of(store)
             for topic in self._topics(part):
                 at = positions[TopicPartition(topic, number)]
@@ -149,3 +144,17 @@ class Ending:
             for row in [] if contents is None else contents.to_pylist():
                 key, n = self._world.program.kept(row)
                 found[key] += n
+
+    def _newest(self, task: str, stores: Sequence[DiskStore], log: Sequence[Record[bytes, bytes]]) -> DiskStore:
+        """Each disk has what its changelog said at its checkpoint; who was the last to have the task has all of it."""
+        at = [-1 if (checkpoint := store.checkpoint()) is None else checkpoint.next_offset for store in stores]
+        for store, end in zip(stores, at, strict=True):
+            changelog = newest((record.key or b"", record.value) for record in log if record.offset < end)
+            replayed = {key: value for key, value in changelog.items() if value is not None}
+            if store.rows() != replayed:
+                differing = {key for key, _ in replayed.items() ^ store.rows().items()}
+                self._world.wrong(f"cold tier: {task} differs from its changelog in {differing}")
+        last = max((record.offset for record in log), default=-1)
+        if max(at) <= last:
+            self._world.wrong(f"cold tier: {task} is at {at} on the disks, and its changelog ends behind {last}")
+        return stores[at.index(max(at))]

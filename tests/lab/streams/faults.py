@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 AFTER_S: Final = (0.0, 0.003, 0.03)
 """A worker is hurt at most so long after it began a step."""
 LOOK_S: Final = 0.05
-FIRST_STEPS: Final = ("fence", "fence", "ends", "restore", "place")
+FIRST_STEPS: Final = ("join", "init", "take", "fence", "fence", "positions read", "ends", "reach")
 """Before a worker feeds anything."""
 
 
@@ -39,12 +39,12 @@ class Faults:
             getattr(self, name)()
 
     async def keep_running(self) -> None:
-        """Whatever happens to workers, one is started where none works; sometimes late."""
+        """Whatever happens to workers, others are started until enough work; sometimes late."""
         hosts = self._world.hosts
         while True:
             await asyncio.sleep(LOOK_S * (1 + self._random.choice((0, 1, 10)) * self._random.random()))
             free = [host for host in hosts if not host.lives]
-            if free and not any(host.works for host in hosts):
+            if free and sum(host.works for host in hosts) < self._world.profile.workers:
                 self._random.choice(free).start()
 
     def notice(self, step: str) -> None:
@@ -78,7 +78,7 @@ class Faults:
             host.kill()
 
     def pause(self) -> None:
-        """A zombie: a successor takes over meanwhile."""
+        """A zombie: others take over meanwhile."""
         host = self._living()
         if host is not None:
             self._pause(host)
@@ -87,13 +87,13 @@ class Faults:
         host.pause(self._random.choice((0.3, 1.0, 3.0, 12.0)) * (0.5 + self._random.random()))
 
     def twin(self) -> None:
-        """A second one is started while the first works."""
+        """One more is started."""
         free = [host for host in self._world.hosts if not host.lives]
         if free:
             self._random.choice(free).start()
 
     def twin_at(self) -> None:
-        """A second one is started while the first works, and something happens to it before it has taken over."""
+        """One more is started, and something happens to it before it has taken over."""
         free = [host for host in self._world.hosts if not host.lives]
         if free:
             host = self._random.choice(free)
@@ -112,14 +112,16 @@ class Faults:
             host.stop.set()
 
     def abort(self) -> None:
-        """An operator aborts what the app has open."""
-        self._world.tell("the open transaction is aborted")
+        """An operator aborts what a worker has open."""
+        self._world.tell("an open transaction is aborted")
         self._aborting = asyncio.create_task(self._abort())
 
     async def _abort(self) -> None:
         try:
             async with self._world.cluster.admin() as admin:
-                await admin.abort_transaction(self._world.program.app().name)
+                listed = await admin.list_transactions(states=["ongoing"])
+                for one in listed.transactions[:1]:
+                    await admin.abort_transaction(one.transactional_id)
         except HeadraceError:
             self._world.counts["aborts refused"] += 1
 

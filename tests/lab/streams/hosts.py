@@ -1,4 +1,4 @@
-"""Machines that run a program's worker, each with a disk: one process at a time, a successor elsewhere meanwhile."""
+"""Machines that run workers of a program, each with a disk: one process at a time."""
 
 from __future__ import annotations
 
@@ -33,8 +33,6 @@ class Host:
         self.stop = asyncio.Event()
         self.doomed: tuple[str, Callable[[Host], object]] | None = None
         """At which step of its work something happens to it, and what."""
-        self.started = 0
-        """A number that is greater for who started later."""
 
     @property
     def lives(self) -> bool:
@@ -49,7 +47,7 @@ class Host:
         """A new process on the disk that is there."""
         lab = self.world.cluster.lab
         self.world.tell(f"{self.name} starts")
-        self.started = self.world.next_start()
+        self.world.counts["workers"] += 1
         self.node, self.stop, self.doomed = lab.node(self.name), asyncio.Event(), None
         lab.loop.create_task(self._run(self.node), name=self.name, context=self.node.context.copy())
 
@@ -76,7 +74,7 @@ class Host:
     async def _run(self, node: Node) -> None:
         world = self.world
         try:
-            await work(world.program.app(), self._config(), self.stop, self.disk, self._compute)
+            await work(world.program.app(), self._config(), self.stop, self.disk, self._compute, instance_id=self.name)
             world.tell(f"{self.name} has stopped")
         except HeadraceError as error:
             world.counts[f"workers ended by {type(error).__name__}"] += 1
@@ -100,6 +98,8 @@ class Host:
             transaction_timeout_ms=profile.transaction_timeout_ms,
             default_api_timeout_ms=20_000,
             trim_interval_ms=1_000,
+            standbys=profile.standbys,
+            acceptable_recovery_lag=profile.acceptable_lag,
         )
 
     async def _compute(self, call: Callable[..., Any], *args: Any) -> Any:

@@ -8,25 +8,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import count
-from types import SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
 
 from tests.lab.kind import Mutant
 
-from headrace import aio
 from headrace.records import TopicPartition
-from headrace_streams import main
-from headrace_streams.adapters.headrace_io import SdkReader, SdkWriter
+from headrace_streams.adapters.headrace_io import SdkReader, SdkWriter, SdkWriters
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.state.store import Changes
 from headrace_streams.core.task import Task
-from headrace_streams.plan.nodes import changelog_topic
 from headrace_streams.ports import Checkpoint, Positions, Sent
 from headrace_streams.runtime import worker
 from headrace_streams.runtime.owned import Owned, as_output
-from headrace_streams.runtime.worker import Worker
+from headrace_streams.runtime.taking import Taking
+from headrace_streams.runtime.worker import Seat, Worker
 
 Patches = Sequence[Any]
 CHANGELOG: Final = ".changelog"
@@ -98,34 +94,52 @@ def send_outputs_at_once() -> Patches:
     return [patch.object(SdkWriter, "send", send_and_commit)]
 
 
-def restore_to_an_old_end() -> Patches:
-    """A restore ends where the changelog ended before the predecessor was fenced."""
-    assemble, ends = Worker._assemble, SdkReader.ends
-    old: dict[Any, dict[TopicPartition, int]] = {}
+def restore_what_is_decided() -> Patches:
+    """A restore ends at the last stable offset: verdicts are answered before markers are written."""
 
-    async def assemble_and_look(self: Worker) -> Any:
-        assembly, facts = await assemble(self)
-        stateful = [part for part in assembly.parts if part.stateful]
-        logs = {changelog_topic(assembly.app, part.name): assembly.tasks_of(part) for part in stateful}
-        reader = self._outside.changelogs
-        old[reader] = await reader.ends([TopicPartition(log, n) for log, tasks in logs.items() for n in range(tasks)])
-        return assembly, facts
+    async def ends(self: SdkReader, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        return await self._consumer.end_offsets(partitions)
 
-    async def old_ends(self: SdkReader, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        return old.pop(self, None) or await ends(self, partitions)
+    async def fence(self: SdkWriter, partition: TopicPartition, token: int) -> int:
+        await self._producer.fence(partition.topic, partition.partition, token)
+        return -1
 
-    return [patch.object(Worker, "_assemble", assemble_and_look), patch.object(SdkReader, "ends", old_ends)]
+    return [patch.object(SdkReader, "ends", ends), patch.object(SdkWriter, "fence", fence)]
 
 
-def fence_nobody() -> Patches:
-    """Each worker writes under a transactional id of its own: who was replaced goes on."""
-    numbers = count()
+def end_nobody() -> Patches:
+    """Who was put out may still commit: its transaction is not ended, and it is not asked whether it is a member."""
 
-    def producer(servers: Any, *, transactional_id: str, **settings: Any) -> aio.Producer:
-        return aio.Producer(servers, transactional_id=f"{transactional_id}-{next(numbers)}", **settings)
+    async def commit(self: SdkWriter, positions: Positions) -> None:
+        if positions:
+            group = self._membership._work.name  # type: ignore[attr-defined]
+            await self._producer.send_offsets_to_transaction(dict[Any, Any](positions), group)
+        await self._patience.ask(self._producer.commit_transaction)
 
-    instead = SimpleNamespace(AdminClient=aio.AdminClient, Consumer=aio.Consumer, Producer=producer)
-    return [patch.object(main, "aio", instead)]
+    async def end(self: SdkWriters, transactional_id: str) -> None:
+        pass
+
+    return [patch.object(SdkWriter, "commit", commit), patch.object(SdkWriters, "end", end)]
+
+
+def give_up_first() -> Patches:
+    """What was revoked is somebody else's before it is committed."""
+    give_up = Worker._give_up
+
+    async def give_up_at_once(self: Worker, seat: Seat) -> None:
+        seat.membership.give_up(*seat.revoked)
+        await give_up(self, seat)
+
+    return [patch.object(Worker, "_give_up", give_up_at_once)]
+
+
+def forget_what_was_committed() -> Patches:
+    """A task begins at the group's positions with the state that is on the disk."""
+
+    async def restore(self: Taking, owned: Owned, fenced: int) -> None:
+        pass
+
+    return [patch.object(Taking, "_restore", restore)]
 
 
 def keep_state_after_an_abort() -> Patches:
@@ -173,12 +187,14 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "positions-first": commit_positions_first,
     "positions-later": commit_positions_later,
     "early-outputs": send_outputs_at_once,
-    "old-restore": restore_to_an_old_end,
-    "not-fenced": fence_nobody,
+    "decided-only": restore_what_is_decided,
+    "not-ended": end_nobody,
+    "given-up-first": give_up_first,
+    "not-restored": forget_what_was_committed,
     "state-kept": keep_state_after_an_abort,
     "early-checkpoint": write_checkpoints_first,
     "early-state": write_state_before_the_verdict,
     "time-forgotten": forget_event_time,
 }
-RARE: Final = frozenset({"old-restore"})
+RARE: Final = frozenset[str]()
 """Found too late for every change; the long form looks for them."""

@@ -10,6 +10,7 @@ from tests.lab.streams.programs import PROGRAMS
 from headrace_broker.config import BrokerConfig
 from headrace_controller.config import ControllerConfig, LivenessConfig
 from headrace_coordinator.config import CoordinatorConfig
+from headrace_coordinator.core.settings import GroupSettings
 from headrace_lab.nodes import Configs
 
 FAULTS = (
@@ -27,6 +28,7 @@ FAULTS = (
 )
 """Names of methods of ``Faults``."""
 SESSION_MS = 1_200
+WORKER_SESSION_MS = 4_000
 NEVER_IDLE_MS = 86_400_000
 
 
@@ -39,6 +41,10 @@ class Profile:
     partitions: int
     program: str
     faults: tuple[str, ...]
+    workers: int
+    """So many run at a time, if nothing hurts them."""
+    standbys: int
+    acceptable_lag: int
     hurts: int
     """How often workers are hurt."""
     hurt_every_s: float
@@ -66,6 +72,9 @@ class Profile:
             partitions=random.choice((1, 2, 2)),
             program=program,
             faults=tuple(random.sample(FAULTS, random.randint(2, 6))),
+            workers=random.choice((1, 2, 2, 3)),
+            standbys=random.choice((0, 0, 1)),
+            acceptable_lag=random.choice((0, 20, 10_000)),
             hurts=random.randint(5, 9),
             hurt_every_s=random.choice((0.2, 0.5)),
             befalls=random.choice((0, 0, 0, 2)),
@@ -87,7 +96,14 @@ class Profile:
             broker=BrokerConfig(shutdown_ms_max=2_000),
             controller=ControllerConfig(lease_ttl_s=2, liveness=liveness),
             coordinator=CoordinatorConfig(
-                coordinator_append_timeout_ms=3_000, shutdown_ms_max=2_000, group_lag_interval_ms=3_600_000
+                groups=GroupSettings(
+                    group_consumer_session_timeout_ms=WORKER_SESSION_MS,
+                    group_consumer_heartbeat_interval_ms=WORKER_SESSION_MS // 4,
+                    group_rejoin_grace_ms=WORKER_SESSION_MS // 4,
+                ),
+                coordinator_append_timeout_ms=3_000,
+                shutdown_ms_max=2_000,
+                group_lag_interval_ms=3_600_000,
             ),
         )
 

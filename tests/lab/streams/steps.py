@@ -8,15 +8,22 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from headrace.aio.producer import Producer
-from headrace_streams.adapters.headrace_io import SdkReader, SdkTopics, SdkWriter
-from headrace_streams.runtime import worker
+from headrace_streams.adapters.headrace_io import SdkReader, SdkTopics, SdkWriter, SdkWriters
+from headrace_streams.runtime.following import Changelogs
+from headrace_streams.runtime.taking import Taking
 from headrace_streams.runtime.worker import Worker
 
 STEPS: Final[dict[str, tuple[Any, str]]] = {
-    "fence": (SdkWriter, "start"),
+    "join": (Worker, "_join"),
+    "init": (SdkWriter, "start"),
+    "take": (Taking, "take"),
+    "end": (SdkWriters, "end"),
+    "fence": (SdkWriter, "fence"),
+    "positions read": (SdkReader, "committed"),
     "ends": (SdkReader, "ends"),
-    "restore": (worker, "restore"),
-    "place": (SdkReader, "committed"),
+    "reach": (Changelogs, "reach"),
+    "apply": (Changelogs, "_apply"),
+    "give up": (Worker, "_give_up"),
     "begin": (SdkWriter, "begin"),
     "send": (SdkWriter, "send"),
     "prepare": (SdkWriter, "commit"),
@@ -25,7 +32,7 @@ STEPS: Final[dict[str, tuple[Any, str]]] = {
     "keep": (Worker, "_keep"),
     "trim": (SdkTopics, "trim"),
     "abort": (SdkWriter, "abort"),
-    "rewind": (Worker, "_recover"),
+    "recover": (Worker, "_recover"),
 }
 """Names, and the functions that do them."""
 

@@ -24,7 +24,7 @@ from tests.lab.transactions.echoes import Echoes
 
 from headrace_lab.cluster import Cluster
 
-HOSTS: Final = 2
+HOSTS: Final = 4
 LOOK_S: Final = 0.1
 STOP_S_MAX: Final = 60.0
 
@@ -50,11 +50,6 @@ class World:
     def tell(self, what: str) -> None:
         """For the story."""
         self.story.append(f"{self.cluster.lab.loop.time():.3f} {what}")
-
-    def next_start(self) -> int:
-        """How many workers have been started, this one counted."""
-        self.counts["workers"] += 1
-        return self.counts["workers"]
 
     def nodes(self) -> list[str]:
         """Those that a worker speaks to."""
@@ -94,9 +89,8 @@ class World:
         ending = Ending(self, await read_input(self))
         await ending.wait()
         running.cancel()
-        host = None if self.problems else await self._stopped()
-        if host is not None:
-            await ending.judge(host.disk)
+        if not self.problems and await self._stopped():
+            await ending.judge([host.disk for host in self.hosts])
 
     async def _befall(self, faults: Faults) -> None:
         profile = self.profile
@@ -114,23 +108,20 @@ class World:
             if host.node is not None:
                 self.cluster.lab.loop.resume(host.node)
 
-    async def _stopped(self) -> Host | None:
-        """The worker that owns the app, when it has ended as it should; one that it replaced is killed."""
-        owner = max((host for host in self.hosts if host.lives), key=lambda host: host.started, default=None)
-        if owner is None:
+    async def _stopped(self) -> bool:
+        """Whether all workers have ended as they should."""
+        if not any(host.lives for host in self.hosts):
             self.wrong("liveness: no worker runs")
-            return None
+            return False
         for host in self.hosts:
-            if host is not owner:
-                host.kill()
-        owner.stop.set()
+            host.stop.set()
         end = asyncio.get_running_loop().time() + STOP_S_MAX
-        while owner.lives:
+        while any(host.lives for host in self.hosts):
             await asyncio.sleep(LOOK_S)
             if asyncio.get_running_loop().time() > end:
-                self.wrong(f"liveness: {owner.name} does not stop")
-                return None
-        return owner
+                self.wrong(f"liveness: {[host.name for host in self.hosts if host.lives]} do not stop")
+                return False
+        return True
 
 
 async def play(seed: int) -> Outcome:

@@ -12,15 +12,17 @@ from headrace.admin_types import NewTopic
 from headrace.delivery import Deliveries
 from headrace.errors import PositionOutOfRange
 from headrace.records import PartitionTable, TopicPartition
-from headrace_common.core.errors import HeadraceError, TopicAlreadyExists, UnknownTopicOrPartition
+from headrace_common.core.errors import HeadraceError, InvalidConfig, TopicAlreadyExists, UnknownTopicOrPartition
 from headrace_common.runtime.clock import Clock
 from headrace_streams.config import StreamsConfig
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.state.changelog import TOPIC_BYTES_MAX
-from headrace_streams.patience import Patience
+from headrace_streams.patience import PAUSE_MS, Patience
 from headrace_streams.ports import InternalTopic, Membership, Positions, TopicFacts
 
 _NEVER: Final = "-1"
+_LEVEL_MS: Final = 5_000.0
+"""A cluster that has just started knows after a moment what all its nodes can do."""
 _PARTITION: Final = "partition"
 
 
@@ -30,6 +32,7 @@ class SdkTopics:
     def __init__(self, admin: aio.AdminClient, config: StreamsConfig, clock: Clock) -> None:
         self._admin = admin
         self._config = config
+        self._clock = clock
         self._patience = Patience(clock, config.default_api_timeout_ms)
 
     async def find(self, names: Sequence[str]) -> dict[str, TopicFacts]:
@@ -46,12 +49,21 @@ class SdkTopics:
         found = await self.find([topic.name for topic in topics])
         missing = [topic for topic in topics if topic.name not in found]
         if missing:
-            made = await self._admin.create_topics([self._new(topic) for topic in missing])
-            for result in made.values():
-                if isinstance(result, HeadraceError) and not isinstance(result, TopicAlreadyExists):
-                    raise result
+            await self._create(missing)
             found |= await self._patience.ask(lambda: self._find_all([topic.name for topic in missing]))
         return found
+
+    async def _create(self, topics: Sequence[InternalTopic]) -> None:
+        until_ms = self._clock.monotonic_ms() + _LEVEL_MS
+        while True:
+            made = await self._admin.create_topics([self._new(topic) for topic in topics])
+            errors = [result for result in made.values() if isinstance(result, HeadraceError)]
+            refused = [error for error in errors if not isinstance(error, TopicAlreadyExists)]
+            if not refused:
+                return
+            if not isinstance(refused[0], InvalidConfig) or self._clock.monotonic_ms() >= until_ms:
+                raise refused[0]
+            await self._clock.sleep_ms(PAUSE_MS)
 
     async def _find_all(self, names: Sequence[str]) -> dict[str, TopicFacts]:
         """What was just made, here or by another worker, is not known everywhere at once."""
