@@ -18,10 +18,10 @@ PROGRAM = Path(__file__).parents[2] / "integration" / "streams" / "programs.py"
 
 
 class _Ready(logging.Handler):
-    """Says that the worker is at work once it has all its tasks."""
+    """Says that the worker is at work once it has tasks."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if " runs with " in record.getMessage():
+        if " works on " in record.getMessage():
             sys.stderr.write(f"{READY}\n")
 
 
@@ -31,6 +31,7 @@ def main(bootstrap: str, state_dir: str) -> int:
         "bootstrap_servers": bootstrap,
         "state_dir": state_dir,
         "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS,
+        "standbys": 1,
     }
     match work(f"{PROGRAM}:counts", settings):
         case Ending.FENCED:
