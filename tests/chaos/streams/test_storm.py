@@ -1,6 +1,6 @@
 """
-A word count by two workers, which are killed and replaced in their sleep, while brokers, coordinators and the controller are
-killed and stopped: each number of each word comes exactly once.
+A word count by two workers, which are killed and replaced in their sleep, while brokers, coordinators and the
+controller are killed and stopped: each number of each word comes exactly once.
 
 STREAMS_LONG=1 is the long form (10 minutes); CHAOS_SEED names the faults.
 """
