@@ -28,9 +28,9 @@ NEVER = -(10**9)
 Given = list[tuple[str, Record]]
 
 
-def joined(left: Stream, right: Stream, within: tuple[int, int, int], how: str) -> None:
+def joined(one: Stream, other: Stream, within: tuple[int, int, int], how: str) -> None:
     lower, upper, grace = within
-    near = left.join(right, within=(lower, upper), grace=grace, how=how, late="late", name="near")
+    near = one.join(other, within=(lower, upper), grace=grace, how=how, late="late", name="near")
     near.to("out")
 
 
@@ -336,3 +336,81 @@ def test_columns_of_the_key_are_there_once_and_others_get_the_suffix() -> None:
     )
     near.group_by("k").agg(n=agg.count(), name="n")
     assert len(Assembly("a", app.graph, {"left": 1, "right": 1}).parts) == 1, "the result is where its key is"
+
+
+def left(n: int, at: int, key: bytes = b"a") -> Record:
+    return key, {"l": n, "at": at}, 0
+
+
+def right(n: int, at: int, key: bytes = b"a") -> Record:
+    return key, {"r": n, "at": at}, 0
+
+
+def told(fed: Fed) -> list[tuple[int | None, int | None]]:
+    """What a commit writes."""
+    return [(value["l"], value["r"]) for _, value, _ in rows(fed.commit(), "out")]
+
+
+def reach(fed: Fed, time: int) -> None:
+    for topic in ("left", "right"):
+        fed.task.reach(topic, time)
+
+
+def test_what_was_told_alone_is_not_told_again_after_a_restart() -> None:
+    fed = Fed(two_topics("around", "outer"))
+    fed.feed("left", [left(1, 0), left(2, 600)])
+    fed.commit()
+    reach(fed, 100)
+    assert told(fed) == [(1, None)]
+    fed.reopen()
+    reach(fed, 10_000)
+    assert told(fed) == [(2, None)]
+
+
+@pytest.mark.parametrize("commits", ["", "left", "right", "left right"])
+def test_what_has_met_is_not_told_alone_after_a_restart(commits: str) -> None:
+    fed = Fed(two_topics("around", "outer"))
+    found = []
+    for topic, record in (("left", left(1, 0)), ("right", right(1, 1))):
+        fed.feed(topic, [record])
+        if topic in commits:
+            found += told(fed)
+    found += told(fed)
+    fed.reopen()
+    reach(fed, 10_000)
+    assert found + told(fed) == [(1, 1)]
+
+
+def test_what_has_met_since_the_last_commit_has_not_after_an_abort() -> None:
+    fed = Fed(two_topics("around", "outer"))
+    fed.feed("left", [left(1, 0)])
+    fed.commit()
+    fed.feed("right", [right(1, 1)])
+    fed.abort()
+    reach(fed, 10_000)
+    assert told(fed) == [(1, None)]
+
+
+def test_rows_of_one_time_stay_in_their_order_over_a_restart() -> None:
+    fed = Fed(two_topics("around", "inner"))
+    for records in ([left(1, 500), left(2, 900)], [left(3, 500)], [left(4, 500)]):
+        fed.feed("left", records)
+        fed.commit()
+    fed.reopen()
+    fed.feed("right", [right(1, 500)])
+    assert told(fed) == [(1, 1), (3, 1), (4, 1)]
+
+
+def test_rows_that_are_not_committed_yet_stay_when_others_are_thrown_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffer, "_COMPACTED_FROM", 0)
+    fed = Fed(two_topics("around", "outer"))
+    fed.feed("left", [left(n, 0) for n in range(5)])
+    fed.commit()
+    fed.feed("left", [left(5, 500), left(6, 501)])
+    reach(fed, 400)
+    assert len(told(fed)) == 5
+    fed.feed("left", [left(7, 502)])
+    fed.commit()
+    fed.reopen()
+    fed.feed("right", [right(1, 505)])
+    assert told(fed) == [(5, 1), (6, 1), (7, 1)]
