@@ -55,11 +55,25 @@ def _orders() -> list[pa.Table]:
 
 
 def _task(app: App) -> Task:
-    assembly = Assembly(app.name, app.graph, {"orders": 1})
+    assembly = Assembly(app.name, app.graph, {"orders": 1, "users": 1})
     (part,) = assembly.parts
     task = assembly.make(part, 0)
     task.open(lambda name: MemoryCold(), {})
+    if "users" in part.topics:
+        task.feed("users", _users())
     return task
+
+
+def _users() -> pa.Table:
+    """One record of each user."""
+    values = [b'{"name":"name %d","tier":"tier %d"}' % (user, user % 7) for user in range(KEYS)]
+    columns = {
+        "key": pa.array([b"u%d" % user for user in range(KEYS)], pa.binary()),
+        "value": pa.array(values, pa.binary()),
+        "timestamp_ms": pa.array(np.zeros(KEYS, np.int64)),
+        "offset": pa.array(np.arange(KEYS)),
+    }
+    return pa.table(columns)
 
 
 def _stream(app: App) -> Any:
@@ -92,6 +106,14 @@ def _join() -> App:
     left = stream.filter(col("amount") < 50).select("user", "amount")
     right = stream.filter(col("amount") >= 50).select("user", paid=col("amount"))
     left.join(right, within="1s", how="left", late="drop", name="near").to("out")
+    return app
+
+
+def _table() -> App:
+    """A stream whose rows find each their user in a table, which does not change meanwhile."""
+    app = App("table")
+    users = app.table("users", value=json_of("name string, tier string"), key="user", name="users")
+    _stream(app).join(users).to("out")
     return app
 
 
@@ -145,6 +167,7 @@ def tasks(runs: int) -> list[Row]:
         "sum and count by key": _keys,
         "tumbling 10 s, final": _windows,
         "join of two streams, a pair a row, left": _join,
+        "join with a table of 10,000": _table,
         "function per record with state": _function,
     }
     sides = [lambda app=app: _run(app, batches) for app in programs.values()]
