@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from headrace_streams.core.changes import ADDED, changes_of
 from headrace_streams.core.errors import NotAllowed, Origin, RowFailed
+from headrace_streams.core.feed import merged, runs
 from headrace_streams.core.operators import hop
 from headrace_streams.core.operators.base import Emitted, Operator, halved
 from headrace_streams.core.operators.ends import Source
@@ -29,8 +30,10 @@ from headrace_streams.core.rows import (
     ROW,
     TIME,
     WATERMARK,
+    Numbers,
     brought_about,
     numbers,
+    ordered,
     replace,
     user_columns,
     user_schema,
@@ -114,8 +117,14 @@ def _sender(topic: str, number: int) -> str:
 class _Batch:
     """What is being fed: rows are traced back to it."""
 
-    topic: str
-    raw: pa.Table
+    inputs: Sequence[tuple[str, pa.Table]]
+    turns: tuple[Numbers, Numbers] | None = None
+    """Of several inputs: for each row, by its column ``_row``, which input it is of, and its place in that."""
+
+    def record(self, place: int) -> tuple[str, pa.Table, int]:
+        """The topic, the table and the place in it of the record that a row stems from."""
+        of, at = (0, place) if self.turns is None else (int(self.turns[0][place]), int(self.turns[1][place]))
+        return *self.inputs[of], at
 
 
 class Task:
@@ -195,25 +204,72 @@ class Task:
             RowFailed: a record cannot be processed, and ``on_error`` is "fail".
             StateFailed: state cannot hold what it would become.
         """
-        self._batch = _Batch(topic, raw)
+        self._batch = _Batch([(topic, raw)])
         if topic in self._inputs.sources:
-            self._feed_source(self._by_id[self._inputs.sources[topic]], topic, raw)
+            self._feed_source(topic, raw)
         else:
             self._feed_hop(topic, raw)
         self._batch = None
 
-    def _feed_source(self, step: Step, topic: str, raw: pa.Table) -> None:
+    def feed_together(self, inputs: Sequence[tuple[str, pa.Table]]) -> None:
+        """
+        Records of several of its topics, in the order of their event times, without changing the order in any. What
+        comes by a repartition topic is put in the order of its records' timestamps.
+
+        Raises: as ``feed``.
+        """
+        if all(topic in self._inputs.sources for topic, _ in inputs):
+            self._feed_sources(inputs)
+            return
+        for place, raw in runs([raw for _, raw in inputs]):
+            self.feed(inputs[place][0], raw)
+
+    def _feed_source(self, topic: str, raw: pa.Table) -> None:
+        step = self._source_of(topic)
+        self._clock.start(self._watermarks.now)
+        for rows in self._decoded(step, raw):
+            marks = self._watermarks.passed(topic, numbers(rows[TIME]))
+            self._clock.extend(marks, numbers(rows[ROW]))
+            self._emit(step, Emitted(replace(rows, WATERMARK, pa.array(marks, pa.int64()))))
+        self._advance()
+
+    def _feed_sources(self, inputs: Sequence[tuple[str, pa.Table]]) -> None:
+        steps, decoded = [], []
+        for topic, raw in inputs:
+            step = self._source_of(topic)
+            self._batch = _Batch([(topic, raw)])
+            parts = list(self._decoded(step, raw))
+            if parts:
+                steps.append((topic, step))
+                decoded.append(ordered(parts))
+        times = [numbers(rows[TIME]) for rows in decoded]
+        of, order = merged(times)
+        place = np.concatenate([np.zeros(0, np.int64), *(numbers(rows[ROW]) for rows in decoded)])
+        self._clock.start(self._watermarks.now)
+        topics = [topic for topic, _ in steps]
+        marks = self._watermarks.passed_by(topics, of[order], np.concatenate([place[:0], *times])[order])
+        self._clock.extend(marks, np.arange(len(order)))
+        named = {topic: number for number, (topic, _) in enumerate(inputs)}
+        input_of = np.array([named[topic] for topic in topics], np.int64)[of[order]]
+        self._batch = _Batch(inputs, (input_of, place[order]))
+        turn = np.empty(len(order), np.int32)
+        turn[order] = np.arange(len(order))
+        for number, ((_, step), rows) in enumerate(zip(steps, decoded, strict=True)):
+            at = turn[of == number]
+            marked = replace(rows, WATERMARK, pa.array(marks[at], pa.int64()))
+            self._emit(step, Emitted(replace(marked, ROW, pa.array(at, pa.int32()))))
+        self._advance()
+        self._batch = None
+
+    def _source_of(self, topic: str) -> Step:
+        return self._by_id[self._inputs.sources[topic]]
+
+    def _decoded(self, step: Step, raw: pa.Table) -> Iterable[pa.Table]:
+        """The rows of records that can be read, with their event times."""
         source = step.operator
         assert isinstance(source, Source), step.label
-        self._clock.start(self._watermarks.now)
         for emitted in list(source.feed(raw, 0, self._failing(step))):
-            for rows in halved(emitted.rows, source.timed, self._failing(step)):
-                times = numbers(rows["_time"])
-                marks = self._watermarks.passed(topic, times)
-                self._clock.extend(marks, numbers(rows[ROW]))
-                marked = replace(rows, WATERMARK, pa.array(marks, pa.int64()))
-                self._emit(step, Emitted(marked))
-        self._advance()
+            yield from halved(emitted.rows, source.timed, self._failing(step))
 
     def _feed_hop(self, topic: str, raw: pa.Table) -> None:
         source = self._inputs.hops[topic]
@@ -311,7 +367,8 @@ class Task:
         batch = self._batch
         if batch is None or place < 0:
             return None
-        return Origin(batch.topic, self.partition, batch.raw["offset"][place].as_py())
+        topic, raw, at = batch.record(place)
+        return Origin(topic, self.partition, raw["offset"][at].as_py())
 
     def _bury(self, step: Step, rows: pa.Table, place: int, error: Exception, cause: str) -> None:
         """Write the record as it came, or the row where there is no one record, to the dead letter topic."""
@@ -326,10 +383,11 @@ class Task:
             record = _as_record(rows)
         else:
             assert self._batch is not None
-            record = self._batch.raw.slice(place, 1).select(["key", "value", "timestamp_ms"])
-            headers[:0] = _headers_of(self._batch.raw, place)
-            at = {"topic": origin.topic, "partition": origin.partition, "offset": origin.offset}
-            headers += [(f"headrace.error.{name}", str(value).encode()) for name, value in at.items()]
+            _, raw, at = self._batch.record(place)
+            record = raw.slice(at, 1).select(["key", "value", "timestamp_ms"])
+            headers[:0] = _headers_of(raw, at)
+            of = {"topic": origin.topic, "partition": origin.partition, "offset": origin.offset}
+            headers += [(f"headrace.error.{name}", str(value).encode()) for name, value in of.items()]
         self._outputs.append(Output(step.on_error, record, headers=tuple(headers)))
 
     def flush(self) -> None:

@@ -7,12 +7,16 @@ and does not hold the others back until it has rows again. What a task's waterma
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from headrace_streams.core.rows import NO_TIME, Numbers
+
+_LATEST: Final = np.iinfo(np.int64).max
+_NONE: Final = np.zeros(1, bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +78,26 @@ class Watermarks:
 
     def passed(self, source: str, times: Numbers) -> Numbers:
         """Rows came by an input; what the watermark was after each, that row counted."""
-        self._idle.discard(source)
-        running = np.maximum(np.maximum.accumulate(times), self._greatest[source])
-        others = self._least_of(set(self._greatest) - {source})
-        found = np.maximum(running if others is None else np.minimum(running, others), self.now)
-        if len(found):
-            self._greatest[source] = int(running[-1])
-            self.now = int(found[-1])
+        return self.passed_by([source], np.zeros(len(times), np.int64), times)
+
+    def passed_by(self, sources: Sequence[str], of: Numbers, times: Numbers) -> Numbers:
+        """Rows came, each by the input of its number in ``of``; what the watermark was after each."""
+        if not len(times):
+            return times
+        found = np.full(len(times), _LATEST)
+        for name, greatest in self._greatest.items():
+            own = of == sources.index(name) if name in sources else _NONE
+            if own.any():
+                running = np.maximum(np.maximum.accumulate(np.where(own, times, greatest)), greatest)
+                self._greatest[name] = int(running[-1])
+                if name in self._idle:
+                    running[: np.argmax(own)] = _LATEST  # it holds the others back from its first row on
+                    self._idle.discard(name)
+                found = np.minimum(found, running)
+            elif name not in self._idle:
+                found = np.minimum(found, greatest)
+        found = np.maximum.accumulate(np.maximum(found, self.now))
+        self.now = int(found[-1])
         return found
 
     def reached(self, source: str, time: int) -> int:

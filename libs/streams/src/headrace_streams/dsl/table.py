@@ -22,7 +22,7 @@ from headrace_streams.core.task import FAIL
 from headrace_streams.dsl.names import check_names, columns_text
 from headrace_streams.dsl.record_calls import hint
 from headrace_streams.dsl.where import where
-from headrace_streams.plan.nodes import Input, Making, schema_text
+from headrace_streams.plan.nodes import JOIN, Input, Making, schema_text
 
 if TYPE_CHECKING:
     from headrace_streams.dsl.stream import Grouped, Stream
@@ -194,7 +194,7 @@ def joined(
 ) -> Stream:
     """Rows with the columns of both sides, of a node that has these as its inputs."""
     inputs = [replace(left._input, port=LEFT), replace(right._input, port=RIGHT)]
-    node = left._plan.add("join", at, inputs, make, settings=settings, name=name, form=form)
+    node = left._plan.add(JOIN, at, inputs, make, settings=settings, name=name, form=form)
     fields = [
         side.schema.field(name).with_name(out).with_nullable(True)
         for side, of in zip((left, right), columns, strict=True)

@@ -17,6 +17,7 @@ from headrace_streams.core.operators.columns import Merge
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.task import FAIL, SKIP, Hop, Inputs, Link, Step, Task
 from headrace_streams.plan.nodes import (
+    JOIN,
     REPARTITION,
     SINK,
     SOURCE,
@@ -47,6 +48,11 @@ class SubTopology:
     def stateful(self) -> bool:
         """Whether it keeps more than positions."""
         return any(node.stateful for node in self.nodes)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether it matters in which order the records of its inputs are fed: it joins them."""
+        return len(self.topics) + len(self.hops) > 1 and any(node.kind == JOIN for node in self.nodes)
 
     @property
     def form(self) -> dict[str, str]:

@@ -113,6 +113,7 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,100}")
 SOURCE = "stream"
 SINK = "to"
 REPARTITION = "repartition"
+JOIN = "join"
 
 
 class Plan:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from headrace_common.core.murmur2 import partitions_for
 from headrace_streams.core.errors import NotAllowed
+from headrace_streams.core.feed import Feed, Portion
 from headrace_streams.core.formats.port import Format
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.rows import user_columns, whole
@@ -229,13 +230,31 @@ class Driver:
             if not ready:
                 return
             running, topic = self._chance.choice(ready)
-            position = running.positions[topic]
-            left = self._log(topic, running.partition).end - position
-            count = self._chance.choice([1, left, self._chance.randint(1, left)])
-            running.task.feed(topic, self._log(topic, running.partition).read(position, count))
-            running.positions[topic] += count
+            if running.part.in_order:
+                self._feed_in_order(running)
+            else:
+                records = self._some(running, topic)
+                running.task.feed(topic, records)
+                running.positions[topic] += records.num_rows
             if commits and self._chance.random() < 0.2:
                 self._commit()
+
+    def _some(self, running: _Running, topic: str) -> pa.Table:
+        """So many of the records that wait in a topic as chance will have it."""
+        log, position = self._log(topic, running.partition), running.positions[topic]
+        left = log.end - position
+        return log.read(position, self._chance.choice([1, left, self._chance.randint(1, left)]) if left else 0)
+
+    def _feed_in_order(self, running: _Running) -> None:
+        feed = Feed(running.positions)
+        for topic, position in running.positions.items():
+            records = self._some(running, topic)
+            behind = position + records.num_rows
+            at_end = behind == self._log(topic, running.partition).end
+            feed.offer(Portion(topic, records, behind), at_end=at_end)
+        portions = feed.take(patient=True)
+        running.task.feed_together([(one.topic, one.records) for one in portions if one.records.num_rows])
+        running.positions |= {one.topic: one.next_offset for one in portions}
 
     def commit(self) -> None:
         """Commit until nothing is left to do."""
