@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
 from tests.lab.kind import Mutant
 
+from headrace.admin_types import NewTopic
 from headrace.records import TopicPartition
-from headrace_streams.adapters.headrace_io import SdkReader, SdkWriter, SdkWriters
+from headrace_streams.adapters.headrace_io import SdkReader, SdkTopics, SdkWriter, SdkWriters
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.state.store import Changes
 from headrace_streams.core.task import Task
-from headrace_streams.ports import Checkpoint, Positions, Sent
+from headrace_streams.ports import Checkpoint, InternalTopic, Positions, Sent
 from headrace_streams.runtime import worker
 from headrace_streams.runtime.owned import Owned, as_output
 from headrace_streams.runtime.taking import Taking
@@ -122,6 +124,22 @@ def end_nobody() -> Patches:
     return [patch.object(SdkWriter, "commit", commit), patch.object(SdkWriters, "end", end)]
 
 
+def guard_nothing() -> Patches:
+    """The same, and changelogs take what anybody writes."""
+
+    async def fence(self: SdkWriter, partition: TopicPartition, token: int) -> int:
+        return -1
+
+    new = SdkTopics._new
+
+    def unfenced(self: SdkTopics, topic: InternalTopic) -> NewTopic:
+        made = new(self, topic)
+        configs = {name: value for name, value in (made.configs or {}).items() if name != "fencing.required"}
+        return replace(made, configs=configs)
+
+    return [*end_nobody(), patch.object(SdkWriter, "fence", fence), patch.object(SdkTopics, "_new", unfenced)]
+
+
 def give_up_first() -> Patches:
     """What was revoked is somebody else's before it is committed."""
     give_up = Worker._give_up
@@ -189,6 +207,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "early-outputs": send_outputs_at_once,
     "decided-only": restore_what_is_decided,
     "not-ended": end_nobody,
+    "not-guarded": guard_nothing,
     "given-up-first": give_up_first,
     "not-restored": forget_what_was_committed,
     "state-kept": keep_state_after_an_abort,
@@ -196,5 +215,5 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "early-state": write_state_before_the_verdict,
     "time-forgotten": forget_event_time,
 }
-RARE: Final = frozenset[str]()
+RARE: Final = frozenset({"decided-only", "not-ended"})
 """Found too late for every change; the long form looks for them."""

@@ -28,7 +28,7 @@ FAULTS = (
 )
 """Names of methods of ``Faults``."""
 SESSION_MS = 1_200
-WORKER_SESSION_MS = 4_000
+WORKER_SESSION_MS = 2_000
 NEVER_IDLE_MS = 86_400_000
 
 
