@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from headrace_streams.runtime.assembling import Assembled, Assembling
 from headrace_streams.runtime.owned import Owned, Spec
 from headrace_streams.runtime.taking import Differs, Taking
 from headrace_streams.runtime.worker import Seat, Worker
+from headrace_streams.worker_process import Parent
 
 
 class Stopped:
@@ -48,6 +50,9 @@ class Quiet:
     """A membership in which nothing changes."""
 
     async def poll(self, timeout_ms: float = 0) -> None:
+        return None
+
+    def group_metadata(self) -> None:
         return None
 
 
@@ -212,3 +217,23 @@ async def test_records_are_gone_because_it_was_put_out_or_for_good(group_at: int
         with pytest.raises(PositionOutOfRange):
             worker._judge(error)
     assert joined == (["up", "in"] if out else [])
+
+
+async def test_it_is_ready_when_it_has_had_its_tasks_for_a_moment() -> None:
+    outside = Stopped(0.0)
+    worker = seated(outside_of(reader=outside, clock=outside))
+    seat: Any = worker._seat
+    for outside.now_ms, taking in ((0.0, True), (900.0, False), (1_500.0, True), (2_000.0, False), (2_499.0, False)):
+        seat.taken = {"x": (Owned(spec(), None, None), None)} if taking else {}  # type: ignore[arg-type]
+        worker._tell_state(seat)
+        assert not worker.settled.is_set()
+    outside.now_ms = 2_500.0
+    worker._tell_state(seat)
+    assert worker.settled.is_set()
+
+
+def test_workers_of_one_machine_have_ports_of_their_own() -> None:
+    parent = Parent("app.py", {"metrics_listen": "127.0.0.1:9400", "health_listen": "127.0.0.1:0"}, workers=2)
+    settings = [json.loads(parent.command(number)[-2]) for number in range(2)]
+    assert [one["metrics_listen"] for one in settings] == ["127.0.0.1:9400", "127.0.0.1:9401"]
+    assert [one["health_listen"] for one in settings] == ["127.0.0.1:0"] * 2

@@ -26,7 +26,8 @@ import signal, sys
 from headrace_streams.worker_process import Parent
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests may run under nohup
 parent = Parent("app.py", {})
-parent._command = [sys.executable, "-c", sys.argv[1]]
+for slot in parent._slots:
+    slot._command = [sys.executable, "-c", sys.argv[1]]
 sys.exit(parent.run())
 """
 

@@ -7,13 +7,17 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.request import urlopen
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from libs.common.tests.kit.ports import free_port
 
 from headrace.testing import TestCluster
 from headrace_streams.worker_process import Ending
 
-from .apps import AppUnderTest, app, check_each_count_once, some_lines
+from .apps import AppUnderTest, app, check_each_count_once, some_lines, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
@@ -106,3 +110,22 @@ def test_a_worker_dies_at_each_step_beside_another(cluster: TestCluster, tmp_pat
                 if worker.poll() is not None:
                     workers[number] = stack.enter_context(tested.running(f"new-{turn}", standbys=standbys))
             counted.check()
+
+
+def test_metrics_and_health(cluster: TestCluster, tmp_path: Path) -> None:
+    tested = app(cluster, tmp_path, "counts")
+    counted = Counted(tested)
+    counted.send()
+    metrics, health = (f"127.0.0.1:{port}" for port in (free_port(), free_port()))
+    with tested.running(metrics_listen=metrics, health_listen=health), grpc.insecure_channel(health) as channel:
+        counted.check()
+        stub = health_pb2_grpc.HealthStub(channel)
+        request = health_pb2.HealthCheckRequest(service="ready")
+        wait_until(lambda: stub.Check(request).status == health_pb2.HealthCheckResponse.SERVING, "ready", tested.log)
+        with urlopen(f"http://{metrics}/metrics") as page:
+            said = page.read().decode()
+    assert 'headrace_streams_tasks{state="running"} 6.0' in said, said
+    assert f'headrace_streams_read_records_total{{topic="{tested.lines}"}} 20.0' in said, said
+    assert f'headrace_streams_written_records_total{{topic="{tested.words}"}} 100.0' in said, said
+    assert f'headrace_streams_lag_records{{partition="0",topic="{tested.lines}"}} 0.0' in said, said
+    assert "headrace_streams_commit_seconds_bucket" in said, said

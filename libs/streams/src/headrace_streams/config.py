@@ -11,6 +11,7 @@ from typing import Any, Self
 from headrace.work_types import STANDBYS_MAX
 from headrace_common.core.bounds import check, setting
 from headrace_common.core.errors import InvalidConfig
+from headrace_common.core.ids import Endpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,19 @@ class StreamsConfig:
     delete_retention_ms: int = setting(86_400_000, low=1_000, high=2**53)
     """Of the changelogs: state on a disk that is older than half of it is restored anew, in ms."""
 
+    metrics_listen: Endpoint | str | None = None
+    """Where Prometheus finds the worker's metrics, ``host:port``; None: nowhere."""
+    health_listen: Endpoint | str | None = None
+    """Where ``grpc.health.v1`` says whether the worker is ``live`` and ``ready``, ``host:port``; None: nowhere."""
+
     def __post_init__(self) -> None:
+        for name in ("metrics_listen", "health_listen"):
+            given = getattr(self, name)
+            if isinstance(given, str):
+                try:
+                    object.__setattr__(self, name, Endpoint.parse(given))
+                except ValueError as error:
+                    raise InvalidConfig(f"{name}: {error}") from error
         check(self)
 
     @classmethod

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from headrace import aio
 from headrace.work_types import Declaration
-from headrace_common.runtime.clock import SystemClock
+from headrace_common.core.errors import InvalidConfig
+from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.threads import run_in_thread
 from headrace_streams.adapters.headrace_io import SdkReader, SdkTopics, SdkWriters
 from headrace_streams.adapters.rocksdb_store import RocksDbStores
@@ -25,6 +27,9 @@ from headrace_streams.dsl.app import App
 from headrace_streams.ports import Membership, TaskStores
 from headrace_streams.runtime.owned import Outside
 from headrace_streams.runtime.worker import Worker
+
+if TYPE_CHECKING:
+    from headrace_common.runtime.health import HealthPort
 
 
 def run(app: App, **settings: Any) -> None:
@@ -114,9 +119,44 @@ async def work(
             compute,
         )
         worker = Worker(app, config, outside)
+        await stack.enter_async_context(_observed(worker, config, clock))
         stack.push_async_callback(worker.close)
         await worker.start()
         await worker.run(stop)
+
+
+@asynccontextmanager
+async def _observed(worker: Worker, config: StreamsConfig, clock: Clock) -> AsyncIterator[None]:
+    """Others see how it does, if the settings say where."""
+    if config.metrics_listen is None and config.health_listen is None:
+        yield
+        return
+    if find_spec("prometheus_client") is None or find_spec("grpc_health") is None:
+        raise InvalidConfig(
+            "metrics_listen and health_listen need more packages: pip install 'headrace-streams[service]'"
+        )
+    from headrace_common.runtime.health import HealthPort
+    from headrace_common.runtime.metrics import open_metrics
+    from headrace_common.runtime.service import ServerConfig
+    from headrace_streams.adapters.otel_figures import publish
+
+    listen, health = config.metrics_listen, config.health_listen
+    assert not isinstance(listen, str)
+    assert not isinstance(health, str)
+    with open_metrics("streams", 0, listen) as metrics:
+        publish(metrics, worker.figures, clock)
+        async with HealthPort.open(ServerConfig(health_listen=health)) as port:
+            settled = asyncio.create_task(_tell(worker.settled, port), name="health")
+            try:
+                yield
+            finally:
+                settled.cancel()
+                await port.leaving()
+
+
+async def _tell(settled: asyncio.Event, port: HealthPort) -> None:
+    await settled.wait()
+    await port.reached()
 
 
 async def _in_pool(pool: ThreadPoolExecutor, call: Any, *args: Any) -> Any:

@@ -9,10 +9,24 @@ from typing import Protocol
 from headrace.group_types import ConsumerGroupMetadata
 from headrace.records import PartitionTable, TopicPartition
 from headrace.work_types import WorkChange
+from headrace_common.core.distribution import Distribution
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.state.store import Changes, Cold
 
 Positions = Mapping[TopicPartition, int]
+
+
+class Reading(Protocol):
+    """What a worker counts; read by another thread."""
+
+    gauges: Mapping[str, str]
+    """Names, and what they mean."""
+    counters: Mapping[str, str]
+    commit_time: Distribution
+
+    def values(self, name: str, now_ms: float) -> Iterable[tuple[float, Mapping[str, str]]]:
+        """Those of one name, with their labels."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

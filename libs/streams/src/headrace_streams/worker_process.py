@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from headrace_common.core.error_kinds import Kind
 from headrace_common.core.errors import HeadraceError, Then
+from headrace_common.core.ids import Endpoint
 from headrace_streams.main import run
 from headrace_streams.program import load
 
@@ -80,12 +81,21 @@ class Parent:
     def __init__(
         self, program: str, settings: Mapping[str, Any], workers: int = 1, directory: Path | None = None
     ) -> None:
-        given = [program, json.dumps(settings, default=str), _WITH_PARENT]
-        self._command = [sys.executable, "-m", "headrace_streams", *given]
+        self._command = [sys.executable, "-m", "headrace_streams", program]
+        self._settings = settings
         self._directory = directory
         self._told = threading.Event()
         self._over = threading.Event()
-        self._slots = [_Slot(self) for _ in range(workers)]
+        self._slots = [_Slot(self, number) for number in range(workers)]
+
+    def command(self, number: int) -> list[str]:
+        """Of one worker; each listens at ports of its own."""
+        settings = dict(self._settings)
+        for name in ("metrics_listen", "health_listen"):
+            if (listen := settings.get(name)) is not None:
+                at = Endpoint.parse(listen)
+                settings[name] = str(Endpoint(at.host, at.port + number if at.port else 0))
+        return [*self._command, json.dumps(settings, default=str), _WITH_PARENT]
 
     def run(self) -> Ending:
         """Until a signal ends all workers, or one ends for good, and the others with it."""
@@ -123,8 +133,9 @@ class Parent:
 class _Slot(threading.Thread):
     """Keeps one worker running."""
 
-    def __init__(self, parent: Parent) -> None:
-        super().__init__(name="worker", daemon=True)
+    def __init__(self, parent: Parent, number: int) -> None:
+        super().__init__(name=f"worker {number}", daemon=True)
+        self._command = parent.command(number)
         self._parent = parent
         self._worker: subprocess.Popen[bytes] | None = None
         self.ending = Ending.DONE
@@ -142,7 +153,7 @@ class _Slot(threading.Thread):
             # Its own group: Ctrl+C reaches the parent, which passes it on once.
             # It reads to the end of the pipe, which comes when the parent has died, however it did.
             worker = self._worker = subprocess.Popen(
-                parent._command, cwd=parent._directory, start_new_session=True, stdin=subprocess.PIPE
+                self._command, cwd=parent._directory, start_new_session=True, stdin=subprocess.PIPE
             )
             if parent._told.is_set():
                 worker.send_signal(signal.SIGTERM)

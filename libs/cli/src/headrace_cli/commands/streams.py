@@ -15,6 +15,8 @@ from headrace_cli.session import Session
 
 HELP = "Programs of headrace.streams: run them, describe them"
 
+_METRICS = "Where Prometheus finds metrics; the second worker has the next port"
+_HEALTH = "Where grpc.health.v1 says live and ready; the second worker has the next port"
 Program = Annotated[
     str, typer.Argument(help="A file or a module, with the app's name if it has several: billing.py:app")
 ]
@@ -35,6 +37,8 @@ def run(
     state_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where state is kept on this machine")] = Path(
         ".headrace-streams"
     ),
+    metrics_listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help=_METRICS)] = None,
+    health_listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help=_HEALTH)] = None,
     commit_interval_ms: Annotated[int, typer.Option(help="How often to commit")] = 100,
 ) -> None:
     """
@@ -50,6 +54,8 @@ def run(
         "state_dir": str(state_dir),
         "standbys": standbys,
         "commit_interval_ms": commit_interval_ms,
+        "metrics_listen": metrics_listen,
+        "health_listen": health_listen,
     }
     match Parent(program, settings, workers).run():
         case Ending.DONE:

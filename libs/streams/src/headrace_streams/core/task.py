@@ -167,6 +167,12 @@ class Task:
         """Rows that nodes could not process and that were left out or sent away, by label."""
 
     @property
+    def late(self) -> dict[str, int]:
+        """Rows that came after their window had closed, by label."""
+        found = {step.label: getattr(step.operator, "late", 0) for step in self._steps}
+        return {label: count for label, count in found.items() if count}
+
+    @property
     def watermark(self) -> int:
         """Event time of the task, ms."""
         return self._watermarks.now

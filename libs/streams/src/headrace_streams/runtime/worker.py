@@ -34,6 +34,7 @@ from headrace_streams.dsl.app import App
 from headrace_streams.patience import PAUSE_MS, Patience
 from headrace_streams.ports import Checkpoint, Membership, Sent, Writer
 from headrace_streams.runtime.assembling import Assembled, Assembling
+from headrace_streams.runtime.figures import Figures
 from headrace_streams.runtime.following import Changelogs
 from headrace_streams.runtime.owned import Kept, Outside, Owned, as_output, moved
 from headrace_streams.runtime.taking import Differs, Taking
@@ -44,6 +45,7 @@ _HEAR_MS: Final = 20.0
 """How often the group is asked while there is work."""
 _TAKING_MS: Final = 10
 _LAGS_MS: Final = 1_000.0
+_SETTLED_MS: Final = 1_000.0
 _CALM_MS: Final = 10_000.0
 """Trouble that comes back after so long is new trouble."""
 
@@ -93,8 +95,10 @@ class Worker:
         self._committed_at_ms = self._trimmed_at_ms = 0.0
         self._final: HeadraceError | None = None
         self._trouble_since_ms = self._trouble_at_ms = float("-inf")
-        self.commits = 0
-        """Transactions that were committed."""
+        self.settled = asyncio.Event()
+        """It is a member, and has had all its tasks for a moment."""
+        self._unsettled_at_ms = 0.0
+        self.figures = Figures()
 
     # --- membership -------------------------------------------------------------------------------------------------
 
@@ -116,7 +120,9 @@ class Worker:
     async def _join(self) -> None:
         declaration = self._assembled.declaration(self._config)
         self._lags = await self._lags_of_disk()
-        self._seat = Seat(await self._outside.join(declaration, self._lags))
+        seat = self._seat = Seat(await self._outside.join(declaration, self._lags))
+        self.figures.owned = seat.owned
+        self.figures.counts["joins"] += 1
         self._heard_at_ms = self._told_lags_at_ms = float("-inf")
 
     async def _lags_of_disk(self) -> dict[str, int]:
@@ -160,6 +166,7 @@ class Worker:
         await self._take_ready(seat)
         await self._stand_by(seat)
         self._tell_lags(seat)
+        self._tell_state(seat)
 
     @property
     def _here(self) -> Seat:
@@ -242,6 +249,7 @@ class Worker:
 
     async def _read(self, seat: Seat) -> None:
         """Read on where each task is."""
+        self.figures.lags.clear()
         self._of = {tp: owned for owned in seat.owned.values() for tp in owned.spec.partitions}
         await self._outside.reader.assign({tp: owned.positions.get(tp.topic, -1) for tp, owned in self._of.items()})
         _log.info("%s works on %d tasks and stands by for %d", self._app.name, len(seat.owned), len(seat.followed))
@@ -298,6 +306,24 @@ class Worker:
         self._lags |= {item: lags[log] for item, o in seat.followed.items() if (log := o.spec.changelog) in lags}
         seat.membership.report(lags=self._lags)
 
+    def _tell_state(self, seat: Seat) -> None:
+        now = self._outside.clock.monotonic_ms()
+        taking = len(seat.taken) + len(seat.assigned)
+        self.figures.states = {"running": len(seat.owned), "taking": taking, "standby": len(seat.followed)}
+        lags = self._changelogs.lags()
+        followed = {item: owned for item, (owned, _) in seat.taken.items()} | seat.followed
+        self.figures.restoring = {item: lags[log] for item, o in followed.items() if (log := o.spec.changelog) in lags}
+        if self.settled.is_set():
+            return
+        try:
+            seat.membership.group_metadata()
+        except HeadraceError:
+            taking += 1
+        if taking:
+            self._unsettled_at_ms = now
+        elif now - self._unsettled_at_ms >= _SETTLED_MS:
+            self.settled.set()
+
     # --- work -------------------------------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -352,11 +378,14 @@ class Worker:
             await self._outside.compute(owned.task.feed, batch.topic, batch.table)
             await self._send(owned.task.take())
             self._rows += batch.table.num_rows
+            self.figures.read[batch.topic] += batch.table.num_rows
             failpoint("streams.fed")
         if batch.table.num_rows or batch.lag != 0:
             owned.rows_at_ms[batch.topic] = self._outside.clock.monotonic_ms()
             owned.idle.discard(batch.topic)
         owned.positions[batch.topic] = batch.next_offset
+        if batch.lag is not None:
+            self.figures.lags[batch.topic, batch.partition] = batch.lag
 
     async def _rest(self) -> None:
         """Tell tasks of topics that have stood at their ends for long."""
@@ -379,6 +408,7 @@ class Worker:
         for output in outputs:
             await self._begin()
             await self._writer.send(output)
+            self.figures.written[output.topic] += output.records.num_rows
 
     async def _begin(self) -> None:
         if not self._here.in_transaction:
@@ -387,6 +417,7 @@ class Worker:
 
     async def _commit(self) -> None:
         """One transaction: what was written, state, positions."""
+        began_ms = self._outside.clock.monotonic_ms()
         touched = [owned for owned in self._here.owned.values() if owned.touched]
         for owned in touched:
             await self._outside.compute(owned.task.flush)
@@ -404,7 +435,8 @@ class Worker:
                 await self._keep(k, of_task)
             failpoint("streams.kept")
             self._rows = 0
-            self.commits += 1
+            self.figures.counts["commits"] += 1
+            self.figures.commit_time.record(self._outside.clock.monotonic_ms() - began_ms)
             self._trouble_at_ms = float("-inf")
         self._committed_at_ms = self._outside.clock.monotonic_ms()
         await self._trim()
@@ -488,6 +520,7 @@ class Worker:
 
     async def _rewind(self) -> None:
         seat = self._here
+        self.figures.counts["rewinds"] += 1
         if seat.in_transaction:
             await self._writer.abort()
             seat.in_transaction = False
