@@ -11,7 +11,7 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from libs.streams.tests.kit.feeding import Record, by_key, cuts, run_cut_of
+from libs.streams.tests.kit.feeding import Fed, Record, by_key, cuts, raw, rows, run_cut_of
 from narwhals.stable.v2 import Int64
 
 from headrace_streams import App, Stream, Table, agg, col, json
@@ -48,8 +48,8 @@ def tables(how: str, emit: str = "every") -> App:
 def with_itself(how: str) -> App:
     """A table of a stream, which the stream is joined with."""
     app = App("law")
-    rows = stream(app)
-    rows.join(odd(rows.filter(col("n") > 0).to_table(name="own")), how=how).to("out")
+    own = stream(app)
+    own.join(odd(own.filter(col("n") > 0).to_table(name="own")), how=how).to("out")
     return app
 
 
@@ -80,16 +80,16 @@ def failing(how: str) -> App:
 
 def failing_itself(how: str) -> App:
     app = App("law", on_error="skip")
-    rows = stream(app)
-    rows.join(rows.to_table(name="own").select(i=col("s").cast(Int64)), how=how).to("out")
+    own = stream(app)
+    own.join(own.to_table(name="own").select(i=col("s").cast(Int64)), how=how).to("out")
     return app
 
 
 def with_own_counts(how: str) -> App:
     app = App("law")
-    rows = stream(app)
-    counts = rows.group_by("k").agg(rows=agg.count(), name="counts", emit="every")
-    rows.join(counts.to_table(name="counts-table").filter(col("rows") != 2), how=how).to("out")
+    own = stream(app)
+    counts = own.group_by("k").agg(rows=agg.count(), name="counts", emit="every")
+    own.join(counts.to_table(name="counts-table").filter(col("rows") != 2), how=how).to("out")
     return app
 
 
@@ -118,7 +118,7 @@ PROGRAMS = [
 
 
 @pytest.mark.parametrize(("program", "how"), PROGRAMS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(given=records, cutting=cuts)
 def test_tables_with_every(
     program: Callable[[str], App], how: str, given: Given, cutting: list[tuple[int, str]]
@@ -130,7 +130,7 @@ def test_tables_with_every(
 
 
 @pytest.mark.parametrize("how", ["inner", "left", "outer"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(given=records, cutting=cuts)
 def test_tables_with_changes_end_alike(how: str, given: Given, cutting: list[tuple[int, str]]) -> None:
     def last(found: list[Any]) -> dict[Any, Any]:
@@ -141,17 +141,41 @@ def test_tables_with_changes_end_alike(how: str, given: Given, cutting: list[tup
     assert last(run_cut_of(tables(how, "changes"), given, cutting, "out")) == last(every)
 
 
+def run_together(app: App, given: Given, cutting: list[tuple[int, str]]) -> list[Any]:
+    """What is written if records of several topics are fed together, merged by time."""
+    fed, found, at = Fed(app), [], 0
+    for count, then in [*cutting, (len(given), "")]:
+        part = given[at : at + count]
+        at += len(part)
+        topics = dict.fromkeys(topic for topic, _ in part)
+        fed.task.feed_together([(topic, raw([record for of, record in part if of == topic])) for topic in topics])
+        if then == "commit":
+            found += rows(fed.commit(), "out")
+    return found + rows(fed.commit(), "out")
+
+
+@pytest.mark.parametrize(("program", "how"), [one for one in PROGRAMS if one[0] in (with_table, *THRICE)])
+@settings(max_examples=15, deadline=None)
+@given(given=records, cutting=cuts)
+def test_inputs_that_are_fed_together(
+    program: Callable[[str], App], how: str, given: Given, cutting: list[tuple[int, str]]
+) -> None:
+    given = [(topic, (key, value, time)) for time, (topic, (key, value, _)) in enumerate(given)]
+    one_by_one = run_cut_of(program(how), given, [(1, "")] * len(given), "out")
+    assert by_key(run_together(program(how), given, cutting)) == by_key(one_by_one)
+
+
 def naive_stream(how: str, given: Given) -> list[Any]:
-    rows: dict[bytes | None, dict[str, Any]] = {}
+    there: dict[bytes | None, dict[str, Any]] = {}
     found = []
     for topic, (key, value, time) in given:
         if topic == "t" and key is not None:
-            rows.pop(key, None)
+            there.pop(key, None)
             if isinstance(value, dict) and value["n"] is not None and value["n"] % 2 == 1:
-                rows[key] = {"m": value["n"] * 10}
-        if topic == "in" and isinstance(value, dict) and (how == "left" or key in rows):
+                there[key] = {"m": value["n"] * 10}
+        if topic == "in" and isinstance(value, dict) and (how == "left" or key in there):
             row = {"n": value["n"], "s": value["s"], "k": key and key.decode()}
-            found.append((key, {**row, **rows.get(key, {"m": None})}, time))
+            found.append((key, {**row, **there.get(key, {"m": None})}, time))
     return found
 
 
@@ -161,7 +185,7 @@ def twice(given: Given, changes: Callable[[Any], bool] = lambda value: True) -> 
 
 
 @pytest.mark.parametrize("how", ["inner", "left"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(given=records, cutting=cuts)
 def test_a_stream_finds_its_own_row(how: str, given: Given, cutting: list[tuple[int, str]]) -> None:
     given = [("in", record) for _, record in given]
@@ -170,7 +194,7 @@ def test_a_stream_finds_its_own_row(how: str, given: Given, cutting: list[tuple[
 
 
 @pytest.mark.parametrize("how", ["inner", "left"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(given=records, cutting=cuts)
 def test_a_stream_finds_what_was_there(how: str, given: Given, cutting: list[tuple[int, str]]) -> None:
     assert run_cut_of(with_table(how), given, cutting, "out") == naive_stream(how, given)
@@ -207,7 +231,7 @@ def naive_tables(how: str, given: Given) -> list[Any]:
 
 
 @pytest.mark.parametrize("how", ["inner", "left", "outer"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(given=records, cutting=cuts)
 def test_tables_side_by_side(how: str, given: Given, cutting: list[tuple[int, str]]) -> None:
     found = run_cut_of(tables(how), given, cutting, "out")
@@ -215,7 +239,7 @@ def test_tables_side_by_side(how: str, given: Given, cutting: list[tuple[int, st
 
 
 @pytest.mark.parametrize("how", ["inner", "left", "outer"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(given=records, cutting=cuts)
 def test_both_sides_change_with_one_record(how: str, given: Given, cutting: list[tuple[int, str]]) -> None:
     found = run_cut_of(of_one_table(how), given, cutting, "out")

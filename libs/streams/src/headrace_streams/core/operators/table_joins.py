@@ -7,9 +7,9 @@ of that: then what a row finds is taken from the changes behind it.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -60,17 +60,23 @@ class Changed:
         self.rows = concat(tables)
         changes, turn = changes_of(self.rows), last_turns(numbers(self.rows[ROW]))
         self.removed = changes != ADDED
-        behind = np.append(False, changes[:-1] == REPLACED)
         keys: list[Any] = plain_keys(self.rows[KEY]).to_pylist()
-        for place in np.flatnonzero(~behind).tolist():
-            self._of.setdefault(keys[place], []).append((int(turn[place]), place))
+        for place, (key, at) in enumerate(zip(keys, turn.tolist(), strict=True)):
+            self._of.setdefault(key, []).append((at, place))
+        for changed in self._of.values():
+            changed.sort()
 
     def __bool__(self) -> bool:
         return bool(self._of)
 
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._of
+
     def behind(self, key: bytes, turn: int) -> int | None:
         """The place of the first change of a key at ``turn`` or behind it."""
-        return next((place for at, place in self._of.get(key, ()) if at >= turn), None)
+        changed = self._of[key]
+        found = bisect_left(changed, (turn, -1))
+        return changed[found][1] if found < len(changed) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +102,10 @@ def match(view: View, rows: pa.Table, changed: Changed, at: int) -> Matched:
     places[(key >= 0) & ~np.append(found.exists, False)[key]] = -1
     if not changed:
         return Matched(found.rows, places, np.append(found.times, 0)[places])
-    turn = last_turns(numbers(rows[ROW]))
-    for row, (code, of) in enumerate(zip(key.tolist(), turn.tolist(), strict=True)):
-        behind = None if code < 0 else changed.behind(names[code], of + at)
+    ahead = np.array([*(name in changed for name in names), False])
+    of_rows, turn = np.flatnonzero(ahead[key]), last_turns(numbers(rows[ROW]))
+    for row, code, of in zip(of_rows.tolist(), key[of_rows].tolist(), turn[of_rows].tolist(), strict=True):
+        behind = changed.behind(names[code], of + at)
         if behind is not None:
             places[row] = len(names) + behind if changed.removed[behind] else -1
     both = pa.concat_tables([found.rows, changed.rows.select(found.rows.column_names)]).combine_chunks()
@@ -203,14 +210,16 @@ class JoinTables(Operator):
         self._views = (left, right)
         self._sides = sides
         self._changed = (Changed(), Changed())
+        self._held: list[pa.Table] = []
+        """What changes of the left side bring about, until those of the right side are fed too."""
 
     def together(self, waiting: list[tuple[pa.Table, int]]) -> list[tuple[pa.Table, int]]:
-        self._changed = (Changed(), Changed())
+        self._changed, self._held = (Changed(), Changed()), []
         if len({port for _, port in waiting}) == 1:
             return super().together(waiting)
         left, right = ([rows for rows, port in waiting if port == side] for side in (LEFT, RIGHT))
         self._changed = (Changed(left), Changed(right))
-        return in_turn(concat(left), concat(right))
+        return [(ordered(left), LEFT), (ordered(right), RIGHT)]
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
         if not rows.num_rows:
@@ -237,23 +246,7 @@ class JoinTables(Operator):
         marks, row = numbers(rows[WATERMARK])[of], numbers(rows[ROW])[of]
         joined = with_system(self._sides.join(tables, places), take(rows[KEY], of), time[of], marks, row)
         was = np.where(without, matched.times[of], was[of])
-        yield Emitted(with_changes(joined, change).append_column(WAS, pa.array(was, pa.int64())))
-
-
-def in_turn(left: pa.Table, right: pa.Table) -> list[tuple[pa.Table, int]]:
-    """Rows of two inputs, in pieces, in the order of the records that they stem from; of one record, the left first."""
-    given, turn = [], []
-    for rows in (left, right):
-        of = last_turns(numbers(rows[ROW]))
-        order = np.argsort(of, kind="stable")
-        given.append(take(rows, order))
-        turn.append(of[order])
-    port = np.repeat([LEFT, RIGHT], [len(of) for of in turn])[np.argsort(np.concatenate(turn), kind="stable")]
-    bounds = [0, *(np.flatnonzero(np.diff(port)) + 1).tolist(), len(port)]
-    at = [0, 0]
-    pieces = []
-    for first, end in pairwise(bounds):
-        side = int(port[first])
-        pieces.append((given[side].slice(at[side], end - first), side))
-        at[side] += end - first
-    return pieces
+        self._held.append(with_changes(joined, change).append_column(WAS, pa.array(was, pa.int64())))
+        if port == RIGHT or not self._changed[RIGHT]:
+            told, self._held = ordered(self._held), []
+            yield Emitted(told)
