@@ -79,6 +79,8 @@ class Hop:
     senders: int
     columns: Mapping[str, str]
     """Their names and types, of the user's."""
+    timed: bool = True
+    """They have a part in event time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ class Inputs:
 
     def names(self) -> list[str]:
         """What has a time of its own: topics, and the senders of each repartition topic."""
-        senders = [_sender(topic, n) for topic, hop in self.hops.items() for n in range(hop.senders)]
+        senders = [_sender(topic, n) for topic, hop in self.hops.items() if hop.timed for n in range(hop.senders)]
         return [*self.sources, *senders]
 
 
@@ -296,10 +298,14 @@ class Task:
             if flush.rows is not None:
                 count = flush.rows.num_rows
                 places = np.arange(count, dtype=np.int32)
-                found = self._watermarks.passed(sender, numbers(flush.rows[WATERMARK]))
+                marks = numbers(flush.rows[WATERMARK])
+                found = self._watermarks.passed(sender, marks) if source.timed else np.full(count, self.watermark)
                 self._clock.extend(found, places)
                 marked = replace(flush.rows, WATERMARK, pa.array(found, pa.int64()))
                 self._emit(step, Emitted(marked.append_column(ROW, pa.array(brought_about(places), pa.int32()))))
+            if not source.timed:
+                self._moved(self.watermark, count)
+                continue
             self._moved(self._watermarks.reached(sender, flush.watermark), count)
             if flush.idle:
                 self.idle(sender)

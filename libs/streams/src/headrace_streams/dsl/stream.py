@@ -179,7 +179,9 @@ class Stream(RecordCalls):
             raise NotAllowed(f"repartition ({where()}): {partitions} partitions are not possible; choose 1 to 10,000")
         return self._moved(name, partitions, self._keyed_by)
 
-    def _moved(self, name: str, partitions: int | None, keyed_by: tuple[str, ...] | None) -> Stream:
+    def _moved(
+        self, name: str, partitions: int | None, keyed_by: tuple[str, ...] | None, *, answers: bool = False
+    ) -> Stream:
         at = where()
         if not name:
             raise NotAllowed(
@@ -190,7 +192,16 @@ class Stream(RecordCalls):
             return HopOut(making.topic(name), making.partitions, making.partition, making.write)
 
         settings = {"columns": schema_text(self._schema)}
-        node = self._plan.add(REPARTITION, at, [self._input], make, name=name, settings=settings, partitions=partitions)
+        node = self._plan.add(
+            REPARTITION,
+            at,
+            [self._input],
+            make,
+            name=name,
+            settings=settings,
+            partitions=partitions,
+            answers=answers,
+        )
         return Stream(self._plan, Input(node.id), self._schema, keyed_by, self._json)
 
     def _dropping_null_keys(self) -> Self:

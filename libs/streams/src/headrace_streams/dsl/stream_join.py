@@ -11,7 +11,7 @@ from headrace_streams.core.operators.stream_join import LATE_OF, StreamJoin, Wit
 from headrace_streams.core.operators.table_joins import RIGHT, Sides
 from headrace_streams.dsl.durations import Duration, to_ms
 from headrace_streams.dsl.names import columns_text
-from headrace_streams.dsl.table import STAYS, check_side, columns_of_both, joined, stays_of
+from headrace_streams.dsl.table import STAYS, Joining, check_side, columns_of_both, joined, stays_of
 from headrace_streams.dsl.where import where
 from headrace_streams.plan.nodes import Input, Making
 
@@ -61,7 +61,7 @@ def join_streams(left: Stream, right: Stream, near: Near, what: str) -> Stream:
     kept = " and ".join(f"({columns_text(schema)})" for schema in schemas)
     settings = {"how": near.how, "within": str(within), "late": near.late, "columns": list(columns[RIGHT].values())}
     form = {"": f"rows of {kept}, {near.how}, in {within}"}
-    result = joined(left, right, columns, make, settings, where(), near.name, form)
+    result = joined(left, right, columns, make, Joining(where(), settings, near.name, form))
     if near.late != DROP:
         for stream, edge in zip((left, right), LATE_OF, strict=True):
             replace(stream, _input=Input(result._input.node, edge)).to(near.late)

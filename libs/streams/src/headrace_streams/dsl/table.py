@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import narwhals.stable.v2 as nw
@@ -14,6 +14,7 @@ from headrace_streams.core import expressions
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.formats.port import Format
 from headrace_streams.core.operators.base import Operator
+from headrace_streams.core.operators.foreign_join import Answer, Ask, JoinAnswers
 from headrace_streams.core.operators.table_joins import LEFT, RIGHT, Joined, JoinTable, JoinTables, Sides
 from headrace_streams.core.operators.table_rows import TableRows
 from headrace_streams.core.operators.tables import Derived, Keep, Latest, Rows, TableSink, View
@@ -30,6 +31,27 @@ if TYPE_CHECKING:
 Column = nw.Expr | str
 STAYS: Final[dict[str, tuple[bool, bool]]] = {"inner": (False, False), "left": (True, False), "outer": (True, True)}
 """Which side's rows stay that find none on the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """What a node that joins says of itself."""
+
+    where: str
+    settings: Mapping[str, Any]
+    name: str = ""
+    form: Mapping[str, str] = field(default_factory=dict)
+    kind: str = JOIN
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """How the rows of a table refer to those of another, as ``Table.join`` says it."""
+
+    on: str
+    how: str
+    suffix: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +103,25 @@ class Table:
         """
         return replace(self._changes.group_by(*names, name=name, combine=False), _table=True)
 
-    def join(self, other: Table, *, how: str = "inner", suffix: str = "") -> Table:
+    def join(self, other: Table, *, on: str = "", how: str = "inner", suffix: str = "", name: str = "") -> Table:
         """
-        Rows of two tables with the same key, side by side.
+        Rows of two tables with the same key, side by side; or, with ``on``, each row here with the row there whose key
+        it has in a column.
 
         Args:
-            how: ``"inner"``: keys that both have; ``"left"``: those that this one has; ``"outer"``: those of either.
+            on: the column here that has the key of the other table, which may be that of many rows.
+            how: ``"inner"``: rows that find one; ``"left"``: all rows here; ``"outer"``: all of both, without ``on``.
             suffix: of columns of the other one whose names this one has too.
+            name: of the state and the topics of a join with ``on``.
         """
         at = where()
-        what = f"join ({at})"
+        what = f"join {name!r} ({at})" if name else f"join ({at})"
         if not isinstance(other, Table):
             raise NotAllowed(f"{what}: a table is joined with a table; this is {other!r:.60}")
+        if on:
+            return _join_on(self, other, Reference(on, how, suffix, name), what)
+        if name:
+            raise NotAllowed(f"{what}: a join by key keeps nothing of its own; leave name= out")
         left, right = self._changes, other._changes
         stays = stays_of(how, STAYS, what)
         columns, keys = columns_of_both(left, right, suffix, what)
@@ -104,7 +133,9 @@ class Table:
         def view(making: Making) -> View:
             return Joined(self._view(making), other._view(making), sides)
 
-        changes = joined(left, right, columns, make, {"how": how, "columns": list(columns[RIGHT].values())}, at)
+        changes = joined(
+            left, right, columns, make, Joining(at, {"how": how, "columns": list(columns[RIGHT].values())})
+        )
         keyed_by = left._keyed_by if keys or not stays[RIGHT] else None
         return Table(replace(changes, _keyed_by=keyed_by), view)
 
@@ -179,7 +210,38 @@ def join_table(stream: Stream, table: Table, how: str, suffix: str) -> Stream:
         return JoinTable(table._view(making), columns[RIGHT], left=stays[LEFT])
 
     settings = {"how": how, "columns": list(columns[RIGHT].values())}
-    return joined(stream, table._changes, columns, make, settings, at)
+    return joined(stream, table._changes, columns, make, Joining(at, settings))
+
+
+def _join_on(table: Table, other: Table, asked: Reference, what: str) -> Table:
+    """
+    Rows of a table with those of another to whose keys they refer.
+
+    Raises:
+        NotAllowed: something is not said, or the tables cannot be joined.
+    """
+    left, right, name = table._changes, other._changes, asked.name
+    stays = stays_of(asked.how, {how: stays for how, stays in STAYS.items() if not stays[RIGHT]}, what)
+    if not name:
+        raise NotAllowed(f"{what} keeps state, which needs a name: say name=")
+    left._check_columns("join", [asked.on])
+    columns, _ = columns_of_both(left, right, asked.suffix, what, by_key=False)
+    sides = Sides(columns, (), stays)
+
+    def answer(making: Making) -> Operator:
+        return Answer(other._view(making), right.schema.names)
+
+    def join(making: Making) -> Operator:
+        return JoinAnswers(table._view(making), asked.on, sides, right.schema)
+
+    asks = left._next("ask", partial(Ask, asked.on), {"on": asked.on})
+    asks = asks._dropping_null_keys()._moved(f"{name}.asks", None, None, answers=True)
+    form = {"": f"who asks for the key in {asked.on!r}"}
+    same: tuple[dict[str, str], dict[str, str]] = ({}, {column: column for column in right.schema.names})
+    answers = joined(asks, right, same, answer, Joining(where(), {}, f"{name}.asked", form, "answer"))
+    answers = answers._moved(f"{name}.answers", None, None, answers=True)
+    settings = {"how": asked.how, "on": asked.on, "columns": list(columns[RIGHT].values())}
+    return table_of(joined(left, answers, columns, join, Joining(where(), settings, kind="join_on")), name, what)
 
 
 def joined(
@@ -187,20 +249,17 @@ def joined(
     right: Stream,
     columns: tuple[Mapping[str, str], Mapping[str, str]],
     make: Callable[[Making], Operator],
-    settings: Mapping[str, Any],
-    at: str,
-    name: str = "",
-    form: Mapping[str, str] = MappingProxyType({}),
+    node: Joining,
 ) -> Stream:
     """Rows with the columns of both sides, of a node that has these as its inputs."""
     inputs = [replace(left._input, port=LEFT), replace(right._input, port=RIGHT)]
-    node = left._plan.add(JOIN, at, inputs, make, settings=settings, name=name, form=form)
+    added = left._plan.add(node.kind, node.where, inputs, make, settings=node.settings, name=node.name, form=node.form)
     fields = [
         side.schema.field(name).with_name(out).with_nullable(True)
         for side, of in zip((left, right), columns, strict=True)
         for name, out in of.items()
     ]
-    return replace(left, _input=Input(node.id), _schema=pa.schema(fields))
+    return replace(left, _input=Input(added.id), _schema=pa.schema(fields))
 
 
 def stays_of(how: str, known: Mapping[str, tuple[bool, bool]], what: str) -> tuple[bool, bool]:
@@ -229,7 +288,7 @@ def check_side(rows: Stream, what: str) -> None:
 
 
 def columns_of_both(
-    left: Stream, right: Stream, suffix: str, what: str
+    left: Stream, right: Stream, suffix: str, what: str, *, by_key: bool = True
 ) -> tuple[tuple[dict[str, str], dict[str, str]], tuple[str, ...]]:
     """
     The columns of both sides and what they are called; and those of the key, which both have and are there once.
@@ -240,7 +299,9 @@ def columns_of_both(
     if left._plan is not right._plan:
         raise NotAllowed(f"{what}: the two belong to different apps")
     names = left.schema.names
-    same = left._keyed_by == right._keyed_by and {*(left._keyed_by or ())} <= {*names} & {*right.schema.names}
+    same = (
+        by_key and left._keyed_by == right._keyed_by and {*(left._keyed_by or ())} <= {*names} & {*right.schema.names}
+    )
     keys = (left._keyed_by or ()) if same else ()
     for key in keys:
         types = [side.schema.field(key).type for side in (left, right)]

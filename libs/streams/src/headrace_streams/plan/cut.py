@@ -88,12 +88,15 @@ def sub_topologies(plan: Plan) -> list[SubTopology]:
 
 
 def _in_order(parts: list[SubTopology]) -> list[SubTopology]:
-    """Senders before receivers. There are no circles: a node has only earlier ones as inputs."""
+    """
+    Senders before receivers. There are no circles: a node has only earlier ones as inputs. What goes to and fro between
+    two tables is not counted.
+    """
     ordered: list[SubTopology] = []
     written: set[int] = set()
     while len(ordered) < len(parts):
         for part in parts:
-            if part not in ordered and all(hop.id in written for hop in part.hops):
+            if part not in ordered and all(hop.id in written or hop.answers for hop in part.hops):
                 ordered.append(part)
                 written |= {node.id for node in part.nodes}
     return ordered
@@ -133,6 +136,8 @@ class Assembly:
         self._senders: dict[str, int] = {}
         for part in self.parts:
             self._count(part, partitions)
+        for part in self.parts:
+            self.repartitions |= {hop.name: self._tasks[part.name] for hop in part.hops if hop.answers}
 
     @staticmethod
     def topics_of(plan: Plan, on_error: str) -> list[str]:
@@ -159,7 +164,9 @@ class Assembly:
 
     def _count(self, part: SubTopology, partitions: Mapping[str, int]) -> None:
         counts = {topic: partitions[topic] for topic in part.topics}
-        counts |= {repartition_topic(self.app, hop.name): self.repartitions[hop.name] for hop in part.hops}
+        counts |= {
+            repartition_topic(self.app, hop.name): self.repartitions[hop.name] for hop in part.hops if not hop.answers
+        }
         if len(set(counts.values())) > 1:
             listed = ", ".join(f"{topic} has {count}" for topic, count in counts.items())
             raise NotAllowed(
@@ -178,7 +185,7 @@ class Assembly:
 
     def make(self, part: SubTopology, partition: int) -> Task:
         """A task without state: ``open`` it."""
-        inside = {node.id for node in part.nodes}
+        hops = {hop.id for hop in part.hops}
         written: list[Output] = []  # by the operators; the task takes it from here
         steps = [Step(_ENTRY + hop.id, hop.label, Merge()) for hop in part.hops]
         links = []
@@ -190,14 +197,12 @@ class Assembly:
             assert (operator.store is not None) == node.stateful, node.label
             store = node.name if node.stateful else ""
             steps.append(Step(node.id, node.label, operator, node.on_error or self._on_error, store))
-            links += [
-                Link(i.node if i.node in inside else _ENTRY + i.node, i.edge, node.id, i.port) for i in node.inputs
-            ]
+            links += [Link(_ENTRY + i.node if i.node in hops else i.node, i.edge, node.id, i.port) for i in node.inputs]
         inputs = Inputs(
             {topic: node.id for node in part.nodes if node.kind == SOURCE for topic in node.topics},
             {
                 repartition_topic(self.app, hop.name): Hop(
-                    _ENTRY + hop.id, self._senders[hop.name], hop.settings["columns"]
+                    _ENTRY + hop.id, self._senders[hop.name], hop.settings["columns"], timed=not hop.answers
                 )
                 for hop in part.hops
             },

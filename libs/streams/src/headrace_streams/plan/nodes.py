@@ -75,6 +75,8 @@ class Node:
     """That it reads (a source) or writes (a sink)."""
     partitions: int | None = None
     """Of a repartition topic, if the program says so."""
+    answers: bool = False
+    """A repartition between two tables: as wide as the tasks that read it, and without event time of its own."""
     on_error: str = ""
     """Empty: as the app."""
     form: Mapping[str, str] = field(default_factory=dict)
@@ -103,6 +105,7 @@ class More(TypedDict, total=False):
     settings: Mapping[str, Any]
     topics: tuple[str, ...]
     partitions: int | None
+    answers: bool
     on_error: str
     form: Mapping[str, str]
     value: Format | None
