@@ -14,7 +14,9 @@ from libs.streams.tests.test_stream_join import Given, of_two, two_topics
 from headrace_streams import App, agg, json
 from headrace_streams.core.feed import Feed, Portion, runs
 from headrace_streams.core.time import Watermarks
-from headrace_streams.plan.cut import sub_topologies
+from headrace_streams.plan.cut import SubTopology, sub_topologies
+from headrace_streams.runtime.merging import Merging
+from headrace_streams.runtime.owned import Owned, Spec
 from headrace_streams.testing import Driver
 
 
@@ -216,3 +218,21 @@ def test_a_part_without_a_join_is_fed_as_it_comes() -> None:
     one, other = (app.stream(topic, value=json("n bigint"), key="k") for topic in ("one", "other"))
     one.merge(other).group_by("k").agg(n=agg.sum("n"), name="sums").to("out")
     assert [part.in_order for part in sub_topologies(app.graph)] == [False]
+
+
+def test_a_worker_waits_so_long_for_an_input_and_reads_no_more_of_one_that_is_ahead() -> None:
+    part = SubTopology("a_and_b", (), ("a", "b"), ())
+    merging = Merging(Owned(Spec(part, 0, part.topics, {}), None, None), wait_ms=500, rows_max=3)  # type: ignore[arg-type]
+    merging.offer(portion("a", 1, 2), at_end=False)
+    assert merging.full() == []
+    merging.offer(portion("a", 3, first=2), at_end=False)
+    assert merging.full() == ["a"]
+    assert merging.waiting("a") == 3
+    assert merging.take(1_000) == []
+    assert merging.take(1_499) == []
+    assert shown(merging.take(1_500)) == {"a": ([1, 2, 3], 3)}
+    assert merging.full() == []
+    merging.offer(portion("a", 4, first=3), at_end=False)
+    assert merging.take(1_600) == [], "it waits anew"
+    merging.offer(portion("b"), at_end=True)
+    assert shown(merging.take(1_700)) == {"a": ([4], 4), "b": ([], 0)}

@@ -35,3 +35,10 @@ def number(row, state, context):
 
 
 number.to(WORDS)
+
+joined = App(f"{LINES}-joined")
+orders = joined.stream(LINES, value=json("n bigint, at bigint"), key="user", timestamp="at")
+payments = joined.stream(LATE or f"{LINES}-payments", value=json("n bigint, at bigint"), key="user", timestamp="at")
+orders.select("user", "n").join(
+    payments.select("user", paid="n"), within=(-20, 50), grace=1_000_000, how="outer", late="drop", name="near"
+).to(WORDS)

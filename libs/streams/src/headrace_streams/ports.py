@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -79,6 +79,10 @@ class Reader(Protocol):
 
     async def assign(self, positions: Positions) -> None:
         """Read exactly these partitions, from these offsets on; -1: from the start of the log."""
+        ...
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Hand out nothing of exactly these, until told otherwise or assigned anew."""
         ...
 
     async def poll(self, timeout_ms: float, max_rows: int) -> list[PartitionTable]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -105,11 +105,18 @@ class SdkReader:
 
     async def assign(self, positions: Positions) -> None:
         await self._consumer.assign(list(positions))
+        self.pause(())
         for tp, offset in positions.items():
             if offset >= 0:
                 self._consumer.seek(tp, offset)
             else:
                 self._consumer.seek_to_beginning(tp)
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        if self._consumer.paused():
+            self._consumer.resume()
+        if partitions:  # without any, it would be all
+            self._consumer.pause(*partitions)
 
     async def poll(self, timeout_ms: float, max_rows: int) -> list[PartitionTable]:
         tables = await self._consumer.poll_batches(timeout_ms, max_rows)

@@ -39,7 +39,12 @@ class Feed:
     @property
     def rows(self) -> int:
         """How many wait."""
-        return sum(waiting.records.num_rows for waiting in self._waiting.values() if waiting is not None)
+        return sum(map(self.waiting, self._waiting))
+
+    def waiting(self, topic: str) -> int:
+        """How many wait of one input."""
+        waiting = self._waiting[topic]
+        return 0 if waiting is None else waiting.records.num_rows
 
     def offer(self, portion: Portion, *, at_end: bool) -> None:
         """

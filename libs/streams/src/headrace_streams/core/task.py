@@ -226,7 +226,7 @@ class Task:
 
         Raises: as ``feed``.
         """
-        if all(topic in self._inputs.sources for topic, _ in inputs):
+        if len(inputs) > 1 and all(topic in self._inputs.sources for topic, _ in inputs):
             self._feed_sources(inputs)
             return
         for place, raw in runs([raw for _, raw in inputs]):

@@ -27,6 +27,7 @@ from headrace_common.core.errors import (
 )
 from headrace_common.runtime.failpoints import failpoint
 from headrace_streams.config import StreamsConfig
+from headrace_streams.core.feed import Portion
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.state import changelog
 from headrace_streams.core.state.changelog import Progress
@@ -36,6 +37,7 @@ from headrace_streams.ports import Checkpoint, Membership, Sent, Writer
 from headrace_streams.runtime.assembling import Assembled, Assembling
 from headrace_streams.runtime.figures import Figures
 from headrace_streams.runtime.following import Changelogs
+from headrace_streams.runtime.merging import Merging
 from headrace_streams.runtime.owned import Kept, Outside, Owned, as_output, moved
 from headrace_streams.runtime.taking import Differs, Taking
 
@@ -90,6 +92,8 @@ class Worker:
         self._seat: Seat | None = None
         self._following: asyncio.Task[None] | None = None
         self._of: dict[TopicPartition, Owned] = {}
+        self._merging: dict[Owned, Merging] = {}
+        self._paused: set[TopicPartition] = set()
         self._rows = 0
         self._heard_at_ms = self._told_lags_at_ms = float("-inf")
         self._committed_at_ms = self._trimmed_at_ms = 0.0
@@ -251,6 +255,9 @@ class Worker:
         """Read on where each task is."""
         self.figures.lags.clear()
         self._of = {tp: owned for owned in seat.owned.values() for tp in owned.spec.partitions}
+        wait_ms, rows = self._config.join_wait_ms, self._config.max_batch_rows
+        self._merging = {o: Merging(o, wait_ms, rows) for o in seat.owned.values() if o.spec.part.in_order}
+        self._paused = set()
         await self._outside.reader.assign({tp: owned.positions.get(tp.topic, -1) for tp, owned in self._of.items()})
         _log.info("%s works on %d tasks and stands by for %d", self._app.name, len(seat.owned), len(seat.followed))
 
@@ -365,33 +372,55 @@ class Worker:
         due_ms = self._committed_at_ms + self._config.commit_interval_ms
         left_ms = max(0, ceil(due_ms - self._outside.clock.monotonic_ms()))
         wait_ms = min(_POLL_MS, left_ms) if seat.in_transaction else _POLL_MS
+        self._pause()
         for batch in await self._outside.reader.poll(wait_ms, self._config.max_batch_rows):
             await self._feed(batch)
+        for merging in list(self._merging.values()):
+            await self._feed_all(merging.owned, merging.take(self._outside.clock.monotonic_ms()))
         await self._rest()
         if self._rows >= self._config.commit_rows or self._outside.clock.monotonic_ms() >= due_ms:
             await self._commit()
 
     async def _feed(self, batch: PartitionTable) -> None:
         owned = self._of[TopicPartition(batch.topic, batch.partition)]
-        owned.touched |= batch.table.num_rows > 0 or owned.positions.get(batch.topic) != batch.next_offset
-        if batch.table.num_rows:
-            await self._outside.compute(owned.task.feed, batch.topic, batch.table)
-            await self._send(owned.task.take())
-            self._rows += batch.table.num_rows
-            self.figures.read[batch.topic] += batch.table.num_rows
-            failpoint("streams.fed")
+        portion = Portion(batch.topic, batch.table, batch.next_offset)
+        if owned in self._merging:
+            self._merging[owned].offer(portion, at_end=batch.lag == 0)
+        else:
+            await self._feed_all(owned, [portion])
         if batch.table.num_rows or batch.lag != 0:
             owned.rows_at_ms[batch.topic] = self._outside.clock.monotonic_ms()
             owned.idle.discard(batch.topic)
-        owned.positions[batch.topic] = batch.next_offset
         if batch.lag is not None:
             self.figures.lags[batch.topic, batch.partition] = batch.lag
+
+    async def _feed_all(self, owned: Owned, portions: list[Portion]) -> None:
+        """Feed records of some of a task's inputs, together."""
+        given = [(one.topic, one.records) for one in portions if one.records.num_rows]
+        owned.touched |= bool(given) or any(owned.positions.get(one.topic) != one.next_offset for one in portions)
+        if given:
+            await self._outside.compute(owned.task.feed_together, given)
+            await self._send(owned.task.take())
+            for topic, records in given:
+                self._rows += records.num_rows
+                self.figures.read[topic] += records.num_rows
+            failpoint("streams.fed")
+        owned.positions |= {one.topic: one.next_offset for one in portions}
+
+    def _pause(self) -> None:
+        """Read no more of inputs that are ahead of the others of their tasks."""
+        full = {TopicPartition(t, m.owned.spec.partition) for m in self._merging.values() for t in m.full()}
+        if full != self._paused:
+            self._outside.reader.pause(full)
+            self._paused = full
 
     async def _rest(self) -> None:
         """Tell tasks of topics that have stood at their ends for long."""
         now = self._outside.clock.monotonic_ms()
         for owned in self._here.owned.values():
             for topic in owned.spec.part.topics:
+                if owned in self._merging and self._merging[owned].waiting(topic):
+                    continue
                 if topic not in owned.idle and now - owned.rows_at_ms[topic] >= self._config.idle_after_ms:
                     owned.idle.add(topic)
                     owned.touched = True
@@ -540,6 +569,7 @@ class Worker:
     async def _get_up(self) -> None:
         """Let go of all tasks; what was not committed is done again by whoever comes next."""
         seat, self._seat, self._of, self._rows = self._seat, None, {}, 0
+        self._merging = {}
         if seat is None:
             return
         for item in [*seat.taken, *seat.owned, *seat.followed]:
