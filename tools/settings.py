@@ -43,11 +43,14 @@ CONFIGS: Final[Mapping[str, type]] = {
     "coordinator": CoordinatorConfig,
     "admin": AdminConfig,
 }
+WITH_STREAMS: Final[Mapping[str, type]] = {**CONFIGS, "streams": StreamsConfig}
+"""And of a worker of streams, which is a client."""
 OF_THE_CHART: Final = frozenset(
     {
         *("node_id", "listen", "advertise_host", "http_listen", "hosts", "metrics_listen", "health_listen"),
         *("external_listen", "external_advertise", "external_advertise_file", "internal_listen", "ready_file"),
         *("controllers", "etcd", "etcd_ca", "etcd_cert", "etcd_key", "data_dir", "rack", "topic_notes_file"),
+        *("bootstrap_servers", "state_dir", "standbys", "zone"),
         *("restart_wait_ms_max", "lock_wait_ms_max", "leave_socket", "node_token_file", "node_token_loopback_only"),
     }
 )
@@ -85,7 +88,8 @@ are shown only.
 STREAMS: Final = """\
 ## Streams
 
-Keyword arguments of `app.run()`.
+Keyword arguments of `app.run()`. For `headrace streams run` a setting `commit_rows` is the variable
+`HEADRACE_STREAMS_COMMIT_ROWS`; on Kubernetes it is `streamsApps[].settings.commit_rows` in the values.
 """
 CLIENTS: Final = """\
 ## Clients
@@ -211,13 +215,15 @@ def write_schema(text: str) -> str:
     for name in ("cluster", *CONFIGS):
         parts = dynamic_parts(DYNAMIC) if name == "cluster" else process_parts(name)
         text = _replaced(text, text.index(f'\n        "{name}": {{', at), parts)
+    at = text.index('\n          "settings": {', text.index('\n    "streamsApps": {'))
+    text = _replaced(text, at, process_parts("streams"))
     at = text.index('\n          "configs": {', text.index('\n    "topics": {'))
     return _replaced(text, at, dynamic_parts(TOPIC_SETTINGS))
 
 
 def process_parts(service: str) -> dict[str, dict[str, Any]]:
     """What the schema says of each setting of a process."""
-    options = (option for option in list_options(CONFIGS[service]) if option.name not in OF_THE_CHART)
+    options = (option for option in list_options(WITH_STREAMS[service]) if option.name not in OF_THE_CHART)
     return {o.name: _of_option(service, o) for o in sorted(options, key=lambda option: option.name)}
 
 

@@ -3,6 +3,7 @@ Run inside an image by ``smoke.sh``: what the image must be able to do, and fail
 
     python smoke.py imports headrace_broker headrace_cli      # every module of these packages
     python smoke.py round-trip broker:9292 http://admin:8080  # records, transactions and groups through a cluster
+    python smoke.py words broker:9292                         # lines for smoke_words.py, and what it counts
 """
 
 import importlib
@@ -73,6 +74,26 @@ def round_trip(bootstrap: str, rest: str) -> None:
     print(f"{len(CODECS)} codecs, a transaction, a group and REST")
 
 
+def words(bootstrap: str) -> None:
+    """Lines go in, and the counts of their words come out."""
+    from headrace import AdminClient, Consumer, Producer
+
+    with AdminClient(bootstrap) as admin:
+        for topic in ("smoke-lines", "smoke-counts"):
+            admin.create_topic(topic, partitions=2, replication_factor=1)
+    with Producer(bootstrap) as producer:
+        for _ in range(100):
+            producer.send("smoke-lines", b"to be or not to be")
+    counts: dict[str, int] = {}
+    settings = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
+    with Consumer("smoke-counts", bootstrap_servers=bootstrap, group_id="smoke-counts", **settings) as consumer:
+        while counts != {"to": 200, "be": 200, "or": 100, "not": 100}:
+            records = consumer.poll(timeout_ms=60_000)
+            assert records, f"no more counts within 60 s: {counts}"
+            counts |= {row["word"]: row["n"] for row in (json.loads(record.value) for record in records)}
+    print("a program of streams counts words")
+
+
 def read_all(consumer, count: int) -> list[bytes]:
     """The first ``count`` values."""
     read: list[bytes] = []
@@ -92,5 +113,7 @@ if __name__ == "__main__":
             rows_and_columns()
         case ["round-trip", bootstrap, rest]:
             round_trip(bootstrap, rest)
+        case ["words", bootstrap]:
+            words(bootstrap)
         case _:
             sys.exit(__doc__)

@@ -39,7 +39,8 @@ inside "$prefix/controller:$tag" imports headrace_controller headrace_common.rpc
 inside "$prefix/broker:$tag" imports headrace_broker headrace_common headrace headrace_cli
 inside "$prefix/coordinator:$tag" imports headrace_coordinator headrace_common headrace headrace_cli
 inside "$prefix/admin:$tag" imports headrace_admin headrace_common headrace headrace_cli
-for name in broker coordinator admin; do inside "$prefix/$name:$tag" batches; done
+inside "$prefix/streams:$tag" imports headrace_streams headrace_cli
+for name in broker coordinator admin streams; do inside "$prefix/$name:$tag" batches; done
 if $docker run --rm --entrypoint python "$prefix/controller:$tag" -c 'import numpy' 2>/dev/null; then
   echo "the controller's image has numpy" >&2
   exit 1
@@ -63,7 +64,10 @@ for attempt in 1 2 3 4 5 6; do
 done
 echo "$health"
 inside "$prefix/broker:$tag" round-trip broker:9292 http://admin:8080
-for name in admin coordinator broker controller; do
+options=(--volume "$PWD/smoke_words.py:/app/words.py:ro" --tmpfs /var/lib/headrace:uid=10001 --env HEADRACE_BOOTSTRAP=broker:9292)
+start streams "$prefix/streams:$tag" words.py --state-dir /var/lib/headrace/streams
+inside "$prefix/broker:$tag" words broker:9292
+for name in streams admin coordinator broker controller; do
   $docker stop --time 30 "$run-$name" >/dev/null
   code=$($docker inspect --format '{{.State.ExitCode}}' "$run-$name")
   [ "$code" = 0 ] || { echo "$name ended with $code" >&2; exit 1; }

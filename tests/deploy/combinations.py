@@ -24,6 +24,11 @@ _PODS: Final = {
     "startupProbe": {"failureThreshold": 3600},
 }
 
+STREAMS_APPS: Final[list[dict[str, Any]]] = [
+    {"name": "billing", "image": "registry.example.com/billing:1.4", "app": "shop.billing:app", "replicas": 2},
+    {"name": "words", "app": "words.py", "programs": {"words.py": "app = App('words')\n"}, "standbys": 1},
+]
+
 BY_NAME: Final[dict[str, dict[str, Any]]] = {
     "defaults": {},
     "dev": {},
@@ -95,6 +100,7 @@ BY_NAME: Final[dict[str, dict[str, Any]]] = {
             {"name": "audit", "job": "retention_audit", "schedule": "@every 1h"},
         ]
     },
+    "streams": {"streamsApps": STREAMS_APPS},
     "open network": {"networkPolicy": {"enabled": False}},
     "node token of ours": {"nodeToken": {"existingSecret": "the-token"}},
     "no budgets": {"podDisruptionBudget": {"enabled": False}},

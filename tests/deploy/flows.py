@@ -41,6 +41,9 @@ WITHIN: Final[dict[tuple[str, str], set[int]]] = {
     ("job", "broker"): {GRPC["broker"]},  # topics from values, checks before an upgrade, the chart's test: clients
     ("job", "coordinator"): {GRPC["coordinator"]},
     ("job", "admin"): {GRPC["admin"]},
+    ("streams", "broker"): {GRPC["broker"]},  # workers of apps: clients
+    ("streams", "coordinator"): {GRPC["coordinator"]},
+    ("streams", "admin"): {GRPC["admin"]},
 }
 """Between pods of one release, by component."""
 
@@ -54,4 +57,4 @@ CLIENT: Final[dict[str, set[int]]] = {
 API_SERVER: Final = {443, 6443, 8443, 16443}
 """Where it listens on the clusters that people have: only the job that makes the node token asks it, wherever it is."""
 
-SCRAPED: Final = ("broker", "controller", "coordinator", "admin", "etcd")
+SCRAPED: Final = ("broker", "controller", "coordinator", "admin", "etcd", "streams")

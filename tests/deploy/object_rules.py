@@ -136,13 +136,13 @@ def frozen(manifests: Sequence[Manifest]) -> dict[str, Any]:
 
 
 def kept_claims(manifests: Sequence[Manifest]) -> Iterator[str]:
-    """Volumes outlive pods, sets and releases; brokers and etcd have one each."""
+    """Volumes outlive pods, sets and releases; brokers, etcd and workers of streams have one each."""
     for manifest in of_kind(manifests, "StatefulSet"):
         spec = manifest["spec"]
         claims = spec.get("volumeClaimTemplates", [])
         pod = pod_of(manifest)
         assert pod is not None, "a StatefulSet makes pods"
-        if pod.component in {"broker", "etcd"} and len(claims) != 1:
+        if pod.component in {"broker", "etcd", "streams"} and len(claims) != 1:
             yield f"{name_of(manifest)}: has {len(claims)} volumes, not one"
         if claims and spec.get("persistentVolumeClaimRetentionPolicy") != {
             "whenDeleted": "Retain",

@@ -18,6 +18,9 @@ _RESTRICTED_VOLUMES = frozenset(
     {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
 )
 _HOST = ("hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace")
+_PROBED = (*SERVICES, "streams")
+_WORKER_ENDS_S = 30
+"""So long after SIGTERM the parent of a worker of streams kills it."""
 _START_S_MIN = 120
 """A broker may have to recover gigabytes, etcd to wait for its peers' volumes."""
 
@@ -71,7 +74,7 @@ def probed(manifests: Sequence[Manifest]) -> Iterator[str]:
         for kind, probe in probes.items():
             if "exec" in probe:
                 yield f"{pod.name}: its {kind} probe starts a process each time"
-            if pod.component in SERVICES:
+            if pod.component in _PROBED:
                 asked = {"port": HEALTH_PORT, "service": "ready" if kind == "readiness" else "live"}
                 if probe.get("grpc") != asked:
                     yield f"{pod.name}: its {kind} probe asks {probe.get('grpc')}, not {asked}"
@@ -133,15 +136,17 @@ def ports_named(manifests: Sequence[Manifest]) -> Iterator[str]:
             for twice in sorted({str(g) for g in given if given.count(g) > 1}):
                 yield f"{pod.name}: {key} {twice} is there twice"
         numbers = {port["containerPort"] for port in ports}
-        if pod.component in SERVICES and pod in list(lasting(manifests)):
-            for wanted in (GRPC_PORT[pod.component], HEALTH_PORT, METRICS_PORT):
+        if pod.component in _PROBED and pod in list(lasting(manifests)):
+            for wanted in (GRPC_PORT.get(pod.component, HEALTH_PORT), HEALTH_PORT, METRICS_PORT):
                 if wanted not in numbers:
                     yield f"{pod.name}: does not say that it listens on {wanted}"
 
 
 def stopped_in_time(manifests: Sequence[Manifest]) -> Iterator[str]:
-    """A broker gets the time that it may wait before it stops, and the time that stopping takes."""
+    """A broker gets the time that it may wait before it stops, and the time that stopping takes; so does a worker."""
     for pod in lasting(manifests):
+        if pod.component == "streams" and pod.spec.get("terminationGracePeriodSeconds", 30) <= _WORKER_ENDS_S:
+            yield f"{pod.name}: is killed before its worker has committed"
         if pod.component != "broker":
             continue
         env = {e["name"]: e.get("value") for e in pod.main.get("env", [])}

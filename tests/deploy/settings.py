@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.deploy.manifests import Pod
-from tools.settings import CONFIGS, EXACT_MAX
+from tools.settings import EXACT_MAX, WITH_STREAMS
 
 from headrace_common.core.setting import INT_MAX, Setting, Type
 from headrace_common.runtime import env
@@ -15,12 +15,12 @@ from headrace_common.runtime import env
 
 def names(service: str) -> set[str]:
     """The settings of a service, as in its ``--help``."""
-    return {option.name for option in env.list_options(CONFIGS[service])}
+    return {option.name for option in env.list_options(WITH_STREAMS[service])}
 
 
 def defaults(service: str) -> dict[str, object]:
     """What a setting is when nothing is said."""
-    return {option.name: option.default for option in env.list_options(CONFIGS[service])}
+    return {option.name: option.default for option in env.list_options(WITH_STREAMS[service])}
 
 
 def environment(pod: Pod, container: Mapping[str, Any], ordinal: int, namespace: str) -> dict[str, str]:
@@ -33,6 +33,7 @@ def environment(pod: Pod, container: Mapping[str, Any], ordinal: int, namespace:
             path = variable["valueFrom"]["fieldRef"]["fieldPath"]
             label = re.fullmatch(r"metadata\.labels\['(.+)'\]", path)
             known = {"metadata.name": name, "metadata.namespace": namespace, "status.podIP": pod_ip(ordinal)}
+            known["spec.nodeName"] = f"node-{ordinal}"
             given[variable["name"]] = labels.get(label[1], "") if label else known[path]
         else:
             text = variable.get("value", "")
@@ -47,7 +48,7 @@ def pod_ip(ordinal: int) -> str:
 
 def load(service: str, given: Mapping[str, str]) -> Any:
     """What the program makes of its environment. Raises: InvalidConfig, as it would at its start."""
-    return env.load_settings(CONFIGS[service], service=service, argv=[], env=given)
+    return env.load_settings(WITH_STREAMS[service], service=service, argv=[], env=given)
 
 
 def values_of(table: Mapping[str, Setting]) -> dict[str, Any]:

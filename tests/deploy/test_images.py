@@ -255,6 +255,15 @@ class TestDockerfiles:
         assert members is not None
         assert tuple(members[1].split()) == wanted_by(name)
 
+    def test_programs_of_streams_run_as_the_services_do(self) -> None:
+        text = (DOCKER / "streams.Dockerfile").read_text()
+        assert text.rstrip().endswith('WORKDIR /app\nENTRYPOINT ["headrace", "streams", "run"]')
+        assert "USER 10001:10001" in text
+        assert re.findall(r"locked\.py '(\S+)' --directories", text) == ["headrace-cli[streams]"]
+        packages = packages_of("headrace-cli[streams]")
+        assert packages >= BATCH | {"narwhals", "rocksdict", "grpcio-health-checking", "prometheus-client"}
+        assert not packages & (FOR_DEVELOPERS | LOCAL)
+
     def test_what_is_copied_is_in_the_context(self, text: str) -> None:
         for sources in re.findall(r"^COPY (?!--from)(?:--\S+ )*(.*)$", text.replace("\\\n", ""), re.MULTILINE):
             for source in sources.split()[:-1]:

@@ -58,7 +58,7 @@ def test_what_cannot_change_on_an_upgrade_has_not_changed() -> None:
     Kubernetes refuses other selectors, services and claims of a StatefulSet; other selectors of services lose pods.
     Objects may come; those that are in the file stay as they are there, in every version.
     """
-    now = object_rules.frozen(chart.render())
+    now = object_rules.frozen(combinations.render("streams"))
     before = json.loads(FROZEN.read_text())
     assert {name: now.get(name) for name in before} == before
     assert now.keys() == before.keys(), "put new objects into frozen.json: from now on they do not change"
@@ -95,6 +95,7 @@ BROKER, ETCD, ADMIN = "StatefulSet/headrace-broker", "StatefulSet/headrace-etcd"
 BOOTSTRAP, BUDGET = "Service/headrace-bootstrap", "PodDisruptionBudget/headrace-broker"
 LAKE, AUDIT = "SparkApplication/headrace-lake", "ScheduledSparkApplication/headrace-audit"
 SECURITY = (*MAIN, "securityContext")
+WORDS = "StatefulSet/headrace-streams-words"
 LABELS = ("metadata", "labels")
 
 DAMAGE: dict[str, list[tuple[str, tuple[str | int, ...], Any]]] = {
@@ -124,6 +125,7 @@ DAMAGE: dict[str, list[tuple[str, tuple[str | int, ...], Any]]] = {
         (ADMIN, (*MAIN, "livenessProbe"), {"exec": {"command": ["true"]}}),
         (BROKER, (*MAIN, "startupProbe", "failureThreshold"), 10),
         (ETCD, (*MAIN, "livenessProbe"), {"httpGet": {"path": "/health", "port": 2379}}),
+        (WORDS, (*MAIN, "readinessProbe", "grpc", "service"), "live"),
     ],
     "resourced": [
         (BROKER, (*MAIN, "resources"), {}),
@@ -140,11 +142,13 @@ DAMAGE: dict[str, list[tuple[str, tuple[str | int, ...], Any]]] = {
         (BROKER, (*MAIN, "ports", 0, "containerPort"), 9293),
         (BROKER, (*MAIN, "ports", 0, "name"), "metrics"),
         (ADMIN, (*MAIN, "ports"), []),
+        (WORDS, (*MAIN, "ports", 1, "containerPort"), 9102),
     ],
     "stopped_in_time": [
         (BROKER, (*POD, "terminationGracePeriodSeconds"), 60),
         (BROKER, (*POD, "terminationGracePeriodSeconds"), _GONE),
         (BROKER, (*MAIN, "lifecycle"), {}),
+        (WORDS, (*POD, "terminationGracePeriodSeconds"), 30),
     ],
     "spread": [
         (BROKER, (*POD, "topologySpreadConstraints"), []),
@@ -190,6 +194,7 @@ DAMAGE: dict[str, list[tuple[str, tuple[str | int, ...], Any]]] = {
         (BROKER, ("spec", "volumeClaimTemplates", 0, "spec", "accessModes"), ["ReadWriteMany"]),
         (BROKER, ("spec", "volumeClaimTemplates", 0, "spec", "resources"), {}),
         (ADMIN, ("spec", "podManagementPolicy"), "OrderedReady"),
+        (WORDS, ("spec", "volumeClaimTemplates"), []),
     ],
     "disrupted_one_at_a_time": [
         (BUDGET, ("spec", "maxUnavailable"), 2),
@@ -200,6 +205,7 @@ DAMAGE: dict[str, list[tuple[str, tuple[str | int, ...], Any]]] = {
     ],
     "selecting": [
         (BROKER, ("spec", "selector", "matchLabels", "app.kubernetes.io/component"), _GONE),
+        (WORDS, ("spec", "selector", "matchLabels", "headrace.io/app"), _GONE),
         (BOOTSTRAP, ("spec", "selector", "app.kubernetes.io/component"), _GONE),
         (BOOTSTRAP, ("spec", "selector", "app.kubernetes.io/component"), "brokers"),
         (BOOTSTRAP, ("spec", "ports", 0, "targetPort"), "http"),
@@ -212,6 +218,7 @@ DAMAGE: dict[str, list[tuple[str, tuple[str | int, ...], Any]]] = {
         (BROKER, (*POD, "volumes", 0), {"name": "tmp", "configMap": {"name": "gone"}}),
         (BROKER, (*POD, "volumes", 0), {"name": "tmp", "secret": {"secretName": "gone"}}),
         ("Job/headrace-node-token", (*MAIN, "command", 3), "another"),
+        ("ConfigMap/headrace-streams-words", ("metadata", "name"), "gone"),
         ("Job/headrace-node-token", (*POD, "serviceAccountName"), "another"),
         (BOOTSTRAP, ("metadata", "namespace"), "kube-system"),
     ],
@@ -233,7 +240,7 @@ def test_every_rule_is_tried() -> None:
     ids=lambda given: str(given),
 )
 def test_a_rule_finds_what_breaks_it(rule: str, number: int) -> None:
-    manifests = combinations.render("spark")
+    manifests = chart.render(combinations.BY_NAME["spark"] | combinations.BY_NAME["streams"])
     name, path, value = DAMAGE[rule][number]
     assert not list(RULES[rule](manifests))
     _set(one(manifests, name), path, value)

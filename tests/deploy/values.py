@@ -88,12 +88,17 @@ def _every() -> dict[str, dict[str, Any]]:
     base["config"] = {"cluster": settings.values_of(DYNAMIC)}
     of_services = chart.schema()["properties"]["config"]["properties"]
     for service in CONFIGS:
-        known = settings.defaults(service)
-        base["config"][service] = {
-            name: settings.another(part, known[name], name) for name, part in of_services[service]["properties"].items()
-        }
+        base["config"][service] = _others(service, of_services[service])
+    of_apps = chart.schema()["properties"]["streamsApps"]["items"]["properties"]["settings"]
+    base["streamsApps"][0]["settings"] = _others("streams", of_apps)
     base["topics"][0]["configs"] = settings.values_of(TOPIC_SETTINGS)
     return {"all": base} | {name: merged(base, over) for name, over in given["apart"].items()}
+
+
+def _others(service: str, part: Mapping[str, Any]) -> dict[str, Any]:
+    """Another value than the default for each setting of a process that the schema has."""
+    known = settings.defaults(service)
+    return {name: settings.another(below, known[name], name) for name, below in part["properties"].items()}
 
 
 def every() -> dict[str, dict[str, Any]]:

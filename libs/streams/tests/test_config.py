@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace_common.core.errors import InvalidConfig
-from headrace_streams.config import StreamsConfig
+from headrace_streams.config import StreamsConfig, from_environment
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,16 @@ def test_what_cannot_be_is_refused(given: dict[str, object], said: str) -> None:
 
 def test_what_is_given_counts() -> None:
     assert StreamsConfig.of({"commit_interval_ms": 5}) == StreamsConfig(commit_interval_ms=5)
+
+
+def test_the_environment_gives_what_it_names() -> None:
+    given = {"HEADRACE_STREAMS_COMMIT_ROWS": "5", "HEADRACE_STREAMS_ZONE": "a", "HEADRACE_BOOTSTRAP": "b:1"}
+    assert from_environment(given) == {"commit_rows": 5, "zone": "a"}
+    assert from_environment({}) == {}
+
+
+def test_what_the_environment_cannot_give_is_refused_with_the_variable() -> None:
+    with pytest.raises(InvalidConfig) as refused:
+        from_environment({"HEADRACE_STREAMS_COMMIT_ROWS": "many", "HEADRACE_STREAMS_MAX_WARMUP": "0"})
+    assert "HEADRACE_STREAMS_COMMIT_ROWS: takes a whole number, not 'many'" in str(refused.value)
+    assert "max_warmup takes 1 to 1000, not 0" in str(refused.value)

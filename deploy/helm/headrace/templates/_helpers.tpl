@@ -16,13 +16,16 @@
 
 {{/*
 Labels that select pods. They are part of immutable fields and never change between versions of the chart.
-Takes root, and component for the pods of one workload.
+Takes root, component for the pods of one workload, and app for those of one app of streams.
 */}}
 {{- define "headrace.selector" -}}
 app.kubernetes.io/name: {{ include "headrace.name" .root }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
 {{- with .component }}
 app.kubernetes.io/component: {{ . }}
+{{- end }}
+{{- with .app }}
+headrace.io/app: {{ . }}
 {{- end }}
 {{- end -}}
 

@@ -1,13 +1,17 @@
 {{/*
 The one template of all workloads: a StatefulSet and its headless service.
 
-Takes root, component, pod (the user's settings of this workload) and of, a dictionary:
-  service     whose image runs; of etcd its own
+Takes root, component, app (of streams: one of many workloads of this component), pod (the user's settings of this
+workload) and of, a dictionary:
+  service     whose image runs, as a node of the cluster: it gets the node token
+  image       instead, what runs that is no node
   command     instead of the image's own
+  directory   where it runs, instead of the image's own
   init        init containers
   ports       list of name and port
   env         list of environment variables; settings (a map of setting to value) come after them
   prefix      HEADRACE_X, before the names of settings
+  keys        of the values: settings and env, as errors name them
   probes      startup, readiness, liveness
   preStop     a command
   grace       seconds
@@ -19,8 +23,9 @@ Takes root, component, pod (the user's settings of this workload) and of, a dict
 {{- define "headrace.workload" -}}
 {{- $root := .root -}}
 {{- $component := .component -}}
-{{- $name := printf "%s-%s" (include "headrace.fullname" $root) .component -}}
-{{- $here := dict "root" $root "component" .component -}}
+{{- $here := pick . "root" "component" "app" -}}
+{{- $name := include "headrace.workloadName" $here -}}
+{{- $keys := default (dict "settings" (printf "config.%s" $component) "env" (printf "extraEnv of %s" $component)) .of.keys -}}
 apiVersion: v1
 kind: Service
 metadata:
@@ -121,11 +126,14 @@ spec:
       {{- end }}
       containers:
         - name: {{ .component }}
-          image: {{ if .of.service }}{{ include "headrace.image" (dict "root" $root "service" .of.service) }}{{ else }}{{ include "headrace.etcdImage" $root }}{{ end }}
+          image: {{ if .of.service }}{{ include "headrace.image" (dict "root" $root "service" .of.service) }}{{ else }}{{ .of.image }}{{ end }}
           imagePullPolicy: {{ $root.Values.image.pullPolicy }}
           {{- with .of.command }}
           command:
             {{- toYaml . | nindent 12 }}
+          {{- end }}
+          {{- with .of.directory }}
+          workingDir: {{ . }}
           {{- end }}
           env:
             {{- with .of.env }}
@@ -139,10 +147,10 @@ spec:
             {{- $owners := dict "HEADRACE_CONTROLLER_CLUSTER" "config.controller.cluster, which backups are told too" }}
             {{- range .of.env }}{{ $_ := set $owners .name "the chart, and what depends on it too" }}{{ end }}
             {{- range $key, $value := .of.settings }}
-            {{- $_ := set $owners (printf "%s_%s" $prefix (upper $key)) (printf "config.%s.%s" $component $key) }}
+            {{- $_ := set $owners (printf "%s_%s" $prefix (upper $key)) (printf "%s.%s" $keys.settings $key) }}
             {{- end }}
             {{- range .pod.extraEnv }}
-            {{- if hasKey $owners .name }}{{ fail (printf "extraEnv of %s: %s is set by %s" $component .name (get $owners .name)) }}{{ end }}
+            {{- if hasKey $owners .name }}{{ fail (printf "%s: %s is set by %s" $keys.env .name (get $owners .name)) }}{{ end }}
             {{- end }}
             {{- with .pod.extraEnv }}
             {{- toYaml . | nindent 12 }}
@@ -169,7 +177,7 @@ spec:
                   {{- toYaml . | nindent 18 }}
           {{- end }}
           resources:
-            {{- toYaml (get $root.Values.resources .component) | nindent 12 }}
+            {{- toYaml (default (get $root.Values.resources .component) .pod.resources) | nindent 12 }}
           securityContext:
             {{- include "headrace.containerSecurity" $root | nindent 12 }}
           volumeMounts:
@@ -235,7 +243,11 @@ spec:
 {{- end }}
 {{- end -}}
 
-{{/* Spread over zones and nodes. Takes root and component. */}}
+{{- define "headrace.workloadName" -}}
+{{- include "headrace.fullname" .root }}-{{ .component }}{{ with .app }}-{{ . }}{{ end }}
+{{- end -}}
+
+{{/* Spread over zones and nodes. Takes root, component and app. */}}
 {{- define "headrace.spread" -}}
 {{- $here := . -}}
 {{- $spread := .root.Values.topologySpread -}}

@@ -12,6 +12,7 @@ from headrace.work_types import STANDBYS_MAX
 from headrace_common.core.bounds import check, setting
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.core.ids import Endpoint
+from headrace_common.runtime.env import list_options, load_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,3 +80,15 @@ class StreamsConfig:
                 meant = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
                 raise InvalidConfig(f"{name} is not a setting of an app; {meant}")
         return cls(**given)
+
+
+def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """
+    What variables such as ``HEADRACE_STREAMS_COMMIT_ROWS`` give.
+
+    Raises:
+        InvalidConfig: everything that is wrong, one line each.
+    """
+    config = load_settings(StreamsConfig, service="streams", argv=[], env=environment)
+    named = [option.name for option in list_options(StreamsConfig) if option.variable("streams") in environment]
+    return {name: getattr(config, name) for name in named}

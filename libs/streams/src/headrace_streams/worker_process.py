@@ -93,7 +93,7 @@ class Parent:
         settings = dict(self._settings)
         for name in ("metrics_listen", "health_listen"):
             if (listen := settings.get(name)) is not None:
-                at = Endpoint.parse(listen)
+                at = Endpoint.parse(str(listen))
                 settings[name] = str(Endpoint(at.host, at.port + number if at.port else 0))
         return [*self._command, json.dumps(settings, default=str), _WITH_PARENT]
 

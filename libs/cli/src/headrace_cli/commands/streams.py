@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +16,8 @@ from headrace_cli.session import Session
 
 HELP = "Programs of headrace.streams: run them, describe them"
 
+_STANDBYS = "Other workers that follow the state of each task; none if nothing is said"
+_STATE = "Where state is kept on this machine; .headrace-streams if nothing is said"
 _METRICS = "Where Prometheus finds metrics; the second worker has the next port"
 _HEALTH = "Where grpc.health.v1 says live and ready; the second worker has the next port"
 Program = Annotated[
@@ -33,30 +36,31 @@ def run(
     program: Program,
     *,
     workers: Annotated[int, typer.Option("--workers", "-w", min=1, max=1_000, help="Processes on this machine")] = 1,
-    standbys: Annotated[int, typer.Option(min=0, max=16, help="Other workers that follow the state of each task")] = 0,
-    state_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where state is kept on this machine")] = Path(
-        ".headrace-streams"
-    ),
+    standbys: Annotated[int | None, typer.Option(min=0, max=16, help=_STANDBYS)] = None,
+    state_dir: Annotated[Path | None, typer.Option(metavar="DIR", help=_STATE)] = None,
     metrics_listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help=_METRICS)] = None,
     health_listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help=_HEALTH)] = None,
-    commit_interval_ms: Annotated[int, typer.Option(help="How often to commit")] = 100,
+    commit_interval_ms: Annotated[int | None, typer.Option(help="How often to commit; 100 if nothing is said")] = None,
 ) -> None:
     """
     Run a program until Ctrl+C or SIGTERM; then it commits what it has read. A worker that dies is started again.
 
-    Start it as often as you like, on as many machines as you like: workers of the same app share its tasks.
+    Start it as often as you like, on as many machines as you like: workers of the same app share its tasks. The
+    environment gives further settings: HEADRACE_STREAMS_COMMIT_ROWS=5000 is commit_rows. Options win.
     """
     _check_installed()
+    from headrace_streams.config import from_environment
     from headrace_streams.worker_process import Ending, Parent
 
-    settings: dict[str, Any] = {
+    options: dict[str, Any] = {
         "bootstrap_servers": session.bootstrap,
-        "state_dir": str(state_dir),
+        "state_dir": state_dir,
         "standbys": standbys,
         "commit_interval_ms": commit_interval_ms,
         "metrics_listen": metrics_listen,
         "health_listen": health_listen,
     }
+    settings = from_environment(os.environ) | {name: given for name, given in options.items() if given is not None}
     match Parent(program, settings, workers).run():
         case Ending.DONE:
             return
