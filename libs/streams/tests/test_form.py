@@ -90,7 +90,7 @@ def check(then: dict[str, str], now: dict[str, str]) -> None:
     part = SubTopology("orders", (), ("orders",), ())
     spec = Spec(part, 0, ("orders",), now, TopicPartition("a.orders.changelog", 0))
     owned = Owned(spec, None, MemoryTaskStore(), Progress(basis=then))  # type: ignore[arg-type]
-    outside = Outside(*[None] * 8)  # type: ignore[arg-type]
+    outside = Outside(*[None] * 9)  # type: ignore[arg-type]
     Taking("a", StreamsConfig(), outside, None, None, None, resends=False)._check_basis(owned)  # type: ignore[arg-type]
 
 

@@ -72,7 +72,7 @@ def seated(outside: Any, *owned: Any) -> Worker:
 
 
 def outside_of(**parts: Any) -> Any:
-    return SimpleNamespace(**{"compute": None, "changelogs": None, "clock": Stopped(0.0), **parts})
+    return SimpleNamespace(**{"compute": None, "look": None, "changelogs": None, "clock": Stopped(0.0), **parts})
 
 
 async def test_it_waits_for_whole_milliseconds_until_a_commit_is_due() -> None:

@@ -14,7 +14,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from libs.common.tests.kit.ports import free_port
 
+from headrace.errors import NotFound
 from headrace.testing import TestCluster
+from headrace_streams import Stores
 from headrace_streams.worker_process import Ending
 
 from .apps import AppUnderTest, app, check_each_count_once, some_lines, wait_until
@@ -129,3 +131,28 @@ def test_metrics_and_health(cluster: TestCluster, tmp_path: Path) -> None:
     assert f'headrace_streams_written_records_total{{topic="{tested.words}"}} 100.0' in said, said
     assert f'headrace_streams_lag_records{{partition="0",topic="{tested.lines}"}} 0.0' in said, said
     assert "headrace_streams_commit_seconds_bucket" in said, said
+
+
+def test_state_is_asked_for_from_outside(cluster: TestCluster, tmp_path: Path) -> None:
+    """Whichever worker has a key answers; when it has died, the next one."""
+    tested = app(cluster, tmp_path, "counts")
+    counted = Counted(tested)
+    counted.send()
+    listens = "127.0.0.1:0"
+    servers = ",".join(cluster.bootstrap_servers)
+    with (
+        tested.running("one", query_listen=listens) as one,
+        tested.running("two", query_listen=listens),
+        Stores(f"{tested.lines}-counts", servers) as stores,
+    ):
+        tested.wait_for_log("works on 3 tasks", 2)
+        counted.check()
+        assert stores.names() == ["counts"]
+        counts = stores["counts"]
+        assert {row["word"]: row["n"] for row in counts.table().to_pylist()} == counted.words
+        assert {word: (counts.get(word) or {})["n"] for word in counted.words} == counted.words
+        assert counts.get("nowhere") is None
+        one.kill()
+        assert {row["word"]: row["n"] for row in counts.table().to_pylist()} == counted.words
+        with pytest.raises(NotFound, match="no store 'sums'; there are: counts"):
+            stores["sums"]

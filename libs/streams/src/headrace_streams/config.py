@@ -55,8 +55,13 @@ class StreamsConfig:
     health_listen: Endpoint | str | None = None
     """Where ``grpc.health.v1`` says whether the worker is ``live`` and ``ready``, ``host:port``; None: nowhere."""
 
+    query_listen: Endpoint | str | None = None
+    """Where the worker answers questions about its state, ``host:port``; None: nowhere."""
+    advertise_host: str | None = None
+    """Under which host others reach ``query_listen``; None: that of ``query_listen``, or this machine's name."""
+
     def __post_init__(self) -> None:
-        for name in ("metrics_listen", "health_listen"):
+        for name in ("metrics_listen", "health_listen", "query_listen"):
             given = getattr(self, name)
             if isinstance(given, str):
                 try:

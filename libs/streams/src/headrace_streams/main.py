@@ -17,6 +17,7 @@ from zlib import crc32
 from headrace import aio
 from headrace.work_types import Declaration
 from headrace_common.core.errors import InvalidConfig
+from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.threads import run_in_thread
 from headrace_streams.adapters.headrace_io import SdkReader, SdkTopics, SdkWriters
@@ -59,11 +60,13 @@ async def serve(app: App, config: StreamsConfig, stop: asyncio.Event) -> None:
     # One thread: a task is fed by one after the other, and the loop stays free for the clients.
     with (
         ThreadPoolExecutor(1, "headrace-streams") as pool,
+        ThreadPoolExecutor(1, "headrace-queries") as looking,
         RocksDbStores(Path(config.state_dir), app.name) as stores,
     ):
         # Whoever starts next with this directory is this worker, and puts out what may be left of it.
         here = f"{socket.gethostname()}-{crc32(str(stores.directory.resolve()).encode()):08x}"
-        await work(app, config, stop, stores, partial(_in_pool, pool), instance_id=here)
+        look = partial(_in_pool, looking)
+        await work(app, config, stop, stores, partial(_in_pool, pool), instance_id=here, look=look)
 
 
 async def work(
@@ -74,12 +77,14 @@ async def work(
     compute: Callable[..., Awaitable[Any]],
     *,
     instance_id: str,
+    look: Callable[..., Awaitable[Any]] | None = None,
 ) -> None:
     """
     Run a worker of an app on clients of its own; ``stores`` and ``compute`` as a worker takes them.
 
     Args:
         instance_id: names this worker for longer than its process.
+        look: runs what only reads; None: as ``compute`` does.
     """
     clock = SystemClock()
     servers = config.bootstrap_servers
@@ -96,12 +101,14 @@ async def work(
             servers,
             group_instance_id=instance_id,
             transactional_id_prefix=app.name,
+            endpoint="" if asked_at is None else str(asked_at),
             zone=socket.gethostname() if config.zone is None else config.zone,
             default_api_timeout_ms=config.default_api_timeout_ms,
         )
         group.report(lags=lags)
         return await group.start()
 
+    asked_at: Endpoint | None = None
     async with AsyncExitStack() as stack:
         admin = await stack.enter_async_context(aio.AdminClient(servers))
         resets: list[Any] = []
@@ -117,41 +124,50 @@ async def work(
             join,
             clock,
             compute,
+            look or compute,
         )
         worker = Worker(app, config, outside)
-        await stack.enter_async_context(_observed(worker, config, clock))
+        asked_at = await stack.enter_async_context(_observed(worker, config, clock))
         stack.push_async_callback(worker.close)
         await worker.start()
         await worker.run(stop)
 
 
 @asynccontextmanager
-async def _observed(worker: Worker, config: StreamsConfig, clock: Clock) -> AsyncIterator[None]:
-    """Others see how it does, if the settings say where."""
-    if config.metrics_listen is None and config.health_listen is None:
-        yield
+async def _observed(worker: Worker, config: StreamsConfig, clock: Clock) -> AsyncIterator[Endpoint | None]:
+    """Others see how it does and ask it, if the settings say where; gives the address for questions."""
+    if config.metrics_listen is None and config.health_listen is None and config.query_listen is None:
+        yield None
         return
     if find_spec("prometheus_client") is None or find_spec("grpc_health") is None:
         raise InvalidConfig(
-            "metrics_listen and health_listen need more packages: pip install 'headrace-streams[service]'"
+            "metrics_listen, health_listen and query_listen need more packages: pip install 'headrace-streams[service]'"
         )
     from headrace_common.runtime.health import HealthPort
     from headrace_common.runtime.metrics import open_metrics
     from headrace_common.runtime.service import ServerConfig
+    from headrace_streams.adapters.grpc_queries import open_queries
     from headrace_streams.adapters.otel_figures import publish
 
-    listen, health = config.metrics_listen, config.health_listen
-    assert not isinstance(listen, str)
-    assert not isinstance(health, str)
-    with open_metrics("streams", 0, listen) as metrics:
+    async with AsyncExitStack() as stack:
+        metrics = stack.enter_context(open_metrics("streams", 0, _endpoint(config.metrics_listen)))
         publish(metrics, worker.figures, clock)
-        async with HealthPort.open(ServerConfig(health_listen=health)) as port:
-            settled = asyncio.create_task(_tell(worker.settled, port), name="health")
-            try:
-                yield
-            finally:
-                settled.cancel()
-                await port.leaving()
+        health = ServerConfig(health_listen=_endpoint(config.health_listen))
+        port = await stack.enter_async_context(HealthPort.open(health))
+        asked_at = None
+        if (listen := _endpoint(config.query_listen)) is not None:
+            asked_at = await stack.enter_async_context(open_queries(worker.queries, listen, config.advertise_host))
+        settled = asyncio.create_task(_tell(worker.settled, port), name="health")
+        try:
+            yield asked_at
+        finally:
+            settled.cancel()
+            await port.leaving()
+
+
+def _endpoint(listen: Endpoint | str | None) -> Endpoint | None:
+    assert not isinstance(listen, str), "the settings have made an endpoint of it"
+    return listen
 
 
 async def _tell(settled: asyncio.Event, port: HealthPort) -> None:

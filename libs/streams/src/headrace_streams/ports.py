@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import pyarrow as pa
+
 from headrace.group_types import ConsumerGroupMetadata
 from headrace.records import PartitionTable, TopicPartition
 from headrace.work_types import WorkChange
@@ -270,4 +272,41 @@ class TaskStores(Protocol):
 
     def checkpoints(self) -> Mapping[tuple[str, int], Checkpoint]:
         """Of what is here, by sub-topology and partition."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoreInfo:
+    """A store of the app."""
+
+    name: str
+    sub_topology: str
+    """Its tasks are ``<sub_topology>/0`` and so on."""
+    partitions: int
+
+
+class Answering(Protocol):
+    """Knows what the tasks of a worker have kept."""
+
+    def stores(self) -> Sequence[StoreInfo]:
+        """
+        Of the app, whoever has them.
+
+        Raises:
+            CoordinatorNotAvailable: the worker has just started.
+        """
+        ...
+
+    async def rows(self, store: str, partition: int, key: bytes | None, *, stale: bool) -> pa.Table | None:
+        """
+        Rows of a store in one task, committed; None: it has nothing that can be shown.
+
+        Args:
+            key: of the rows those of this key.
+            stale: a task that is only followed here will do.
+
+        Raises:
+            NotFound: the app has no such store.
+            NotCoordinator: the task is elsewhere, or is being taken over.
+        """
         ...

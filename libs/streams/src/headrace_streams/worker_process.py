@@ -91,7 +91,7 @@ class Parent:
     def command(self, number: int) -> list[str]:
         """Of one worker; each listens at ports of its own."""
         settings = dict(self._settings)
-        for name in ("metrics_listen", "health_listen"):
+        for name in ("metrics_listen", "health_listen", "query_listen"):
             if (listen := settings.get(name)) is not None:
                 at = Endpoint.parse(str(listen))
                 settings[name] = str(Endpoint(at.host, at.port + number if at.port else 0))

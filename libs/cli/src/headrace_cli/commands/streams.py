@@ -19,6 +19,7 @@ HELP = "Programs of headrace.streams: run them, describe them"
 _STANDBYS = "Other workers that follow the state of each task; none if nothing is said"
 _STATE = "Where state is kept on this machine; .headrace-streams if nothing is said"
 _METRICS = "Where Prometheus finds metrics; the second worker has the next port"
+_QUERIES = "Where workers answer questions about their state; the second worker has the next port"
 _HEALTH = "Where grpc.health.v1 says live and ready; the second worker has the next port"
 Program = Annotated[
     str, typer.Argument(help="A file or a module, with the app's name if it has several: billing.py:app")
@@ -41,6 +42,8 @@ def run(
     metrics_listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help=_METRICS)] = None,
     health_listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help=_HEALTH)] = None,
     commit_interval_ms: Annotated[int | None, typer.Option(help="How often to commit; 100 if nothing is said")] = None,
+    query_listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help=_QUERIES)] = None,
+    advertise_host: Annotated[str | None, typer.Option(help="Under which host others reach --query-listen")] = None,
 ) -> None:
     """
     Run a program until Ctrl+C or SIGTERM; then it commits what it has read. A worker that dies is started again.
@@ -59,6 +62,8 @@ def run(
         "commit_interval_ms": commit_interval_ms,
         "metrics_listen": metrics_listen,
         "health_listen": health_listen,
+        "query_listen": query_listen,
+        "advertise_host": advertise_host,
     }
     settings = from_environment(os.environ) | {name: given for name, given in options.items() if given is not None}
     match Parent(program, settings, workers).run():

@@ -421,6 +421,10 @@ class Task:
         found = {name: store.changes() for name, store in stores if store is not None}
         return {name: changes for name, changes in found.items() if changes}
 
+    def step(self, store: str) -> Step:
+        """Whose store it is."""
+        return next(step for step in self._steps if step.store == store)
+
     def contents(self, store: str) -> pa.Table | None:
         """The rows of a store, as they are now."""
         return next((step.operator.contents() for step in self._steps if step.store == store), None)

@@ -11,10 +11,16 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.operators.base import Operator
 from headrace_streams.core.operators.columns import Merge
 from headrace_streams.core.outputs import Output
+from headrace_streams.core.rows import KEY, NO_TIME, user_columns
+from headrace_streams.core.state.chosen import OfKey
+from headrace_streams.core.state.store import Cold
 from headrace_streams.core.task import FAIL, SKIP, Hop, Inputs, Link, Step, Task
 from headrace_streams.plan.nodes import (
     JOIN,
@@ -53,6 +59,11 @@ class SubTopology:
     def in_order(self) -> bool:
         """Whether it matters in which order the records of its inputs are fed: it joins them."""
         return len(self.topics) + len(self.hops) > 1 and any(node.kind == JOIN for node in self.nodes)
+
+    @property
+    def stores(self) -> list[str]:
+        """Their names."""
+        return [node.name for node in self.nodes if node.stateful]
 
     @property
     def form(self) -> dict[str, str]:
@@ -182,6 +193,27 @@ class Assembly:
     def tasks_of(self, part: SubTopology) -> int:
         """How many tasks it has: its number of partitions."""
         return self._tasks[part.name]
+
+    def read(self, store: str, partition: int, cold: Cold, key: bytes | None = None) -> pa.Table | None:
+        """
+        What a store holds, as rows of the user's columns; None: it has nothing that can be shown.
+
+        Args:
+            cold: its committed state in the task of that partition.
+            key: of its rows those with this key.
+        """
+        part = next(part for part in self.parts if store in part.stores)
+        step = self.make(part, partition).step(store)
+        kept = step.operator.store
+        assert kept is not None
+        kept.open(cold if key is None or kept.key_at is None else OfKey(cold, key, kept.key_at))
+        step.operator.begin(NO_TIME)
+        rows = step.operator.contents()
+        if rows is None:
+            return None
+        if key is not None:
+            rows = rows.filter(pc.equal(rows[KEY].cast(pa.binary()), pa.scalar(key, pa.binary())))
+        return rows.select(user_columns(rows.column_names))
 
     def make(self, part: SubTopology, partition: int) -> Task:
         """A task without state: ``open`` it."""

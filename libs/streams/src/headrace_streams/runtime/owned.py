@@ -32,7 +32,9 @@ class Outside:
     """Shares these tasks; told how far its disk is behind in each that keeps state."""
     clock: Clock
     compute: Callable[..., Awaitable[Any]]
-    """Runs work that would block the event loop."""
+    """Runs work that would block the event loop, one piece after the other."""
+    look: Callable[..., Awaitable[Any]]
+    """Runs what only reads, beside that."""
 
 
 @dataclass(frozen=True, slots=True)

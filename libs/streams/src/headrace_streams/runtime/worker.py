@@ -39,6 +39,7 @@ from headrace_streams.runtime.figures import Figures
 from headrace_streams.runtime.following import Changelogs
 from headrace_streams.runtime.merging import Merging
 from headrace_streams.runtime.owned import Kept, Outside, Owned, as_output, moved
+from headrace_streams.runtime.queries import Queries
 from headrace_streams.runtime.taking import Differs, Taking
 
 _log = logging.getLogger(__name__)
@@ -103,6 +104,7 @@ class Worker:
         """It is a member, and has had all its tasks for a moment."""
         self._unsettled_at_ms = 0.0
         self.figures = Figures()
+        self.queries = Queries(outside.look)
 
     # --- membership -------------------------------------------------------------------------------------------------
 
@@ -116,6 +118,7 @@ class Worker:
         """
         assembling = Assembling(self._app, self._config, self._outside)
         self._assembled = await assembling.assemble()
+        self.queries.assembled = self._assembled
         await assembling.check_positions(self._assembled, self._patience)
         self._following = asyncio.create_task(self._changelogs.run(), name="changelogs")
         await self._join()
@@ -125,7 +128,8 @@ class Worker:
         declaration = self._assembled.declaration(self._config)
         self._lags = await self._lags_of_disk()
         seat = self._seat = Seat(await self._outside.join(declaration, self._lags))
-        self.figures.owned = seat.owned
+        self.figures.owned = self.queries.owned = seat.owned
+        self.queries.followed = seat.followed
         self.figures.counts["joins"] += 1
         self._heard_at_ms = self._told_lags_at_ms = float("-inf")
 
@@ -570,6 +574,7 @@ class Worker:
         """Let go of all tasks; what was not committed is done again by whoever comes next."""
         seat, self._seat, self._of, self._rows = self._seat, None, {}, 0
         self._merging = {}
+        self.queries.owned = self.queries.followed = {}
         if seat is None:
             return
         for item in [*seat.taken, *seat.owned, *seat.followed]:

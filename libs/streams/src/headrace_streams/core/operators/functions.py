@@ -17,6 +17,7 @@ from headrace_streams.core.operators.base import Emitted, Failed, Operator
 from headrace_streams.core.operators.columns import LAST_TIME
 from headrace_streams.core.rows import (
     KEY,
+    NO_TIME,
     RECORD,
     ROW,
     TIME,
@@ -149,6 +150,16 @@ def _checked_value(value: Any, column: pa.Field[Any]) -> Any:
     return kept
 
 
+_SHOWN: Final = {int: pa.int64(), float: pa.float64(), str: pa.string(), bytes: pa.binary(), bool: pa.bool_()}
+
+
+def shown(kind: type, values: list[Any]) -> pa.Array[Any]:
+    """Values of state as a column; what is no single value is JSON."""
+    if kind in _SHOWN:
+        return pa.array(values, _SHOWN[kind])
+    return pa.array([orjson.dumps(value, default=repr).decode() for value in values], pa.string())
+
+
 def given_records(rows: pa.Table) -> list[dict[str, Any]]:
     """Rows as functions get them."""
     if RECORD in rows.column_names:
@@ -266,6 +277,19 @@ class Process(Operator):
         made = Made(self._functions.schema, self._functions.what)
         self._fire(watermark, made, failed)
         return (Emitted(made.table()),)
+
+    def contents(self) -> pa.Table | None:
+        keys: list[bytes] = []
+        values: dict[str, list[Any]] = {name: [] for name in self._store.values}
+        for key, kept in self._store.committed():
+            keys.append(key)
+            for name, declared in self._store.values.items():
+                values[name].append(kept.get(name, declared.default))
+        columns = {name: shown(self._store.values[name].type, of) for name, of in values.items()}
+        count = len(keys)
+        none = np.full(count, NO_TIME)
+        user = pa.table({"key": pa.array(keys, pa.binary()), **columns})
+        return with_system(user, user["key"], none, none, np.full(count, -1, np.int32))
 
     def _is_due(self, watermark: int) -> bool:
         due = self._store.next_due

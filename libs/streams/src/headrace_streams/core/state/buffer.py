@@ -268,6 +268,8 @@ class Buffer:
 class JoinStore:
     """Two buffers, as rows of a changelog; satisfies ``Store``."""
 
+    key_at: int | None = None
+
     def __init__(self, schemas: Sequence[pa.Schema], stretch_ms: int, told: Sequence[bool]) -> None:
         """
         Args:

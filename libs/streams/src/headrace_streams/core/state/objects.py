@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -59,6 +60,8 @@ class Value:
 class ObjectStore:
     """Values and timers by key; satisfies ``Store``."""
 
+    key_at = len(_STATE)
+
     def __init__(self, values: dict[str, Value]) -> None:
         self.values = values
         self._cold: Cold | None = None
@@ -89,6 +92,12 @@ class ObjectStore:
                 found = ormsgpack.unpackb(value[1:], option=ormsgpack.OPT_NON_STR_KEYS)
             self._hot[key] = found
         return found
+
+    def committed(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
+        """What is kept of each key, as of the last commit."""
+        assert self._cold is not None
+        for key, value in self._cold.scan(_STATE):
+            yield key[len(_STATE) :], ormsgpack.unpackb(value[1:], option=ormsgpack.OPT_NON_STR_KEYS)
 
     def set(self, key: bytes, changed: dict[str, Any]) -> None:
         """Keep values of a key."""

@@ -16,6 +16,8 @@ class SeenStore:
     Satisfies ``Store``. A value is a version byte and an event time in ms (8 bytes, signed, big-endian).
     """
 
+    key_at: int | None = None
+
     def __init__(self) -> None:
         self._cold: Cold = NOTHING
         self._seen: dict[bytes, int] = {}

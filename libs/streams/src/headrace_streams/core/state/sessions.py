@@ -34,6 +34,8 @@ class Session:
 class SessionStore(Columns):
     """Satisfies ``Store``."""
 
+    key_at = START_BYTES
+
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout)
         self._cold: Cold = NOTHING

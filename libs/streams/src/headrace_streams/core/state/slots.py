@@ -253,6 +253,8 @@ class Slots(Columns):
 class KeyedStore:
     """Slots by key, without windows."""
 
+    key_at = 0
+
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._cold: Cold = NOTHING
@@ -302,6 +304,8 @@ class KeyedStore:
 
 class WindowedStore:
     """Slots by the start of a window and key; a window that closed is dropped as a whole."""
+
+    key_at = START_BYTES
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout

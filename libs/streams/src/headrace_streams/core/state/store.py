@@ -40,6 +40,10 @@ class Store(Protocol):
     comes from the cold tier.
     """
 
+    @property
+    def key_at(self) -> int | None:
+        """How many bytes stand before the record's key in the key of a row; None: its rows are found otherwise."""
+
     def open(self, cold: Cold) -> None:
         """Begin, with what was committed."""
 

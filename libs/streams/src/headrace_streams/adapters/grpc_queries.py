@@ -1,0 +1,73 @@
+"""``StreamsQuery``: questions to a worker over gRPC."""
+# ruff: noqa: N802 - methods have the names of the proto
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import grpc.aio
+import pyarrow as pa
+
+from headrace_common.core.ids import Endpoint
+from headrace_common.rpc.interceptor import ErrorInterceptor
+from headrace_common.rpc.options import ServerLimits, server_options
+from headrace_common.runtime.descriptors import connections_max
+from headrace_common.runtime.service import ServerConfig, bind
+from headrace_proto.v1 import streams_pb2 as pb
+from headrace_proto.v1 import streams_pb2_grpc
+from headrace_streams.ports import Answering
+
+_RPCS_MAX: Final = 100
+_REQUEST_BYTES_MAX: Final = 1 << 20
+_PART_BYTES: Final = 1 << 20
+
+
+class Servicer(streams_pb2_grpc.StreamsQueryServicer):
+    """Satisfies the generated service."""
+
+    def __init__(self, answering: Answering) -> None:
+        self._answering = answering
+
+    async def DescribeStores(self, request: pb.DescribeStoresRequest, context: Any) -> pb.DescribeStoresResponse:
+        return pb.DescribeStoresResponse(
+            stores=[
+                pb.StreamsStore(name=one.name, sub_topology=one.sub_topology, partitions=one.partitions)
+                for one in self._answering.stores()
+            ]
+        )
+
+    async def QueryStore(self, request: pb.QueryStoreRequest, context: Any) -> AsyncIterator[pb.QueryStoreResponse]:
+        key = request.key if request.HasField("key") else None
+        rows = await self._answering.rows(request.store, request.partition, key, stale=request.stale)
+        if rows is None:
+            return
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema) as writer:
+            writer.write_table(rows)
+        whole = memoryview(sink.getvalue())
+        for start in range(0, len(whole), _PART_BYTES):
+            yield pb.QueryStoreResponse(arrow=bytes(whole[start : start + _PART_BYTES]))
+
+
+@asynccontextmanager
+async def open_queries(answering: Answering, listen: Endpoint, advertise: str | None) -> AsyncIterator[Endpoint]:
+    """
+    Answer until the block ends; gives the address for others.
+
+    Raises:
+        CannotListen: the address is taken or not of this machine.
+    """
+    server = grpc.aio.server(
+        interceptors=[ErrorInterceptor()],
+        options=server_options(ServerLimits(_REQUEST_BYTES_MAX, connections_max())),
+        maximum_concurrent_rpcs=_RPCS_MAX,
+    )
+    streams_pb2_grpc.add_StreamsQueryServicer_to_server(Servicer(answering), server)
+    port = bind(server, listen)
+    await server.start()
+    try:
+        yield ServerConfig(advertise_host=advertise).choose_endpoint(port, listen_host=listen.host)
+    finally:
+        await server.stop(None)
