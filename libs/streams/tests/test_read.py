@@ -20,7 +20,8 @@ def by_key(app: App) -> None:
 
 
 def by_window(app: App) -> None:
-    stream(app).group_by("user").window(tumbling("10s", grace="1m"), late="drop").agg(n=agg.count(), name="kept").to("out")
+    windows = stream(app).group_by("user").window(tumbling("10s", grace="1m"), late="drop")
+    windows.agg(n=agg.count(), name="kept").to("out")
 
 
 def by_session(app: App) -> None:
