@@ -17,6 +17,8 @@ class AskedStore:
     Satisfies ``Store``. A key is the length of the key that is asked for (4 bytes, big-endian), that key, and who asks.
     """
 
+    key_at: int | None = None
+
     def __init__(self) -> None:
         self._cold: Cold = NOTHING
         self._asking: dict[bytes, dict[bytes, None]] = {}
