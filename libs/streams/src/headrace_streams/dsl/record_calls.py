@@ -16,6 +16,7 @@ from headrace_streams.core.operators.functions import RECORDS, Apply, Choose, Fu
 from headrace_streams.core.rows import RECORD
 from headrace_streams.core.state.objects import Value
 from headrace_streams.dsl.where import where
+from headrace_streams.plan.compare import OF_FUNCTION
 from headrace_streams.plan.nodes import schema_text
 
 Function = Callable[..., Any]
@@ -117,7 +118,7 @@ class RecordCalls:
             "columns": schema_text(parsed or RECORDS),
         }
         form = {f".{of}": f"{one.type.__name__}, {one.default!r} at first" for of, one in declared.items()}
-        form[""] = "values and timers of a function"
+        form[""] = OF_FUNCTION
         added = Added("process", where(), partial(Process, functions), settings, name, on_error, form)
         stream = self._dropping_null_keys()
         return stream._added(added, parsed or RECORDS, None)

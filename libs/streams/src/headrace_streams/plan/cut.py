@@ -164,14 +164,20 @@ class Assembly:
         Raises:
             NotAllowed: one has another number of partitions: its rows or its state would be in the wrong tasks.
         """
-        wanted = {repartition_topic(self.app, name): count for name, count in self.repartitions.items()}
-        wanted |= {changelog_topic(self.app, part.name): self.tasks_of(part) for part in self.parts if part.stateful}
-        for topic, count in wanted.items():
+        for topic, count in self.internal().items():
             if partitions[topic] != count:
                 raise NotAllowed(
                     f"the topic {topic} has {partitions[topic]} partitions, and the program needs {count}: "
-                    "a topic that it reads was enlarged, or the plan changed; start under another app name"
+                    "a topic that it reads was enlarged, or the plan changed; start under another app name, or "
+                    f"`headrace streams reset {self.app}`"
                 )
+
+    def internal(self) -> dict[str, int]:
+        """The topics that the app makes for itself, with their numbers of partitions."""
+        wanted = {repartition_topic(self.app, name): count for name, count in self.repartitions.items()}
+        return wanted | {
+            changelog_topic(self.app, part.name): self.tasks_of(part) for part in self.parts if part.stateful
+        }
 
     def _count(self, part: SubTopology, partitions: Mapping[str, int]) -> None:
         counts = {topic: partitions[topic] for topic in part.topics}

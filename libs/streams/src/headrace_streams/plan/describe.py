@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from headrace_streams.plan.cut import SubTopology, sub_topologies
 from headrace_streams.plan.nodes import REPARTITION, SINK, SOURCE, Node, Plan, changelog_topic, repartition_topic
 
 
-def as_data(app: str, plan: Plan) -> dict[str, Any]:
-    """Sub-topologies with their nodes, as JSON can say it."""
-    return {"app": app, "sub_topologies": [_part_as_data(app, part) for part in sub_topologies(plan)]}
+def as_data(app: str, plan: Plan, partitions: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """
+    Sub-topologies with their nodes and stores, as JSON can say it.
+
+    Args:
+        partitions: of the app's internal topics, where it is known which topics it reads.
+    """
+    parts = [_part_as_data(app, part) for part in sub_topologies(plan)]
+    return {"app": app, "topics": dict(partitions or {}), "sub_topologies": parts}
 
 
 def _part_as_data(app: str, part: SubTopology) -> dict[str, Any]:
@@ -18,6 +25,7 @@ def _part_as_data(app: str, part: SubTopology) -> dict[str, Any]:
         "name": part.name,
         "reads": [*part.topics, *(repartition_topic(app, hop.name) for hop in part.hops)],
         "changelog": changelog_topic(app, part.name) if part.stateful else None,
+        "stores": part.form,
         "nodes": [_node_as_data(app, node) for node in part.nodes],
     }
 

@@ -1,0 +1,159 @@
+"""
+What becomes of the state that is there when another program takes over under the same name.
+
+Descriptions are those of ``describe``: of a program, or of what a cluster has of one. A cluster knows what is kept, not
+which steps made it, so of such only that is compared. A worker that starts holds its state against the same rules.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import ndiff
+from enum import IntEnum
+from typing import Any, Final
+
+from headrace_streams.plan.nodes import REPARTITION, repartition_topic
+
+TOPIC: Final = "topic "
+"""In the basis of state: stands before the name of a topic, whose value is the topic's id."""
+OF_FUNCTION: Final = "values and timers of a function"
+"""The form of a store whose values have forms of their own, under ``store.value``."""
+
+
+class Fate(IntEnum):
+    """What a change means for the state; of several the worst counts."""
+
+    SAFE = 1
+    """The program starts, and state that it still has stays."""
+    NEEDS = 2
+    """Something has to be done before it starts."""
+    REFUSED = 3
+    """The state that is there cannot become that of this program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that differs."""
+
+    fate: Fate
+    what: str
+    do: str = ""
+    """What to do about it; empty: nothing."""
+
+
+def differing(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """
+    Forms of state, or ids of topics, by name: those that both say, and say differently.
+
+    What only one says may be: state comes and goes, and the old program may come back.
+    """
+    return [name for name, said in now.items() if then.get(name, said) != said]
+
+
+def store_of(name: str, forms: Mapping[str, str]) -> str:
+    """Of which store this is a form: ``seen`` has its own, and ``seen.n`` for a value of its function."""
+    owner = name
+    while "." in owner:
+        owner = owner.rpartition(".")[0]
+        if forms.get(owner) == OF_FUNCTION:
+            return owner
+    return name
+
+
+def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+    """What differs, the worst first; nothing: it is the same program."""
+    found = [*_topics(old, new), *_stores(old, new), *_hops(old, new), *_steps(old, new)]
+    return sorted(found, key=lambda change: -change.fate)
+
+
+def _topics(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
+    """Partitions of internal topics, and topics that are others now."""
+    app = new["app"]
+    anew = f"headrace streams reset {app}"
+    for topic, count in new["topics"].items():
+        was = old["topics"].get(topic, count)
+        if was != count:
+            yield Change(
+                Fate.REFUSED,
+                f"the topic {topic} has {was} partitions, and the program needs {count}: its rows or state would be "
+                "in the wrong tasks",
+                f"{anew} begins anew",
+            )
+    ids = {name: id for part in old["sub_topologies"] for name, id in part.get("topic_ids", {}).items()}
+    now = {name: id for part in new["sub_topologies"] for name, id in part.get("topic_ids", {}).items()}
+    for topic in differing(ids, now):
+        yield Change(
+            Fate.NEEDS,
+            f"the topic {topic} was deleted and made anew, and there is state that belongs to what was in it",
+            f"{anew} begins anew",
+        )
+
+
+def _stores(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
+    parts = {part["name"]: part["stores"] for part in new["sub_topologies"]}
+    before = {part["name"]: part["stores"] for part in old["sub_topologies"]}
+    where = {store: name for name, forms in parts.items() for store in _names(forms)}
+    where_before = {store: name for name, forms in before.items() for store in _names(forms)}
+    reset = f"headrace streams reset {new['app']} --store"
+    for name, forms in before.items():
+        now = parts.get(name, {})
+        for what in differing(forms, now):
+            store = store_of(what, now)
+            yield Change(
+                Fate.NEEDS,
+                f"the state {what!r} is kept as {forms[what]}; the program wants {now[what]}",
+                f"{reset} {store} lets it begin empty, and so does another name=",
+            )
+        for store in _names(forms):
+            if store in where and store not in _names(now) and store not in _names(before.get(where[store], {})):
+                yield Change(
+                    Fate.REFUSED,
+                    f"the state {store!r} belongs to what {name} reads; the program has it where {where[store]} is "
+                    "read, and it would begin empty there",
+                    "give it another name=, or read the topics as before",
+                )
+            elif store not in where:
+                yield Change(
+                    Fate.SAFE,
+                    f"the state {store!r} is not in the program; it stays as it is for one that has it again",
+                    f"{reset} {store} deletes it",
+                )
+    for store in where:
+        if store not in where_before:
+            yield Change(Fate.SAFE, f"the state {store!r} is new and begins empty")
+
+
+def _names(forms: Mapping[str, str]) -> list[str]:
+    return list(dict.fromkeys(store_of(name, forms) for name in forms))
+
+
+def _hops(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
+    """Rows that wait in a repartition topic have the columns of the program that sent them."""
+    columns = {node["name"]: node["settings"]["columns"] for node in _nodes(old) if node["kind"] == REPARTITION}
+    for node in _nodes(new):
+        then = columns.get(node["name"]) if node["kind"] == REPARTITION else None
+        if then is not None and then != node["settings"]["columns"]:
+            topic = repartition_topic(new["app"], node["name"])
+            yield Change(
+                Fate.NEEDS,
+                f"rows that wait in {topic} have the columns {then}; the program wants {node['settings']['columns']}",
+                f"run the program of before until `headrace group lag {new['app']}` says 0 for it, then this one",
+            )
+
+
+def _steps(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
+    then, now = [_line(node) for node in _nodes(old)], [_line(node) for node in _nodes(new)]
+    if then:  # a cluster tells none
+        yield from (Change(Fate.SAFE, line) for line in ndiff(then, now) if line[0] in "+-")
+
+
+def _nodes(plan: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [node for part in plan["sub_topologies"] for node in part.get("nodes", ())]
+
+
+def _line(node: Mapping[str, Any]) -> str:
+    """A step as it is compared: what it does, not where the program says so."""
+    said = [node["kind"], *([repr(node["name"])] if node["name"] else []), *node["topics"]]
+    return " ".join([*said, *([json.dumps(node["settings"], sort_keys=True)] if node["settings"] else [])])
