@@ -100,7 +100,7 @@ def test_a_program_that_keeps_state_in_another_form_is_refused() -> None:
 
 
 def test_a_topic_that_was_made_anew_is_refused() -> None:
-    with pytest.raises(NotAllowed, match=r"the topic orders was deleted and made anew.* the group a and all topics"):
+    with pytest.raises(NotAllowed, match=r"the topic orders was deleted and made anew.* headrace streams reset a"):
         check({"topic orders": "1"}, {"topic orders": "2"})
 
 

@@ -15,12 +15,14 @@ from headrace.errors import PositionOutOfRange
 from headrace.records import PartitionTable, TopicPartition
 from headrace_common.core.errors import NotFound, ProducerFenced
 from headrace_streams import agg, string
+from headrace_streams.adapters.memory_store import MemoryStores
 from headrace_streams.config import StreamsConfig
+from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.state.changelog import Progress
 from headrace_streams.dsl.app import App
 from headrace_streams.patience import Patience
 from headrace_streams.plan.cut import Assembly, SubTopology
-from headrace_streams.ports import TopicFacts
+from headrace_streams.ports import InternalTopic, TopicFacts
 from headrace_streams.runtime.assembling import Assembled, Assembling
 from headrace_streams.runtime.owned import Owned, Spec
 from headrace_streams.runtime.taking import Differs, Taking
@@ -237,3 +239,57 @@ def test_workers_of_one_machine_have_ports_of_their_own() -> None:
     settings = [json.loads(parent.command(number)[-2]) for number in range(2)]
     assert [one["metrics_listen"] for one in settings] == ["127.0.0.1:9400", "127.0.0.1:9401"]
     assert [one["health_listen"] for one in settings] == ["127.0.0.1:0"] * 2
+
+
+class Anew:
+    """Topics that a reset deletes while a worker joins, and that worker's memberships."""
+
+    def __init__(self, happens: str) -> None:
+        self.happens = happens
+        self.anew = 0
+        self.reset = False
+        self.memberships: list[Any] = []
+
+    async def find(self, names: list[str]) -> dict[str, TopicFacts]:
+        there = {"orders": TopicFacts("1", 1)} | ({"a.being-reset": TopicFacts("9", 1)} if self.reset else {})
+        return {name: there[name] for name in names if name in there}
+
+    async def make(self, topics: list[InternalTopic]) -> dict[str, TopicFacts]:
+        return {topic.name: TopicFacts(f"{topic.name} {self.anew}", 1) for topic in topics}
+
+    async def join(self, declaration: Any, lags: Any) -> Any:
+        if len(self.memberships) == 0:
+            self.reset = self.happens == "begins"
+            self.anew += self.happens == "ends"
+        self.memberships.append(SimpleNamespace(closed=False))
+        membership = self.memberships[-1]
+
+        async def close() -> None:
+            membership.closed = True
+
+        membership.close = close
+        return membership
+
+
+@pytest.mark.parametrize("happens", ["", "begins", "ends"])
+async def test_a_reset_while_it_joins_is_seen(happens: str) -> None:
+    """A reset looks for members after it has set its mark, so whoever is one looks for the mark, and at its topics."""
+    app = App("a")
+    app.stream("orders", value=string, key="k").group_by("k").agg(n=agg.count(), name="totals")
+    anew = Anew(happens)
+
+    async def compute(call: Any, *args: Any) -> Any:
+        return call(*args)
+
+    outside = outside_of(topics=anew, join=anew.join, stores=MemoryStores(), changelogs=Log(0, []), compute=compute)
+    worker = Worker(app, StreamsConfig(), outside)
+    worker._assembled = await worker._assembling.assemble()
+    if happens == "begins":
+        with pytest.raises(NotAllowed, match="a reset of a was cut off in the middle: run it again, headrace streams"):
+            await worker._join()
+    else:
+        await worker._join()
+    closed = {"": [False], "begins": [True], "ends": [True, False]}[happens]
+    assert [membership.closed for membership in anew.memberships] == closed
+    (spec_,) = worker._assembled.specs.values()
+    assert spec_.log_id == f"a.orders.changelog {anew.anew}-0"

@@ -13,6 +13,7 @@ from headrace.records import PartitionTable, TopicPartition
 from headrace.work_types import WorkChange
 from headrace_common.core.distribution import Distribution
 from headrace_streams.core.outputs import Output
+from headrace_streams.core.state.changelog import Progress
 from headrace_streams.core.state.store import Changes, Cold
 
 Positions = Mapping[TopicPartition, int]
@@ -309,4 +310,116 @@ class Answering(Protocol):
             NotFound: the app has no such store.
             NotCoordinator: the task is elsewhere, or is being taken over.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTopic:
+    """One topic of the cluster."""
+
+    facts: TopicFacts
+    configs: Mapping[str, str]
+    """What was set for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a partition of a changelog has of one store."""
+
+    keys: Sequence[bytes]
+    """That hold something."""
+    progress: Progress
+    """Of the newest commit."""
+    end: int
+    """The high watermark up to which this is all."""
+
+
+class Upkeep(Protocol):
+    """What a cluster has of apps, and how to change it while none of an app's workers runs."""
+
+    async def topics(self) -> dict[str, ListedTopic]:
+        """All of the cluster, by name."""
+        ...
+
+    async def groups(self) -> dict[str, int]:
+        """All groups, with their numbers of members."""
+        ...
+
+    async def members(self, app: str) -> int:
+        """Of the app's group; 0 also if there is no such group."""
+        ...
+
+    async def committed(self, app: str) -> dict[TopicPartition, int]:
+        """The positions of the app's group."""
+        ...
+
+    async def targets(
+        self, app: str, topics: Sequence[str], to: str | Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """
+        Offsets in all partitions of these topics: the ends (``"latest"``), those of a time, or what is given, which
+        names its topics itself. What lies outside a log is moved to its nearer end.
+        """
+        ...
+
+    async def progress(self, changelogs: Sequence[TopicPartition]) -> dict[TopicPartition, Progress]:
+        """What the newest commit of each task says, by its changelog; of those that have made one."""
+        ...
+
+    async def is_empty(self, topic: str) -> bool:
+        """Whether no record was ever written to it."""
+        ...
+
+    async def make(self, topics: Sequence[InternalTopic]) -> None:
+        """Make those that are not there."""
+        ...
+
+    async def delete(self, topic: str) -> None:
+        """Delete a topic; one that is not there is fine."""
+        ...
+
+    async def forget(self, app: str, partitions: Sequence[TopicPartition]) -> None:
+        """Forget the group's positions in these."""
+        ...
+
+    async def begin(self, app: str, positions: Positions) -> None:
+        """
+        Open a transaction that holds positions of the group. Who asks for stable positions waits until it has ended.
+        What an earlier one left open is aborted.
+        """
+        ...
+
+    async def take_over(self, partition: TopicPartition) -> None:
+        """
+        Become the partition's only writer: whatever a worker of before still sends is refused, and what an earlier
+        reset left open is aborted.
+        """
+        ...
+
+    async def read(self, partition: TopicPartition, prefix: bytes) -> Stored:
+        """
+        What a changelog has of one store, once each transaction in it has been decided.
+
+        Args:
+            prefix: what the store's keys begin with.
+
+        Raises:
+            WaitTimedOut: one has not been decided.
+        """
+        ...
+
+    async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Their high watermarks."""
+        ...
+
+    async def append(self, partition: TopicPartition, rows: Changes) -> None:
+        """Write rows of a changelog in the open transaction."""
+        ...
+
+    async def commit(self) -> None:
+        """Commit all that, and the positions."""
+        ...
+
+    async def abort(self) -> None:
+        """Drop it, if one is open."""
         ...

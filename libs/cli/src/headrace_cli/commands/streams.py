@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import os
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace_cli.commanding import command
+from headrace_cli.commanding import command, read_text
 from headrace_cli.exits import CommandFailed, ExitCode
-from headrace_cli.output import Output
-from headrace_cli.session import Session
+from headrace_cli.output import Output, format_count
+from headrace_cli.session import Session, check_reachable
 
-HELP = "Programs of headrace.streams: run them, describe them"
+if TYPE_CHECKING:
+    from headrace_streams.dsl.app import App
+    from headrace_streams.plan.compare import Change
+    from headrace_streams.upkeep import Reset
 
 _STANDBYS = "Other workers that follow the state of each task; none if nothing is said"
 _STATE = "Where state is kept on this machine; .headrace-streams if nothing is said"
 _METRICS = "Where Prometheus finds metrics; the second worker has the next port"
 _QUERIES = "Where workers answer questions about their state; the second worker has the next port"
 _HEALTH = "Where grpc.health.v1 says live and ready; the second worker has the next port"
+HELP = "Programs of headrace.streams: run, describe, change and reset them"
+
+AppOrProgram = Annotated[
+    str, typer.Argument(metavar="APP", help="The app's name, or its program: billing, billing.py, package.billing:app")
+]
 Program = Annotated[
     str, typer.Argument(help="A file or a module, with the app's name if it has several: billing.py:app")
 ]
@@ -30,6 +39,10 @@ def register(app: typer.Typer) -> None:
     """Add the commands to ``headrace streams``."""
     command(app)(run)
     command(app)(describe)
+    command(app, needs_cluster=False)(plan)
+    command(app)(reset)
+    command(app, "list")(list_)
+    command(app)(tasks)
 
 
 def run(
@@ -92,6 +105,153 @@ def describe(session: Session, program: Program) -> None:
         typer.echo(app.describe(), nl=False)
     else:
         session.show(as_data(app.name, app.graph))
+
+
+def plan(
+    session: Session,
+    program: Program,
+    *,
+    against: Annotated[
+        Path | None,
+        typer.Option("--against", metavar="FILE", help="A plan as `streams describe -o json` prints it; -: stdin"),
+    ] = None,
+) -> None:
+    """
+    Compare a program with what the cluster has of its app, or with another plan: what becomes of its state.
+
+    Ends with 1 where the program would not start.
+    """
+    _check_installed()
+    from headrace_streams.plan.compare import Fate
+    from headrace_streams.program import load
+
+    app = load(program)
+    if against is not None:
+        changes = _compared_with(app, against)
+    else:
+        from headrace_streams.upkeep import compared
+
+        check_reachable(session.cluster)
+        changes = compared(app, session.cluster)
+    rows = [{"fate": change.fate.name.lower(), "what": change.what, "do": change.do or None} for change in changes]
+    session.show_rows("changes", rows, "fate", "what", "do", empty=f"{app.name} is the same")
+    worst = max((change.fate for change in changes), default=Fate.SAFE)
+    if worst is not Fate.SAFE:
+        raise CommandFailed(
+            f"{app.name} would not start with the state that is there", ExitCode.FAILED, f"{rows[0]['what']}."
+        )
+
+
+def _compared_with(app: App, path: Path) -> list[Change]:
+    from headrace_streams.plan.compare import compare
+    from headrace_streams.plan.describe import as_data
+
+    wrong = CommandFailed(
+        f"{path} is not a plan of {app.name}",
+        ExitCode.USAGE,
+        "`headrace streams describe PROGRAM -o json` prints one, of a program before it is changed.",
+    )
+    try:
+        old = json.loads(read_text(str(path), "a plan"))
+        if old["app"] != app.name:
+            raise wrong
+        return compare(old, as_data(app.name, app.graph))
+    except (ValueError, TypeError, KeyError) as error:
+        raise wrong from error
+
+
+def reset(
+    session: Session,
+    app: AppOrProgram,
+    *,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="WHERE",
+            help="earliest (the default), latest, or a time: 2026-11-21T10:00:00Z, ms since 1970",
+        ),
+    ] = None,
+    from_file: Annotated[
+        Path | None,
+        typer.Option("--from-file", metavar="FILE", help="CSV topic,partition,offset; elsewhere earliest; -: stdin"),
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option("--store", metavar="NAME", help="Only this state; positions stay")
+    ] = None,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it; without, only show the plan")] = False,
+) -> None:
+    """
+    Plan how an app begins anew: without state, at the first record or elsewhere; --execute does it.
+
+    Its internal topics are deleted, with the state in them, and its positions are forgotten or set. No worker may run.
+    """
+    _check_installed()
+    from headrace_streams.upkeep import reset as carry_out
+
+    if (to is not None) + (from_file is not None) + (store is not None) > 1:
+        raise typer.BadParameter("give one of --to, --from-file and --store")
+    check_reachable(session.cluster)
+    asked = _reset_of(app, to, from_file, store, execute)
+    done = carry_out(asked, session.cluster)
+    columns = ["step", "topic", "partition", "old_offset", "new_offset"]
+    if session.output is Output.TABLE:
+        session.show(done.steps, *(columns if store is None else columns[:3]), empty="it has read nothing")
+    else:
+        session.show({"app": asked.app, "executed": execute, "steps": done.steps, "left_alone": list(done.foreign)})
+    for topic in done.foreign:
+        session.say(f"left alone, as it may be somebody else's: {topic}")
+    what = asked.app if store is None else f"the state {store!r} of {asked.app}"
+    if execute:
+        session.say(f"{what} begins anew")
+        return
+    runs = f"; it has {format_count(done.members, 'worker')}: stop them first" if done.members else ""
+    session.say(f"a plan for {what}, nothing was changed; --execute carries it out{runs}")
+
+
+def _reset_of(app: str, to: str | None, from_file: Path | None, store: str | None, execute: bool) -> Reset:
+    from headrace.records import TopicPartition
+    from headrace_streams.upkeep import Reset
+
+    name, program = _named(app)
+    where: Any = to or "earliest"
+    if from_file is not None:
+        from headrace_cli.commands.group import offsets_from
+
+        where = {TopicPartition(*at): offset for at, offset in offsets_from(from_file, name).items()}
+    return Reset(name, program, where, store or "", execute)
+
+
+def _named(app: str) -> tuple[str, App | None]:
+    """An app by its name, or the one of a program."""
+    if not app.endswith(".py") and ":" not in app:
+        return app, None
+    from headrace_streams.program import load
+
+    program = load(app)
+    return program.name, program
+
+
+def list_(session: Session) -> None:
+    """List the apps that have state or repartition topics: groups whose names these topics begin with."""
+    _check_installed()
+    from headrace_streams.upkeep import apps
+
+    check_reachable(session.cluster)
+    session.show_rows("apps", apps(session.cluster), empty="there are no apps with topics of their own")
+
+
+def tasks(session: Session, app: AppOrProgram) -> None:
+    """Show what each task of an app reads, how far it is, and which member of the group runs it."""
+    _check_installed()
+    from headrace_streams.upkeep import tasks as ask
+
+    check_reachable(session.cluster)
+    rows = ask(*_named(app), session.cluster)
+    session.show_rows("tasks", rows, empty="it has committed nothing")
+    if session.output is Output.TABLE and rows:
+        behind = sum(row["lag"] for row in rows if isinstance(row["lag"], int))
+        session.say(f"{format_count(behind, 'record')} behind in all")
 
 
 def _check_installed() -> None:

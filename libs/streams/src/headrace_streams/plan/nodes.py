@@ -28,6 +28,11 @@ def changelog_topic(app: str, sub_topology: str) -> str:
     return f"{app}.{sub_topology}.changelog"
 
 
+def reset_topic(app: str) -> str:
+    """The topic that is there, empty, while a reset of the app has begun and not ended: nothing starts meanwhile."""
+    return f"{app}.being-reset"
+
+
 @dataclass(frozen=True, slots=True)
 class Making:
     """For which task an operator is made."""

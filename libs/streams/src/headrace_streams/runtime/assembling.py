@@ -13,11 +13,12 @@ from headrace_streams.config import StreamsConfig
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.dsl.app import App
 from headrace_streams.patience import Patience
+from headrace_streams.plan.compare import TOPIC
 from headrace_streams.plan.cut import Assembly
-from headrace_streams.plan.nodes import changelog_topic, repartition_topic
+from headrace_streams.plan.nodes import changelog_topic, repartition_topic, reset_topic
 from headrace_streams.ports import InternalTopic, TopicFacts
 from headrace_streams.runtime.owned import Outside, Owned, Spec
-from headrace_streams.runtime.taking import TOPIC, lost_positions
+from headrace_streams.runtime.taking import lost_positions
 
 _log = logging.getLogger(__name__)
 _TOPIC_WAIT_MS: Final = 500.0
@@ -33,6 +34,11 @@ class Assembled:
     """Its tasks, by label."""
     repartitions: frozenset[str]
     """Its repartition topics."""
+
+    @property
+    def ids(self) -> dict[str, tuple[str, dict[str, str]]]:
+        """Which topics its tasks belong to, by label. A reset, or whoever makes a topic anew, changes it."""
+        return {label: (spec.log_id, dict(spec.basis)) for label, spec in self.specs.items()}
 
     def declaration(self, config: StreamsConfig) -> Declaration:
         """Its tasks as the work that its workers share."""
@@ -56,7 +62,7 @@ class Assembled:
 
 
 class Assembling:
-    """What is done before a worker joins."""
+    """What is done before a worker joins, and looked at again when it is a member."""
 
     def __init__(self, app: App, config: StreamsConfig, outside: Outside) -> None:
         self._app = app
@@ -68,10 +74,14 @@ class Assembling:
         The app on its topics.
 
         Raises:
-            NotAllowed: the plan does not fit the topics.
+            NotAllowed: the plan does not fit the topics; or a reset has begun and not ended.
             UnknownTopicOrPartition: a topic that it reads or writes does not exist.
         """
         name, graph = self._app.name, self._app.graph
+        if await self._outside.topics.find([reset_topic(name)]):
+            raise NotAllowed(
+                f"a reset of {name} was cut off in the middle: run it again, headrace streams reset {name} --execute"
+            )
         facts = await self._existing(Assembly.topics_of(graph, self._app.on_error))
         assembly = Assembly(name, graph, {topic: fact.partitions for topic, fact in facts.items()}, self._app.on_error)
         if not assembly.parts:

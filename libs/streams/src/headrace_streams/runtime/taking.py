@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Final
 
 from headrace.records import TopicPartition
 from headrace.work_types import GivenItem
@@ -16,12 +15,10 @@ from headrace_streams.config import StreamsConfig
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.state.changelog import Progress
 from headrace_streams.patience import Patience
+from headrace_streams.plan.compare import TOPIC, differing, store_of
 from headrace_streams.ports import Membership, Writer
 from headrace_streams.runtime.following import Changelogs, progress_of
 from headrace_streams.runtime.owned import Outside, Owned, no_store
-
-TOPIC: Final = "topic "
-"""Begins the names of what the basis of a task's state says of topics."""
 
 
 class Differs(NotFound):
@@ -134,30 +131,29 @@ class Taking:
         Raises:
             NotAllowed: the program would read its state wrongly, or miss records of a topic that was made anew.
         """
-        for what, now in owned.spec.basis.items():
-            then = owned.progress.basis.get(what, now)
-            if then != now and what.startswith(TOPIC):
+        then, now = owned.progress.basis, owned.spec.basis
+        for what in differing(then, now):
+            if what.startswith(TOPIC):
                 raise NotAllowed(
                     f"the {what} was deleted and made anew, and the state of task {owned.spec.label} belongs to what "
                     f"was in it: {anew(self._app)}"
                 )
-            if then != now:
-                raise NotAllowed(
-                    f"the state {what!r} is kept as {then}; the program wants {now}: give it another name= there, "
-                    f"and it begins empty. To read everything again, {anew(self._app)}"
-                )
+            raise NotAllowed(
+                f"the state {what!r} is kept as {then[what]}; the program wants {now[what]}: give it another name= "
+                f"there, and it begins empty, or headrace streams reset {self._app} --store {store_of(what, now)}"
+            )
 
     def _check_positions(self, owned: Owned, of_group: Mapping[str, int]) -> None:
         if not of_group and owned.progress.positions and self._resends:
             raise lost_positions(self._app, owned.spec.label)
-        differing = {topic: at for topic, at in of_group.items() if owned.progress.positions.get(topic) != at}
-        for topic, at in differing.items():
+        other = {topic: at for topic, at in of_group.items() if owned.progress.positions.get(topic) != at}
+        for topic, at in other.items():
             raise Differs(
                 f"the state of task {owned.spec.label} belongs to offset {owned.progress.positions.get(topic)} of "
                 f"{topic}, and the group {self._app} stands at {at}: the group or the changelog was "
                 f"changed by hand, or the program has kept no state there so far. Set the group's offset back, or "
                 f"{anew(self._app)}",
-                {TopicPartition(topic, owned.spec.partition): at for topic, at in differing.items()},
+                {TopicPartition(topic, owned.spec.partition): at for topic, at in other.items()},
             )
 
 
@@ -171,4 +167,4 @@ def lost_positions(app: str, label: str) -> NotFound:
 
 def anew(app: str) -> str:
     """How to read everything again."""
-    return f"start under another app name, or delete the group {app} and all topics whose names begin with {app}."
+    return f"to begin anew, headrace streams reset {app}"

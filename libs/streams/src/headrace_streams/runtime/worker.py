@@ -89,6 +89,7 @@ class Worker:
         self._changelogs = Changelogs(
             outside.changelogs, outside.clock, config.delete_retention_ms // 2, outside.compute, self._patience
         )
+        self._assembling = Assembling(app, config, outside)
         self._assembled: Assembled
         self._seat: Seat | None = None
         self._following: asyncio.Task[None] | None = None
@@ -116,22 +117,40 @@ class Worker:
             NotAllowed: the plan does not fit the topics.
             NotFound: a topic does not exist; or positions are gone, and there is state of what would be read again.
         """
-        assembling = Assembling(self._app, self._config, self._outside)
-        self._assembled = await assembling.assemble()
-        self.queries.assembled = self._assembled
-        await assembling.check_positions(self._assembled, self._patience)
+        self._assembled = self.queries.assembled = await self._assembling.assemble()
+        await self._assembling.check_positions(self._assembled, self._patience)
         self._following = asyncio.create_task(self._changelogs.run(), name="changelogs")
         await self._join()
         self._committed_at_ms = self._trimmed_at_ms = self._outside.clock.monotonic_ms()
 
     async def _join(self) -> None:
-        declaration = self._assembled.declaration(self._config)
-        self._lags = await self._lags_of_disk()
-        seat = self._seat = Seat(await self._outside.join(declaration, self._lags))
-        self.figures.owned = self.queries.owned = seat.owned
-        self.queries.followed = seat.followed
-        self.figures.counts["joins"] += 1
-        self._heard_at_ms = self._told_lags_at_ms = float("-inf")
+        while True:
+            declaration = self._assembled.declaration(self._config)
+            self._lags = await self._lags_of_disk()
+            seat = self._seat = Seat(await self._outside.join(declaration, self._lags))
+            self.figures.owned = self.queries.owned = seat.owned
+            self.queries.followed = seat.followed
+            self.figures.counts["joins"] += 1
+            self._heard_at_ms = self._told_lags_at_ms = float("-inf")
+            if await self._is_same():
+                return
+            _log.warning("%s joins anew: its topics were made anew meanwhile", self._app.name)
+            await self._get_up()
+
+    async def _is_same(self) -> bool:
+        """
+        Now that this is a member no reset begins. Has one deleted the topics that it had assembled before?
+
+        Raises:
+            NotAllowed: one has begun and not ended.
+        """
+        before = self._assembled.ids
+        try:
+            self._assembled = self.queries.assembled = await self._assembling.assemble()
+        except HeadraceError:
+            await self._get_up()
+            raise
+        return self._assembled.ids == before
 
     async def _lags_of_disk(self) -> dict[str, int]:
         """How far what is on the disk is behind, for each task that keeps state."""

@@ -1,0 +1,264 @@
+"""What ``headrace streams`` asks about apps and changes of them: each call has clients of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from headrace import aio
+from headrace.records import TopicPartition
+from headrace_common.core.errors import NotFound, Rejected, UnknownTopicOrPartition
+from headrace_common.runtime.clock import SystemClock
+from headrace_streams.adapters.headrace_io import SdkTopics
+from headrace_streams.adapters.headrace_upkeep import SdkUpkeep
+from headrace_streams.config import StreamsConfig
+from headrace_streams.dsl.app import App
+from headrace_streams.plan import reset as plan_reset
+from headrace_streams.plan.compare import Change, Fate, compare
+from headrace_streams.plan.cut import Assembly
+from headrace_streams.plan.describe import as_data
+from headrace_streams.plan.nodes import changelog_topic
+from headrace_streams.plan.reset import CHANGELOG, EARLIEST, Standing, Stateful, owner_of
+from headrace_streams.ports import TopicFacts
+from headrace_streams.runtime.resetting import carry_out, made_by_streams, survey
+
+T = TypeVar("T")
+_TIMEOUT_MS: Final = 30_000
+_TRANSACTION_TIMEOUT_MS: Final = 120_000
+"""The rows of a store are one unit. If this process is killed, the app starts when it has timed out, or been reset."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cluster:
+    """A cluster, and clients for one app."""
+
+    upkeep: SdkUpkeep
+    topics: SdkTopics
+    admin: aio.AdminClient
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """What is to be reset."""
+
+    app: str
+    program: App | None = None
+    to: str | Mapping[TopicPartition, int] = EARLIEST
+    """``"earliest"``, ``"latest"``, a time, or offsets; where none is given, the first record."""
+    store: str = ""
+    """Only this."""
+    execute: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A reset that was planned, and carried out if that was asked."""
+
+    steps: list[dict[str, object]]
+    foreign: Sequence[str]
+    """Topics that have names as its own have, and were left alone: they may be somebody else's."""
+    members: int
+    """Of its group. While there are some, it cannot be reset."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """A program for the topics that are there."""
+
+    assembly: Assembly
+    facts: Mapping[str, TopicFacts]
+    """Of its own topics and of others'."""
+
+
+def compared(app: App, servers: Any) -> list[Change]:
+    """What differs between a program and what a cluster has of it."""
+
+    async def ask(cluster: _Cluster) -> list[Change]:
+        program = await _program(cluster, app)
+        standing = await _survey(cluster, app.name, app, program)
+        found = compare(plan_reset.as_data(standing), _described(app, program))
+        if standing.marked:
+            again = f"headrace streams reset {app.name} --execute"
+            found.insert(0, Change(Fate.REFUSED, "a reset was cut off in the middle", f"run it again: {again}"))
+        return found
+
+    return _with_cluster(servers, app.name, ask)
+
+
+def reset(asked: Reset, servers: Any) -> Planned:
+    """
+    Plan a reset, and carry it out if that is asked.
+
+    Raises:
+        NotFound: there is no such app, or no such store.
+        NonEmptyGroup: it runs.
+        Rejected: what is asked cannot be.
+    """
+
+    async def do(cluster: _Cluster) -> Planned:
+        program = None if asked.program is None else await _program(cluster, asked.program)
+        standing = await _survey(cluster, asked.app, asked.program, program)
+        if asked.store:
+            steps = plan_reset.of_store(standing, asked.store)
+        else:
+            targets = await _targets(cluster, asked, standing, program)
+            steps = plan_reset.whole(standing, targets, None if program is None else _stateful(program))
+        if asked.execute:
+            await carry_out(cluster.upkeep, asked.app, steps)
+        return Planned(plan_reset.rows(standing, steps), standing.foreign, standing.members)
+
+    return _with_cluster(servers, asked.app, do)
+
+
+def apps(servers: Any) -> list[dict[str, object]]:
+    """The apps of a cluster: groups to whose names internal topics belong."""
+
+    async def ask(cluster: _Cluster) -> list[dict[str, object]]:
+        groups = await cluster.upkeep.groups()
+        found: dict[str, list[str]] = {}
+        for topic, listed in (await cluster.upkeep.topics()).items():
+            owner = owner_of(topic, groups)
+            if owner is not None and made_by_streams(topic, listed.configs):
+                found.setdefault(owner, []).append(topic)
+        return [
+            {
+                "app": app,
+                "members": groups[app],
+                "changelogs": sum(topic.endswith(CHANGELOG) for topic in topics),
+                "repartitions": sum(not topic.endswith(CHANGELOG) for topic in topics),
+            }
+            for app, topics in sorted(found.items())
+        ]
+
+    return _with_cluster(servers, "", ask)
+
+
+def tasks(app: str, program: App | None, servers: Any) -> list[dict[str, object]]:
+    """
+    What each task of an app reads, how far it is, and who runs it.
+
+    Raises:
+        NotFound: there is no such app.
+    """
+
+    async def ask(cluster: _Cluster) -> list[dict[str, object]]:
+        standing = await _survey(cluster, app, program, None if program is None else await _program(cluster, program))
+        group = await cluster.admin.describe_group(app)
+        owners = {item.id: item.owner for item in group.items}
+        lags = await cluster.admin.group_lag(app, ages=False)
+        return [
+            {
+                "task": (task := f"{standing.reader_of(tp.topic)}/{tp.partition}"),
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "position": lag.committed_offset,
+                "end_offset": lag.end_offset,
+                "lag": lag.lag,
+                "owner": owners.get(task),
+            }
+            for tp, lag in lags.items()
+        ]
+
+    return _with_cluster(servers, app, ask)
+
+
+# --- a program and a cluster ------------------------------------------------------------------------------------------
+
+
+async def _program(cluster: _Cluster, app: App) -> _Program:
+    outside = Assembly.topics_of(app.graph, app.on_error)
+    facts = await cluster.topics.find(outside)
+    missing = [name for name in outside if name not in facts]
+    if missing:
+        raise UnknownTopicOrPartition(
+            f"{app.name} reads and writes topics that do not exist: {', '.join(missing)}; create them first"
+        )
+    partitions = {name: fact.partitions for name, fact in facts.items()}
+    assembly = Assembly(app.name, app.graph, partitions, app.on_error)
+    return _Program(assembly, facts | await cluster.topics.find(list(assembly.internal())))
+
+
+async def _survey(cluster: _Cluster, name: str, app: App | None, program: _Program | None) -> Standing:
+    if app is None or program is None:
+        standing = await survey(cluster.upkeep, name)
+        if not standing.topics and not standing.positions and not standing.marked:
+            raise NotFound(f"there is no app {name!r} here: it has no positions and no topics")
+        return standing
+    outside = Assembly.topics_of(app.graph, app.on_error)
+    return await survey(cluster.upkeep, name, program.assembly.internal(), outside)
+
+
+def _described(app: App, program: _Program) -> dict[str, Any]:
+    data = as_data(app.name, app.graph, program.assembly.internal())
+    for part in data["sub_topologies"]:
+        part["topic_ids"] = {
+            topic: program.facts[topic].topic_id if topic in program.facts else "none" for topic in part["reads"]
+        }
+    return data
+
+
+def _stateful(program: _Program) -> list[Stateful]:
+    assembly = program.assembly
+    return [
+        Stateful(
+            changelog_topic(assembly.app, part.name),
+            assembly.tasks_of(part),
+            {topic: program.facts[topic].topic_id for topic in part.topics},
+        )
+        for part in assembly.parts
+        if part.stateful
+    ]
+
+
+async def _targets(
+    cluster: _Cluster, asked: Reset, standing: Standing, program: _Program | None
+) -> dict[TopicPartition, int]:
+    if asked.to == EARLIEST:
+        return {}
+    topics = {tp.topic for tp in standing.positions}
+    if program is not None:
+        topics = {topic for part in program.assembly.parts for topic in part.topics}
+    named = set() if isinstance(asked.to, str) else {tp.topic for tp in asked.to}
+    if not topics or named - topics:
+        raise Rejected(
+            f"{asked.app} does not read {', '.join(sorted(named - topics)) or 'any topic'}; "
+            f"it reads {', '.join(sorted(topics)) or 'none'}"
+        )
+    return await cluster.upkeep.targets(asked.app, sorted(topics), asked.to)
+
+
+# --- clients ----------------------------------------------------------------------------------------------------------
+
+
+def _with_cluster(servers: Any, app: str, work: Callable[[_Cluster], Awaitable[T]]) -> T:
+    async def run() -> T:
+        async with _opened(servers, app) as cluster:
+            return await work(cluster)
+
+    return asyncio.run(run())
+
+
+@asynccontextmanager
+async def _opened(servers: Any, app: str) -> AsyncIterator[_Cluster]:
+    async with AsyncExitStack() as stack:
+        admin = await stack.enter_async_context(aio.AdminClient(servers, default_api_timeout_ms=_TIMEOUT_MS))
+        decided, undecided = [
+            await stack.enter_async_context(
+                aio.Consumer(
+                    bootstrap_servers=servers,
+                    isolation_level=level,
+                    auto_offset_reset=EARLIEST,
+                    enable_auto_commit=False,
+                )
+            )
+            for level in ("read_committed", "read_uncommitted")
+        ]
+        producer = await stack.enter_async_context(
+            aio.Producer(servers, transactional_id=f"{app}@reset", transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS)
+        )
+        clock = SystemClock()
+        topics = SdkTopics(admin, StreamsConfig(), clock)
+        yield _Cluster(SdkUpkeep(admin, topics, decided, undecided, producer, clock, _TIMEOUT_MS), topics, admin)

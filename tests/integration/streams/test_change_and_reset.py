@@ -1,0 +1,391 @@
+"""Another version of a program, and an app that begins anew, with the real command: what stays, and what does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from headrace.testing import TestCluster, started_cluster
+from headrace_streams.worker_process import Ending
+
+from .apps import end, wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+
+COUNTS = """
+from headrace.streams import App, agg, col, string, value
+
+app = App("{app}")
+words = app.stream("{lines}", value=string, key="word")
+{filter}
+words.group_by("word").agg({aggregate}, name="counts", emit="every").to("{out}")
+{more}
+"""
+NUMBERS = """
+def number(row, state, context):
+    state.seen += 1
+    return {{"word": row["word"], "seen": state.seen}}
+
+words.process(number, name="numbers", state={{"seen": value(int)}}).to("{out}")
+"""
+HOP = """
+from headrace.streams import App, agg, col, string
+
+app = App("{app}")
+words = app.stream("{lines}", value=string).select(word=col("value"))
+words.group_by("word", name="by-word").agg(n=agg.count(), name="counts", emit="every").to("{out}")
+"""
+
+
+@dataclass
+class Changing:
+    """An app whose program changes."""
+
+    cluster: TestCluster
+    directory: Path
+    name: str
+    lines: str
+    out: str
+
+    @property
+    def servers(self) -> str:
+        return ",".join(self.cluster.bootstrap_servers)
+
+    def program(
+        self, text: str = COUNTS, *, filter: str = "", aggregate: str = "n=agg.count()", more: str = ""
+    ) -> Path:
+        """A version of the program."""
+        named = {"app": self.name, "lines": self.lines, "out": self.out}
+        path = self.directory / "program.py"
+        path.write_text(text.format(**named, filter=filter, aggregate=aggregate, more=more.format(**named)))
+        return path
+
+    def start(self, program: Path, state: str = "state") -> subprocess.Popen[bytes]:
+        settings = {
+            "bootstrap_servers": self.servers,
+            "state_dir": str(self.directory / state),
+            "transaction_timeout_ms": 5_000,
+        }
+        command = [sys.executable, "-m", "headrace_streams", str(program), json.dumps(settings)]
+        with (self.directory / "workers.log").open("ab") as log:
+            return subprocess.Popen(command, stdout=log, stderr=log)
+
+    @contextmanager
+    def running(self, program: Path, state: str = "state") -> Iterator[None]:
+        """A worker, which commits at the end."""
+        worker = self.start(program, state)
+        try:
+            yield
+            worker.terminate()
+            assert worker.wait(30) == Ending.DONE, self.log()
+        finally:
+            end(worker)
+
+    def fails(self, program: Path) -> str:
+        """What a worker says that is not to start."""
+        before = len(self.log())
+        worker = self.start(program)
+        try:
+            assert worker.wait(60) == Ending.FAILED, self.log()
+        finally:
+            end(worker)
+        return self.log()[before:]
+
+    def log(self) -> str:
+        path = self.directory / "workers.log"
+        return path.read_text() if path.exists() else ""
+
+    def command(self, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """``headrace streams …``."""
+        whole = [sys.executable, "-m", "headrace_cli", "-b", self.servers, "-o", "json", "streams", *args]
+        return subprocess.run(whole, capture_output=True, text=True, timeout=120, check=False, env=os.environ | env)
+
+    def done(self, *args: str) -> Any:
+        """What the command prints, when all is well."""
+        ran = self.command(*args)
+        assert ran.returncode == 0, ran.stderr
+        return json.loads(ran.stdout)
+
+    def send(self, words: str) -> None:
+        """Each word is a record, and its key."""
+        with self.cluster.producer() as producer:
+            producer.send_many(
+                self.lines, [w.encode() for w in words.split()], keys=[w.encode() for w in words.split()]
+            )
+            producer.flush()
+
+    def read(self, count: int, field: str = "n") -> list[tuple[str, int]]:
+        """Words and numbers of the output, once there are so many."""
+        found: list[tuple[str, int]] = []
+        with self.cluster.consumer(
+            self.out, auto_offset_reset="earliest", isolation_level="read_committed"
+        ) as consumer:
+
+            def enough() -> bool:
+                rows = [orjson.loads(record.value) for record in consumer.poll(timeout_ms=500)]
+                found.extend((row["word"], row[field]) for row in rows if field in row)
+                return len(found) >= count
+
+            wait_until(enough, f"{count} rows with {field} are in {self.out}", self.log)
+        assert len(found) == count, found
+        return sorted(found)
+
+    def kept(self) -> dict[str, Any]:
+        """What the cluster has of it."""
+        with self.cluster.admin() as admin:
+            topics = {t.name: t.topic_id for t in admin.list_topics() if t.name.startswith(self.name)}
+            return {
+                "topics": topics,
+                "positions": {tp: at.committed_offset for tp, at in admin.group_lag(self.name).items()},
+            }
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
+    with started_cluster(tmp_path_factory.mktemp("streams") / "data") as started:
+        yield started
+
+
+@pytest.fixture
+def app(cluster: TestCluster, tmp_path: Path) -> Changing:
+    lines = cluster.unique_topic("lines", 2)
+    return Changing(cluster, tmp_path, f"{lines}-app", lines, cluster.unique_topic("out", 1))
+
+
+def numbered(*words: str) -> list[tuple[str, int]]:
+    """Each word with how often it was there."""
+    counted: Counter[str] = Counter()
+    found = []
+    for word in words:
+        counted[word] += 1
+        found.append((word, counted[word]))
+    return sorted(found)
+
+
+# --- change -----------------------------------------------------------------------------------------------------------
+
+
+def test_one_more_step_and_one_more_store_keep_the_state_and_roll_back(app: Changing) -> None:
+    first = app.program()
+    app.send("a b a")
+    with app.running(first):
+        app.read(3)
+    assert app.done("plan", str(first)) == {"changes": []}
+    described = app.directory / "first.json"
+    described.write_text(json.dumps(app.done("describe", str(first))))
+
+    then = app.program(filter="words = words.filter(col('value') != 'b')", more=NUMBERS)
+    changes = app.done("plan", str(then), "--against", str(described))["changes"]
+    assert {change["fate"] for change in changes} == {"safe"}
+    assert any(change["what"].startswith("+ filter") for change in changes)
+    (new,) = app.done("plan", str(then))["changes"]
+    assert (new["fate"], new["what"]) == ("safe", "the state 'numbers' is new and begins empty")
+    app.send("a b c")
+    with app.running(then):
+        assert app.read(5) == numbered("a", "b", "a", "a", "c")
+        app.read(2, "seen")
+
+    back = app.program()
+    (gone,) = app.done("plan", str(back))["changes"]
+    assert (gone["fate"], gone["do"]) == ("safe", f"headrace streams reset {app.name} --store numbers deletes it")
+    app.send("b a")
+    with app.running(back):
+        assert app.read(7) == numbered("a", "b", "a", "a", "c", "b", "a")
+
+    again = app.program(filter="words = words.filter(col('value') != 'b')", more=NUMBERS)
+    app.send("a")
+    with app.running(again):
+        assert app.read(3, "seen") == [("a", 1), ("a", 2), ("c", 1)], "what the program in between did not have"
+
+
+def test_a_change_that_cannot_keep_the_state_is_refused_with_what_differs(app: Changing) -> None:
+    app.send("a")
+    with app.running(app.program()):
+        app.read(1)
+    other = app.program(aggregate="n=agg.max('value')")
+    ran = app.command("plan", str(other))
+    assert ran.returncode == 1
+    (change,) = json.loads(ran.stdout)["changes"]
+    assert change["fate"] == "needs"
+    assert change["what"].startswith("the state 'counts' is kept as n=count() as int64")
+    assert "; the program wants n=max() as " in change["what"]
+    assert change["do"].startswith(f"headrace streams reset {app.name} --store counts")
+    assert "the state 'counts' is kept as n=count() as int64" in app.fails(other)
+    with app.running(app.program()):
+        app.send("a")
+        assert app.read(2) == numbered("a", "a")
+
+
+# --- reset ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", [COUNTS, HOP])
+def test_a_reset_is_planned_and_then_carried_out(app: Changing, text: str) -> None:
+    program = app.program(text)
+    app.send("a b a")
+    with app.running(program):
+        app.read(3)
+    before = app.kept()
+    steps = app.done("reset", app.name)
+    assert not steps["executed"]
+    assert app.kept() == before
+    deleted = {step["topic"] for step in steps["steps"] if step["step"] == "delete"}
+    assert deleted == set(before["topics"])
+
+    assert app.done("reset", app.name, "--execute") == steps | {"executed": True}
+    assert app.kept() == {"topics": {}, "positions": {}}
+    app.send("b b b")
+    with app.running(program, "another"):  # so the changelogs become longer than they were
+        assert app.read(9) == sorted([*numbered("a", "b", "a"), *numbered("a", "b", "a", "b", "b", "b")])
+    app.send("a")
+    with app.running(program):  # the directory from before the reset
+        numbers = [*numbered("a", "b", "a"), *numbered("a", "b", "a", "b", "b", "b", "a")]
+        assert app.read(10) == sorted(numbers)
+    assert not set(app.kept()["topics"].values()) & set(before["topics"].values())
+
+
+@pytest.mark.parametrize("text", [COUNTS, HOP])
+def test_a_reset_to_the_end_begins_there_without_state(app: Changing, text: str) -> None:
+    program = app.program(text)
+    app.send("a b a")
+    with app.running(program):
+        app.read(3)
+    app.send("lost lost")
+    app.done("reset", str(program), "--to", "latest", "--execute")
+    app.send("a c")
+    with app.running(program):
+        assert app.read(5) == sorted([*numbered("a", "b", "a"), *numbered("a", "c")])
+
+
+def test_offsets_of_a_file(app: Changing) -> None:
+    program = app.program()
+    app.send("a a a a")
+    with app.running(program):
+        app.read(4)
+    (at,) = [tp for tp, end in app.kept()["positions"].items() if end == 4]
+    offsets = app.directory / "offsets.csv"
+    offsets.write_text(f"{at.topic},{at.partition},3\n")
+    app.done("reset", str(program), "--from-file", str(offsets), "--execute")
+    with app.running(program):
+        assert app.read(5) == sorted([*numbered("a", "a", "a", "a"), ("a", 1)])
+
+
+def test_one_store_begins_empty_and_positions_stay(app: Changing) -> None:
+    program = app.program(more=NUMBERS)
+    app.send("a b a")
+    with app.running(program):
+        app.read(3)
+        app.read(3, "seen")
+    before = app.kept()
+    reset = ["reset", app.name, "--store", "numbers", "--execute"]
+    (app.directory / "sdk.txn.end.before").write_text("kill")
+    assert app.command(*reset, HEADRACE_FAILPOINTS_DIR=str(app.directory)).returncode == -9
+    steps = app.done(*reset)["steps"]
+    assert {step["step"] for step in steps} == {"drop"}
+    assert app.kept() == before
+    app.send("a b")
+    with app.running(program):  # its directory follows the changelog
+        assert app.read(5) == numbered("a", "b", "a", "a", "b")
+        assert app.read(5, "seen") == sorted([*numbered("a", "b", "a"), *numbered("a", "b")])
+
+
+def test_a_store_of_another_form_begins_empty_after_a_reset_of_it(app: Changing) -> None:
+    app.send("a b")
+    with app.running(app.program()):
+        app.read(2)
+    other = app.program(aggregate="n=agg.count(), last=agg.last('value')")
+    app.fails(other)
+    app.done("reset", app.name, "--store", "counts", "--execute")
+    assert app.done("plan", str(other))["changes"] == [
+        {"fate": "safe", "what": "the state 'counts' is new and begins empty", "do": None}
+    ]
+    app.send("a")
+    with app.running(other):
+        assert app.read(3) == sorted([("a", 1), ("b", 1), ("a", 1)])
+
+
+def test_an_app_that_runs_is_not_reset(app: Changing) -> None:
+    program = app.program()
+    app.send("a")
+    with app.running(program):
+        app.read(1)
+        for args in (["--store", "counts"], []):
+            ran = app.command("reset", app.name, *args, "--execute")
+            assert ran.returncode == 1
+            assert f"the app {app.name} runs: its group has 1 member" in ran.stderr
+        app.send("a")
+        assert app.read(2) == numbered("a", "a")
+        (task, _) = app.done("tasks", app.name)["tasks"]
+        assert task["owner"]
+    with app.running(program):
+        app.send("a")
+        assert app.read(3) == numbered("a", "a", "a")
+
+
+@pytest.mark.parametrize("point", ["mark", "delete", "forget", "place"])
+def test_a_reset_that_is_cut_off_is_named_and_mended(app: Changing, point: str) -> None:
+    program = app.program(HOP if point == "delete" else COUNTS)
+    app.send("a b")
+    with app.running(program):
+        app.read(2)
+    where = ["--to", "latest"] if point == "place" else []
+    (app.directory / f"streams.reset.{point}").write_text("kill")
+    ran = app.command("reset", str(program), *where, "--execute", HEADRACE_FAILPOINTS_DIR=str(app.directory))
+    assert ran.returncode == -9
+    assert f"a reset of {app.name} was cut off in the middle: run it again" in app.fails(program)
+    if point == "mark":
+        ran = app.command("plan", str(program))
+        assert json.loads(ran.stdout)["changes"][0]["what"] == "a reset was cut off in the middle"
+    app.done("reset", str(program), *where, "--execute")
+    app.send("a")
+    with app.running(program):
+        again = ["a"] if where else ["a", "b", "a"]
+        assert app.read(2 + len(again)) == sorted([*numbered("a", "b"), *numbered(*again)])
+
+
+def test_a_topic_that_was_made_anew_needs_a_reset(app: Changing) -> None:
+    program = app.program()
+    app.send("a b")
+    with app.running(program):
+        app.read(2)
+    with app.cluster.admin() as admin:
+        admin.delete_topic(app.lines)
+        admin.create_topic(app.lines, 2)
+    assert f"the topic {app.lines} was deleted and made anew" in app.fails(program)
+    ran = app.command("plan", str(program))
+    (change,) = json.loads(ran.stdout)["changes"]
+    assert (change["fate"], change["do"]) == ("needs", f"headrace streams reset {app.name} begins anew")
+    app.done("reset", app.name, "--execute")
+    app.send("a")
+    with app.running(program):
+        assert app.read(3) == sorted([*numbered("a", "b"), ("a", 1)])
+
+
+# --- what there is ----------------------------------------------------------------------------------------------------
+
+
+def test_apps_and_tasks(app: Changing) -> None:
+    program = app.program(HOP)
+    app.send("a b a")
+    with app.running(program):
+        app.read(3)
+    app.send("a")
+    (found,) = [one for one in app.done("list")["apps"] if one["app"] == app.name]
+    assert found == {"app": app.name, "members": 0, "changelogs": 1, "repartitions": 1}
+    tasks = app.done("tasks", app.name)["tasks"]
+    assert {task["task"] for task in tasks} == {f"{app.lines}/0", f"{app.lines}/1", "by-word/0", "by-word/1"}
+    assert sum(task["lag"] for task in tasks) == 1
+    ran = app.command("reset", "nothing-of-this-name")
+    assert ran.returncode == 3
+    assert "there is no app 'nothing-of-this-name' here" in ran.stderr
