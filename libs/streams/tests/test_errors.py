@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from libs.streams.tests.kit.feeding import Fed, Record, cuts, dead, raw, run_cut
 
-from headrace_streams import App, RowFailed, Stream, agg, col, custom, json, tumbling
+from headrace_streams import App, NotAllowed, RowFailed, Stream, agg, col, custom, json, tumbling
 from headrace_streams.core.formats import string
 from headrace_streams.testing import Driver
 
@@ -300,3 +300,23 @@ def test_text_is_written_as_it_is() -> None:
     fed.feed("in", [(None, b"x", 0)])
     (output,) = fed.commit()
     assert output.records["value"].to_pylist() == [b"x"]
+
+
+def test_foreach_batch_sees_each_row_at_least_once_and_bad_ones_go_the_way_of_errors() -> None:
+    seen: list[int] = []
+
+    def write(table: pa.Table) -> None:
+        numbers: list[Any] = table["n"].to_pylist()
+        if 3 in numbers:
+            raise OSError("3 cannot be written")
+        seen.extend(numbers)
+
+    app = App("each", on_error="dead")
+    app.stream("in", value=json("n bigint"), key="k").foreach_batch(write)
+    fed = Fed(app)
+    fed.feed("in", [(b"a", {"n": n}, 0) for n in range(6)])
+    letters = dead(fed.commit(), "dead")
+    assert seen == [0, 1, 2, 4, 5]
+    assert [letter.value for letter in letters] == [b'{"n":3}']
+    with pytest.raises(NotAllowed, match=r"foreach_batch .* needs a function, not 5"):
+        app.stream("other", value=json("n bigint")).foreach_batch(5)  # type: ignore[arg-type]

@@ -42,6 +42,12 @@ def test_the_form_of_an_aggregate_stands_in_changelogs() -> None:
     }
 
 
+def test_the_functions_of_a_fold_are_no_part_of_its_form() -> None:
+    one = of_aggregates(n=agg.fold("x", 0, lambda state, value: state + value, type="bigint"))
+    assert one == {"totals": "n=fold() as object by (user string)"}
+    assert of_aggregates(n=agg.fold("x", 1, max, type="double", merge=max)) == one
+
+
 def test_what_changes_the_form_of_an_aggregate_and_what_does_not() -> None:
     first = of_aggregates(n=agg.sum("x"))
     assert of_aggregates(n=agg.sum(col("x") * 2)) == first

@@ -188,7 +188,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "min of a table": (
         lambda: table().group_by("n", name="g").agg(n=agg.min("n"), name="a"),
-        r"agg 'a' .*: min\(\) cannot take a row out again that the table replaces; use count, sum, mean, or",
+        r"agg 'a' .*: min\(\) cannot take a row out again that the table replaces; use count, sum, mean, fold",
     ),
     "window of a table": (
         lambda: table().group_by("n", name="g").window(tumbling(1), late="drop"),

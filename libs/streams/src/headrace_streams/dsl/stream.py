@@ -16,11 +16,12 @@ from headrace_streams.core.formats.ddl import parse_schema
 from headrace_streams.core.formats.port import Format
 from headrace_streams.core.operators import columns
 from headrace_streams.core.operators.aggregate import BOUNDS, Aggregate, Aggregated, Emit, Groups, WindowedAggregate
-from headrace_streams.core.operators.aggregates import REMOVABLE, function
+from headrace_streams.core.operators.aggregates import REMOVABLE, Function, function
 from headrace_streams.core.operators.base import LATE, OUT, Emitted, Operator
 from headrace_streams.core.operators.combine import Combine, adds_up, behind
 from headrace_streams.core.operators.counted import HIDDEN, CountedAggregate
 from headrace_streams.core.operators.ends import Sink
+from headrace_streams.core.operators.fold import Fold
 from headrace_streams.core.operators.functions import RECORDS
 from headrace_streams.core.operators.hop import HopOut
 from headrace_streams.core.operators.sessions import SessionAggregate
@@ -161,6 +162,23 @@ class Stream(RecordCalls):
         settings = {"function": name, "schema": schema_text(parsed)}
         make = partial(columns.MapBatches, function, parsed, what)
         return self._next("map_batches", make, settings, schema=parsed)
+
+    def foreach_batch(self, function: Callable[[pa.Table], object], *, on_error: str = "") -> None:
+        """
+        Call a function with Arrow tables of the rows, to write them elsewhere. **At least once**: after a failure rows
+        come again, in tables that are cut in another way, so what it writes must stand being written twice.
+
+        Args:
+            on_error: of rows with which it raises, when it is called with them alone.
+        """
+        what = f"foreach_batch ({where()})"
+        if not callable(function):
+            raise NotAllowed(f"{what} needs a function, not {function!r:.100}")
+        if RECORD in self._schema.names:
+            raise NotAllowed(f"{what}: {hint(self._schema)}")
+        settings = {"function": getattr(function, "__qualname__", type(function).__qualname__)}
+        make = partial(columns.ForeachBatch, function)
+        self._added(Added("foreach_batch", where(), make, settings, on_error=on_error), self._schema, None)
 
     def key_by(self, *names: str) -> Stream:
         """The key is made of these columns. Rows stay where they are until something needs them by key."""
@@ -424,7 +442,7 @@ class Grouped:
         prepared, inputs = self._prepared(aggregates, what)
         keys = [prepared.schema.field(column) for column in self._columns]
         listed = [
-            Aggregated(out, function(one.kind, _type_of(prepared, inputs[out]), what, one.argument), inputs[out])
+            Aggregated(out, _function(one, _type_of(prepared, inputs[out]), what), inputs[out])
             for out, one in aggregates.items()
         ]
         if self._combines(mode, aggregates, listed, prepared):
@@ -470,11 +488,13 @@ class Grouped:
         for out, one in aggregates.items():
             if not isinstance(one, Agg):
                 raise NotAllowed(f"{what}: {out} is {one!r}; write for example {out}=agg.sum('amount')")
-            if self._table and one.kind not in REMOVABLE:
+            if self._table and one.kind not in REMOVABLE and not (one.folding and one.folding.remove):
                 raise NotAllowed(
                     f"{what}: {one.kind}() cannot take a row out again that the table replaces; "
-                    f"use {', '.join(REMOVABLE)}, or to_stream() before group_by()"
+                    f"use {', '.join(REMOVABLE)}, fold() with remove=, or to_stream() before group_by()"
                 )
+            if isinstance(self._window, Session) and one.folding and not one.folding.merge:
+                raise NotAllowed(f"{what}: sessions become one, so fold() needs merge= here")
             if out.startswith("_") or out in self._columns or out in BOUNDS:
                 raise NotAllowed(f"{what}: a result cannot be called {out!r}")
         if emit not in set(Emit):
@@ -548,6 +568,12 @@ def _late_schema(schema: pa.Schema, what: str) -> pa.Schema:
         if name in schema.names:
             raise NotAllowed(f"{what}: the rows have a column {name!r} already; rename() it, or say late='drop'")
     return pa.schema([*(pa.field(name, TIMESTAMP) for name in BOUNDS), *schema])
+
+
+def _function(one: Agg, of: pa.DataType | None, what: str) -> Function:
+    if one.folding is not None:
+        return Fold(one.folding, what)
+    return function(one.kind, of, what, one.argument)
 
 
 def _type_of(stream: Stream, column: str | None) -> pa.DataType | None:

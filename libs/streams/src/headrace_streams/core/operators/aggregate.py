@@ -18,7 +18,7 @@ import pyarrow as pa
 from headrace_streams.core.changes import ADDED, CHANGE, REPLACED, changes_of
 from headrace_streams.core.errors import StateFailed
 from headrace_streams.core.formats.keys import decode_keys
-from headrace_streams.core.operators.aggregates import Function, SumTooLarge, Values, values_of
+from headrace_streams.core.operators.aggregates import Function, Refused, Values, values_of
 from headrace_streams.core.operators.base import LATE, Emitted, Failed, Operator
 from headrace_streams.core.operators.windows import Hopping
 from headrace_streams.core.rows import (
@@ -108,7 +108,11 @@ class Groups:
         if CHANGE not in rows.column_names:
             return found
         signs = np.where(changes_of(rows) == ADDED, 1, -1)
-        return [Values(values.numbers * signs, values.valid * signs) for values in found]  # those that can be taken out
+        numeric = [not column.function.fields[0].is_object for column in self._columns]
+        return [
+            Values(values.numbers * signs if signed else values.numbers, values.valid * signs)
+            for values, signed in zip(found, numeric, strict=True)
+        ]
 
     @_without_warnings
     def add(self, slots: Columns, places: Numbers, inputs: Sequence[Values], times: Numbers) -> None:
@@ -116,20 +120,18 @@ class Groups:
         Take rows in; ``places`` are their slots.
 
         Raises:
-            StateFailed: a sum does not fit; part of the rows was taken in.
+            StateFailed: a sum does not fit, or a function of the user's failed; part of the rows was taken in.
         """
         for column, (first, end), values in zip(self._columns, self._ends, inputs, strict=True):
             try:
                 column.function.add(slots.columns[first:end], places, values)
-            except SumTooLarge as error:
-                raise self._too_large(column, slots.key_of(error.slot)) from None
+            except Refused as error:
+                raise self._failed(column, slots, error) from error.__cause__
         np.maximum.at(slots.columns[self._time], places, times)
         slots.dirty[places] = True
 
-    def _too_large(self, column: Aggregated, key: bytes) -> StateFailed:
-        return StateFailed(
-            f"{self._what}: {column.name!r} of key {key!r:.100} does not fit into 64 bits; cast the column to double"
-        )
+    def _failed(self, column: Aggregated, slots: Columns, error: Refused) -> StateFailed:
+        return StateFailed(f"{self._what}: {column.name!r} of key {slots.key_of(error.slot)!r:.100} {error.why}")
 
     @_without_warnings
     def add_each(self, slots: Columns, places: Numbers, inputs: Sequence[Values], times: Numbers) -> list[Numbers]:
@@ -149,8 +151,8 @@ class Groups:
             for column, (first, end), values in zip(self._columns, self._ends, inputs, strict=True):
                 try:
                     states += column.function.running(slots.columns[first:end], slot, chosen(values, of))
-                except SumTooLarge as error:
-                    raise self._too_large(column, slots.key_of(error.slot)) from None
+                except Refused as error:
+                    raise self._failed(column, slots, error) from error.__cause__
             running_time = np.maximum.accumulate(np.maximum(times[of], slots.columns[self._time][slot]))
             slots.columns[self._time][slot] = running_time[-1]
             for target, state in zip(kept, [*states, running_time], strict=True):
@@ -163,13 +165,13 @@ class Groups:
         A slot takes in another, as if its rows had come later.
 
         Raises:
-            StateFailed: a sum does not fit.
+            StateFailed: a sum does not fit, or a function of the user's failed.
         """
         for column, (first, end) in zip(self._columns, self._ends, strict=True):
             try:
                 column.function.merge(slots.columns[first:end], slot, later)
-            except SumTooLarge as error:
-                raise self._too_large(column, slots.key_of(error.slot)) from None
+            except Refused as error:
+                raise self._failed(column, slots, error) from error.__cause__
         times = slots.columns[self._time]
         times[slot] = max(times[slot], times[later])
         slots.dirty[slot] = True

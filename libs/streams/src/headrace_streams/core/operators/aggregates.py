@@ -46,12 +46,17 @@ class Values:
     """
 
 
-class SumTooLarge(Exception):
-    """The sum of a slot does not fit."""
+class Refused(Exception):
+    """What a slot would become cannot be kept."""
 
-    def __init__(self, slot: int) -> None:
+    def __init__(self, slot: int, why: str) -> None:
+        """
+        Args:
+            why: goes on behind the names of the aggregate and the key.
+        """
         super().__init__(slot)
         self.slot = slot
+        self.why = why
 
 
 class Combine(Protocol):
@@ -177,7 +182,7 @@ class Sum(_Numeric):
 def _check_room(column: Numbers, slots: Numbers, numbers: Numbers) -> None:
     """
     Raises:
-        SumTooLarge: after one of the rows a sum does not fit into 64 bits.
+        Refused: after one of the rows a sum does not fit into 64 bits.
     """
     worst = float(np.abs(column[slots].astype(np.float64)).max()) + float(np.abs(numbers.astype(np.float64)).sum())
     if worst < _LARGEST:
@@ -186,7 +191,7 @@ def _check_room(column: Numbers, slots: Numbers, numbers: Numbers) -> None:
     for slot, number in zip(slots.tolist(), numbers.tolist(), strict=True):
         sums[slot] = sums.get(slot, int(column[slot])) + number
         if not -(2**63) <= sums[slot] < 2**63:
-            raise SumTooLarge(slot)
+            raise Refused(slot, "does not fit into 64 bits; cast the column to double")
 
 
 class Mean(_Numeric):

@@ -120,6 +120,18 @@ class MapBatches(Operator):
         yield Emitted(pa.Table.from_arrays(columns, names=[*user.column_names, *SYSTEM]))
 
 
+class ForeachBatch(Operator):
+    """A function of the user's is called with the rows; nothing comes of it here."""
+
+    def __init__(self, function: Callable[[pa.Table], object]) -> None:
+        self._function = function
+
+    def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
+        if rows.num_rows:
+            self._function(rows.select(user_columns(rows.column_names)))
+        return ()
+
+
 class KeyBy(Operator):
     """Another key, made of columns."""
 

@@ -50,11 +50,21 @@ class Value:
         Raises:
             TypeError: it is of another type, or has parts that cannot be kept.
         """
-        try:
-            packed = ormsgpack.packb(self.check(name, value), option=ormsgpack.OPT_NON_STR_KEYS)
-        except ormsgpack.MsgpackEncodeError as error:
-            raise TypeError(f"{name} was set to {value!r:.100}, which cannot be kept: {error}") from error
-        return ormsgpack.unpackb(packed, option=ormsgpack.OPT_NON_STR_KEYS)
+        return as_kept(name, self.check(name, value))
+
+
+def as_kept(name: str, value: Any) -> Any:
+    """
+    A value as it is after a restart, and free of the function's hands.
+
+    Raises:
+        TypeError: it has parts that cannot be kept.
+    """
+    try:
+        packed = ormsgpack.packb(value, option=ormsgpack.OPT_NON_STR_KEYS)
+    except ormsgpack.MsgpackEncodeError as error:
+        raise TypeError(f"{name} was set to {value!r:.100}, which cannot be kept: {error}") from error
+    return ormsgpack.unpackb(packed, option=ormsgpack.OPT_NON_STR_KEYS)
 
 
 class ObjectStore:
