@@ -100,7 +100,7 @@ def _windows() -> App:
 
 
 def _join() -> App:
-    """Two streams of half the rows each, of which each meets about one."""
+    """Two streams of half the rows each; a left one meets one on average."""
     app = App("join")
     stream = _stream(app)
     left = stream.filter(col("amount") < 50).select("user", "amount")
@@ -166,7 +166,7 @@ def tasks(runs: int) -> list[Row]:
         "filter, computed column": _columns,
         "sum and count by key": _keys,
         "tumbling 10 s, final": _windows,
-        "join of two streams, a pair a row, left": _join,
+        "join of two streams, a pair for each left row": _join,
         "join with a table of 10,000": _table,
         "function per record with state": _function,
     }
