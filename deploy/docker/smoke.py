@@ -14,11 +14,11 @@ import urllib.request
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 FOR_TESTS = ("testing",)
-FOR_SPARK = ("headrace_cli.spark.entry",)
+OF_EXTRAS = ("headrace_cli.spark.entry", "headrace_cli.local.certificates")
 
 
 def imports(packages: list[str]) -> None:
-    """Import each module, but those for tests and for Spark."""
+    """Import each module, but those for tests, for Spark and for a cluster on one machine."""
     count = 0
     for package in packages:
         names = [package]
@@ -26,7 +26,7 @@ def imports(packages: list[str]) -> None:
         names += [m.name for m in pkgutil.walk_packages(found.__path__, f"{package}.", onerror=print)]
         for name in names:
             parts = name.split(".")
-            if "__main__" in parts or any(part in FOR_TESTS for part in parts) or name.startswith(FOR_SPARK):
+            if "__main__" in parts or any(part in FOR_TESTS for part in parts) or name.startswith(OF_EXTRAS):
                 continue
             importlib.import_module(name)
             count += 1

@@ -57,6 +57,17 @@ def test_a_worker_ends_when_its_parent_was_killed() -> None:
     assert parent.wait() == -signal.SIGKILL
 
 
+def test_a_worker_whose_program_cannot_run_ends_its_parent() -> None:
+    """Another start would meet the same. The worker's code has to come through while it still listens to its parent."""
+    worker = (
+        "import sys; from headrace_streams.worker_process import Ending, end_with_parent; end_with_parent();"
+        "print('runs', flush=True); sys.exit(Ending.FAILED)"
+    )
+    parent, out = start(worker)
+    assert out.read() == b"", "no other worker was started"
+    assert parent.wait() == 3
+
+
 def test_a_second_signal_kills_a_worker_that_does_not_end() -> None:
     parent, out = start(BUSY)
     parent.send_signal(signal.SIGINT)

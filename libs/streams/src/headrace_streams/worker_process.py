@@ -69,7 +69,9 @@ def end_with_parent() -> None:
     """Have this process end, as with SIGTERM, when its standard input ends."""
 
     def wait() -> None:
-        sys.stdin.buffer.read()
+        # Not by way of sys.stdin: its lock, held by a thread that waits, aborts an interpreter that ends.
+        while os.read(0, 1024):
+            pass
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=wait, name="parent", daemon=True).start()
