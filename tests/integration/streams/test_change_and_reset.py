@@ -255,14 +255,14 @@ def test_a_reset_is_planned_and_then_carried_out(app: Changing, text: str) -> No
     assert not set(app.kept()["topics"].values()) & set(before["topics"].values())
 
 
-@pytest.mark.parametrize("text", [COUNTS, HOP])
-def test_a_reset_to_the_end_begins_there_without_state(app: Changing, text: str) -> None:
+@pytest.mark.parametrize(("text", "to"), [(COUNTS, "latest"), (HOP, "2100-01-01T00:00:00Z")])
+def test_a_reset_to_the_end_begins_there_without_state(app: Changing, text: str, to: str) -> None:
     program = app.program(text)
     app.send("a b a")
     with app.running(program):
         app.read(3)
     app.send("lost lost")
-    app.done("reset", str(program), "--to", "latest", "--execute")
+    app.done("reset", str(program), "--to", to, "--execute")
     app.send("a c")
     with app.running(program):
         assert app.read(5) == sorted([*numbered("a", "b", "a"), *numbered("a", "c")])
@@ -386,6 +386,21 @@ def test_apps_and_tasks(app: Changing) -> None:
     tasks = app.done("tasks", app.name)["tasks"]
     assert {task["task"] for task in tasks} == {f"{app.lines}/0", f"{app.lines}/1", "by-word/0", "by-word/1"}
     assert sum(task["lag"] for task in tasks) == 1
-    ran = app.command("reset", "nothing-of-this-name")
-    assert ran.returncode == 3
-    assert "there is no app 'nothing-of-this-name' here" in ran.stderr
+
+
+def test_what_cannot_be_reset_so_is_said(app: Changing) -> None:
+    program = app.program()
+    app.send("a")
+    with app.running(program):
+        app.read(1)
+    before = app.kept()
+    for code, said, args in (
+        (3, "there is no app 'nothing-of-this-name' here", ["nothing-of-this-name"]),
+        (3, f"{app.name} has no state 'n'; it has counts", [app.name, "--store", "n"]),
+        (2, "give the program in place of the name", [app.name, "--to", "latest"]),
+        (2, "'yesterday'", [str(program), "--to", "yesterday"]),
+        (2, "give one of --to, --from-file and --store", [app.name, "--to", "latest", "--store", "counts"]),
+    ):
+        ran = app.command("reset", *args, "--execute")
+        assert (ran.returncode, said in " ".join(ran.stderr.split())) == (code, True), ran.stderr
+    assert app.kept() == before

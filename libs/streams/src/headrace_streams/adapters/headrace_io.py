@@ -123,7 +123,7 @@ class SdkReader:
         if self._resets:  # what was just read comes from behind the gap
             raise PositionOutOfRange(
                 f"{self._resets[0]}. Keep records for longer than the app may stand still; an app without state goes "
-                "on after `headrace group reset`, one with state begins anew under another name"
+                "on after `headrace group reset`, one with state after `headrace streams reset`"
             )
         return tables
 
