@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from libs.streams.tests.kit.feeding import raw
 
 from headrace_streams import App, NotAllowed, Table, agg, col, json, tumbling
+from headrace_streams.core.operators import hop
 from headrace_streams.core.state.asked import AskedStore
 from headrace_streams.core.state.memory import MemoryCold
 from headrace_streams.core.task import Task
@@ -150,6 +151,10 @@ def test_an_answer_to_what_is_asked_no_more_does_not_count() -> None:
         (records,) = [output.records for output in task.take() if output.topic == topic]
         return records.append_column("offset", pa.array(range(records.num_rows)))
 
+    def count(flushes: pa.Table) -> int:
+        values: list[Any] = flushes["value"].to_pylist()
+        return sum(flush.rows.num_rows for flush in map(hop.decode, values) if flush.rows is not None)
+
     def asks(name: str) -> pa.Table:
         asking.feed("orders", raw([(b"1", {"user": name, "n": 1}, 1)]))
         return sent(asking, "a.rich.asks.repartition")
@@ -164,6 +169,11 @@ def test_an_answer_to_what_is_asked_no_more_does_not_count() -> None:
     contents = asking.contents("rich")
     assert contents is not None
     assert contents["name"].to_pylist() == ["bob"]
+    assert answering.changes()["rich.asked"] == [(bytes.fromhex("000000016231"), b"\x01")]
+    # A row that changes is one question if it refers to the same row, and one answer to each that asks.
+    assert count(asks("b")) == 1
+    answering.feed("users", raw([(b"b", {"name": "bobby"}, 2)]))
+    assert count(sent(answering, "a.rich.answers.repartition")) == 1
 
 
 def test_a_table_that_refers_to_itself() -> None:

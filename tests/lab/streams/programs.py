@@ -13,6 +13,8 @@ from datetime import datetime
 from random import Random
 from typing import Any, Final, Protocol
 
+from narwhals.stable.v2 import col
+
 from headrace_streams.core.formats import json
 from headrace_streams.dsl import agg
 from headrace_streams.dsl.app import App
@@ -202,7 +204,47 @@ class Moved(Windows):
         return found
 
 
-PROGRAMS: Final[Mapping[str, type[Program]]] = {"words": Words, "windows": Windows, "moved": Moved}
+class Tables:
+    """
+    The newest row of each key, where its number is not a multiple of 7, with the number of the row that it refers to:
+    the state is what a pass over all rows ends with. Questions and answers go between tasks. Each row is written too.
+    """
+
+    def app(self) -> App:
+        app = App("tables")
+        lines = app.stream(LINES, value=json("k string, other string, n bigint"))
+        lines.to(OUT)
+        table = lines.key_by("k").repartition(name="by-k").to_table(name="rows").filter(col("n") % 7 != 0)
+        table.join(table.select(m="n"), on="other", how="left", name=STORE)
+        return app
+
+    def line(self, random: Random, partition: int) -> Line:
+        other = random.choice((None, f"{random.randrange(2)}-{random.randrange(KEYS)}"))
+        return b"", {"k": f"{partition}-{random.randrange(KEYS)}", "other": other, "n": random.randrange(1_000)}
+
+    def last(self) -> Line | None:
+        return None
+
+    def expected(self, logs: Sequence[Sequence[Line]]) -> Expected:
+        found = Expected()
+        rows = {}
+        for key, row in ((row["k"], row) for log in logs for _, row in log):
+            rows[key] = row
+            found.written[OUT, key].append((row["other"], row["n"]))
+        numbers = {key: row["n"] for key, row in rows.items() if row["n"] % 7}
+        found.state.update(
+            {(key, rows[key]["other"], n, numbers.get(rows[key]["other"])): 1 for key, n in numbers.items()}
+        )
+        return found
+
+    def read(self, topic: str, row: Mapping[str, Any]) -> tuple[str, Any]:
+        return row["k"], (row["other"], row["n"])
+
+    def kept(self, row: Mapping[str, Any]) -> tuple[Any, int]:
+        return (row["k"], row["other"], row["n"], row["m"]), 1
+
+
+PROGRAMS: Final[Mapping[str, type[Program]]] = {"words": Words, "windows": Windows, "moved": Moved, "tables": Tables}
 
 
 def compare(expected: Written, written: Written) -> list[str]:
