@@ -148,7 +148,8 @@ def run_together(app: App, given: Given, cutting: list[tuple[int, str]]) -> list
         part = given[at : at + count]
         at += len(part)
         topics = dict.fromkeys(topic for topic, _ in part)
-        fed.task.feed_together([(topic, raw([record for of, record in part if of == topic])) for topic in topics])
+        if part:
+            fed.task.feed_together([(topic, raw([record for of, record in part if of == topic])) for topic in topics])
         if then == "commit":
             found += rows(fed.commit(), "out")
     return found + rows(fed.commit(), "out")
