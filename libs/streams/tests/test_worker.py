@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -17,7 +18,7 @@ from headrace_common.core.errors import NotFound, ProducerFenced
 from headrace_streams import agg, string
 from headrace_streams.adapters.memory_store import MemoryStores
 from headrace_streams.config import StreamsConfig
-from headrace_streams.core.errors import NotAllowed
+from headrace_streams.core.errors import Blocked, NotAllowed
 from headrace_streams.core.state.changelog import Progress
 from headrace_streams.dsl.app import App
 from headrace_streams.patience import Patience
@@ -293,3 +294,28 @@ async def test_a_reset_while_it_joins_is_seen(happens: str) -> None:
     assert [membership.closed for membership in anew.memberships] == closed
     (spec_,) = worker._assembled.specs.values()
     assert spec_.log_id == f"a.orders.changelog {anew.anew}-0"
+
+
+async def test_a_function_that_does_not_return_ends_the_worker() -> None:
+    """It leaves its group and its transaction, and touches no store that the function may hold."""
+    left: list[str] = []
+
+    class Leaving(Quiet):
+        async def close(self) -> None:
+            left.append("group")
+
+    class Closing(Owner):
+        async def close(self) -> None:
+            left.append("writer")
+
+    async def never(call: Any, *args: Any) -> None:
+        await asyncio.Event().wait()
+
+    worker = seated(outside_of(compute=never), Owned(spec(), None, None))  # type: ignore[arg-type]
+    worker._config = StreamsConfig(max_poll_interval_ms=5)
+    seat: Any = worker._seat
+    seat.membership, seat.writer = Leaving(), Closing(replaced=False)
+    with pytest.raises(Blocked, match=r"has not returned for 0\.005 s"):
+        await worker._program(print)
+    await worker._get_up()
+    assert left == ["writer", "group"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pathlib
+import time
 
 from headrace.streams import App, agg, col, json, string, tumbling, value
 
@@ -42,3 +44,17 @@ payments = joined.stream(LATE or f"{LINES}-payments", value=json("n bigint, at b
 orders.select("user", "n").join(
     payments.select("user", paid="n"), within=(-20, 50), grace=1_000_000, how="outer", late="drop", name="near"
 ).to(WORDS)
+
+stuck = App(f"{LINES}-stuck")
+
+
+def wait(row):
+    """Never comes back from one record, the first time that it sees it."""
+    seen = pathlib.Path(os.environ["HEADRACE_FAILPOINTS_DIR"]) / "stuck"
+    if row["value"] == "wait" and not seen.exists():
+        seen.touch()
+        time.sleep(600)
+    return {"word": row["value"], "n": 1}
+
+
+stuck.stream(LINES, value=string).map(wait).to(WORDS)

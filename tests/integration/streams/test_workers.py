@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from contextlib import ExitStack
@@ -152,7 +155,21 @@ def test_state_is_asked_for_from_outside(cluster: TestCluster, tmp_path: Path) -
         assert {row["word"]: row["n"] for row in counts.table().to_pylist()} == counted.words
         assert {word: (counts.get(word) or {})["n"] for word in counted.words} == counted.words
         assert counts.get("nowhere") is None
+        word, n = counted.words.most_common(1)[0]
+        command = [sys.executable, "-m", "headrace_cli", "-b", servers, "-o", "json", "streams", "state"]
+        said = subprocess.run([*command, stores.app, "counts", word], capture_output=True, check=True, timeout=60)
+        assert json.loads(said.stdout) == {"rows": [{"word": word, "n": n}]}
         one.kill()
         assert {row["word"]: row["n"] for row in counts.table().to_pylist()} == counted.words
         with pytest.raises(NotFound, match="no store 'sums'; there are: counts"):
             stores["sums"]
+
+
+def test_a_worker_whose_function_does_not_return_ends_and_others_go_on(cluster: TestCluster, tmp_path: Path) -> None:
+    tested = app(cluster, tmp_path, "stuck", 1)
+    tested.send([b"first", b"wait", b"last"])
+    with tested.running("one", max_poll_interval_ms=2_000) as one:
+        assert one.wait(30) == Ending.LOST, tested.log()
+        assert "has not returned for 2 s (max_poll_interval_ms)" in tested.log()
+        with tested.running("two"):
+            assert [row["word"] for _, row in tested.read(3)] == ["first", "wait", "last"]

@@ -27,6 +27,8 @@ class StreamsConfig:
     """How often to commit while there is something to commit, in ms."""
     commit_rows: int = setting(100_000, low=1, high=10_000_000)
     """A commit is made after so many rows at the latest."""
+    max_poll_interval_ms: int = setting(300_000, low=1, high=2**31 - 1)
+    """A function of the program that takes longer has its worker give up its tasks and end, in ms."""
     max_batch_rows: int = setting(10_000, low=1, high=1_000_000)
     """Most records that are read at once."""
     idle_after_ms: int = setting(5_000, low=0, high=86_400_000)

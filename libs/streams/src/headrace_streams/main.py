@@ -7,7 +7,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -57,12 +57,12 @@ async def _run_until_signal(app: App, config: StreamsConfig) -> None:
 
 async def serve(app: App, config: StreamsConfig, stop: asyncio.Event) -> None:
     """Run a worker of an app in this event loop until ``stop`` is set; its state is on this machine's disk."""
-    # One thread: a task is fed by one after the other, and the loop stays free for the clients.
-    with (
-        ThreadPoolExecutor(1, "headrace-streams") as pool,
-        ThreadPoolExecutor(1, "headrace-queries") as looking,
-        RocksDbStores(Path(config.state_dir), app.name) as stores,
-    ):
+    with ExitStack() as stack:
+        stores = stack.enter_context(RocksDbStores(Path(config.state_dir), app.name))
+        # One thread: a task is fed by one after the other, and the loop stays free for the clients.
+        pool, looking = ThreadPoolExecutor(1, "headrace-streams"), ThreadPoolExecutor(1, "headrace-queries")
+        for one in (pool, looking):
+            stack.callback(one.shutdown, wait=False)  # a function that does not return must not hold this up
         # Whoever starts next with this directory is this worker, and puts out what may be left of it.
         here = f"{socket.gethostname()}-{crc32(str(stores.directory.resolve()).encode()):08x}"
         look = partial(_in_pool, looking)

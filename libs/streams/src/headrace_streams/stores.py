@@ -50,7 +50,7 @@ class Stores:
         Args:
             timeout_ms: how long tasks that move, and workers that do not answer, are waited for.
         """
-        self._app = app
+        self.app = app
         self._admin = AdminClient(bootstrap_servers)
         self._channels = SyncChannels[str]()
         self._timeout_s = timeout_ms / 1e3
@@ -87,7 +87,7 @@ class Stores:
             NotFound: the app has no store of this name.
         """
         if store not in self._known and store not in self.names():
-            raise NotFound(f"{self._app} has no store {store!r}; there are: {', '.join(self._known) or 'none'}")
+            raise NotFound(f"{self.app} has no store {store!r}; there are: {', '.join(self._known) or 'none'}")
         return StoreView(self, self._known[store])
 
     def _describe(self) -> None:
@@ -97,11 +97,11 @@ class Stores:
             )
             self._known = {one.name: one for one in answer.stores}
             return
-        raise LeaderNotAvailable(f"no worker of {self._app} answers queries; start them with --query-listen HOST:PORT")
+        raise LeaderNotAvailable(f"no worker of {self.app} answers queries; start them with --query-listen HOST:PORT")
 
     def _found(self) -> _Where:
         if self._where is None:
-            group = self._admin.describe_group(self._app)
+            group = self._admin.describe_group(self.app)
             at = {member.member_id: member.endpoint for member in group.members if member.endpoint}
             owners = {item.id: at[item.owner] for item in group.items if item.owner in at}
             followers = {
@@ -118,7 +118,7 @@ class Stores:
         where = self._found()
         endpoint = where.owners.get(task) or (where.followers.get(task) if stale else None)
         if endpoint is None:
-            raise LeaderNotAvailable(f"no worker that answers queries has task {task} of {self._app}")
+            raise LeaderNotAvailable(f"no worker that answers queries has task {task} of {self.app}")
         request = pb.QueryStoreRequest(store=store.name, partition=partition, key=key, stale=stale)
         parts = self._call(endpoint, lambda stub: [p.arrow for p in stub.QueryStore(request, timeout=_CALL_S)])
         return pa.ipc.open_stream(pa.py_buffer(b"".join(parts))).read_all() if parts else None

@@ -21,6 +21,7 @@ from typing import Any, Final
 from headrace_common.core.error_kinds import Kind
 from headrace_common.core.errors import HeadraceError, Then
 from headrace_common.core.ids import Endpoint
+from headrace_streams.core.errors import Blocked
 from headrace_streams.main import run
 from headrace_streams.program import load
 
@@ -52,6 +53,10 @@ def work(program: str, settings: Mapping[str, Any]) -> Ending:
     _log.setLevel(logging.INFO)
     try:
         run(load(program), **settings)
+    except Blocked as error:
+        _log.error("%s", error)
+        logging.shutdown()
+        os._exit(Ending.LOST)  # an end that waits for its threads would wait for that function
     except HeadraceError as error:
         _log.error("%s", error)
         return ending_of(error)

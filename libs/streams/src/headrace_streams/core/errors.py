@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace_common.core.errors import ErrorCode, Rejected
+from headrace_common.core.errors import ErrorCode, Internal, Rejected
 
 
 class NotAllowed(Rejected, code=ErrorCode.INVALID_CONFIG):
@@ -13,6 +13,10 @@ class NotAllowed(Rejected, code=ErrorCode.INVALID_CONFIG):
 
 class StateFailed(Rejected, code=ErrorCode.INVALID_RECORD):
     """State would take a value that it cannot hold; names store and key. Nothing of the commit is kept."""
+
+
+class Blocked(Internal, code=ErrorCode.REQUEST_TIMED_OUT):
+    """A function of the program has not returned in time: its worker gives its tasks up, and its process ends."""
 
 
 @dataclass(frozen=True, slots=True)

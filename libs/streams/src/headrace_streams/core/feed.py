@@ -108,6 +108,8 @@ def runs(inputs: Sequence[pa.Table]) -> Iterable[tuple[int, pa.Table]]:
     """Records of several inputs in pieces of one, in the order of their timestamps."""
     of, order = merged([numbers(raw["timestamp_ms"]) for raw in inputs])
     of = of[order]
+    if not len(of):
+        return
     bounds = [0, *(np.flatnonzero(np.diff(of)) + 1).tolist(), len(of)]
     fed = [0] * len(inputs)
     for first, end in pairwise(bounds):

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from math import ceil
-from typing import Final
+from typing import Any, Final
 
 from headrace.records import PartitionTable, TopicPartition
 from headrace.work_types import GivenItem, WorkChange
@@ -27,6 +27,7 @@ from headrace_common.core.errors import (
 )
 from headrace_common.runtime.failpoints import failpoint
 from headrace_streams.config import StreamsConfig
+from headrace_streams.core.errors import Blocked
 from headrace_streams.core.feed import Portion
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.state import changelog
@@ -100,6 +101,7 @@ class Worker:
         self._heard_at_ms = self._told_lags_at_ms = float("-inf")
         self._committed_at_ms = self._trimmed_at_ms = 0.0
         self._final: HeadraceError | None = None
+        self._blocked = False
         self._trouble_since_ms = self._trouble_at_ms = float("-inf")
         self.settled = asyncio.Event()
         """It is a member, and has had all its tasks for a moment."""
@@ -422,7 +424,7 @@ class Worker:
         given = [(one.topic, one.records) for one in portions if one.records.num_rows]
         owned.touched |= bool(given) or any(owned.positions.get(one.topic) != one.next_offset for one in portions)
         if given:
-            await self._outside.compute(owned.task.feed_together, given)
+            await self._program(owned.task.feed_together, given)
             await self._send(owned.task.take())
             for topic, records in given:
                 self._rows += records.num_rows
@@ -447,8 +449,25 @@ class Worker:
                 if topic not in owned.idle and now - owned.rows_at_ms[topic] >= self._config.idle_after_ms:
                     owned.idle.add(topic)
                     owned.touched = True
-                    await self._outside.compute(owned.task.idle, topic)
+                    await self._program(owned.task.idle, topic)
                     await self._send(owned.task.take())
+
+    async def _program(self, call: Callable[..., Any], *args: Any) -> Any:
+        """
+        A step of a task, in which functions of the program may run.
+
+        Raises:
+            Blocked: it has not come back within ``max_poll_interval_ms``.
+        """
+        step = asyncio.ensure_future(self._outside.compute(call, *args))
+        done, _ = await asyncio.wait([step], timeout=self._config.max_poll_interval_ms / 1e3)
+        if not done:
+            self._blocked = True
+            raise Blocked(
+                f"a function of {self._app.name} has not returned for {self._config.max_poll_interval_ms / 1e3:g} s "
+                "(max_poll_interval_ms), so this worker gives its tasks up and ends: bound what the function waits for"
+            )
+        return step.result()
 
     @property
     def _writer(self) -> Writer:
@@ -472,7 +491,7 @@ class Worker:
         began_ms = self._outside.clock.monotonic_ms()
         touched = [owned for owned in self._here.owned.values() if owned.touched]
         for owned in touched:
-            await self._outside.compute(owned.task.flush)
+            await self._program(owned.task.flush)
             await self._send(owned.task.take())
         failpoint("streams.flushed")
         kept = [await self._prepare(owned) for owned in touched]
@@ -499,7 +518,7 @@ class Worker:
         progress = Progress(dict(owned.positions), owned.task.watermarks(), basis)
         if owned.store is None:
             return Kept(owned, progress, [])
-        rows = changelog.rows(await self._outside.compute(owned.task.changes), progress)
+        rows = changelog.rows(await self._program(owned.task.changes), progress)
         changelog.check_sizes(rows)
         return Kept(owned, progress, rows)
 
@@ -596,8 +615,9 @@ class Worker:
         self.queries.owned = self.queries.followed = {}
         if seat is None:
             return
-        for item in [*seat.taken, *seat.owned, *seat.followed]:
-            await self._leave(seat, item)
+        if not self._blocked:  # what a function holds up, its stores among it, ends with the process
+            for item in [*seat.taken, *seat.owned, *seat.followed]:
+                await self._leave(seat, item)
         if seat.writer is not None:
             await seat.writer.close()
         await seat.membership.close()
