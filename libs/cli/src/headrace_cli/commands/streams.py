@@ -140,7 +140,7 @@ def plan(
     worst = max((change.fate for change in changes), default=Fate.SAFE)
     if worst is not Fate.SAFE:
         raise CommandFailed(
-            f"{app.name} would not start with the state that is there", ExitCode.FAILED, f"{rows[0]['what']}."
+            f"{app.name} would not start with the state that is there", ExitCode.FAILED, f"{rows[0]['do']}."
         )
 
 
