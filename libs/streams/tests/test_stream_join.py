@@ -414,3 +414,17 @@ def test_rows_that_are_not_committed_yet_stay_when_others_are_thrown_out(monkeyp
     fed.reopen()
     fed.feed("right", [right(1, 505)])
     assert told(fed) == [(5, 1), (6, 1), (7, 1)]
+
+
+def test_branches_that_met_before_are_joined() -> None:
+    """Keys come as a dictionary then."""
+    app = App("join")
+    stream = app.stream("in", value=json("l bigint, r bigint"), key="k")
+    some = stream.filter(col("l") > 0).merge(stream.filter(col("l") <= 0)).select("k", "l")
+    some.join(stream.filter(~col("r").is_null()).select("k", "r"), within=5, late="drop", name="near").to("out")
+    fed = Fed(app)
+    fed.feed("in", [(b"a", {"l": 1, "r": None}, 0), (b"b", {"l": -1, "r": 2}, 1), (b"a", {"l": None, "r": 3}, 2)])
+    assert told(fed) == [(-1, 2), (1, 3)]
+    fed.reopen()
+    fed.feed("in", [(b"a", {"l": 0, "r": None}, 3)])
+    assert told(fed) == [(0, 3)]
