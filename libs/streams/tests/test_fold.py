@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from libs.streams.tests.kit.feeding import Fed, Record, by_key, cuts, rows, run_cut, run_one_by_one
 from libs.streams.tests.test_batch_law import records, source
 
-from headrace_streams import App, NotAllowed, StateFailed, agg, col, json, session, tumbling
+from headrace_streams import App, NotAllowed, StateFailed, agg, col, json, session, sliding, tumbling
 from headrace_streams.testing import Driver
 
 
@@ -51,7 +51,13 @@ def folded(window: Any, emit: str) -> App:
 
 @pytest.mark.parametrize(
     ("window", "emit"),
-    [(None, "every"), (tumbling(10, grace=3), "every"), (tumbling(10), "final"), (session(5, grace=3), "every")],
+    [
+        (None, "every"),
+        (tumbling(10, grace=3), "every"),
+        (tumbling(10), "final"),
+        (session(5, grace=3), "every"),
+        (sliding(5, grace=3), "every"),
+    ],
 )
 @settings(max_examples=15, deadline=None)
 @given(given=records, cutting=cuts)
@@ -90,7 +96,7 @@ def stream() -> Any:
 
 def test_what_is_refused() -> None:
     plain = agg.fold("n", 0, lambda state, value: state + value, type="bigint")
-    with pytest.raises(NotAllowed, match=r"sessions become one, so fold\(\) needs merge= here"):
+    with pytest.raises(NotAllowed, match=r"is merged, so fold\(\) needs merge= here"):
         stream().group_by("k").window(session(5), late="drop").agg(n=plain, name="g")
     table = App("fold").table("in", value=json("n bigint"), key="k", name="t")
     with pytest.raises(NotAllowed, match=r"cannot take a row out again .* fold\(\) with remove="):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.records import TopicPartition
-from headrace_streams import App, agg, col, hopping, json, tumbling, value
+from headrace_streams import App, agg, col, hopping, json, sliding, tumbling, value
 from headrace_streams.adapters.memory_store import MemoryTaskStore
 from headrace_streams.config import StreamsConfig
 from headrace_streams.core.errors import NotAllowed
@@ -59,6 +59,8 @@ def test_what_changes_the_form_of_an_aggregate_and_what_does_not() -> None:
         of_aggregates(tumbling("10s"), n=agg.sum("x")),
         of_aggregates(tumbling("20s"), n=agg.sum("x")),
         of_aggregates(hopping("20s", "10s"), n=agg.sum("x")),
+        of_aggregates(sliding("10s"), n=agg.sum("x")),
+        of_aggregates(sliding("10s", grace=1), n=agg.sum("x")),
     ]
     assert len({str(one) for one in [first, *others]}) == 1 + len(others)
 

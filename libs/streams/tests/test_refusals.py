@@ -20,6 +20,7 @@ from headrace_streams import (
     json,
     lit,
     session,
+    sliding,
     tumbling,
     when,
 )
@@ -123,6 +124,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "counting": (lambda: counting(0), r"counting\(\) needs at least 1"),
     "late for counting": (lambda: grouped().window(counting(2), late="drop"), "no row is late .*leave late= out"),
     "session": (lambda: session(0), "the gap is 0; it must be at least 1 ms"),
+    "sliding": (lambda: sliding("-1s"), "the size of the window is '-1s'; it must be at least 0 ms"),
+    "sliding without late": (lambda: grouped().window(sliding(5)), "late=TOPIC keeps them"),
     "two windows": (lambda: grouped().window(tumbling(1), late="drop").window(tumbling(1), late="drop"), "already"),
     "no window": (lambda: grouped().window(5, late="drop"), r"window .*: 5 is no window; write for example tumbling"),
     "size": (lambda: tumbling("10 years"), "the size of the window is '10 years'; write for example '10s'"),

@@ -25,5 +25,6 @@ from headrace_streams.dsl.table import Table as Table
 from headrace_streams.dsl.windows import counting as counting
 from headrace_streams.dsl.windows import hopping as hopping
 from headrace_streams.dsl.windows import session as session
+from headrace_streams.dsl.windows import sliding as sliding
 from headrace_streams.dsl.windows import tumbling as tumbling
 from headrace_streams.stores import Stores as Stores

@@ -25,9 +25,10 @@ from headrace_streams.core.operators.fold import Fold
 from headrace_streams.core.operators.functions import RECORDS
 from headrace_streams.core.operators.hop import HopOut
 from headrace_streams.core.operators.sessions import SessionAggregate
+from headrace_streams.core.operators.sliding import SlidingAggregate
 from headrace_streams.core.operators.tables import Regroup
 from headrace_streams.core.operators.unique import Unique
-from headrace_streams.core.operators.windows import Counting, Hopping, Session
+from headrace_streams.core.operators.windows import Counting, Hopping, Session, Sliding
 from headrace_streams.core.rows import RECORD, TIMESTAMP, empty, user_schema
 from headrace_streams.dsl.agg import Agg
 from headrace_streams.dsl.durations import Duration, to_ms
@@ -39,7 +40,7 @@ from headrace_streams.dsl.where import where
 from headrace_streams.plan.nodes import REPARTITION, SINK, Input, Making, Plan, schema_text
 
 Column = nw.Expr | str
-Window = Hopping | Session | Counting
+Window = Hopping | Session | Sliding | Counting
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,6 +461,8 @@ class Grouped:
                 return CountedAggregate(groups, window.rows, mode)
             if isinstance(window, Session):
                 return SessionAggregate(groups, window, mode)
+            if isinstance(window, Sliding):
+                return SlidingAggregate(groups, window, mode)
             return WindowedAggregate(groups, window, mode)
 
         settings: dict[str, Any] = {out: str(one) for out, one in aggregates.items()}
@@ -493,8 +496,8 @@ class Grouped:
                     f"{what}: {one.kind}() cannot take a row out again that the table replaces; "
                     f"use {', '.join(REMOVABLE)}, fold() with remove=, or to_stream() before group_by()"
                 )
-            if isinstance(self._window, Session) and one.folding and not one.folding.merge:
-                raise NotAllowed(f"{what}: sessions become one, so fold() needs merge= here")
+            if isinstance(self._window, Session | Sliding) and one.folding and not one.folding.merge:
+                raise NotAllowed(f"{what}: what such windows hold is merged, so fold() needs merge= here")
             if out.startswith("_") or out in self._columns or out in BOUNDS:
                 raise NotAllowed(f"{what}: a result cannot be called {out!r}")
         if emit not in set(Emit):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace_streams.core.errors import NotAllowed
-from headrace_streams.core.operators.windows import Counting, Hopping, Session
+from headrace_streams.core.operators.windows import Counting, Hopping, Session, Sliding
 from headrace_streams.dsl.durations import Duration, to_ms
 
 
@@ -27,6 +27,20 @@ def hopping(size: Duration, advance: Duration, *, grace: Duration = 0, offset: D
     if ms > 1_000 * step:
         raise NotAllowed(f"each row would be in {ms // step} windows; at most 1,000 are possible")
     return Hopping(ms, step, to_ms(grace, "the grace"), to_ms(offset, "the offset", least=None))
+
+
+def sliding(size: Duration, *, grace: Duration = 0) -> Sliding:
+    """
+    Rows of a key that are at most ``size`` apart, both ends in: for each row the window that ends with it, and the one
+    that begins 1 ms behind it, if that holds any. So there is a window for each combination of rows that are so near
+    each other. As in Kafka, but that windows begin before 1970 too.
+
+    Each result merges what the window holds, time by time: short windows of few rows, that is, or ``emit="final"``.
+
+    Args:
+        grace: how long after its end a window still takes rows, in event time.
+    """
+    return Sliding(to_ms(size, "the size of the window"), to_ms(grace, "the grace"))
 
 
 def session(gap: Duration, *, grace: Duration = 0) -> Session:

@@ -38,6 +38,18 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
+class Sliding:
+    """Windows of ``size_ms``, both ends in. One closes when the watermark is beyond its end plus the grace."""
+
+    size_ms: int
+    grace_ms: int
+
+    def closes_at(self, start: int) -> int:
+        """The watermark that closes the one that begins there, ms."""
+        return start + self.size_ms + self.grace_ms + 1
+
+
+@dataclass(frozen=True, slots=True)
 class Hopping:
     """
     Windows of ``size_ms`` that begin each ``advance_ms``, aligned to 1970 plus ``offset_ms``.
