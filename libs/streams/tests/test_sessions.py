@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -108,7 +109,9 @@ def naive(given: list[Record]) -> Naive:
 @given(given=given_records, cutting=cuts)
 def test_final_and_late(given: list[Record], cutting: list[tuple[int, str]]) -> None:
     known = naive(given)
-    assert [told(v) for _, v, _ in run_cut(program("final"), given, cutting, "out")] == known.final
+    found = [told(v) for _, v, _ in run_cut(program("final"), given, cutting, "out")]
+    # Of each key in its order; which of two keys comes first, if one record closes both, is not told.
+    assert sorted(found, key=itemgetter(0)) == sorted(known.final, key=itemgetter(0))
     late = run_cut(program("final"), given, cutting, "late")
     assert [(v["k"], v["x"], v["at"]) for _, v, _ in late] == known.late
     assert [(milliseconds(v["window_start"]), milliseconds(v["window_end"])) for _, v, _ in late] == [
