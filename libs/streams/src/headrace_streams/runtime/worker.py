@@ -544,6 +544,8 @@ class Worker:
             for tp, owned in self._of.items()
             if tp.topic in repartitions and tp.topic in owned.progress.positions
         }
+        if not positions:
+            return
         try:
             await self._outside.topics.trim(positions)
         except HeadraceError as error:
