@@ -18,8 +18,8 @@ from headrace_streams.core.formats import string as string
 from headrace_streams.core.formats import struct as struct
 from headrace_streams.dsl import agg as agg
 from headrace_streams.dsl.app import App as App
+from headrace_streams.dsl.columns import Grouped as Grouped
 from headrace_streams.dsl.record_calls import value as value
-from headrace_streams.dsl.stream import Grouped as Grouped
 from headrace_streams.dsl.stream import Stream as Stream
 from headrace_streams.dsl.table import Table as Table
 from headrace_streams.dsl.windows import counting as counting

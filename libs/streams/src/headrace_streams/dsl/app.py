@@ -92,7 +92,7 @@ class App:
         name: str,
         timestamp: nw.Expr | str | None = None,
         on_error: str = "",
-    ) -> Table:
+    ) -> Table[Stream]:
         """
         The latest record of each key of a topic; one without a value deletes its key, one without a key is dropped.
 

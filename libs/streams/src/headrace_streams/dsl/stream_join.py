@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
 
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.operators.base import Operator
 from headrace_streams.core.operators.stream_join import LATE_OF, StreamJoin, Within
 from headrace_streams.core.operators.table_joins import RIGHT, Sides
+from headrace_streams.dsl.columns import DROP, S
 from headrace_streams.dsl.durations import Duration, to_ms
 from headrace_streams.dsl.names import columns_text
 from headrace_streams.dsl.table import STAYS, Joining, check_side, columns_of_both, joined, stays_of
 from headrace_streams.dsl.where import where
 from headrace_streams.plan.nodes import Input, Making
-
-if TYPE_CHECKING:
-    from headrace_streams.dsl.stream import Stream
-
-DROP: Final = "drop"
-"""What ``late=`` says where rows that come too late are dropped, and counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +28,7 @@ class Near:
     name: str
 
 
-def join_streams(left: Stream, right: Stream, near: Near, what: str) -> Stream:
+def join_streams(left: S, right: S, near: Near, what: str) -> S:
     """
     Pairs of rows of two streams.
 

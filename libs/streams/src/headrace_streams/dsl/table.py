@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Generic
 
-import narwhals.stable.v2 as nw
 import pyarrow as pa
 
 from headrace_streams.core import expressions
@@ -20,15 +19,12 @@ from headrace_streams.core.operators.table_rows import TableRows
 from headrace_streams.core.operators.tables import Derived, Keep, Latest, Rows, TableSink, View
 from headrace_streams.core.rows import RECORD
 from headrace_streams.core.task import FAIL
+from headrace_streams.dsl.columns import Column, Columns, Grouped, S
 from headrace_streams.dsl.names import check_names, columns_text
 from headrace_streams.dsl.record_calls import hint
 from headrace_streams.dsl.where import where
 from headrace_streams.plan.nodes import JOIN, Input, Making, schema_text
 
-if TYPE_CHECKING:
-    from headrace_streams.dsl.stream import Grouped, Stream
-
-Column = nw.Expr | str
 STAYS: Final[dict[str, tuple[bool, bool]]] = {"inner": (False, False), "left": (True, False), "outer": (True, True)}
 """Which side's rows stay that find none on the other."""
 
@@ -55,10 +51,10 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class Table(Generic[S]):
     """The latest row of each key: each method gives another table, and leaves this one as it is."""
 
-    _changes: Stream
+    _changes: S
     """Of its rows."""
     _view: Callable[[Making], View]
     """How a task looks into it."""
@@ -68,7 +64,7 @@ class Table:
         """Its columns."""
         return self._changes.schema
 
-    def _derived(self, changes: Stream, of: Mapping[str, Column]) -> Table:
+    def _derived(self, changes: S, of: Mapping[str, Column]) -> Table[S]:
         """What one more operator makes of each row, whether it changes or is looked up."""
         node = changes._plan.nodes[changes._input.node]
         for value in of.values():
@@ -81,19 +77,19 @@ class Table:
 
         return Table(changes, view)
 
-    def filter(self, *conditions: Column) -> Table:
+    def filter(self, *conditions: Column) -> Table[S]:
         """The rows for which every condition is true; null counts as false."""
         return self._derived(self._changes.filter(*conditions), dict(enumerate(conditions)))  # type: ignore[arg-type]
 
-    def select(self, *names: str, **made: Column) -> Table:
+    def select(self, *names: str, **made: Column) -> Table[S]:
         """These columns only; ``made`` computes more."""
         return self._derived(self._changes.select(*names, **made), made)
 
-    def with_columns(self, **made: Column) -> Table:
+    def with_columns(self, **made: Column) -> Table[S]:
         """More columns, or others in place of those of the same names."""
         return self._derived(self._changes.with_columns(**made), made)
 
-    def group_by(self, *names: str, name: str = "") -> Grouped:
+    def group_by(self, *names: str, name: str = "") -> Grouped[S]:
         """
         The rows in groups by these columns, to be aggregated. A row that changes is taken out of its group, and put
         into that of its new values.
@@ -103,7 +99,7 @@ class Table:
         """
         return replace(self._changes.group_by(*names, name=name, combine=False), _table=True)
 
-    def join(self, other: Table, *, on: str = "", how: str = "inner", suffix: str = "", name: str = "") -> Table:
+    def join(self, other: Table[S], *, on: str = "", how: str = "inner", suffix: str = "", name: str = "") -> Table[S]:
         """
         Rows of two tables with the same key, side by side; or, with ``on``, each row here with the row there whose key
         it has in a column.
@@ -139,7 +135,7 @@ class Table:
         keyed_by = left._keyed_by if keys or not stays[RIGHT] else None
         return Table(replace(changes, _keyed_by=keyed_by), view)
 
-    def to_stream(self, *, emit: str = "changes") -> Stream:
+    def to_stream(self, *, emit: str = "changes") -> S:
         """
         Its new rows; deleted ones are not told.
 
@@ -159,7 +155,7 @@ class Table:
         """
         self._told(emit, "to")._written(TableSink, topic, value)
 
-    def _told(self, emit: str, kind: str) -> Stream:
+    def _told(self, emit: str, kind: str) -> S:
         if emit not in ("changes", "every"):
             raise NotAllowed(f"{kind} ({where()}): emit is {emit!r}; choose 'changes' or 'every'")
         changes = self._changes
@@ -168,7 +164,7 @@ class Table:
         return changes._next("latest", Latest, {}, keyed_by=changes._keyed_by, schema=changes.schema)
 
 
-def table_of(rows: Stream, name: str, what: str) -> Table:
+def table_of(rows: S, name: str, what: str) -> Table[S]:
     """
     The table whose rows come by a stream, each in place of the one of its key before.
 
@@ -198,7 +194,7 @@ def table_of(rows: Stream, name: str, what: str) -> Table:
     return Table(replace(keyed, _input=Input(node.id), _schema=schema), view)
 
 
-def join_table(stream: Stream, table: Table, how: str, suffix: str) -> Stream:
+def join_table(stream: S, table: Table[S], how: str, suffix: str) -> S:
     """The rows of a stream with those of a table, as ``Stream.join`` says it."""
     at = where()
     what = f"join ({at})"
@@ -213,7 +209,7 @@ def join_table(stream: Stream, table: Table, how: str, suffix: str) -> Stream:
     return joined(stream, table._changes, columns, make, Joining(at, settings))
 
 
-def _join_on(table: Table, other: Table, asked: Reference, what: str) -> Table:
+def _join_on(table: Table[S], other: Table[S], asked: Reference, what: str) -> Table[S]:
     """
     Rows of a table with those of another to whose keys they refer.
 
@@ -245,12 +241,12 @@ def _join_on(table: Table, other: Table, asked: Reference, what: str) -> Table:
 
 
 def joined(
-    left: Stream,
-    right: Stream,
+    left: S,
+    right: S,
     columns: tuple[Mapping[str, str], Mapping[str, str]],
     make: Callable[[Making], Operator],
     node: Joining,
-) -> Stream:
+) -> S:
     """Rows with the columns of both sides, of a node that has these as its inputs."""
     inputs = [replace(left._input, port=LEFT), replace(right._input, port=RIGHT)]
     added = left._plan.add(node.kind, node.where, inputs, make, settings=node.settings, name=node.name, form=node.form)
@@ -274,7 +270,7 @@ def stays_of(how: str, known: Mapping[str, tuple[bool, bool]], what: str) -> tup
     return known[how]
 
 
-def check_side(rows: Stream, what: str) -> None:
+def check_side(rows: Columns, what: str) -> None:
     """
     Raises:
         NotAllowed: rows have no columns, or are not in the partitions of their keys.
@@ -288,7 +284,7 @@ def check_side(rows: Stream, what: str) -> None:
 
 
 def columns_of_both(
-    left: Stream, right: Stream, suffix: str, what: str, *, by_key: bool = True
+    left: Columns, right: Columns, suffix: str, what: str, *, by_key: bool = True
 ) -> tuple[tuple[dict[str, str], dict[str, str]], tuple[str, ...]]:
     """
     The columns of both sides and what they are called; and those of the key, which both have and are there once.
