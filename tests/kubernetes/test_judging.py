@@ -15,6 +15,7 @@ from .notes import commands
 from .pod.written import FINAL, PRODUCER, STEP
 from .release import rolled_out
 from .results import Result, Window, summary
+from .streams_apps import judge as judge_counts
 
 NOTES = """Headrace is installed.
 
@@ -214,3 +215,28 @@ def test_the_line_at_the_end_tells_what_was_missed() -> None:
     assert len(line["missed"]) == 1
     assert line["gaps_s"]["one: roll: longest gap of a partition"] == pytest.approx(0.1)
     assert not summary([])["sound"]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "lost", "twice"),
+    [
+        ([1, 2, 3], 0, 0),
+        ([1, 3], 1, 0),
+        ([], 3, 0),
+        ([1, 2, 2, 3], 0, 1),
+        ([1, 2, 3, 4], 0, 1),
+        ([1, 2, 2], 1, 1),
+        ([0, 1, 2, 3], 0, 1),
+    ],
+)
+def test_counts_are_every_number_once(numbers: list[int], lost: int, twice: int) -> None:
+    result = Result("streams")
+    judge_counts(result, {"a": 3}, {"a": numbers} if numbers else {})
+    assert (result.anomalies["lost-write"], result.anomalies["duplicate"]) == (lost, twice)
+    assert result.sound == (not lost and not twice)
+
+
+def test_words_that_nobody_sent_are_a_problem() -> None:
+    result = Result("streams")
+    judge_counts(result, {"a": 1}, {"a": [1], "b": [1]})
+    assert result.problems == ["words that nobody sent: ['b']"]
