@@ -14,11 +14,11 @@ import urllib.request
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 FOR_TESTS = ("testing",)
-OF_EXTRAS = ("headrace_cli.spark.entry", "headrace_cli.local.certificates")
+OF_EXTRAS = ("headrace_cli.spark.entry", "headrace_cli.local.", "headrace_cli.demo.")
 
 
 def imports(packages: list[str]) -> None:
-    """Import each module, but those for tests, for Spark and for a cluster on one machine."""
+    """Import each module, but those for tests and those that need an extra."""
     count = 0
     for package in packages:
         names = [package]
