@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-GRPC: Final = {"broker": 9292, "controller": 9390, "coordinator": 9492, "admin": 9490}
+GRPC: Final = {"broker": 9292, "controller": 9390, "coordinator": 9492, "admin": 9490, "streams": 9590}
 INTERNAL: Final = {"broker": 9293, "coordinator": 9493}
 """For the other services alone."""
 AS_NODE: Final = {component: {GRPC[component], port} for component, port in INTERNAL.items()}
@@ -41,6 +41,7 @@ WITHIN: Final[dict[tuple[str, str], set[int]]] = {
     ("job", "broker"): {GRPC["broker"]},  # topics from values, checks before an upgrade, the chart's test: clients
     ("job", "coordinator"): {GRPC["coordinator"]},
     ("job", "admin"): {GRPC["admin"]},
+    ("streams", "streams"): {GRPC["streams"]},  # `headrace streams state` run in a worker's pod
     ("streams", "broker"): {GRPC["broker"]},  # workers of apps: clients
     ("streams", "coordinator"): {GRPC["coordinator"]},
     ("streams", "admin"): {GRPC["admin"]},
@@ -51,6 +52,7 @@ CLIENT: Final[dict[str, set[int]]] = {
     "broker": {GRPC["broker"]},
     "coordinator": {GRPC["coordinator"]},
     "admin": {GRPC["admin"], REST},
+    "streams": {GRPC["streams"]},
 }
 """What producers, consumers and people use."""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.deploy.manifests import SERVICES, Manifest, Pod, lasting, pods, quantity
 
-GRPC_PORT = {"broker": 9292, "controller": 9390, "coordinator": 9492, "admin": 9490}
+GRPC_PORT = {"broker": 9292, "controller": 9390, "coordinator": 9492, "admin": 9490, "streams": 9590}
 HEALTH_PORT = 9101
 METRICS_PORT = 9100
 
@@ -137,7 +137,7 @@ def ports_named(manifests: Sequence[Manifest]) -> Iterator[str]:
                 yield f"{pod.name}: {key} {twice} is there twice"
         numbers = {port["containerPort"] for port in ports}
         if pod.component in _PROBED and pod in list(lasting(manifests)):
-            for wanted in (GRPC_PORT.get(pod.component, HEALTH_PORT), HEALTH_PORT, METRICS_PORT):
+            for wanted in (GRPC_PORT[pod.component], HEALTH_PORT, METRICS_PORT):
                 if wanted not in numbers:
                     yield f"{pod.name}: does not say that it listens on {wanted}"
 

@@ -42,6 +42,8 @@ def test_a_worker_is_a_client_that_keeps_its_state_on_its_own_volume(name: str) 
     ports = {port["name"]: port["containerPort"] for port in app.main["ports"]}
     assert option(app, "--health-listen") == f"0.0.0.0:{ports['health']}"
     assert option(app, "--metrics-listen") == f"0.0.0.0:{ports['metrics']}"
+    assert option(app, "--query-listen") == f"0.0.0.0:{ports['grpc']}"
+    assert variables["HEADRACE_STREAMS_ADVERTISE_HOST"] == settings.pod_ip(0), "others ask it for its state there"
 
 
 def test_the_image_is_that_of_the_app_or_ours() -> None:
@@ -89,6 +91,7 @@ def test_each_setting_of_a_worker_arrives_there() -> None:
 def test_the_settings_in_the_values_are_those_that_there_are() -> None:
     of_apps = chart.schema()["properties"]["streamsApps"]["items"]["properties"]["settings"]["properties"]
     of_the_chart = {"bootstrap_servers", "state_dir", "standbys", "zone", "health_listen", "metrics_listen"}
+    of_the_chart |= {"query_listen", "advertise_host"}
     assert set(of_apps) == settings.names("streams") - of_the_chart
 
 

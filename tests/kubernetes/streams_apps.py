@@ -54,6 +54,7 @@ def counted(stage: Stage, result: Result) -> None:
             _apply(here, 1, _NEXT)
             result.figure("3 → 1 workers: all ready", here.release.wait_rolled_out())
             _goes_on(here, result, "3 → 1 workers")
+        _ask_for_state(here, result, load)
         judge(result, load, json.loads(ask(_READ.format(rows=sum(load.values())), seconds=300)))
 
 
@@ -116,6 +117,20 @@ def _owners(here: Stage) -> set[str]:
     """The workers that have tasks."""
     items = here.release.cli_json("group", "describe", "words")["items"]
     return {one["owner"] for one in items} - {""}
+
+
+def _ask_for_state(here: Stage, result: Result, acknowledged: dict[str, int]) -> None:
+    """A worker is asked for the count of a word: it is that of what was sent, once all is counted."""
+    word, count = next(iter(acknowledged.items()))
+    pod = f"{here.release.stateful('streams')}-words-0"
+
+    def look() -> bool:
+        found = json.loads(
+            here.kube.execute(pod, "headrace", "streams", "state", "words", "counts", word, "-o", "json")
+        )
+        return [row["n"] for row in found["rows"]] == [count]
+
+    result.figure("the last line is in the state", wait_until(f"{word} is there {count} times", look, TAKEN_S))
 
 
 def judge(result: Result, acknowledged: dict[str, int], numbers: dict[str, list[int]]) -> None:

@@ -55,10 +55,11 @@ def judged(namespace: str, manifests: Sequence[Manifest]) -> tuple[bool, str]:
 
 
 def pod_alone(pod: Pod, number: int) -> Manifest:
-    """A pod as its workload makes it, with claims as empty directories."""
+    """A pod as its workload makes it, with claims as empty directories and the account that is always there."""
     claims = pod.owner["spec"].get("volumeClaimTemplates", []) if pod.owner["kind"] == "StatefulSet" else []
     volumes = [*pod.spec.get("volumes", []), *({"name": c["metadata"]["name"], "emptyDir": {}} for c in claims)]
-    spec = {key: value for key, value in pod.spec.items() if key != "priorityClassName"} | {"volumes": volumes}
+    elsewhere = {"priorityClassName", "serviceAccountName"}
+    spec = {key: value for key, value in pod.spec.items() if key not in elsewhere} | {"volumes": volumes}
     metadata = {"name": f"alone-{number}", "labels": dict(pod.labels)}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
