@@ -111,14 +111,14 @@ async def work(
     asked_at: Endpoint | None = None
     async with AsyncExitStack() as stack:
         admin = await stack.enter_async_context(aio.AdminClient(servers))
-        resets: list[Any] = []
-        reading["on_position_reset"] = resets.append
-        consumer = aio.Consumer(bootstrap_servers=servers, group_id=app.name, **reading)
-        changelogs = aio.Consumer(bootstrap_servers=servers, **reading)
+        gaps: list[Any] = []
+        log_gaps: list[Any] = []
+        consumer = aio.Consumer(bootstrap_servers=servers, group_id=app.name, on_position_reset=gaps.append, **reading)
+        changelogs = aio.Consumer(bootstrap_servers=servers, on_position_reset=log_gaps.append, **reading)
         outside = Outside(
             SdkTopics(admin, config, clock),
-            SdkReader(consumer, resets),
-            SdkReader(changelogs, resets, aio.Consumer(bootstrap_servers=servers)),
+            SdkReader(consumer, gaps),
+            SdkReader(changelogs, log_gaps, aio.Consumer(bootstrap_servers=servers)),
             SdkWriters(servers, config, clock),
             stores,
             join,

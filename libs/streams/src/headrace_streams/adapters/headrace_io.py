@@ -96,14 +96,16 @@ class SdkReader:
     ) -> None:
         """
         Args:
-            resets: gets what the consumer's ``on_position_reset`` is told.
+            resets: gets what the consumer's ``on_position_reset`` is told; this consumer's alone.
             undecided: reads what is not decided too, so its ends are high watermarks.
         """
         self._consumer = consumer
         self._resets = resets
         self._undecided = undecided
+        self._from: dict[TopicPartition, int] = {}
 
     async def assign(self, positions: Positions) -> None:
+        self._from = dict(positions)
         await self._consumer.assign(list(positions))
         self.pause(())
         for tp, offset in positions.items():
@@ -120,9 +122,11 @@ class SdkReader:
 
     async def poll(self, timeout_ms: float, max_rows: int) -> list[PartitionTable]:
         tables = await self._consumer.poll_batches(timeout_ms, max_rows)
-        if self._resets:  # what was just read comes from behind the gap
+        # A worker that was put out may hear of a gap where it does not read any more: others have read these records.
+        gaps = [reset for reset in self._resets if reset.lost >= self._from.get(reset.partition, reset.lost + 1)]
+        if gaps:  # what was just read comes from behind it
             raise PositionOutOfRange(
-                f"{self._resets[0]}. Keep records for longer than the app may stand still; an app without state goes "
+                f"{gaps[0]}. Keep records for longer than the app may stand still; an app without state goes "
                 "on after `headrace group reset`, one with state after `headrace streams reset`"
             )
         return tables

@@ -1,0 +1,54 @@
+"""Gaps in what a worker reads, as the client for asyncio tells of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+
+from headrace import aio
+from headrace._core.fetch_events import PositionReset
+from headrace.errors import PositionOutOfRange
+from headrace.records import PartitionTable, TopicPartition
+from headrace_streams.adapters.headrace_io import SdkReader
+
+ONE, OTHER = TopicPartition("a", 0), TopicPartition("a", 1)
+
+
+class SilentConsumer:
+    """Has no records."""
+
+    async def assign(self, partitions: list[TopicPartition]) -> None: ...
+
+    def seek(self, partition: TopicPartition, offset: int) -> None: ...
+
+    def seek_to_beginning(self, partition: TopicPartition) -> None: ...
+
+    def paused(self) -> bool:
+        return False
+
+    async def poll_batches(self, timeout_ms: float, max_rows: int) -> list[PartitionTable]:
+        return []
+
+
+async def after(gaps: list[PositionReset], *positions: Mapping[TopicPartition, int]) -> SdkReader:
+    reader = SdkReader(cast("aio.Consumer[Any, Any]", SilentConsumer()), gaps)
+    for each in positions:
+        await reader.assign(each)
+    return reader
+
+
+@pytest.mark.parametrize("position", [7, -1])
+async def test_a_gap_is_refused_as_long_as_it_is_in_what_is_read(position: int) -> None:
+    reader = await after([PositionReset(ONE, lost=7, position=9, log_start=9)], {ONE: position})
+    for _ in range(2):
+        with pytest.raises(PositionOutOfRange, match="records 7 to 8 were not read"):
+            await reader.poll(0, 1)
+
+
+@pytest.mark.parametrize("now", [{ONE: 8}, {OTHER: 7}, {}])
+async def test_a_gap_of_before_is_nothing_to_a_worker_that_reads_elsewhere(now: Mapping[TopicPartition, int]) -> None:
+    """It was paused, others read these records and trimmed them, and it has joined anew."""
+    reader = await after([PositionReset(ONE, lost=7, position=9, log_start=9)], {ONE: 7}, now)
+    assert await reader.poll(0, 1) == []
