@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import IO
 
 import pytest
 
+from headrace_common.core.errors import InvalidConfig
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.main import _in_pool
+from headrace_streams.worker_process import Ending, Parent
 
 WORKER = "import signal; print('runs', flush=True); signal.pause()"
 BUSY = """
@@ -84,3 +89,30 @@ async def test_a_function_cannot_end_the_process(error: BaseException) -> None:
 
     with ThreadPoolExecutor(1) as pool, pytest.raises(NotAllowed, match="would end the worker; raise an Exception"):
         await _in_pool(pool, function)
+
+
+@pytest.mark.parametrize("name", ["metrics_listen", "health_listen", "query_listen"])
+def test_a_port_that_is_taken_is_told_in_one_line(name: str, tmp_path: Path) -> None:
+    """It may be free soon: an earlier worker may still be ending, so another start may do better."""
+    (tmp_path / "copy_app.py").write_text(
+        "from headrace.streams import App, string\napp = App('copy')\napp.stream('a', value=string).to('b')\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        settings = json.dumps({"bootstrap_servers": "127.0.0.1:1", name: listen})
+        command = [sys.executable, "-m", "headrace_streams", "copy_app.py", settings]
+        worker = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (worker.returncode, "Traceback" in worker.stderr) == (Ending.LOST, False), worker.stderr
+    assert f"cannot listen on {listen}: is the port taken" in worker.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"query_listen": "rubbish"}, "query_listen: 'rubbish' is not an address"),
+        ({"commit_interval_ms": -5}, "commit_interval_ms takes 0 to 600000, not -5"),
+    ],
+)
+def test_wrong_settings_are_refused_before_a_worker_starts(given: dict[str, object], says: str) -> None:
+    with pytest.raises(InvalidConfig, match=says):
+        Parent("app.py", given)

@@ -15,6 +15,7 @@ import pytest
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime import metrics_server
 from headrace_common.runtime.metrics import open_metrics
+from headrace_common.runtime.service import CannotListen
 
 SECONDS = 60
 
@@ -98,3 +99,12 @@ def test_rubbish_is_answered_or_ended(sent: bytes) -> None:
             while not ended(one):
                 pass
         assert b"headrace_answers_total" in scraped(endpoint)
+
+
+def test_a_port_that_is_taken_is_refused_with_its_address() -> None:
+    with (
+        serving() as taken,
+        pytest.raises(CannotListen, match=f"cannot listen on {taken}"),
+        open_metrics("x", 1, taken),
+    ):
+        pass

@@ -16,7 +16,7 @@ from zlib import crc32
 
 from headrace import aio
 from headrace.work_types import Declaration
-from headrace_common.core.errors import InvalidConfig
+from headrace_common.core.errors import InvalidConfig, NetworkFailed
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.threads import run_in_thread
@@ -135,7 +135,12 @@ async def work(
 
 @asynccontextmanager
 async def _observed(worker: Worker, config: StreamsConfig, clock: Clock) -> AsyncIterator[Endpoint | None]:
-    """Others see how it does and ask it, if the settings say where; gives the address for questions."""
+    """
+    Others see how it does and ask it, if the settings say where; gives the address for questions.
+
+    Raises:
+        NetworkFailed: an address is taken, as by an earlier worker that still ends, or not of this machine.
+    """
     if config.metrics_listen is None and config.health_listen is None and config.query_listen is None:
         yield None
         return
@@ -145,18 +150,21 @@ async def _observed(worker: Worker, config: StreamsConfig, clock: Clock) -> Asyn
         )
     from headrace_common.runtime.health import HealthPort
     from headrace_common.runtime.metrics import open_metrics
-    from headrace_common.runtime.service import ServerConfig
+    from headrace_common.runtime.service import CannotListen, ServerConfig
     from headrace_streams.adapters.grpc_queries import open_queries
     from headrace_streams.adapters.otel_figures import publish
 
     async with AsyncExitStack() as stack:
-        metrics = stack.enter_context(open_metrics("streams", 0, _endpoint(config.metrics_listen)))
+        try:
+            metrics = stack.enter_context(open_metrics("streams", 0, _endpoint(config.metrics_listen)))
+            health = ServerConfig(health_listen=_endpoint(config.health_listen))
+            port = await stack.enter_async_context(HealthPort.open(health))
+            asked_at = None
+            if (listen := _endpoint(config.query_listen)) is not None:
+                asked_at = await stack.enter_async_context(open_queries(worker.queries, listen, config.advertise_host))
+        except CannotListen as error:
+            raise NetworkFailed(str(error)) from error
         publish(metrics, worker.figures, clock)
-        health = ServerConfig(health_listen=_endpoint(config.health_listen))
-        port = await stack.enter_async_context(HealthPort.open(health))
-        asked_at = None
-        if (listen := _endpoint(config.query_listen)) is not None:
-            asked_at = await stack.enter_async_context(open_queries(worker.queries, listen, config.advertise_host))
         settled = asyncio.create_task(_tell(worker.settled, port), name="health")
         try:
             yield asked_at

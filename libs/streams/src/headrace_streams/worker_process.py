@@ -21,6 +21,7 @@ from typing import Any, Final
 from headrace_common.core.error_kinds import Kind
 from headrace_common.core.errors import HeadraceError, Then
 from headrace_common.core.ids import Endpoint
+from headrace_streams.config import StreamsConfig
 from headrace_streams.core.errors import Blocked
 from headrace_streams.main import run
 from headrace_streams.program import load
@@ -83,13 +84,19 @@ def end_with_parent() -> None:
 
 
 class Parent:
-    """Keeps the workers of one machine running until it is told to stop."""
+    """
+    Keeps the workers of one machine running until it is told to stop.
+
+    Raises:
+        InvalidConfig: a setting is wrong; no worker was started.
+    """
 
     def __init__(
         self, program: str, settings: Mapping[str, Any], workers: int = 1, directory: Path | None = None
     ) -> None:
         self._command = [sys.executable, "-m", "headrace_streams", program]
         self._settings = settings
+        self._config = StreamsConfig.of(settings)
         self._directory = directory
         self._told = threading.Event()
         self._over = threading.Event()
@@ -99,8 +106,7 @@ class Parent:
         """Of one worker; each listens at ports of its own."""
         settings = dict(self._settings)
         for name in ("metrics_listen", "health_listen", "query_listen"):
-            if (listen := settings.get(name)) is not None:
-                at = Endpoint.parse(str(listen))
+            if (at := getattr(self._config, name)) is not None:
                 settings[name] = str(Endpoint(at.host, at.port + number if at.port else 0))
         return [*self._command, json.dumps(settings, default=str), _WITH_PARENT]
 

@@ -23,6 +23,7 @@ from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.clock import call_later_ms
+from headrace_common.runtime.service import CannotListen
 
 CONNECTIONS_MAX: Final = 16
 SECONDS_MAX: Final = 5.0
@@ -37,7 +38,7 @@ def serve_metrics(registry: CollectorRegistry, listen: Endpoint) -> Iterator[End
     Serve until the block ends; where, with the real port.
 
     Raises:
-        OSError: the address is taken or not of this machine.
+        CannotListen: the address is taken or not of this machine.
     """
     listening = _listening(listen)
     endpoint = Endpoint(listen.host, listening.getsockname()[1])
@@ -113,8 +114,11 @@ class _Scrape(asyncio.Protocol):
 
 
 def _listening(listen: Endpoint) -> socket.socket:
-    family = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0][0]
-    return socket.create_server((listen.host, listen.port), family=family)
+    try:
+        family = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((listen.host, listen.port), family=family)
+    except OSError as error:
+        raise CannotListen.at(listen) from error
 
 
 def _answer(head: bytes, registry: CollectorRegistry) -> bytes:

@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import grpc.aio
 import orjson
@@ -195,6 +195,11 @@ def status_of(serving: bool) -> int:
 class CannotListen(OSError):
     """An address or a path cannot be listened on; the text says what to do about it."""
 
+    @classmethod
+    def at(cls, listen: Endpoint) -> Self:
+        """An address that is taken or not of this machine."""
+        return cls(f"cannot listen on {listen}: is the port taken, or the address of another machine?")
+
 
 def bind(server: grpc.aio.Server, listen: Endpoint) -> int:
     """
@@ -208,7 +213,7 @@ def bind(server: grpc.aio.Server, listen: Endpoint) -> int:
     except RuntimeError:
         port = 0
     if port == 0:
-        raise CannotListen(f"cannot listen on {listen}: is the port taken, or the address of another machine?")
+        raise CannotListen.at(listen)
     return port
 
 
