@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -263,3 +264,27 @@ def test_no_function_is_refused() -> None:
     for call in (stream.map, stream.flat_map, stream.filter_records, stream.peek):
         with pytest.raises(NotAllowed, match=r"\(test_record_calls\.py:\d+\) needs a function, not 5"):
             call(5)
+
+
+async def later(*_: object) -> None:
+    """A coroutine that nobody awaits does nothing, and is true."""
+
+
+async def one_after_another(*_: object) -> Any:
+    yield {}
+
+
+class Later:
+    async def __call__(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("function", [later, one_after_another, Later(), partial(later, 1)])
+def test_an_async_function_is_refused(function: Any) -> None:
+    stream = source(App("calls"))
+    calls = [stream.map, stream.flat_map, stream.filter_records, stream.peek, stream.foreach_batch]
+    calls += [partial(stream.process, name="p"), partial(stream.map_batches, schema="n bigint")]
+    calls += [lambda given: stream.process(print, name="p", on_timer=given)]
+    for call in calls:
+        with pytest.raises(NotAllowed, match=r"is async, and nothing awaits it here; write a plain function"):
+            call(function)

@@ -14,13 +14,14 @@ import pytest
 
 from headrace.errors import PositionOutOfRange
 from headrace.records import PartitionTable, TopicPartition
-from headrace_common.core.errors import NotFound, ProducerFenced
+from headrace_common.core.errors import InvalidConfig, NotFound, ProducerFenced, UnknownTopicOrPartition
 from headrace_streams import agg, string
 from headrace_streams.adapters.memory_store import MemoryStores
 from headrace_streams.config import StreamsConfig
 from headrace_streams.core.errors import Blocked, NotAllowed
 from headrace_streams.core.state.changelog import Progress
 from headrace_streams.dsl.app import App
+from headrace_streams.main import _before
 from headrace_streams.patience import Patience
 from headrace_streams.plan.cut import Assembly, SubTopology
 from headrace_streams.ports import InternalTopic, TopicFacts
@@ -240,6 +241,75 @@ def test_workers_of_one_machine_have_ports_of_their_own() -> None:
     settings = [json.loads(parent.command(number)[-2]) for number in range(2)]
     assert [one["metrics_listen"] for one in settings] == ["127.0.0.1:9400", "127.0.0.1:9401"]
     assert [one["health_listen"] for one in settings] == ["127.0.0.1:0"] * 2
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_listeners_of_one_machine_have_ports_of_their_own(workers: int) -> None:
+    settings = {"metrics_listen": "0.0.0.0:9400", "health_listen": f"0.0.0.0:{9400 + workers - 1}"}
+    with pytest.raises(InvalidConfig, match=f"both have port .* set them at least {workers} apart"):
+        Parent("app.py", settings, workers)
+
+
+class Missing:
+    """Topics of which one does not exist; says how often they were looked for."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    async def find(self, names: list[str]) -> dict[str, TopicFacts]:
+        self.looks += 1
+        return {}
+
+
+class Passing:
+    """A clock whose time passes in sleeps."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+
+    def monotonic_ms(self) -> float:
+        return self.now_ms
+
+    async def sleep_ms(self, ms: float) -> None:
+        self.now_ms += ms
+        await asyncio.sleep(0)
+
+
+async def test_missing_topics_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    app = App("a")
+    app.stream("orders", value=string).to("out")
+    topics = Missing()
+    worker = Worker(app, StreamsConfig(), outside_of(topics=topics, clock=Passing()))
+    with pytest.raises(UnknownTopicOrPartition, match="create them first: headrace topic create orders"):
+        await worker.assemble()
+    assert topics.looks > 2
+    told = "a waits for topics that do not exist: orders, out; headrace topic create NAME makes one"
+    assert [record.message for record in caplog.records] == [told]
+
+
+async def test_a_worker_that_waits_for_topics_can_be_stopped() -> None:
+    stop, waits = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        waits.set()
+        await asyncio.Event().wait()
+
+    begun = asyncio.create_task(_before(stop, wait()))
+    await waits.wait()
+    stop.set()
+    assert not await begun
+
+
+async def test_what_is_done_before_a_stop_counts() -> None:
+    async def done() -> None:
+        pass
+
+    async def fails() -> None:
+        raise NotAllowed("x")
+
+    assert await _before(asyncio.Event(), done())
+    with pytest.raises(NotAllowed):
+        await _before(asyncio.Event(), fails())
 
 
 class Anew:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import partial
@@ -129,8 +129,24 @@ async def work(
         worker = Worker(app, config, outside)
         asked_at = await stack.enter_async_context(_observed(worker, config, clock))
         stack.push_async_callback(worker.close)
-        await worker.start()
-        await worker.run(stop)
+        if await _before(stop, worker.assemble()):
+            await worker.start()
+            await worker.run(stop)
+
+
+async def _before(stop: asyncio.Event, steps: Coroutine[Any, Any, None]) -> bool:
+    """Whether it was done before ``stop`` was set, which cancels it."""
+    doing, stopping = asyncio.ensure_future(steps), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait([doing, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            return False
+        doing.result()
+        return True
+    finally:
+        for one in (doing, stopping):
+            one.cancel()
+        await asyncio.wait([doing, stopping])
 
 
 @asynccontextmanager

@@ -74,6 +74,7 @@ class Stores:
 
         Raises:
             GroupNotFound: no worker of the app has ever run.
+            Rejected: the workers that run do not listen for questions.
             LeaderNotAvailable: no worker answers.
         """
         self._persist(self._describe)
@@ -97,12 +98,18 @@ class Stores:
             )
             self._known = {one.name: one for one in answer.stores}
             return
-        raise LeaderNotAvailable(f"no worker of {self.app} answers queries; start them with --query-listen HOST:PORT")
+        raise LeaderNotAvailable(
+            f"no worker of {self.app} answers; `headrace group describe {self.app}` shows those there are"
+        )
 
     def _found(self) -> _Where:
         if self._where is None:
             group = self._admin.describe_group(self.app)
             at = {member.member_id: member.endpoint for member in group.members if member.endpoint}
+            if group.members and not at:
+                raise Rejected(
+                    f"the workers of {self.app} answer no questions; start them with --query-listen HOST:PORT"
+                )
             owners = {item.id: at[item.owner] for item in group.items if item.owner in at}
             followers = {
                 item.id: at[one.member_id] for item in group.items for one in item.followers if one.member_id in at
@@ -118,7 +125,9 @@ class Stores:
         where = self._found()
         endpoint = where.owners.get(task) or (where.followers.get(task) if stale else None)
         if endpoint is None:
-            raise LeaderNotAvailable(f"no worker that answers queries has task {task} of {self.app}")
+            raise LeaderNotAvailable(
+                f"no worker that answers has the task {task}; `headrace group describe {self.app}` shows who has what"
+            )
         request = pb.QueryStoreRequest(store=store.name, partition=partition, key=key, stale=stale)
         parts = self._call(endpoint, lambda stub: [p.arrow for p in stub.QueryStore(request, timeout=_CALL_S)])
         return pa.ipc.open_stream(pa.py_buffer(b"".join(parts))).read_all() if parts else None

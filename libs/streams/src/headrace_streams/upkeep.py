@@ -185,7 +185,7 @@ async def _survey(cluster: _Cluster, name: str, app: App | None, program: _Progr
     if app is None or program is None:
         standing = await survey(cluster.upkeep, name)
         if not standing.topics and not standing.positions and not standing.marked:
-            raise NotFound(f"there is no app {name!r} here: it has no positions and no topics")
+            raise NotFound(f"there is no app {name!r} here; `headrace streams list` shows those there are")
         return standing
     outside = Assembly.topics_of(app.graph, app.on_error)
     return await survey(cluster.upkeep, name, program.assembly.internal(), outside)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace_common.core.error_kinds import Kind
-from headrace_common.core.errors import HeadraceError, Then
+from headrace_common.core.errors import HeadraceError, InvalidConfig, Then
 from headrace_common.core.ids import Endpoint
 from headrace_streams.config import StreamsConfig
 from headrace_streams.core.errors import Blocked
@@ -83,12 +83,32 @@ def end_with_parent() -> None:
     threading.Thread(target=wait, name="parent", daemon=True).start()
 
 
+def _listeners(config: StreamsConfig, number: int) -> dict[str, Endpoint]:
+    """Where a worker listens: each has the ports next to those of the one before."""
+    found = {}
+    for name in ("metrics_listen", "health_listen", "query_listen"):
+        if (at := getattr(config, name)) is not None:
+            found[name] = Endpoint(at.host, at.port + number if at.port else 0)
+    return found
+
+
+def _check_ports(config: StreamsConfig, workers: int) -> None:
+    taken: dict[int, str] = {}
+    for number in range(workers):
+        for name, at in _listeners(config, number).items():
+            if at.port and (other := taken.setdefault(at.port, name)) != name:
+                raise InvalidConfig(
+                    f"{other} and {name} would both have port {at.port}, as each worker has the next ports: "
+                    f"with --workers {workers}, set them at least {workers} apart"
+                )
+
+
 class Parent:
     """
     Keeps the workers of one machine running until it is told to stop.
 
     Raises:
-        InvalidConfig: a setting is wrong; no worker was started.
+        InvalidConfig: a setting is wrong, or ports overlap; no worker was started.
     """
 
     def __init__(
@@ -97,6 +117,7 @@ class Parent:
         self._command = [sys.executable, "-m", "headrace_streams", program]
         self._settings = settings
         self._config = StreamsConfig.of(settings)
+        _check_ports(self._config, workers)
         self._directory = directory
         self._told = threading.Event()
         self._over = threading.Event()
@@ -105,9 +126,7 @@ class Parent:
     def command(self, number: int) -> list[str]:
         """Of one worker; each listens at ports of its own."""
         settings = dict(self._settings)
-        for name in ("metrics_listen", "health_listen", "query_listen"):
-            if (at := getattr(self._config, name)) is not None:
-                settings[name] = str(Endpoint(at.host, at.port + number if at.port else 0))
+        settings |= {name: str(at) for name, at in _listeners(self._config, number).items()}
         return [*self._command, json.dumps(settings, default=str), _WITH_PARENT]
 
     def run(self) -> Ending:

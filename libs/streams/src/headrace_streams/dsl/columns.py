@@ -33,7 +33,7 @@ from headrace_streams.core.rows import RECORD, TIMESTAMP, empty, user_schema
 from headrace_streams.dsl.agg import Agg
 from headrace_streams.dsl.durations import Duration, to_ms
 from headrace_streams.dsl.names import check_names, columns_text
-from headrace_streams.dsl.record_calls import Added, RecordCalls, hint
+from headrace_streams.dsl.record_calls import Added, RecordCalls, check_function, hint
 from headrace_streams.dsl.where import where
 from headrace_streams.plan.nodes import REPARTITION, SINK, Input, Making, Plan, schema_text
 
@@ -160,6 +160,7 @@ class Columns(RecordCalls):
         """
         parsed = parse_schema(schema)
         what = f"map_batches ({where()})"
+        check_function(function, what)
         name = getattr(function, "__qualname__", repr(function))
         settings = {"function": name, "schema": schema_text(parsed)}
         make = partial(columns.MapBatches, function, parsed, what)
@@ -174,8 +175,7 @@ class Columns(RecordCalls):
             on_error: of rows with which it raises, when it is called with them alone.
         """
         what = f"foreach_batch ({where()})"
-        if not callable(function):
-            raise NotAllowed(f"{what} needs a function, not {function!r:.100}")
+        check_function(function, what)
         if RECORD in self._schema.names:
             raise NotAllowed(f"{what}: {hint(self._schema)}")
         settings = {"function": getattr(function, "__qualname__", type(function).__qualname__)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -102,8 +103,8 @@ class RecordCalls:
         what = _what("process", function)
         if not name:
             raise NotAllowed(f"{what} keeps state, which needs a name: say name=")
-        if on_timer is not None and not callable(on_timer):
-            raise NotAllowed(f"{what}: on_timer= needs a function, not {on_timer!r:.100}")
+        if on_timer is not None:
+            check_function(on_timer, f"{what}: on_timer=")
         declared = dict(state or {})
         for of, one in declared.items():
             if not of.isidentifier() or of.startswith("_"):
@@ -177,9 +178,20 @@ def _name_of(function: Function) -> str:
 
 def _what(kind: str, function: Function) -> str:
     at = where()
-    if not callable(function):
-        raise NotAllowed(f"{kind} ({at}) needs a function, not {function!r:.100}")
+    check_function(function, f"{kind} ({at})")
     return f"{kind} {_name_of(function)} ({at})"
+
+
+def check_function(function: object, what: str) -> None:
+    """
+    Raises:
+        NotAllowed: it cannot be called, or is async: a coroutine that nobody awaits does nothing, without an error.
+    """
+    if not callable(function):
+        raise NotAllowed(f"{what} needs a function, not {function!r:.100}")
+    for called in (function, type(function).__call__):
+        if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
+            raise NotAllowed(f"{what}: {function!r:.100} is async, and nothing awaits it here; write a plain function")
 
 
 def _one(made: Any, row: Any) -> Iterable[Any]:

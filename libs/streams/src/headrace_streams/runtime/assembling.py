@@ -104,6 +104,7 @@ class Assembling:
         """The topics that the program reads and writes; waits for those that do not exist."""
         clock = self._outside.clock
         until_ms = clock.monotonic_ms() + self._config.default_api_timeout_ms
+        told: list[str] = []
         while True:
             facts = await self._outside.topics.find(names)
             missing = [name for name in names if name not in facts]
@@ -114,7 +115,13 @@ class Assembling:
                     f"{self._app.name} reads and writes topics that do not exist: {', '.join(missing)}; create them "
                     f"first: headrace topic create {missing[0]}"
                 )
-            _log.warning("%s waits for topics that do not exist: %s", self._app.name, ", ".join(missing))
+            if missing != told:
+                _log.warning(
+                    "%s waits for topics that do not exist: %s; headrace topic create NAME makes one",
+                    self._app.name,
+                    ", ".join(missing),
+                )
+                told = missing
             await clock.sleep_ms(_TOPIC_WAIT_MS)
 
     def _specs(self, assembly: Assembly, facts: dict[str, TopicFacts]) -> list[Spec]:

@@ -111,15 +111,23 @@ class Worker:
 
     # --- membership -------------------------------------------------------------------------------------------------
 
+    async def assemble(self) -> None:
+        """
+        Find the app's topics; waits for those that do not exist. It comes before ``start``, and can be cancelled.
+
+        Raises:
+            NotAllowed: the plan does not fit the topics.
+            UnknownTopicOrPartition: a topic does not exist.
+        """
+        self._assembled = self.queries.assembled = await self._assembling.assemble()
+
     async def start(self) -> None:
         """
         Join those that share the app's tasks.
 
         Raises:
-            NotAllowed: the plan does not fit the topics.
-            NotFound: a topic does not exist; or positions are gone, and there is state of what would be read again.
+            NotFound: positions are gone, and there is state of what would be read again.
         """
-        self._assembled = self.queries.assembled = await self._assembling.assemble()
         await self._assembling.check_positions(self._assembled, self._patience)
         self._following = asyncio.create_task(self._changelogs.run(), name="changelogs")
         await self._join()
