@@ -27,8 +27,9 @@ from headrace_streams.plan.cut import Assembly, SubTopology
 from headrace_streams.ports import InternalTopic, TopicFacts
 from headrace_streams.runtime.assembling import Assembled, Assembling
 from headrace_streams.runtime.owned import Owned, Spec
+from headrace_streams.runtime.seat import Seat
 from headrace_streams.runtime.taking import Differs, Taking
-from headrace_streams.runtime.worker import Seat, Worker
+from headrace_streams.runtime.worker import Worker
 from headrace_streams.worker_process import Parent
 
 
@@ -69,7 +70,7 @@ def seated(outside: Any, *owned: Any) -> Worker:
     worker = Worker(App("a"), StreamsConfig(), outside)
     worker._following = SimpleNamespace(done=lambda: False)  # type: ignore[assignment]
     worker._assembled = Assembled(None, {}, frozenset())  # type: ignore[arg-type]
-    seat = worker._seat = Seat(Quiet())  # type: ignore[arg-type]
+    seat = worker._seat = Seat("a", worker._config, outside, worker._changelogs, worker._assembled, Quiet())  # type: ignore[arg-type]
     seat.owned = {one.spec.label: one for one in owned}
     worker._of = {tp: one for one in owned for tp in one.spec.partitions}
     return worker

@@ -23,8 +23,9 @@ from headrace_streams.core.task import Task
 from headrace_streams.ports import Checkpoint, InternalTopic, Positions, Sent
 from headrace_streams.runtime import worker
 from headrace_streams.runtime.owned import Owned, as_output
+from headrace_streams.runtime.seat import Seat
 from headrace_streams.runtime.taking import Taking
-from headrace_streams.runtime.worker import Seat, Worker
+from headrace_streams.runtime.worker import Worker
 
 Patches = Sequence[Any]
 CHANGELOG: Final = ".changelog"

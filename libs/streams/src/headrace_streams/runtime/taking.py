@@ -71,7 +71,11 @@ class Taking:
         if owned.store is None:
             owned.progress = Progress(await self._of_group(owned))
         else:
-            fenced = await self.fence(owned, given)
+            try:
+                fenced = await self.fence(owned, given)
+            except FencedWriter:  # the next epoch ends this
+                await self._outside.clock.sleep_ms(self._config.default_api_timeout_ms)
+                raise
             of_group = await self._of_group(owned)
             await self._restore(owned, fenced)
             owned.progress = await self._outside.compute(progress_of, owned.store)
@@ -106,7 +110,6 @@ class Taking:
             return await self._patience.ask(lambda: self._writer.fence(changelog, given.epoch))
         except FencedWriter:
             self._membership.report(refused={given.id: given.epoch})
-            await self._outside.clock.sleep_ms(self._config.default_api_timeout_ms)
             raise
 
     async def _of_group(self, owned: Owned) -> dict[str, int]:

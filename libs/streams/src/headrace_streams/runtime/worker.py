@@ -15,7 +15,6 @@ from math import ceil
 from typing import Any, Final
 
 from headrace.records import PartitionTable, TopicPartition
-from headrace.work_types import GivenItem, WorkChange
 from headrace_common.core.error_kinds import Kind
 from headrace_common.core.errors import (
     FencedInstanceId,
@@ -23,7 +22,6 @@ from headrace_common.core.errors import (
     Internal,
     OffsetOutOfRange,
     Rejected,
-    UnknownMemberId,
 )
 from headrace_common.runtime.failpoints import failpoint
 from headrace_streams.config import StreamsConfig
@@ -34,14 +32,15 @@ from headrace_streams.core.state import changelog
 from headrace_streams.core.state.changelog import Progress
 from headrace_streams.dsl.app import App
 from headrace_streams.patience import PAUSE_MS, Patience
-from headrace_streams.ports import Checkpoint, Membership, Sent, Writer
+from headrace_streams.ports import Checkpoint, Sent, Writer
 from headrace_streams.runtime.assembling import Assembled, Assembling
 from headrace_streams.runtime.figures import Figures
 from headrace_streams.runtime.following import Changelogs
 from headrace_streams.runtime.merging import Merging
 from headrace_streams.runtime.owned import Kept, Outside, Owned, as_output, moved
 from headrace_streams.runtime.queries import Queries
-from headrace_streams.runtime.taking import Differs, Taking
+from headrace_streams.runtime.seat import Seat
+from headrace_streams.runtime.taking import Differs
 
 _log = logging.getLogger(__name__)
 _POLL_MS: Final = 100
@@ -52,31 +51,6 @@ _LAGS_MS: Final = 1_000.0
 _SETTLED_MS: Final = 1_000.0
 _CALM_MS: Final = 10_000.0
 """Trouble that comes back after so long is new trouble."""
-
-
-class Seat:
-    """One membership: what the group gave this worker, and what becomes of it."""
-
-    def __init__(self, membership: Membership) -> None:
-        self.membership = membership
-        self.writer: Writer | None = None
-        self.writes_as: str | None = None
-        self.taking: Taking
-        self.in_transaction = False
-        self.assigned: dict[str, GivenItem] = {}
-        """To be taken over."""
-        self.taken: dict[str, tuple[Owned, asyncio.Task[Owned]]] = {}
-        """What is being taken over."""
-        self.owned: dict[str, Owned] = {}
-        """What is fed."""
-        self.revoked: set[str] = set()
-        """To give up after the next commit."""
-        self.raised: dict[str, GivenItem] = {}
-        """What is fed and has a new epoch, or others' transactions to end."""
-        self.follows: frozenset[str] = frozenset()
-        """What the group wants it to stand by for."""
-        self.followed: dict[str, Owned] = {}
-        """What it stands by for."""
 
 
 class Worker:
@@ -137,7 +111,10 @@ class Worker:
         while True:
             declaration = self._assembled.declaration(self._config)
             self._lags = await self._lags_of_disk()
-            seat = self._seat = Seat(await self._outside.join(declaration, self._lags))
+            membership = await self._outside.join(declaration, self._lags)
+            seat = self._seat = Seat(
+                self._app.name, self._config, self._outside, self._changelogs, self._assembled, membership
+            )
             self.figures.owned = self.queries.owned = seat.owned
             self.queries.followed = seat.followed
             self.figures.counts["joins"] += 1
@@ -195,13 +172,13 @@ class Worker:
         wait_ms = 0 if seat.owned else _TAKING_MS if seat.taken else _POLL_MS
         change = await seat.membership.poll(wait_ms)
         if change is not None:
-            await self._change(seat, change)
+            await seat.change(change)
         if seat.revoked:
             await self._give_up(seat)
-        await self._raise_epochs(seat)
-        await self._take(seat)
+        await seat.raise_epochs()
+        await seat.take()
         await self._take_ready(seat)
-        await self._stand_by(seat)
+        await seat.stand_by()
         self._tell_lags(seat)
         self._tell_state(seat)
 
@@ -210,45 +187,6 @@ class Worker:
         assert self._seat is not None, "start comes first"
         return self._seat
 
-    async def _change(self, seat: Seat, change: WorkChange) -> None:
-        if change.lost:
-            raise UnknownMemberId(f"this worker was put out of the group {self._app.name}")
-        seat.assigned |= {given.id: given for given in change.assigned}
-        for given in change.raised:
-            if given.id in seat.owned:
-                seat.raised[given.id] = given
-            else:
-                await self._leave(seat, given.id)
-                seat.assigned[given.id] = given
-        seat.revoked |= change.revoked
-        seat.follows = change.standby | change.warm_up
-
-    async def _take(self, seat: Seat) -> None:
-        """Begin to take over what was assigned."""
-        if not seat.assigned:
-            return
-        if seat.writes_as != seat.membership.transactional_id:  # its first tasks, or the first under another member id
-            if seat.writer is not None:
-                await seat.writer.close()
-            seat.writes_as = seat.membership.transactional_id
-            seat.writer = await self._outside.writers.open(seat.membership)
-            seat.taking = Taking(
-                self._app.name,
-                self._config,
-                self._outside,
-                self._changelogs,
-                seat.membership,
-                seat.writer,
-                resends=self._assembled.resends,
-            )
-        for item, given in list(seat.assigned.items()):
-            owned = seat.followed.pop(item, None)
-            if owned is None:
-                owned = self._assembled.make(self._assembled.specs[item], self._outside)
-            taking = asyncio.create_task(seat.taking.take(owned, given), name=f"take {item}")
-            seat.taken[item] = owned, taking
-            del seat.assigned[item]
-
     async def _take_ready(self, seat: Seat) -> None:
         """
         Feed what has been taken over.
@@ -256,18 +194,12 @@ class Worker:
         Raises:
             HeadraceError: a task cannot be taken.
         """
-        ready = [item for item, (_, taking) in seat.taken.items() if taking.done()]
-        for item in ready:
-            owned, taking = seat.taken[item]
-            try:
-                taking.result()
-            except HeadraceError as error:
-                await self._prove(error)
-                self._final = error
-                raise
-            del seat.taken[item]
-            seat.owned[item] = owned
-            owned.awake(self._outside.clock.monotonic_ms())
+        try:
+            ready = seat.settle()
+        except HeadraceError as error:
+            await self._prove(error)
+            self._final = error
+            raise
         if ready:
             await self._read(seat)
 
@@ -299,60 +231,24 @@ class Worker:
         await self._commit()
         for item in seat.revoked:
             self._lags[item] = 0
-            await self._leave(seat, item)
+            await seat.leave(item)
         seat.membership.give_up(*seat.revoked)
         seat.revoked.clear()
         await self._read(seat)
-
-    async def _leave(self, seat: Seat, item: str) -> None:
-        """A task is no more, here."""
-        owned = seat.owned.pop(item, None) or seat.followed.pop(item, None)
-        if item in seat.taken:
-            owned, taking = seat.taken.pop(item)
-            taking.cancel()
-            with suppress(asyncio.CancelledError, HeadraceError):
-                await taking
-        seat.assigned.pop(item, None)
-        seat.raised.pop(item, None)
-        if owned is not None and owned.store is not None:
-            assert owned.spec.changelog is not None
-            await self._changelogs.leave(owned.spec.changelog)
-            await self._outside.compute(owned.store.close)
-
-    async def _raise_epochs(self, seat: Seat) -> None:
-        for item, given in list(seat.raised.items()):
-            await seat.taking.end(given)
-            if seat.owned[item].store is not None:
-                await seat.taking.fence(seat.owned[item], given)
-            del seat.raised[item]
-
-    async def _stand_by(self, seat: Seat) -> None:
-        """Follow what the group wants followed."""
-        wanted = seat.follows - seat.owned.keys() - seat.taken.keys()
-        for item in seat.followed.keys() - wanted:
-            await self._leave(seat, item)
-        for item in wanted - seat.followed.keys():
-            owned = seat.followed[item] = self._assembled.make(self._assembled.specs[item], self._outside)
-            assert owned.spec.changelog is not None
-            assert owned.store is not None
-            self._changelogs.follow(owned.spec.changelog, owned.store, owned.spec.log_id)
 
     def _tell_lags(self, seat: Seat) -> None:
         now = self._outside.clock.monotonic_ms()
         if not seat.followed or now - self._told_lags_at_ms < _LAGS_MS:
             return
         self._told_lags_at_ms = now
-        lags = self._changelogs.lags()
-        self._lags |= {item: lags[log] for item, o in seat.followed.items() if (log := o.spec.changelog) in lags}
+        self._lags |= seat.lags()
         seat.membership.report(lags=self._lags)
 
     def _tell_state(self, seat: Seat) -> None:
         now = self._outside.clock.monotonic_ms()
         taking = len(seat.taken) + len(seat.assigned)
         self.figures.states = {"running": len(seat.owned), "taking": taking, "standby": len(seat.followed)}
-        lags = self._changelogs.lags()
-        followed = {item: owned for item, (owned, _) in seat.taken.items()} | seat.followed
-        self.figures.restoring = {item: lags[log] for item, o in followed.items() if (log := o.spec.changelog) in lags}
+        self.figures.restoring = seat.lags()
         if self.settled.is_set():
             return
         try:
@@ -625,12 +521,8 @@ class Worker:
         self.queries.owned = self.queries.followed = {}
         if seat is None:
             return
-        if not self._blocked:  # what a function holds up, its stores among it, ends with the process
-            for item in [*seat.taken, *seat.owned, *seat.followed]:
-                await self._leave(seat, item)
-        if seat.writer is not None:
-            await seat.writer.close()
-        await seat.membership.close()
+        # What a function that does not return holds up, its stores among it, ends with the process.
+        await seat.get_up(at_once=self._blocked)
 
     async def close(self) -> None:
         """Let go of everything; what was not committed is done again by whoever comes next."""

@@ -1,0 +1,173 @@
+"""What a worker has of its group: tasks that it takes over, feeds, gives up, and stands by for."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from headrace.work_types import GivenItem, WorkChange
+from headrace_common.core.errors import HeadraceError, UnknownMemberId
+from headrace_streams.config import StreamsConfig
+from headrace_streams.ports import Membership, Writer
+from headrace_streams.runtime.assembling import Assembled
+from headrace_streams.runtime.following import Changelogs
+from headrace_streams.runtime.owned import Outside, Owned
+from headrace_streams.runtime.taking import Taking
+
+
+class Seat:
+    """One membership: what the group gave this worker, and what becomes of it."""
+
+    def __init__(
+        self,
+        app: str,
+        config: StreamsConfig,
+        outside: Outside,
+        changelogs: Changelogs,
+        assembled: Assembled,
+        membership: Membership,
+    ) -> None:
+        self._app = app
+        self._config = config
+        self._outside = outside
+        self._changelogs = changelogs
+        self._assembled = assembled
+        self.membership = membership
+        self.writer: Writer | None = None
+        self.writes_as: str | None = None
+        self.taking: Taking
+        self.in_transaction = False
+        self.assigned: dict[str, GivenItem] = {}
+        """To be taken over."""
+        self.taken: dict[str, tuple[Owned, asyncio.Task[Owned]]] = {}
+        """What is being taken over."""
+        self.owned: dict[str, Owned] = {}
+        """What is fed."""
+        self.revoked: set[str] = set()
+        """To give up after the next commit."""
+        self.raised: dict[str, GivenItem] = {}
+        """What is fed and has a new epoch, or others' transactions to end."""
+        self.follows: frozenset[str] = frozenset()
+        """What the group wants it to stand by for."""
+        self.followed: dict[str, Owned] = {}
+        """What it stands by for."""
+
+    async def change(self, change: WorkChange) -> None:
+        """
+        What the group wants now.
+
+        Raises:
+            UnknownMemberId: this membership is over.
+        """
+        if change.lost:
+            raise UnknownMemberId(f"this worker was put out of the group {self._app}")
+        self.assigned |= {given.id: given for given in change.assigned}
+        for given in change.raised:
+            if given.id in self.owned:
+                self.raised[given.id] = given
+            else:
+                await self.leave(given.id)
+                self.assigned[given.id] = given
+        self.revoked |= change.revoked
+        self.follows = change.standby | change.warm_up
+
+    async def take(self) -> None:
+        """Begin to take over what was assigned."""
+        if not self.assigned:
+            return
+        if self.writes_as != self.membership.transactional_id:  # its first tasks, or the first under another member id
+            if self.writer is not None:
+                await self.writer.close()
+            self.writes_as = self.membership.transactional_id
+            self.writer = await self._outside.writers.open(self.membership)
+            self.taking = Taking(
+                self._app,
+                self._config,
+                self._outside,
+                self._changelogs,
+                self.membership,
+                self.writer,
+                resends=self._assembled.resends,
+            )
+        for item, given in list(self.assigned.items()):
+            owned = self.followed.pop(item, None)
+            if owned is None:
+                owned = self._assembled.make(self._assembled.specs[item], self._outside)
+            taking = asyncio.create_task(self.taking.take(owned, given), name=f"take {item}")
+            self.taken[item] = owned, taking
+            del self.assigned[item]
+
+    def settle(self) -> list[Owned]:
+        """
+        What has been taken over since; it is to be fed.
+
+        Raises:
+            HeadraceError: a task cannot be taken.
+        """
+        ready = [item for item, (_, taking) in self.taken.items() if taking.done()]
+        for item in ready:
+            owned, taking = self.taken[item]
+            taking.result()
+            del self.taken[item]
+            self.owned[item] = owned
+            owned.awake(self._outside.clock.monotonic_ms())
+        return [self.owned[item] for item in ready]
+
+    async def leave(self, item: str) -> None:
+        """A task is no more, here."""
+        owned = self.owned.pop(item, None) or self.followed.pop(item, None)
+        if item in self.taken:
+            owned, taking = self.taken.pop(item)
+            taking.cancel()
+            with suppress(asyncio.CancelledError, HeadraceError):
+                await taking
+        self.assigned.pop(item, None)
+        self.raised.pop(item, None)
+        if owned is not None and owned.store is not None:
+            assert owned.spec.changelog is not None
+            await self._changelogs.leave(owned.spec.changelog)
+            await self._outside.compute(owned.store.close)
+
+    async def raise_epochs(self) -> None:
+        """
+        What is fed has new epochs.
+
+        Raises:
+            FencedWriter: another has a higher one.
+        """
+        for item, given in list(self.raised.items()):
+            await self.taking.end(given)
+            if self.owned[item].store is not None:
+                await self.taking.fence(self.owned[item], given)
+            del self.raised[item]
+
+    async def stand_by(self) -> None:
+        """Follow what the group wants followed."""
+        wanted = self.follows - self.owned.keys() - self.taken.keys()
+        for item in self.followed.keys() - wanted:
+            await self.leave(item)
+        for item in wanted - self.followed.keys():
+            owned = self.followed[item] = self._assembled.make(self._assembled.specs[item], self._outside)
+            assert owned.spec.changelog is not None
+            assert owned.store is not None
+            self._changelogs.follow(owned.spec.changelog, owned.store, owned.spec.log_id)
+
+    def lags(self) -> dict[str, int]:
+        """Of what it follows, for whichever reason, how far each is behind."""
+        known = self._changelogs.lags()
+        followed = {item: owned for item, (owned, _) in self.taken.items()} | self.followed
+        return {item: known[log] for item, one in followed.items() if (log := one.spec.changelog) in known}
+
+    async def get_up(self, *, at_once: bool) -> None:
+        """
+        The end of it: its tasks are let go of, what is open is aborted, and the group hears of it.
+
+        Args:
+            at_once: leave stores as they are.
+        """
+        if not at_once:
+            for item in [*self.taken, *self.owned, *self.followed]:
+                await self.leave(item)
+        if self.writer is not None:
+            await self.writer.close()
+        await self.membership.close()
