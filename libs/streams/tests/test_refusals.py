@@ -317,3 +317,16 @@ def test_two_parts_of_one_name_are_refused() -> None:
     app.stream("a", value=json("n bigint")).merge(app.stream("b", value=json("n bigint"))).to("out")
     with pytest.raises(NotAllowed, match="would both be called 'a_and_b'"):
         sub_topologies(app.graph)
+
+
+@pytest.mark.parametrize(
+    ("moved", "do"), [(True, r"say repartition\(3, name='by-user'\)"), (False, r"put repartition\(n, name=…\) behind")]
+)
+def test_sides_of_different_numbers_of_partitions_are_told_what_to_say(moved: bool, do: str) -> None:
+    app = App("rich")
+    customers = app.table("customers", value=json("tier string"), key="user", name="customers")
+    orders = app.stream("orders", value=json("amount double"), key="user")
+    moving = orders.key_by("user").repartition(name="by-user") if moved else orders
+    moving.join(customers).to("out")
+    with pytest.raises(NotAllowed, match=f"customers has 3, .* has 2; {do}"):
+        Driver(app, partitions={"customers": 3, "orders": 2})

@@ -88,7 +88,10 @@ class Stores:
             NotFound: the app has no store of this name.
         """
         if store not in self._known and store not in self.names():
-            raise NotFound(f"{self.app} has no store {store!r}; there are: {', '.join(self._known) or 'none'}")
+            raise NotFound(
+                f"{self.app} has no store {store!r}; `headrace streams state {self.app}` shows those there are: "
+                f"{', '.join(self._known) or 'none'}"
+            )
         return StoreView(self, self._known[store])
 
     def _describe(self) -> None:

@@ -186,10 +186,12 @@ class Assembly:
         }
         if len(set(counts.values())) > 1:
             listed = ", ".join(f"{topic} has {count}" for topic, count in counts.items())
-            raise NotAllowed(
-                f"one task reads topics of different numbers of partitions: {listed}; "
-                f"put repartition(n, name=…) behind one of them"
-            )
+            outside = {partitions[topic] for topic in part.topics}
+            moved = [hop.name for hop in part.hops if not hop.answers and {self.repartitions[hop.name]} != outside]
+            do = "put repartition(n, name=…) behind one of them"
+            if moved and len(outside) == 1:
+                do = f"say repartition({outside.pop()}, name={moved[0]!r})"
+            raise NotAllowed(f"one task reads topics of different numbers of partitions: {listed}; {do}")
         count = self._tasks[part.name] = next(iter(counts.values()))
         for node in part.nodes:
             if node.kind == REPARTITION:

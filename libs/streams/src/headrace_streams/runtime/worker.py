@@ -224,7 +224,8 @@ class Worker:
         self._merging = {o: Merging(o, wait_ms, rows) for o in seat.owned.values() if o.spec.part.in_order}
         self._paused = set()
         await self._outside.reader.assign({tp: owned.positions.get(tp.topic, -1) for tp, owned in self._of.items()})
-        _log.info("%s works on %d tasks and stands by for %d", self._app.name, len(seat.owned), len(seat.followed))
+        tasks = "1 task" if len(seat.owned) == 1 else f"{len(seat.owned)} tasks"
+        _log.info("%s works on %s and stands by for %d", self._app.name, tasks, len(seat.followed))
 
     async def _give_up(self, seat: Seat) -> None:
         """What was revoked is committed, and somebody else's."""
