@@ -89,8 +89,8 @@ class Stores:
         """
         if store not in self._known and store not in self.names():
             raise NotFound(
-                f"{self.app} has no store {store!r}; `headrace streams state {self.app}` shows those there are: "
-                f"{', '.join(self._known) or 'none'}"
+                f"{self.app} has no store {store!r}; there are: {', '.join(self._known) or 'none'}, "
+                f"as `headrace streams state {self.app}` shows"
             )
         return StoreView(self, self._known[store])
 
