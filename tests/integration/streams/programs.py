@@ -58,3 +58,6 @@ def wait(row):
 
 
 stuck.stream(LINES, value=string).map(wait).to(WORDS)
+
+plain = App(f"{LINES}-plain")
+plain.stream(LINES, value=string).select(word="value").to(WORDS)

@@ -173,3 +173,37 @@ def test_a_worker_whose_function_does_not_return_ends_and_others_go_on(cluster: 
         assert "has not returned for 2 s (max_poll_interval_ms)" in tested.log()
         with tested.running("two"):
             assert [row["word"] for _, row in tested.read(3)] == ["first", "wait", "last"]
+
+
+def test_a_topic_that_is_made_anew_under_a_running_app_is_not_mixed_with_the_old_one(
+    cluster: TestCluster, tmp_path: Path
+) -> None:
+    tested = app(cluster, tmp_path, "numbered", 1)
+    tested.send([b"x"] * 5, [b"a"] * 5)
+    with tested.running() as worker, cluster.admin() as admin:
+        tested.read(5)
+        admin.delete_topic(tested.lines)
+        admin.create_topic(tested.lines, 1)
+        tested.send([b"x"], [b"a"])
+        assert worker.wait(60) == Ending.FAILED, tested.log()
+    assert "was deleted and made anew" in tested.log()
+    assert len(tested.read(5)) == 5, "nothing of the new topic was counted on top of the old one"
+
+
+def test_a_topic_that_is_enlarged_under_a_running_app_is_read_whole(cluster: TestCluster, tmp_path: Path) -> None:
+    """Without state a program gets more tasks; with state, whose keys would move, it is refused."""
+    plain, counts = (app(cluster, tmp_path / name, name, 1) for name in ("plain", "numbered"))
+    for tested in (plain, counts):
+        tested.directory.mkdir()
+        tested.send([b"x"] * 3, [b"a"] * 3)
+    with plain.running(metadata_max_age_ms=200), counts.running(metadata_max_age_ms=200) as refused:
+        plain.read(3)
+        counts.read(3)
+        with cluster.admin() as admin, cluster.producer() as producer:
+            for tested in (plain, counts):
+                admin.add_partitions(tested.lines, 2)
+                producer.send_many(tested.lines, [b"y"] * 4, partition=1)
+            producer.flush()
+        assert len(plain.read(7)) == 7, plain.log()
+        assert refused.wait(60) == Ending.FAILED, counts.log()
+    assert "was enlarged" in counts.log()

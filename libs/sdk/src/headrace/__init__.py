@@ -14,7 +14,7 @@ from headrace._descriptors import needing_descriptors
 
 if TYPE_CHECKING:
     from headrace import aio, errors, serializers
-    from headrace._core.fetch_events import LogDiverged, PositionReset
+    from headrace._core.fetch_events import LogDiverged, PositionReset, TopicRecreated
     from headrace.admin import AdminClient, NewTopic
     from headrace.consumer import Consumer
     from headrace.delivery import DeliveredBatch, Delivery
@@ -64,6 +64,7 @@ _HOME: Final = {
     "TimestampType": "headrace.records",
     "TopicLayout": "headrace.log_watch",
     "TopicPartition": "headrace.records",
+    "TopicRecreated": "headrace._core.fetch_events",
     "UnitOwner": "headrace.transactions",
     "WorkChange": "headrace.work_types",
     "WorkGroup": "headrace.work",
@@ -96,6 +97,7 @@ __all__ = [
     "TimestampType",
     "TopicLayout",
     "TopicPartition",
+    "TopicRecreated",
     "UnitOwner",
     "WorkChange",
     "WorkGroup",

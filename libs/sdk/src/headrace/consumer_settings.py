@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 
-from headrace._core.fetch_events import LogDiverged, PositionReset
+from headrace._core.fetch_events import LogDiverged, PositionReset, TopicRecreated
 from headrace._core.fetch_plans import FetchLimits
 from headrace._core.group_messages import GroupSettings
 from headrace._core.starts import parse_reset
@@ -76,8 +76,8 @@ class ConsumerSettings(ClientSettings):
     """How often, at the polls after it has passed."""
     auto_offset_reset: AutoOffsetReset = "latest"
     """Where to read without a position: ``latest``, ``earliest``, ``by_duration:PT1H``, or ``none``: raise."""
-    on_position_reset: Callable[[PositionReset | LogDiverged], object] | None = None
-    """Called by the next poll when ``auto_offset_reset`` moved a position: what was lost, and where reading goes on."""
+    on_position_reset: Callable[[PositionReset | LogDiverged | TopicRecreated], object] | None = None
+    """Called by the next poll when ``auto_offset_reset`` moved a position, or a topic was made anew: what was lost."""
     fetch_min_bytes: int = setting(1, low=0, high=INT_MAX)
     """A broker answers when it has so much, or after fetch_max_wait_ms."""
     fetch_max_wait_ms: int = setting(500, low=0, high=300_000)

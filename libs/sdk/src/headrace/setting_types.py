@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NewType, Protocol, TypeAlias, TypedDict, runtime_checkable
 
 if TYPE_CHECKING:
-    from headrace._core.fetch_events import LogDiverged, PositionReset
+    from headrace._core.fetch_events import LogDiverged, PositionReset, TopicRecreated
     from headrace.delivery import DeliveredBatch
     from headrace.serializers import Serializer
     from headrace_common.core.assignors import MemberSubscription
@@ -138,7 +138,7 @@ class ConsumerKeywords(ReadingSettingsDict, total=False):
     enable_auto_commit: bool
     auto_commit_interval_ms: int
     auto_offset_reset: AutoOffsetReset
-    on_position_reset: Callable[[PositionReset | LogDiverged], object] | None
+    on_position_reset: Callable[[PositionReset | LogDiverged | TopicRecreated], object] | None
     max_poll_records: int
     key_deserializer: Callable[[bytes], Any] | DeserializerName | None
     value_deserializer: Callable[[bytes], Any] | DeserializerName | None

@@ -12,7 +12,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from headrace import consumer_settings, setting_types, settings
-from headrace._core.fetch_events import LogDiverged, PositionReset
+from headrace._core.fetch_events import LogDiverged, PositionReset, TopicRecreated
 from headrace._core.starts import parse_reset
 from headrace.aio._consumer_setup import deserializer_of
 from headrace.aio.admin import AdminSettings
@@ -21,9 +21,9 @@ from headrace.delivery import DeliveredBatch
 from headrace.serializers import _KNOWN, Serializer
 from headrace.settings import ClientSettings, DecidingSettings, ProducerSettings, read_settings
 
-IMPORTED_FOR_TYPES = {each.__name__: each for each in (Assignor, DeliveredBatch, LogDiverged, PositionReset)} | {
-    "Serializer": Serializer
-}
+IMPORTED_FOR_TYPES = {
+    each.__name__: each for each in (Assignor, DeliveredBatch, LogDiverged, PositionReset, TopicRecreated)
+} | {"Serializer": Serializer}
 
 GOOD = """
 from typing import Any

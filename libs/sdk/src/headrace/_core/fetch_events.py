@@ -71,5 +71,5 @@ class LogDiverged:
         )
 
 
-Reset = PositionReset | LogDiverged
+Reset = PositionReset | TopicRecreated | LogDiverged
 FetchEvent = PositionReset | TopicRecreated | LogDiverged

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from headrace._core.fetch_events import FetchEvent, LogDiverged, PositionReset, Reset
+from headrace._core.fetch_events import FetchEvent, LogDiverged, PositionReset, Reset, TopicRecreated
 from headrace._core.fetch_partition import PartitionFetch
 from headrace._core.fetch_plans import FetchLimits
 from headrace._core.fetch_rooms import FetchRooms
@@ -137,7 +137,7 @@ class FetchState:
     def tell(self, event: FetchEvent) -> None:
         """Have it logged and, if it is a reset, have the application hear of it."""
         self.events.append(event)
-        if isinstance(event, PositionReset | LogDiverged):
+        if isinstance(event, PositionReset | TopicRecreated | LogDiverged):
             self.resets.append(event)
         self.care = True
 

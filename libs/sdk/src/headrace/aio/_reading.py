@@ -14,7 +14,7 @@ from typing import Final
 
 from headrace._bulk_libraries import is_bulk, load_bulk_libraries
 from headrace._core.fetch_answers import Answer
-from headrace._core.fetch_events import LogDiverged, PositionReset
+from headrace._core.fetch_events import LogDiverged, PositionReset, TopicRecreated
 from headrace._core.fetch_partition import NO_TOPIC_ID
 from headrace._core.fetch_plans import FetchLimits, FetchPlan
 from headrace._core.fetch_positions import Lookup
@@ -338,7 +338,7 @@ class Reading:
                 lookups, recalls = core.lookups(), core.recalls()
                 self._cluster_is_fresh()
             for event in events:
-                self.resets += isinstance(event, PositionReset | LogDiverged)
+                self.resets += isinstance(event, PositionReset | TopicRecreated | LogDiverged)
                 _log.warning("%s", event)
             if reason is not None:
                 self._cluster.refresh(reason)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from headrace import aio
+from headrace import TopicRecreated, aio
 from headrace.admin_types import NewTopic
 from headrace.delivery import Deliveries
 from headrace.errors import PositionOutOfRange
@@ -125,6 +125,8 @@ class SdkReader:
         # A worker that was put out may hear of a gap where it does not read any more: others have read these records.
         gaps = [reset for reset in self._resets if reset.lost >= self._from.get(reset.partition, reset.lost + 1)]
         if gaps:  # what was just read comes from behind it
+            if isinstance(gaps[0], TopicRecreated):
+                raise PositionOutOfRange(f"{gaps[0]}. To read the new topic, `headrace streams reset`")
             raise PositionOutOfRange(
                 f"{gaps[0]}. Keep records for longer than the app may stand still; an app without state goes "
                 "on after `headrace group reset`, one with state after `headrace streams reset`"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from math import ceil
@@ -73,7 +74,7 @@ class Worker:
         self._paused: set[TopicPartition] = set()
         self._rows = 0
         self._heard_at_ms = self._told_lags_at_ms = float("-inf")
-        self._committed_at_ms = self._trimmed_at_ms = 0.0
+        self._committed_at_ms = self._trimmed_at_ms = self._looked_at_ms = 0.0
         self._final: HeadraceError | None = None
         self._blocked = False
         self._trouble_since_ms = self._trouble_at_ms = float("-inf")
@@ -105,7 +106,7 @@ class Worker:
         await self._assembling.check_positions(self._assembled, self._patience)
         self._following = asyncio.create_task(self._changelogs.run(), name="changelogs")
         await self._join()
-        self._committed_at_ms = self._trimmed_at_ms = self._outside.clock.monotonic_ms()
+        self._committed_at_ms = self._trimmed_at_ms = self._looked_at_ms = self._outside.clock.monotonic_ms()
 
     async def _join(self) -> None:
         while True:
@@ -121,7 +122,7 @@ class Worker:
             self._heard_at_ms = self._told_lags_at_ms = float("-inf")
             if await self._is_same():
                 return
-            _log.warning("%s joins anew: its topics were made anew meanwhile", self._app.name)
+            _log.warning("%s joins anew: its topics have changed meanwhile", self._app.name)
             await self._get_up()
 
     async def _is_same(self) -> bool:
@@ -131,13 +132,13 @@ class Worker:
         Raises:
             NotAllowed: one has begun and not ended.
         """
-        before = self._assembled.ids
+        before = self._assembled.ids, self._assembled.specs.keys()
         try:
             self._assembled = self.queries.assembled = await self._assembling.assemble()
         except HeadraceError:
             await self._get_up()
             raise
-        return self._assembled.ids == before
+        return (self._assembled.ids, self._assembled.specs.keys()) == before
 
     async def _lags_of_disk(self) -> dict[str, int]:
         """How far what is on the disk is behind, for each task that keeps state."""
@@ -310,6 +311,28 @@ class Worker:
         await self._rest()
         if self._rows >= self._config.commit_rows or self._outside.clock.monotonic_ms() >= due_ms:
             await self._commit()
+            await self._look_at_topics()
+
+    async def _look_at_topics(self) -> None:
+        """
+        Has one that is read been enlarged? Then the app has more tasks, or cannot go on; which, is seen at the start.
+
+        Raises:
+            NotAllowed: it cannot.
+        """
+        now = self._outside.clock.monotonic_ms()
+        if now - self._looked_at_ms < self._config.metadata_max_age_ms:
+            return
+        self._looked_at_ms = now
+        sources = {topic for spec in self._assembled.specs.values() for topic in spec.part.topics}
+        facts = await self._outside.topics.find(sorted(sources))
+        tasks = Counter(topic for spec in self._assembled.specs.values() for topic in spec.part.topics)
+        grown = [topic for topic, fact in facts.items() if fact.partitions > tasks[topic]]
+        if grown:
+            _log.warning("%s joins anew: %s has more partitions than before", self._app.name, ", ".join(grown))
+            await self._get_up()
+            self._assembled = self.queries.assembled = await self._assembling.assemble()
+            await self._join()
 
     async def _feed(self, batch: PartitionTable) -> None:
         owned = self._of[TopicPartition(batch.topic, batch.partition)]
