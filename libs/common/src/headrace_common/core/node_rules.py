@@ -118,6 +118,8 @@ WHO_MAY_CALL: Final[Mapping[str, frozenset[Role] | None]] = {
     "Admin/DecidePrepared": ANYONE,
     "Admin/AbortTransaction": ANYONE,
     "Admin/AbortHangingTransaction": ANYONE,
+    "StreamsQuery/DescribeStores": ANYONE,
+    "StreamsQuery/QueryStore": ANYONE,
 }
 """By ``SERVICE/OPERATION``. Operators ask the admin service, which asks the others as a node."""
 
