@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from headrace_streams import App, agg, counting, json, session, tumbling, value
+from headrace_streams.core.state.chosen import OfKey
 from headrace_streams.core.state.memory import MemoryCold
 from headrace_streams.plan.cut import Assembly
 from headrace_streams.testing import Driver
@@ -36,6 +37,12 @@ def as_table(app: App) -> None:
     app.table("in", value=json("x bigint, at timestamp"), key="user", name="kept").to("out")
 
 
+def by_join(app: App) -> None:
+    left = stream(app)
+    right = app.stream("other", value=json("y bigint, at timestamp"), key="user", timestamp="at").select("user", "y")
+    left.join(right, within="1h", grace="1h", how="left", late="drop", name="kept").to("out")
+
+
 def stream(app: App) -> Any:
     return app.stream("in", value=json("x bigint, at timestamp"), key="user", timestamp="at")
 
@@ -47,12 +54,13 @@ def read(make: Callable[[App], None], key: bytes | None) -> tuple[list[dict[str,
     with Driver(app) as driver:
         driver.pipe("in", ROWS)
         shown = driver.store("kept")
-        cold: MemoryCold = driver._committed["in", 0].stores["kept"]
-    found = Assembly("a", app.graph, {"in": 1}).read("kept", 0, cold, key)
+        (committed,) = driver._committed.values()
+        cold: MemoryCold = committed.stores["kept"]
+    found = Assembly("a", app.graph, {"in": 1, "other": 1}).read("kept", 0, cold, key)
     return [] if found is None else found.to_pylist(), shown
 
 
-@pytest.mark.parametrize("make", [by_key, by_window, by_session, by_count, as_table])
+@pytest.mark.parametrize("make", [by_key, by_window, by_session, by_count, as_table, by_join])
 def test_a_store_is_read_whole_and_by_key(make: Callable[[App], None]) -> None:
     found, shown = read(make, None)
     assert sorted(map(str, found)) == sorted(map(str, shown))
@@ -81,3 +89,13 @@ def test_the_values_of_a_function_are_read() -> None:
     assert found is not None
     assert found.to_pylist() == [{"key": b"ann", "n": 4, "tags": "[1,3]"}]
     assert len(assembly.read("kept", 0, cold) or []) == 2
+
+
+def test_of_one_key_no_more_is_read_than_its_rows() -> None:
+    """The rest may be millions."""
+    cold = MemoryCold()
+    cold.write([(b"ann", b"1"), (b"bob", b"2"), (b"12345678ann", b"3"), (b"87654321ann", b"4"), (b"12345678bob", b"5")])
+    assert list(OfKey(cold, b"ann", 0).scan()) == [(b"ann", b"1")]
+    assert list(OfKey(cold, b"nobody", 0).scan()) == []
+    assert list(OfKey(cold, b"ann", 8).scan()) == [(b"12345678ann", b"3"), (b"87654321ann", b"4")]
+    assert list(OfKey(cold, b"ann", 8).scan(b"1234")) == [(b"12345678ann", b"3")]

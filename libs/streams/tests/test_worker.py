@@ -382,11 +382,14 @@ async def test_a_function_that_does_not_return_ends_the_worker() -> None:
     async def never(call: Any, *args: Any) -> None:
         await asyncio.Event().wait()
 
-    worker = seated(outside_of(compute=never), Owned(spec(), None, None))  # type: ignore[arg-type]
+    kept: Any = SimpleNamespace(close=lambda: left.append("store"))
+    owned = Owned(spec("lines", 0, TopicPartition("a.lines.changelog", 0)), None, kept)  # type: ignore[arg-type]
+    worker = seated(outside_of(compute=never), owned)
     worker._config = StreamsConfig(max_poll_interval_ms=5)
     seat: Any = worker._seat
     seat.membership, seat.writer = Leaving(), Closing(replaced=False)
     with pytest.raises(Blocked, match=r"has not returned for 0\.005 s"):
         await worker._program(print)
-    await worker._get_up()
+    async with asyncio.timeout(5):
+        await worker._get_up()
     assert left == ["writer", "group"]
