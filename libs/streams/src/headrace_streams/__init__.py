@@ -22,6 +22,7 @@ from headrace_streams.dsl.columns import Grouped as Grouped
 from headrace_streams.dsl.record_calls import value as value
 from headrace_streams.dsl.stream import Stream as Stream
 from headrace_streams.dsl.table import Table as Table
+from headrace_streams.dsl.windows import at_most_every as at_most_every
 from headrace_streams.dsl.windows import counting as counting
 from headrace_streams.dsl.windows import hopping as hopping
 from headrace_streams.dsl.windows import session as session

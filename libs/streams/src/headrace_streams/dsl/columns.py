@@ -26,6 +26,7 @@ from headrace_streams.core.operators.functions import RECORDS
 from headrace_streams.core.operators.hop import HopOut
 from headrace_streams.core.operators.sessions import SessionAggregate
 from headrace_streams.core.operators.sliding import SlidingAggregate
+from headrace_streams.core.operators.suppress import Suppress
 from headrace_streams.core.operators.tables import Regroup
 from headrace_streams.core.operators.unique import Unique
 from headrace_streams.core.operators.windows import Counting, Hopping, Session, Sliding
@@ -35,6 +36,7 @@ from headrace_streams.dsl.durations import Duration, to_ms
 from headrace_streams.dsl.names import check_names, columns_text
 from headrace_streams.dsl.record_calls import Added, RecordCalls, check_function, hint
 from headrace_streams.dsl.where import where
+from headrace_streams.dsl.windows import AtMostEvery
 from headrace_streams.plan.nodes import REPARTITION, SINK, Input, Making, Plan, schema_text
 
 Column = nw.Expr | str
@@ -255,6 +257,13 @@ class Columns(RecordCalls):
         added = Added("unique", where(), partial(Unique, names, ms), settings, name, form=form)
         return self._added(added, self._schema, self._keyed_by)
 
+    def _suppressed(self, make: Callable[[], Suppress], name: str, emit: AtMostEvery) -> Self:
+        """At most one row of each key (and window) in an interval, of the aggregate of that name."""
+        make()
+        form = {"": f"rows of ({columns_text(self._schema)}) that wait"}
+        added = Added("at_most_every", where(), make, {"interval_ms": emit.ms}, f"{name}.waiting", form=form)
+        return self._added(added, self._schema, self._keyed_by)
+
     def group_by(self, *names: str, name: str = "", combine: bool = True) -> Grouped[Self]:
         """
         Groups of rows with the same values in these columns; without any, with the same key.
@@ -385,14 +394,14 @@ class Grouped(Generic[S]):
             )
         return replace(self, _window=window, _late=late)
 
-    def agg(self, *, name: str = "", emit: str = "changes", **aggregates: Agg) -> S:
+    def agg(self, *, name: str = "", emit: str | AtMostEvery = "changes", **aggregates: Agg) -> S:
         """
         One row for each group, or for each group and window.
 
         Args:
             name: of the state; needed.
             emit: ``"changes"``: what a commit changed, one row for each key; ``"every"``: one for each row that comes;
-                ``"final"``: one when the window has closed.
+                ``"final"``: one when the window has closed; ``at_most_every("10s")``: one in so much event time.
         """
         at = where()
         what = f"agg {name!r} ({at})" if name else f"agg ({at})"
@@ -434,13 +443,15 @@ class Grouped(Generic[S]):
         if window is not None and self._late != DROP:
             late = type(keyed)(plan, Input(node.id, LATE), _late_schema(prepared.schema, what), None, keyed._json)
             late.to(self._late)
-        return result
+        if not isinstance(emit, AtMostEvery):
+            return result
+        return result._suppressed(partial(Suppress, schema, emit.ms, what, windowed=window is not None), name, emit)
 
-    def count(self, *, name: str = "", emit: str = "changes") -> S:
+    def count(self, *, name: str = "", emit: str | AtMostEvery = "changes") -> S:
         """The number of rows, as the column ``count``."""
         return self.agg(name=name, emit=emit, count=Agg("count"))
 
-    def _check(self, name: str, emit: str, aggregates: Mapping[str, Agg], what: str) -> Emit:
+    def _check(self, name: str, emit: str | AtMostEvery, aggregates: Mapping[str, Agg], what: str) -> Emit:
         if not name:
             raise NotAllowed(f"{what} keeps state, which needs a name: say name=")
         if not aggregates:
@@ -457,8 +468,15 @@ class Grouped(Generic[S]):
                 raise NotAllowed(f"{what}: what such windows hold is merged, so fold() needs merge= here")
             if out.startswith("_") or out in self._columns or out in BOUNDS:
                 raise NotAllowed(f"{what}: a result cannot be called {out!r}")
+        if isinstance(emit, AtMostEvery):
+            if isinstance(self._window, Session | Counting):
+                raise NotAllowed(
+                    f"{what}: at_most_every() does not know which results of such windows replace each other; "
+                    "choose 'changes', 'every' or 'final'"
+                )
+            return Emit.EVERY
         if emit not in set(Emit):
-            raise NotAllowed(f"{what}: emit is {emit!r}; choose 'changes', 'every' or 'final'")
+            raise NotAllowed(f"{what}: emit is {emit!r}; choose 'changes', 'every', 'final' or at_most_every('10s')")
         if emit == Emit.FINAL and self._window is None:
             raise NotAllowed(f"{what}: emit='final' needs a window: groups without one are never done")
         return Emit(emit)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.operators.windows import Counting, Hopping, Session, Sliding
 from headrace_streams.dsl.durations import Duration, to_ms
@@ -68,3 +70,20 @@ def counting(rows: int) -> Counting:
     if rows < 1:
         raise NotAllowed(f"windows of {rows} rows are not possible; counting() needs at least 1")
     return Counting(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class AtMostEvery:
+    """A result is told at most once in so many ms of event time."""
+
+    ms: int
+
+
+def at_most_every(interval: Duration) -> AtMostEvery:
+    """
+    For ``emit=`` of an aggregate: the first result of a key (of a key and window) waits until event time is
+    ``interval`` beyond it, and those that come meanwhile take its place. What waits is state, of the name of the
+    aggregate and ``.waiting``. As Kafka's ``suppress(untilTimeLimit)``, but that the row with which the interval ends
+    begins the next, and that late rows wait too.
+    """
+    return AtMostEvery(to_ms(interval, "the interval of at_most_every", least=1))

@@ -253,18 +253,21 @@ class Slots(Columns):
 class KeyedStore:
     """Slots by key, without windows."""
 
-    key_at = 0
-
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, key_at: int = 0) -> None:
+        """
+        Args:
+            key_at: how many bytes of a key stand before the key of the rows.
+        """
+        self.key_at = key_at
         self._layout = layout
         self._cold: Cold = NOTHING
         self._gone: set[bytes] = set()
-        self.slots = Slots(layout, NOTHING)
+        self.slots = Slots(layout, NOTHING, key_at)
 
     def open(self, cold: Cold) -> None:
         self._cold = cold
         self._gone = set()
-        self.slots = Slots(self._layout, cold)
+        self.slots = Slots(self._layout, cold, self.key_at)
 
     def places(self, keys: Coded) -> Numbers:
         """The slot of each row; keys that are new get one. There are no null keys."""
