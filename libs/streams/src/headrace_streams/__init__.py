@@ -18,6 +18,7 @@ from headrace_streams.core.formats import string as string
 from headrace_streams.core.formats import struct as struct
 from headrace_streams.dsl import agg as agg
 from headrace_streams.dsl.app import App as App
+from headrace_streams.dsl.cogroup import cogroup as cogroup
 from headrace_streams.dsl.columns import Grouped as Grouped
 from headrace_streams.dsl.record_calls import value as value
 from headrace_streams.dsl.stream import Stream as Stream

@@ -304,6 +304,13 @@ class Columns(RecordCalls):
         keyed_by = self._keyed_by if same else None
         return replace(self, _input=Input(node.id), _keyed_by=keyed_by, _placed=placed)
 
+    def _padded(self, others: Sequence[Self], schema: pa.Schema) -> Self:
+        """The rows of all of them, which have some of the columns each; equal keys are in one partition."""
+        inputs = [replace(one._input, port=port) for port, one in enumerate([self, *others])]
+        settings = {"columns": schema_text(schema)}
+        node = self._plan.add("cogroup", where(), inputs, lambda making: columns.Pad(schema), settings=settings)
+        return replace(self, _input=Input(node.id), _schema=schema)
+
     def to(self, topic: str, value: Format | None = None) -> None:
         """
         Write the rows to a topic; the record's key is the stream's, its timestamp the event time.
@@ -499,6 +506,16 @@ class Grouped(Generic[S]):
             return (stream.with_columns(**made) if made else stream), inputs
         needed = dict.fromkeys([*self._columns, *(c for c in inputs.values() if c is not None and c not in made)])
         return (stream.select(*needed, **made) if needed or made else stream), inputs
+
+    def _inputs(self, aggregates: Mapping[str, Agg], what: str) -> S:
+        """The key and the input of each aggregate, as a column of its name; rows of equal keys are together."""
+        made: dict[str, nw.Expr] = {}
+        for out, one in aggregates.items():
+            if isinstance(one.column, str):
+                self._stream._check_columns(f"agg {one.kind}", [one.column])
+            made[out] = nw.lit(True) if one.column is None else expressions.expression_of(one.column)
+            expressions.check(made[out], what)
+        return self._keyed(self._stream.select(*self._columns, **made))
 
     def _combines(self, mode: Emit, aggregates: Mapping[str, Agg], listed: Sequence[Aggregated], prepared: S) -> bool:
         """Whether rows are aggregated before they move too."""

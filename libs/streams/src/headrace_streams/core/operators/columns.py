@@ -211,3 +211,16 @@ class Merge(Operator):
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
         yield Emitted(rows)
+
+
+class Pad(Operator):
+    """Rows of inputs that have some of the columns each; null in the others."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+
+    def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
+        there = rows.column_names
+        columns = [rows[f.name] if f.name in there else pa.nulls(rows.num_rows, f.type) for f in self._schema]
+        names = [*self._schema.names, *SYSTEM]
+        yield Emitted(pa.Table.from_arrays([*columns, *(rows[name] for name in SYSTEM)], names=names))
