@@ -91,7 +91,7 @@ def test_objects_and_timers() -> None:
     store = ObjectStore({"seen": Value(int, 0), "tags": Value(list, [])})
     store.open(MemoryCold())
     store.set(b"ann", {"seen": 3, "tags": ["a", "b"]})
-    store.add_timer((1_000, b"ann", "check"))
+    store.timers.add((1_000, b"ann", "check"))
     state, timer = store.changes()
     assert state == (b"sann", STATE)
     assert timer == (bytes.fromhex("7480000000000003e892c403616e6ea5636865636b"), b"")
@@ -100,7 +100,7 @@ def test_objects_and_timers() -> None:
     again = ObjectStore(dict(store.values))
     again.open(cold)
     assert again.of(b"ann") == {"seen": 3, "tags": ["a", "b"]}
-    assert again.take_due(1_000) == (1_000, b"ann", "check")
+    assert again.timers.take_due(1_000) == (1_000, b"ann", "check")
 
 
 def test_a_flush() -> None:

@@ -83,7 +83,7 @@ def outside_of(**parts: Any) -> Any:
 async def test_it_waits_for_whole_milliseconds_until_a_commit_is_due() -> None:
     """Clients refuse 30.0 as seconds; less than the clock can show would be no time at all."""
     outside = Stopped(70.0)
-    idle: Any = Owned(spec(), None, None, rows_at_ms={"lines": 0.0})  # type: ignore[arg-type]
+    idle: Any = Owned(spec(), SimpleNamespace(due=None), None, rows_at_ms={"lines": 0.0})  # type: ignore[arg-type]
     worker = seated(outside_of(reader=outside, clock=outside), idle)
     assert worker._seat is not None
     worker._seat.in_transaction = True
@@ -92,6 +92,33 @@ async def test_it_waits_for_whole_milliseconds_until_a_commit_is_due() -> None:
     await worker.step()
     assert outside.waits == [30, 1]
     assert all(isinstance(wait, int) for wait in outside.waits)
+
+
+async def test_a_task_that_waits_for_the_clock_is_told_the_time() -> None:
+    class Ticking:
+        due = 5_000
+
+        def __init__(self) -> None:
+            self.told: list[int] = []
+
+        def tick(self, now: int) -> None:
+            self.told.append(now)
+
+        def take(self) -> list[Any]:
+            return []
+
+    async def compute(call: Any, *args: Any) -> Any:
+        return call(*args)
+
+    wall = iter([4_999, 5_000, 5_000])
+    clock = SimpleNamespace(monotonic_ms=lambda: 0.0, now_ms=lambda: next(wall))
+    task = Ticking()
+    owned = Owned(spec(), task, None, rows_at_ms={"lines": 0.0})  # type: ignore[arg-type]
+    worker = seated(outside_of(clock=clock, compute=compute), owned)
+    await worker._rest()
+    assert (task.told, owned.touched) == ([], False)
+    await worker._rest()
+    assert (task.told, owned.touched) == ([5_000], True)
 
 
 class Owner:

@@ -315,6 +315,24 @@ class Task:
         self._clock.start(self._watermarks.now)
         self._moved(self._watermarks.reached(topic, time), 0)
 
+    @property
+    def due(self) -> int | None:
+        """When it wants a ``tick``, by the wall clock, ms; None: not at all."""
+        return min((due for step in self._steps if (due := step.operator.due) is not None), default=None)
+
+    def tell(self, now: int) -> None:
+        """It is ``now`` (ms) by the wall clock, which functions of the program may ask for."""
+        self._clock.wall = now
+
+    def tick(self, now: int) -> None:
+        """The same, and what waits for that is done."""
+        self.tell(now)
+        self._clock.start(self._watermarks.now)
+        for step in self._steps:
+            self._push_waiting(step)
+            for emitted in list(step.operator.tick(now, self._failing(step))):
+                self._emit(step, emitted)
+
     def idle(self, topic: str) -> None:
         """The topic's partition has stood at its end for long: it holds the others back no longer."""
         self._clock.start(self._watermarks.now)

@@ -39,6 +39,8 @@ class Clock:
 
     def __init__(self) -> None:
         self.start(NO_TIME)
+        self.wall = 0
+        """The wall clock when the task was last told, ms."""
 
     def start(self, before: int) -> None:
         """Something is fed; ``before`` is the watermark until then."""

@@ -13,9 +13,10 @@ import pyarrow as pa
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.formats.ddl import parse_schema
 from headrace_streams.core.operators.base import Operator
-from headrace_streams.core.operators.functions import RECORDS, Apply, Choose, Functions, Process
+from headrace_streams.core.operators.functions import EVENT, RECORDS, WALL, Apply, Choose, Functions, Process
 from headrace_streams.core.rows import RECORD
 from headrace_streams.core.state.objects import Value
+from headrace_streams.dsl.durations import Duration, to_ms
 from headrace_streams.dsl.where import where
 from headrace_streams.plan.compare import OF_FUNCTION
 from headrace_streams.plan.nodes import schema_text
@@ -83,6 +84,8 @@ class RecordCalls:
         name: str,
         state: Mapping[str, Value] | None = None,
         on_timer: Function | None = None,
+        schedule: Mapping[Duration, Function] | None = None,
+        wall_schedule: Mapping[Duration, Function] | None = None,
         schema: str | pa.Schema | None = None,
         on_error: str = "",
     ) -> Any:
@@ -95,10 +98,21 @@ class RecordCalls:
             name: of the state.
             state: what is kept for each key: ``{"seen": value(int)}`` is ``state.seen``.
             on_timer: ``on_timer(timer's name, state, context)``, for what ``context.timer`` asked for.
+            schedule: ``{"1m": function}``: each time that event time passes a full minute, ``function(state, context)``
+                is called for each key that has state, in the order of their bytes. Minutes that event time jumps
+                over are not made up for: they are one call.
+            wall_schedule: the same by the wall clock. What it yields has the time at which it was due.
         """
         if function is None:
-            return lambda given: self.process(
-                given, name=name, state=state, on_timer=on_timer, schema=schema, on_error=on_error
+            return partial(
+                self.process,
+                name=name,
+                state=state,
+                on_timer=on_timer,
+                schedule=schedule,
+                wall_schedule=wall_schedule,
+                schema=schema,
+                on_error=on_error,
             )
         what = _what("process", function)
         if not name:
@@ -112,11 +126,16 @@ class RecordCalls:
             if not isinstance(one, Value):
                 raise NotAllowed(f"{what}: state {of!r} is {one!r}; write for example {of}=value(int)")
         parsed = _parsed(schema)
-        functions = Functions(function, on_timer, declared, parsed, what)
+        given = {EVENT: ("schedule", schedule or {}), WALL: ("wall_schedule", wall_schedule or {})}
+        schedules = {clock: _by_interval(of, f"{what}: {kind}=") for clock, (kind, of) in given.items()}
+        if any(schedules.values()) and not declared:
+            raise NotAllowed(f"{what}: a schedule is called for each key that has state, and there is none: say state=")
+        functions = Functions(function, on_timer, declared, parsed, what, schedules)
         settings = {
             "function": _name_of(function),
             "state": {of: one.type.__name__ for of, one in declared.items()},
             "columns": schema_text(parsed or RECORDS),
+            **{kind: list(schedules[clock]) for clock, (kind, _) in given.items() if schedules[clock]},
         }
         form = {f".{of}": f"{one.type.__name__}, {one.default!r} at first" for of, one in declared.items()}
         form[""] = OF_FUNCTION
@@ -170,6 +189,23 @@ def hint(schema: pa.Schema) -> str:
 
 def _parsed(schema: str | pa.Schema | None) -> pa.Schema | None:
     return None if schema is None else parse_schema(schema)
+
+
+def _by_interval(schedule: Mapping[Duration, Function], what: str) -> dict[int, Function]:
+    """
+    The functions by their intervals, ms.
+
+    Raises:
+        NotAllowed: an interval is none, or is there twice; or what is called is no function.
+    """
+    found: dict[int, Function] = {}
+    for interval, function in schedule.items():
+        ms = to_ms(interval, f"{what}: the interval", least=1)
+        if ms in found:
+            raise NotAllowed(f"{what} has an interval of {ms} ms twice; call both functions in one")
+        check_function(function, what)
+        found[ms] = function
+    return found
 
 
 def _name_of(function: Function) -> str:

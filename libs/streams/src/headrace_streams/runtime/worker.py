@@ -352,6 +352,7 @@ class Worker:
         given = [(one.topic, one.records) for one in portions if one.records.num_rows]
         owned.touched |= bool(given) or any(owned.positions.get(one.topic) != one.next_offset for one in portions)
         if given:
+            owned.task.tell(self._outside.clock.now_ms())
             await self._program(owned.task.feed_together, given)
             await self._send(owned.task.take())
             for topic, records in given:
@@ -368,9 +369,13 @@ class Worker:
             self._paused = full
 
     async def _rest(self) -> None:
-        """Tell tasks of topics that have stood at their ends for long."""
+        """Tell tasks of topics that have stood at their ends for long, and of the time where they wait for it."""
         now = self._outside.clock.monotonic_ms()
         for owned in self._here.owned.values():
+            if (due := owned.task.due) is not None and due <= self._outside.clock.now_ms():
+                owned.touched = True
+                await self._program(owned.task.tick, self._outside.clock.now_ms())
+                await self._send(owned.task.take())
             for topic in owned.spec.part.topics:
                 if owned in self._merging and self._merging[owned].waiting(topic):
                     continue

@@ -106,6 +106,7 @@ class Driver:
         self._committed: dict[tuple[str, int], _Committed] = {}
         self._read: dict[tuple[str, int], int] = {}
         self._running: list[_Running] = []
+        self._now_ms = 0
         self.restart()
 
     def __enter__(self) -> Self:
@@ -290,12 +291,21 @@ class Driver:
 
     def advance(self, duration: Duration) -> None:
         """
-        Let time by the clock pass: after 5 s, topics at their end hold event time back no longer.
+        Let time by the clock pass, which began at 0: timers of the wall clock fire, and after 5 s topics at their end
+        hold event time back no longer.
         """
         self._work()
+        self._now_ms += to_ms(duration, "the duration")
         if to_ms(duration, "the duration") >= IDLE_AFTER_MS:
             self._each_source(lambda task, topic: task.idle(topic))
+        for running in self._running:
+            self._tick(running.task)
         self.commit()
+
+    def _tick(self, task: Task) -> None:
+        task.tell(self._now_ms)
+        if task.due is not None and task.due <= self._now_ms:
+            task.tick(self._now_ms)
 
     def _each_source(self, do: Callable[[Task, str], None]) -> None:
         for running in self._running:
@@ -330,6 +340,7 @@ class Driver:
         committed = self._committed.setdefault((part.name, partition), _Committed())
         task = self._assembly.make(part, partition)
         task.open(lambda store: committed.stores.setdefault(store, MemoryCold()), committed.watermarks)
+        self._tick(task)
         topics = [*part.topics, *(repartition_topic(self._app.name, hop.name) for hop in part.hops)]
         return _Running(part, partition, task, {topic: committed.positions.get(topic, 0) for topic in topics})
 

@@ -72,6 +72,15 @@ class Operator:
         """Event time has reached ``watermark`` (ms), whether rows came or not."""
         return ()
 
+    @property
+    def due(self) -> int | None:
+        """When it wants to be told the time by the wall clock, ms; None: not at all."""
+        return None
+
+    def tick(self, now: int, failed: Failed) -> Iterable[Emitted]:
+        """It is ``now`` (ms) by the wall clock."""
+        return ()
+
     def rest(self) -> None:
         """All inputs of the task are idle, until rows come again."""
 

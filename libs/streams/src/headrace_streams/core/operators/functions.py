@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import orjson
@@ -28,11 +29,25 @@ from headrace_streams.core.rows import (
     user_columns,
     with_system,
 )
-from headrace_streams.core.state.objects import ObjectStore, State, Timer, Value, changes_of
+from headrace_streams.core.state.objects import ObjectStore, State, Value, changes_of
+from headrace_streams.core.state.timers import Timer
 from headrace_streams.core.time import Moment
 
+EVENT: Final = "event"
+WALL: Final = "wall"
+CLOCKS: Final = (EVENT, WALL)
+_SCHEDULE: Final = "\0"
+"""Begins the name of a timer that is a schedule's, and has no key; its interval follows."""
 RECORDS: Final = pa.schema([pa.field(RECORD, pa.binary())])
 """The columns of rows that have no schema: each is JSON."""
+
+
+class Asked(NamedTuple):
+    """A timer that a function asks for."""
+
+    clock: str
+    at: int
+    name: str
 
 
 @dataclass(slots=True)
@@ -45,20 +60,26 @@ class Context:
     """Event time, ms since 1970."""
     watermark: int
     """Event time of the task, ms."""
-    _timers: list[tuple[str, int]] | None = None
+    now: int = 0
+    """The wall clock when the record was read, ms since 1970: another one when the record is read again."""
+    _timers: list[Asked] | None = None
     """Those that were asked for; None where nothing takes them."""
 
-    def timer(self, name: str, at: int) -> None:
+    def timer(self, name: str, at: int, *, clock: str = EVENT) -> None:
         """
-        Have ``on_timer`` called for this key once event time has reached ``at`` (ms). Durable: it fires after a restart
-        too. The same name at the same time is one timer.
+        Have ``on_timer`` called for this key once event time, or the ``"wall"`` clock, has reached ``at`` (ms).
+        Durable: it fires after a restart too. The same name at the same time is one timer.
         """
         if self._timers is None:
             raise NotAllowed("a timer needs a function that takes it: process(…, on_timer=FUNCTION)")
         if not 0 <= at <= LAST_TIME:
             raise ValueError(f"the timer {name!r} is at {at}; give ms since 1970")
+        if clock not in CLOCKS:
+            raise ValueError(f"the timer {name!r} goes by {clock!r}; choose 'event' or 'wall'")
+        if name.startswith(_SCHEDULE):
+            raise ValueError(f"a timer cannot be called {name!r}")
         name.encode()
-        self._timers.append((name, int(at)))
+        self._timers.append(Asked(clock, int(at), name))
 
 
 def takes_context(function: Callable[..., Any], without: int) -> bool:
@@ -198,7 +219,7 @@ class Apply(Operator):
         made = Made(self._schema, self._what)
         for place, (row, key, time, mark, of) in enumerate(each_row(rows)):
             try:
-                context = (Context(key, time, mark),) if self._context else ()
+                context = (Context(key, time, mark, self.clock.wall),) if self._context else ()
                 left = [made.checked(one) for one in self._many(self._function(row, *context), row)]
             except Exception as error:  # noqa: BLE001  # the user's function
                 failed(rows.slice(place, 1), error)
@@ -220,7 +241,7 @@ class Choose(Operator):
         stays = np.zeros(rows.num_rows, bool)
         for place, (row, key, time, mark, _) in enumerate(each_row(rows)):
             try:
-                context = (Context(key, time, mark),) if self._context else ()
+                context = (Context(key, time, mark, self.clock.wall),) if self._context else ()
                 stays[place] = bool(self._function(row, *context)) or self._keep_all
             except Exception as error:  # noqa: BLE001  # the user's function
                 failed(rows.slice(place, 1), error)
@@ -242,6 +263,8 @@ class Functions:
     values: Mapping[str, Value]
     schema: pa.Schema | None
     what: str
+    schedules: Mapping[str, Mapping[int, Callable[..., Any]]]
+    """By clock and interval, ms."""
 
 
 class Process(Operator):
@@ -256,26 +279,68 @@ class Process(Operator):
         self._functions = functions
         self.store = ObjectStore(dict(functions.values))
         self._store = self.store
+        self._timers = {EVENT: self.store.timers, WALL: self.store.wall_timers}
+        self._begun: set[str] = set()
+        """The clocks whose schedules have begun."""
+
+    def begin(self, watermark: int) -> None:
+        self._begun = {clock for clock in CLOCKS if not self._functions.schedules[clock]}
+        if watermark != NO_TIME:
+            self._begin_schedules(EVENT, watermark)
+
+    def _begin_schedules(self, clock: str, now: int) -> None:
+        """Each goes on as of the last commit, or begins now."""
+        self._begun.add(clock)
+        there = self._timers[clock].names(b"")
+        for interval in self._functions.schedules[clock]:
+            if f"{_SCHEDULE}{interval}" not in there:
+                self._schedule(clock, interval, now)
+
+    def _schedule(self, clock: str, interval: int, now: int) -> None:
+        self._timers[clock].add(((now // interval + 1) * interval, b"", f"{_SCHEDULE}{interval}"))
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
         made = Made(self._functions.schema, self._functions.what)
+        self._look_at_time()
         for place, (row, key, time, mark, of) in enumerate(each_row(rows)):
             assert key is not None, "rows without a key are dropped before"
             if self._is_due(mark):  # by records that did not come here
                 self._fire(self.clock.of(of).before, made, failed)
             try:
-                self._call(self._functions.on_record, row, key, time, Moment(mark, mark, of), made)
+                self._call(partial(self._functions.on_record, row), key, time, Moment(mark, mark, of), made)
             except Exception as error:  # noqa: BLE001  # the user's function
                 failed(rows.slice(place, 1), error)
             if self._is_due(mark):
                 self._fire(mark, made, failed, self.clock.of(of))
         yield Emitted(made.table())
 
+    def _look_at_time(self) -> None:
+        """Event time begins with the first record that has one, wherever the batch was cut."""
+        first = self.clock.passes(NO_TIME + 1).now
+        if EVENT not in self._begun and first != NO_TIME:
+            self._begin_schedules(EVENT, first)
+
     def advance(self, watermark: int, failed: Failed) -> Iterable[Emitted]:
+        self._look_at_time()
         if not self._is_due(watermark):
             return ()
         made = Made(self._functions.schema, self._functions.what)
         self._fire(watermark, made, failed)
+        return (Emitted(made.table()),)
+
+    @property
+    def due(self) -> int | None:
+        return self._store.wall_timers.next_due if WALL in self._begun else 0
+
+    def tick(self, now: int, failed: Failed) -> Iterable[Emitted]:
+        if WALL not in self._begun:
+            self._begin_schedules(WALL, now)
+        made = Made(self._functions.schema, self._functions.what)
+        moment = self.clock.of(-1)
+        while (timer := self._store.wall_timers.take_due(now)) is not None:
+            self._ring(WALL, timer, now, moment, made, failed)
+        if self._is_due(moment.now):
+            self._fire(moment.now, made, failed, moment)
         return (Emitted(made.table()),)
 
     def contents(self) -> pa.Table | None:
@@ -292,7 +357,7 @@ class Process(Operator):
         return with_system(user, user["key"], none, none, np.full(count, -1, np.int32))
 
     def _is_due(self, watermark: int) -> bool:
-        due = self._store.next_due
+        due = self._store.timers.next_due
         return due is not None and due <= watermark
 
     def _fire(self, until: int, made: Made, failed: Failed, then: Moment | None = None) -> None:
@@ -302,32 +367,61 @@ class Process(Operator):
         Args:
             then: when; if not told, each when the watermark passed its time.
         """
-        while (timer := self._store.take_due(until)) is not None:
-            at, key, name = timer
-            moment = then or self.clock.passes(at)
+        while (timer := self._store.timers.take_due(until)) is not None:
+            moment = then or self.clock.passes(timer[0])
+            self._ring(EVENT, timer, moment.now, moment, made, failed)
+
+    def _ring(self, clock: str, timer: Timer, now: int, moment: Moment, made: Made, failed: Failed) -> None:
+        """A timer or a schedule; ``now`` by its clock."""
+        at, _, name = timer
+        if not name.startswith(_SCHEDULE):
             assert self._functions.on_timer is not None, "timers are refused where nothing takes them"
-            try:
-                self._call(self._functions.on_timer, name, key, at, moment, made)
-            except Exception as error:  # noqa: BLE001  # the user's function
-                failed(_row_of_timer(timer, moment.now), error)
+            self._try(partial(self._functions.on_timer, name), timer, moment, made, failed, clock)
+            return
+        interval = int(name.removeprefix(_SCHEDULE))
+        function = self._functions.schedules[clock].get(interval)
+        if function is None:  # the program before had it
+            return
+        self._schedule(clock, interval, now)
+        for one in self._store.keys_with_state():
+            self._try(function, (at, one, f"every {interval} ms"), moment, made, failed)
+
+    def _try(
+        self,
+        function: Callable[..., Any],
+        timer: Timer,
+        moment: Moment,
+        made: Made,
+        failed: Failed,
+        rings: str = "",
+    ) -> None:
+        at, key, _ = timer
+        try:
+            self._call(function, key, at, moment, made, rings)
+        except Exception as error:  # noqa: BLE001  # the user's function
+            failed(_row_of_timer(timer, moment.now), error)
 
     def _call(
-        self, function: Callable[..., Any], first: Any, key: bytes, time: int, moment: Moment, made: Made
+        self, function: Callable[..., Any], key: bytes, time: int, moment: Moment, made: Made, rings: str = ""
     ) -> None:
-        timers: list[tuple[str, int]] = []
+        """
+        Args:
+            rings: the clock of the timer that calls.
+        """
+        timers: list[Asked] = []
         state = State(self._store, key)
-        context = Context(key, time, moment.now, None if self._functions.on_timer is None else timers)
-        left = function(first, state, context)
+        taken = None if self._functions.on_timer is None else timers
+        left = function(state, Context(key, time, moment.now, self.clock.wall, taken))
         # A generator runs here; a single row may be returned as it is.
         rows = () if left is None else (left,) if isinstance(left, Mapping) else left
         checked = [made.checked(row) for row in rows]
-        if function is self._functions.on_timer and any(at <= time for _, at in timers):
+        if any(asked.clock == rings and asked.at <= time for asked in timers):
             raise ValueError("a timer that is set by a timer must be later than that one")
         changed = changes_of(state)
         if changed:
             self._store.set(key, changed)
-        for name, at in timers:
-            self._store.add_timer((at, key, name))
+        for asked in timers:
+            self._timers[asked.clock].add((asked.at, key, asked.name))
         for row in checked:
             made.add(row, key, time, moment.before, moment.row)
 

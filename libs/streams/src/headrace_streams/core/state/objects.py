@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,14 +11,13 @@ import ormsgpack
 
 from headrace_streams.core.errors import StateFailed
 from headrace_streams.core.state.store import Changes, Cold
+from headrace_streams.core.state.timers import Timers
 
 _STATE: Final = b"s"
 _TIMER: Final = b"t"
+_WALL_TIMER: Final = b"w"
 _VERSION: Final = 1
 _SCALARS: Final = (int, float, str, bytes, bool)
-_ORIGIN: Final = 1 << 63
-Timer = tuple[int, bytes, str]
-"""When (ms), of which key, and its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +76,16 @@ class ObjectStore:
         self._hot: dict[bytes, dict[str, Any]] = {}
         self._dirty: set[bytes] = set()
         self._written: set[bytes] = set()
-        self._timers: set[Timer] = set()
-        self._committed: set[Timer] = set()
-        self._due: list[Timer] = []
+        self.timers = Timers(_TIMER)
+        """By event time."""
+        self.wall_timers = Timers(_WALL_TIMER)
+        """By the wall clock."""
 
     def open(self, cold: Cold) -> None:
         self._cold = cold
         self._hot, self._dirty, self._written = {}, set(), set()
-        self._timers = {_timer_of(key) for key, _ in cold.scan(_TIMER)}
-        self._committed = set(self._timers)
-        self._due = sorted(self._timers)
+        self.timers.open(cold)
+        self.wall_timers.open(cold)
 
     def of(self, key: bytes) -> dict[str, Any]:
         """What is kept of a key; not to be changed."""
@@ -114,24 +112,14 @@ class ObjectStore:
         self._hot[key] = {**self.of(key), **changed}
         self._dirty.add(key)
 
-    def add_timer(self, timer: Timer) -> None:
-        """Have it fire."""
-        if timer not in self._timers:
-            self._timers.add(timer)
-            heapq.heappush(self._due, timer)
+    def keys_with_state(self) -> list[bytes]:
+        """Those that something is kept of now, in the order of their bytes."""
+        assert self._cold is not None
+        found = {key[len(_STATE) :] for key, _ in self._cold.scan(_STATE)} - self._hot.keys()
+        return sorted([*found, *(key for key in self._hot if self._differs(key))])
 
-    def take_due(self, watermark: int) -> Timer | None:
-        """The next timer whose time has come; it is gone then."""
-        if not self._due or self._due[0][0] > watermark:
-            return None
-        timer = heapq.heappop(self._due)
-        self._timers.discard(timer)
-        return timer
-
-    @property
-    def next_due(self) -> int | None:
-        """When the next timer fires, ms."""
-        return self._due[0][0] if self._due else None
+    def _differs(self, key: bytes) -> bool:
+        return any(value != self._default(name) for name, value in self.of(key).items())
 
     def changes(self) -> Changes:
         found: Changes = []
@@ -141,9 +129,7 @@ class ObjectStore:
                 found.append((_STATE + key, _packed(key, kept)))
             elif key in self._written:
                 found.append((_STATE + key, None))
-        found += [(_timer_key(timer), b"") for timer in self._timers - self._committed]
-        found += [(_timer_key(timer), None) for timer in self._committed - self._timers]
-        return sorted(found, key=lambda change: change[0])
+        return sorted([*found, *self.timers.changes(), *self.wall_timers.changes()], key=lambda change: change[0])
 
     def _default(self, name: str) -> Any:
         return self.values[name].default if name in self.values else None
@@ -153,7 +139,8 @@ class ObjectStore:
             kept = any(value != self._default(name) for name, value in self._hot[key].items())
             (self._written.add if kept else self._written.discard)(key)
         self._dirty = set()
-        self._committed = set(self._timers)
+        self.timers.settle()
+        self.wall_timers.settle()
 
     def drop(self) -> None:
         assert self._cold is not None
@@ -165,16 +152,6 @@ def _packed(key: bytes, kept: dict[str, Any]) -> bytes:
         return bytes([_VERSION]) + ormsgpack.packb(kept, option=ormsgpack.OPT_NON_STR_KEYS)
     except (TypeError, ValueError) as error:
         raise StateFailed(f"the state of key {key!r:.100} cannot be kept: {error}") from error
-
-
-def _timer_key(timer: Timer) -> bytes:
-    at, key, name = timer
-    return _TIMER + (at + _ORIGIN).to_bytes(8, "big") + ormsgpack.packb([key, name])
-
-
-def _timer_of(key: bytes) -> Timer:
-    of_key, name = ormsgpack.unpackb(key[9:])
-    return int.from_bytes(key[1:9], "big") - _ORIGIN, of_key, name
 
 
 class State:
