@@ -137,7 +137,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "nothing to compute": (lambda: grouped().agg(name="g"), r"say what to compute, for example n=agg.count\(\)"),
     "no aggregate": (lambda: grouped().agg(n=5, name="g"), r"n is 5; write for example n=agg.sum\('amount'\)"),
     "name of a key": (lambda: grouped().agg(k=agg.count(), name="g"), "a result cannot be called 'k'"),
-    "emit": (lambda: count(grouped(), emit="now"), "emit is 'now'; choose 'changes', 'every', 'final' or at_most_every"),
+    "emit": (
+        lambda: count(grouped(), emit="now"),
+        "emit is 'now'; choose 'changes', 'every', 'final' or at_most_every",
+    ),
     "final": (lambda: count(grouped(), emit="final"), "emit='final' needs a window"),
     "sum of text": (lambda: grouped().agg(n=agg.sum("s"), name="g"), r"sum\(\) of string is not possible; cast it"),
     "min of a list": (lambda: grouped().agg(n=agg.min("l"), name="g"), r"min\(\) of list<.*is not possible; cast it"),

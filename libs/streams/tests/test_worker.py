@@ -18,7 +18,7 @@ from headrace_common.core.errors import InvalidConfig, NotFound, ProducerFenced,
 from headrace_streams import agg, string
 from headrace_streams.adapters.memory_store import MemoryStores
 from headrace_streams.config import StreamsConfig
-from headrace_streams.core.errors import Blocked, NotAllowed
+from headrace_streams.core.errors import Blocked, NotAllowed, RegistryRefused, RegistryUnavailable
 from headrace_streams.core.state.changelog import Progress
 from headrace_streams.dsl.app import App
 from headrace_streams.main import _before
@@ -420,3 +420,17 @@ async def test_a_function_that_does_not_return_ends_the_worker() -> None:
     async with asyncio.timeout(5):
         await worker._get_up()
     assert left == ["writer", "group"]
+
+
+def test_a_registry_that_does_not_answer_is_waited_for() -> None:
+    """Not for ever; and what it refuses is final."""
+    clock = Stopped(0.0)
+    worker = Worker(App("a"), StreamsConfig(default_api_timeout_ms=1_000), outside_of(clock=clock))
+    worker._judge(RegistryUnavailable())
+    clock.now_ms = 999.0
+    worker._judge(RegistryUnavailable())
+    clock.now_ms = 1_000.0
+    with pytest.raises(RegistryUnavailable):
+        worker._judge(RegistryUnavailable())
+    with pytest.raises(RegistryRefused):
+        Worker(App("a"), StreamsConfig(), outside_of())._judge(RegistryRefused())

@@ -8,6 +8,7 @@ from narwhals.stable.v2 import concat_str as concat_str
 from narwhals.stable.v2 import lit as lit
 from narwhals.stable.v2 import when as when
 
+from headrace_streams.adapters.schema_registry import SchemaRegistry as SchemaRegistry
 from headrace_streams.core.errors import NotAllowed as NotAllowed
 from headrace_streams.core.errors import RowFailed as RowFailed
 from headrace_streams.core.errors import StateFailed as StateFailed
@@ -29,4 +30,5 @@ from headrace_streams.dsl.windows import hopping as hopping
 from headrace_streams.dsl.windows import session as session
 from headrace_streams.dsl.windows import sliding as sliding
 from headrace_streams.dsl.windows import tumbling as tumbling
+from headrace_streams.formats import avro as avro
 from headrace_streams.stores import Stores as Stores

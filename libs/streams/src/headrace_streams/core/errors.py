@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace_common.core.errors import ErrorCode, Internal, Rejected
+from headrace_common.core.errors import Busy, ErrorCode, Internal, Rejected
 
 
 class NotAllowed(Rejected, code=ErrorCode.INVALID_CONFIG):
@@ -42,3 +42,11 @@ class RowFailed(Rejected, code=ErrorCode.INVALID_RECORD):
             f"{node}: {of} failed: {cause}; mend the program, or go on without such records: on_error='skip', or "
             "on_error=TOPIC for a dead letter topic"
         )
+
+
+class RegistryUnavailable(Busy, code=ErrorCode.NETWORK_EXCEPTION):
+    """A schema registry does not answer; the worker goes back to its last commit and asks again."""
+
+
+class RegistryRefused(Rejected, code=ErrorCode.INVALID_CONFIG):
+    """A schema registry does not allow what the program asks of it; asking again does not help."""

@@ -14,6 +14,7 @@ import pyarrow as pa
 from headrace_streams.core import expressions
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.formats import json, string
+from headrace_streams.core.formats.framing import of_topic
 from headrace_streams.core.formats.port import Decoded, Format
 from headrace_streams.core.operators.base import Operator
 from headrace_streams.core.operators.ends import Source
@@ -108,12 +109,13 @@ class App:
     def _source(self, asked: _Source) -> Stream:
         at = where()
         what = f"{asked.kind} ({at})"
-        value, timestamp, deletes = asked.value, asked.timestamp, asked.kind == "table"
+        timestamp, deletes = asked.timestamp, asked.kind == "table"
         if not asked.topics:
             raise NotAllowed(f"{what} needs a topic")
+        value = of_topic(asked.value, asked.topics[0], "value")
         if value.schema is None:
             raise NotAllowed(f"{what}: the format of the values has no schema; write json('name string, …')")
-        keys = _key_format(asked.key)
+        keys = _key_format(asked.key, asked.topics[0])
         expression = None if timestamp is None else expressions.expression_of(timestamp)
         schema = _columns(value, keys, what)
         check_names(schema.names, what)
@@ -157,8 +159,10 @@ class App:
         return as_mermaid(self.name, self.graph)
 
 
-def _key_format(key: str | Format | None) -> Format | None:
-    return Named(string, key) if isinstance(key, str) else key
+def _key_format(key: str | Format | None, topic: str) -> Format | None:
+    if isinstance(key, str):
+        return Named(string, key)
+    return None if key is None else of_topic(key, topic, "key")
 
 
 class Named:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from headrace_streams.core import expressions
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.formats.ddl import parse_schema
+from headrace_streams.core.formats.framing import of_topic
 from headrace_streams.core.formats.port import Format
 from headrace_streams.core.operators import columns
 from headrace_streams.core.operators.aggregate import BOUNDS, Aggregate, Aggregated, Emit, Groups, WindowedAggregate
@@ -322,7 +323,7 @@ class Columns(RecordCalls):
 
     def _written(self, sink: type[Sink], topic: str, value: Format | None) -> None:
         at = where()
-        format_ = value or self._json
+        format_ = of_topic(value or self._json, topic, "value")
         settings = {"topic": topic, "columns": schema_text(self._schema)}
         _check_encodable(format_, self._schema, f"to {topic!r} ({at})")
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 from headrace_common.core.murmur2 import partitions_for
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.feed import Feed, Portion
+from headrace_streams.core.formats.framing import Framed, Schemas
 from headrace_streams.core.formats.port import Format
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.rows import user_columns, whole
@@ -84,10 +85,18 @@ class Driver:
             assert driver.read("totals") == [...]
     """
 
-    def __init__(self, app: App, *, partitions: int | Mapping[str, int] = 1, seed: int = 0) -> None:
+    def __init__(
+        self,
+        app: App,
+        *,
+        partitions: int | Mapping[str, int] = 1,
+        seed: int = 0,
+        registry: Schemas | None = None,
+    ) -> None:
         """
         Args:
             partitions: of the topics that the program reads, of all or of each.
+            registry: has the schemas, in place of each registry that the program names.
         """
         topics = {topic for node in app.graph.nodes if node.kind == SOURCE for topic in node.topics}
         for topic in topics:
@@ -96,6 +105,10 @@ class Driver:
         counts = {topic: partitions if isinstance(partitions, int) else partitions[topic] for topic in topics}
         self._app = app
         self._nodes = app.graph.nodes
+        for node in self._nodes:
+            for format_ in (node.value, node.key):
+                if registry is not None and isinstance(format_, Framed):
+                    format_.use(registry)
         self._chance = random.Random(seed)
         self._assembly = Assembly(app.name, app.graph, counts, app.on_error)
         self._counts = {

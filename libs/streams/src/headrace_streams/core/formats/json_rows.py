@@ -28,7 +28,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _DECIMAL: Final = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d{1,3})?", re.ASCII)
-_EXACT: Final = Context(prec=400)
+EXACT: Final = Context(prec=400)
 _INTEGERS: Final[dict[pa.DataType, int]] = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 
 
@@ -180,7 +180,7 @@ def _decimal(kind: Any) -> Reader:
             exact = Decimal(text)
             if -end < exact < end:
                 try:
-                    scaled = exact.quantize(unit, context=_EXACT)
+                    scaled = exact.quantize(unit, context=EXACT)
                 except InvalidOperation:
                     raise _misfit(value, kind) from None
                 if scaled == exact:

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 import pyarrow as pa
 
 from headrace_streams.core.changes import halves
-from headrace_streams.core.errors import RowFailed, StateFailed
+from headrace_streams.core.errors import RegistryRefused, RegistryUnavailable, RowFailed, StateFailed
 from headrace_streams.core.rows import ordered
 from headrace_streams.core.state.store import Store
 from headrace_streams.core.time import Clock
@@ -97,7 +97,7 @@ def halved(rows: pa.Table, process: Callable[[pa.Table], T], failed: Failed) -> 
     """What ``process`` makes of the rows, without those that it cannot process: these are told alone."""
     try:
         made = process(rows)
-    except (RowFailed, StateFailed, NotImplementedError):
+    except (RowFailed, StateFailed, RegistryUnavailable, RegistryRefused, NotImplementedError):
         raise
     except Exception as error:  # noqa: BLE001  # the user's function or expression
         if rows.num_rows == 1:
