@@ -12,6 +12,7 @@ from headrace_streams.adapters.schema_registry import SchemaRegistry as SchemaRe
 from headrace_streams.core.errors import NotAllowed as NotAllowed
 from headrace_streams.core.errors import RowFailed as RowFailed
 from headrace_streams.core.errors import StateFailed as StateFailed
+from headrace_streams.core.formats import arrow as arrow
 from headrace_streams.core.formats import bytes as bytes
 from headrace_streams.core.formats import custom as custom
 from headrace_streams.core.formats import json as json

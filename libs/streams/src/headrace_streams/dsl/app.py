@@ -14,6 +14,7 @@ import pyarrow as pa
 from headrace_streams.core import expressions
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.formats import json, string
+from headrace_streams.core.formats.arrow_format import ArrowFormat
 from headrace_streams.core.formats.framing import of_topic
 from headrace_streams.core.formats.port import Decoded, Format
 from headrace_streams.core.operators.base import Operator
@@ -162,6 +163,8 @@ class App:
 def _key_format(key: str | Format | None, topic: str) -> Format | None:
     if isinstance(key, str):
         return Named(string, key)
+    if isinstance(key, ArrowFormat):
+        raise NotAllowed("a key is one row, and a value of arrow may be many; take another format for keys")
     return None if key is None else of_topic(key, topic, "key")
 
 

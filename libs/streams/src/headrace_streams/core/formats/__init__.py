@@ -1,5 +1,6 @@
 """Bytes of records to columns and back, under the names that users write."""
 
+from headrace_streams.core.formats.arrow_format import arrow as arrow
 from headrace_streams.core.formats.functions import custom as custom
 from headrace_streams.core.formats.json_format import JsonFormat
 from headrace_streams.core.formats.json_format import json as json

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 
@@ -26,6 +28,8 @@ class Decoded:
     """One row for each value that could be read, in order; its schema is always the format's."""
     problems: list[Problem] = field(default_factory=list)
     """The values that could not, in order."""
+    counts: npt.NDArray[np.int64] | None = None
+    """How many rows each value that could be read has given; None: one each."""
 
 
 class Format(Protocol):

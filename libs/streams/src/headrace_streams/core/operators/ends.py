@@ -67,12 +67,12 @@ class Source(Operator):
         user, good = self._decoded(self._value, values, rows, places, failed)
         places = places[good]
         if len(deleted):
-            order = np.argsort(np.concatenate([places, deleted]))
+            order = np.argsort(np.concatenate([places, deleted]), kind="stable")
             user = take_or_null(user, np.where(order < len(places), order, -1))
             places = np.concatenate([places, deleted])[order]
         if self._key is not None:
             user, places = self._with_key(user, rows, places, failed)
-        taken = rows if len(places) == rows.num_rows else take(rows, places)
+        taken = rows if np.array_equal(places, np.arange(rows.num_rows)) else take(rows, places)
         stamps = taken["timestamp_ms"].to_numpy()
         none = np.zeros(len(places), np.int64)
         key = taken["key"].cast(pa.binary())
@@ -105,13 +105,14 @@ class Source(Operator):
     def _decoded(
         self, format_: Format, values: pa.ChunkedArray[Any], rows: pa.Table, places: Numbers, failed: Failed
     ) -> tuple[pa.Table, Numbers]:
-        """Columns, and which of the values they are of."""
+        """Columns, and of which value each row is."""
         decoded = format_.decode(whole(values))
         good = np.ones(len(values), bool)
         for problem in decoded.problems:
             good[problem.row] = False
             failed(row_of(rows, int(places[problem.row])), Unreadable(problem.message))
-        return decoded.table, np.flatnonzero(good)
+        found = np.flatnonzero(good)
+        return decoded.table, found if decoded.counts is None else np.repeat(found, decoded.counts)
 
     def timed(self, rows: pa.Table) -> pa.Table:
         """
