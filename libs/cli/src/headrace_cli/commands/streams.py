@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace_cli.commanding import command, read_text
+from headrace_cli.commanding import command, pairs, read_text
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.output import Output, format_count
 from headrace_cli.session import Session, check_reachable
@@ -45,6 +45,7 @@ def register(app: typer.Typer) -> None:
     command(app, "list")(list_)
     command(app)(tasks)
     command(app)(state)
+    command(app)(spark)
 
 
 def run(
@@ -94,6 +95,46 @@ def run(
             raise CommandFailed(
                 f"{program} ended with an error", ExitCode.FAILED, "Its last line says what to change; nothing is lost."
             )
+
+
+def spark(
+    session: Session,
+    program: Program,
+    *,
+    checkpoint: Annotated[str, typer.Option(metavar="DIR", help="Where it goes on: a directory all of Spark reaches")],
+    available_now: Annotated[bool, typer.Option("--available-now", help="Do what is there, and end")] = False,
+    master: Annotated[str, typer.Option(metavar="URL", help="Where Spark runs it")] = "local[*]",
+    conf: Annotated[
+        list[str] | None, typer.Option("--conf", "-c", metavar="KEY=VALUE", help="A setting of Spark, repeatable")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Spark's log as Spark is configured")] = False,
+) -> None:
+    """
+    Run a program on Spark as one query, until Ctrl+C. What Spark would do otherwise is refused, all of it at once.
+
+    It begins with the first record, and then goes on where the checkpoint is.
+    """
+    _check_installed()
+    from headrace_cli.spark import submit
+    from headrace_streams.program import load
+    from headrace_streams.spark.subset import steps_of
+
+    app = load(program)
+    steps_of(app)
+    here = submit.find_spark(os.environ)
+    check_reachable(session.cluster)
+    asked = submit.Program(
+        file=submit.QUERY,
+        arguments=[program, checkpoint, "available-now" if available_now else "always"],
+        name=app.name,
+        master=master,
+        conf={"spark.sql.session.timeZone": "UTC", **pairs(conf, "KEY=VALUE")},
+        bootstrap=session.bootstrap,
+        verbose=verbose,
+    )
+    code = submit.run(asked, here, os.environ)
+    if code != ExitCode.OK:
+        raise typer.Exit(code)
 
 
 def describe(session: Session, program: Program) -> None:

@@ -24,6 +24,7 @@ from headrace_cli.spark.java import VERSION_MIN, find_java
 
 HERE: Final = Path(__file__).parent
 ENTRY: Final = HERE / "entry" / "headrace_job.py"
+QUERY: Final = HERE / "entry" / "headrace_streams_query.py"
 QUIET: Final = HERE / "log4j2.properties"
 BOOTSTRAP: Final = "HEADRACE_BOOTSTRAP"
 GET_SPARK: Final = "`make setup-spark` installs it here, the package pyspark brings it elsewhere."

@@ -38,7 +38,7 @@ def check(expression: Expr, what: str) -> None:
                 f"{what}: {node.name}() needs other rows than its own, and a stream is cut into batches anywhere; "
                 "use group_by(…).agg(…), or process() with state"
             )
-        for part in _inside(node):
+        for part in parts_of(node):
             check(part, what)
 
 
@@ -48,12 +48,12 @@ def columns_of(expression: Expr) -> set[str]:
     for node in expression._nodes:
         if node.kind.name == "COL":
             names.update(node.kwargs["names"])
-        for part in _inside(node):
+        for part in parts_of(node):
             names |= columns_of(part)
     return names
 
 
-def _inside(node: Any) -> list[Any]:
+def parts_of(node: Any) -> list[Any]:
     """The expressions that a node is made of; some are not of the stable interface."""
     return [part for part in node.exprs if isinstance(part, narwhals.Expr)]
 
@@ -79,5 +79,5 @@ def selected(rows: pa.Table, columns: Mapping[str, Expr], also: Sequence[str]) -
 
 
 def evaluated(rows: pa.Table, expression: Expr) -> pa.ChunkedArray[Any]:
-    """One column."""
-    return nw.from_native(rows, eager_only=True).select(_value=expression).to_native()["_value"]
+    """One column, with a value for each row."""
+    return computed(rows, {"_value": expression})["_value"]

@@ -173,7 +173,7 @@ class Named:
 
     def __init__(self, format_: Format, name: str) -> None:
         assert format_.schema is not None
-        self._format = format_
+        self.format = self._format = format_
         self._was = format_.schema.names[0]
         self._schema = pa.schema([format_.schema.field(0).with_name(name)])
 

@@ -417,7 +417,7 @@ class Grouped(Generic[S]):
         prepared, inputs = self._prepared(aggregates, what)
         keys = [prepared.schema.field(column) for column in self._columns]
         listed = [
-            Aggregated(out, _function(one, _type_of(prepared, inputs[out]), what), inputs[out])
+            Aggregated(out, _function(one, _type_of(prepared, inputs[out]), what), inputs[out], one.kind)
             for out, one in aggregates.items()
         ]
         if self._combines(mode, aggregates, listed, prepared):

@@ -60,6 +60,8 @@ class Aggregated:
     function: Function
     column: str | None
     """The input column; None: rows."""
+    kind: str = ""
+    """As ``agg`` calls the function."""
 
 
 _without_warnings: Final = np.errstate(all="ignore")
@@ -84,8 +86,8 @@ class Groups:
         """
         shown, columns = columns, [*columns, *hidden]
         self._what = what
-        self._keys = list(keys)
-        self._columns = columns
+        self.keys = self._keys = list(keys)
+        self.columns = self._columns = columns
         self._shown = len(shown)
         self._ends: list[tuple[int, int]] = []
         fields: list[Field] = []
@@ -247,7 +249,7 @@ class Aggregate(Operator):
 
     def __init__(self, groups: Groups, emit: Emit) -> None:
         assert emit != Emit.FINAL, "what has no window has no end"
-        self._groups = groups
+        self.groups = self._groups = groups
         self._emit = emit
         self._watermark = NO_TIME
         self.store = KeyedStore(groups.layout)
@@ -311,9 +313,9 @@ class WindowedAggregate(Operator):
     """By key and window, tumbling or hopping."""
 
     def __init__(self, groups: Groups, window: Hopping, emit: Emit) -> None:
-        self._groups = groups
-        self._window = window
-        self._emit = emit
+        self.groups = self._groups = groups
+        self.window = self._window = window
+        self.emit = self._emit = emit
         self._watermark = NO_TIME
         self.late = 0
         """Rows that came for a window after it had closed, one for each such window."""

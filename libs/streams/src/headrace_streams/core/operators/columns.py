@@ -31,7 +31,7 @@ class Filter(Operator):
     """Rows for which a condition is true."""
 
     def __init__(self, condition: nw.Expr) -> None:
-        self._condition = condition
+        self.condition = self._condition = condition
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
         if CHANGE not in rows.column_names:
@@ -47,7 +47,7 @@ class Compute(Operator):
     """More columns, or others of the same names."""
 
     def __init__(self, columns: Mapping[str, nw.Expr]) -> None:
-        self._columns = columns
+        self.columns = self._columns = columns
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
         yield Emitted(expressions.computed(rows, self._columns))
@@ -57,7 +57,7 @@ class Select(Operator):
     """These columns only."""
 
     def __init__(self, columns: Mapping[str, nw.Expr]) -> None:
-        self._columns = columns
+        self.columns = self._columns = columns
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
         length = rows.num_rows
@@ -70,7 +70,7 @@ class Rename(Operator):
     """Other names for columns."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
-        self._names = names
+        self.names = self._names = names
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
         yield Emitted(rows.rename_columns([self._names.get(name, name) for name in rows.column_names]))
@@ -80,7 +80,7 @@ class DropNulls(Operator):
     """Rows that have a value in each of these columns."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self._names = names
+        self.names = self._names = names
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
         for name in self._names:
@@ -93,7 +93,7 @@ class Explode(Operator):
     """One row for each element of a list; an empty list and null give none."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self.name = self._name = name
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
         column = whole(rows[self._name])
@@ -136,7 +136,7 @@ class KeyBy(Operator):
     """Another key, made of columns."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self._names = names
+        self.names = self._names = names
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
         yield Emitted(replace(rows, KEY, encode_keys([rows[name] for name in self._names])))
@@ -160,7 +160,7 @@ class WithTime(Operator):
     """Event time from a column; one that is null is an error of the row, told by whoever feeds this."""
 
     def __init__(self, expression: nw.Expr) -> None:
-        self._expression = expression
+        self.expression = self._expression = expression
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
         yield Emitted(replace(rows, TIME, times(expressions.evaluated(rows, self._expression))))
@@ -191,7 +191,7 @@ class Split(Operator):
     """Each row goes to the first branch whose condition is true; what fits none is dropped."""
 
     def __init__(self, branches: Mapping[str, nw.Expr]) -> None:
-        self._branches = branches
+        self.branches = self._branches = branches
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
         rest = rows

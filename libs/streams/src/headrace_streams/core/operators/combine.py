@@ -48,8 +48,8 @@ def _is_plain(of: pa.DataType) -> bool:
 def behind(columns: Sequence[Aggregated], kinds: Sequence[str], what: str) -> list[Aggregated]:
     """The aggregates that add up the parts: of the columns of their results."""
     return [
-        Aggregated(column.name, function(_PARTS.get(kind, kind), column.function.type, what), column.name)
-        for column, kind in zip(columns, kinds, strict=True)
+        Aggregated(column.name, function(part, column.function.type, what), column.name, part)
+        for column, part in zip(columns, (_PARTS.get(kind, kind) for kind in kinds), strict=True)
     ]
 
 
@@ -62,7 +62,7 @@ class Combine(Operator):
             window: tumbling; None: no windows.
         """
         assert window is None or window.size_ms == window.advance_ms
-        self._groups = groups
+        self.groups = self._groups = groups
         self._window = window
         self._new()
 

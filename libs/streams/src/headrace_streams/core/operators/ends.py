@@ -46,8 +46,9 @@ class Source(Operator):
             deletes: a record without a value deletes its key; else a stream leaves it out.
         """
         self._value = value
-        self._deletes = deletes
+        self.deletes = self._deletes = deletes
         self._key = key
+        self.timestamp = timestamp
         self._time = WithTime(timestamp) if timestamp is not None else None
         self.empty = 0
         """Records without a value, which a stream leaves out."""

@@ -28,9 +28,9 @@ class SessionAggregate(Operator):
     """
 
     def __init__(self, groups: Groups, window: Window, emit: Emit) -> None:
-        self._groups = groups
-        self._window = window
-        self._emit = emit
+        self.groups = self._groups = groups
+        self.window = self._window = window
+        self.emit = self._emit = emit
         self._watermark = NO_TIME
         self.late = 0
         """Rows that would have begun a session that had closed when they came."""

@@ -100,9 +100,9 @@ class StreamJoin(Operator):
         Args:
             schemas: the user columns of each side.
         """
-        self._sides = sides
+        self.sides = self._sides = sides
         self._schemas = schemas
-        self._within = within
+        self.within = self._within = within
         self._held: pa.Table | None = None
         self._watermark = NO_TIME
         self.late = 0

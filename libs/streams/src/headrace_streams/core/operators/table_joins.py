@@ -123,8 +123,8 @@ class JoinTable(Operator):
             left: rows that find none stay.
         """
         self._table = table
-        self._columns = columns
-        self._left = left
+        self.columns = self._columns = columns
+        self.left = self._left = left
         self._changed = Changed()
         self.dropped = 0
         """Rows without a key, of an inner join."""
