@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
 from headrace import aio
@@ -17,11 +18,16 @@ ONE, OTHER = TopicPartition("a", 0), TopicPartition("a", 1)
 
 
 class SilentConsumer:
-    """Has no records."""
+    """Has no records; but it may have moved on."""
+
+    def __init__(self) -> None:
+        self.sought: list[tuple[TopicPartition, int]] = []
+        self.moves: list[PartitionTable] = []
 
     async def assign(self, partitions: list[TopicPartition]) -> None: ...
 
-    def seek(self, partition: TopicPartition, offset: int) -> None: ...
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self.sought.append((partition, offset))
 
     def seek_to_beginning(self, partition: TopicPartition) -> None: ...
 
@@ -29,7 +35,7 @@ class SilentConsumer:
         return False
 
     async def poll_batches(self, timeout_ms: float, max_rows: int) -> list[PartitionTable]:
-        return []
+        return self.moves
 
 
 async def after(gaps: list[PositionReset], *positions: Mapping[TopicPartition, int]) -> SdkReader:
@@ -52,3 +58,21 @@ async def test_a_gap_of_before_is_nothing_to_a_worker_that_reads_elsewhere(now: 
     """It was paused, others read these records and trimmed them, and it has joined anew."""
     reader = await after([PositionReset(ONE, lost=7, position=9, log_start=9)], {ONE: 7}, now)
     assert await reader.poll(0, 1) == []
+
+
+async def test_what_is_read_on_is_not_fetched_again() -> None:
+    """A seek drops what was fetched ahead: only what is new, or goes back, is sought."""
+    consumer = SilentConsumer()
+    reader = SdkReader(cast("aio.Consumer[Any, Any]", consumer), [])
+    await reader.assign({ONE: 5})
+    consumer.moves = [moved(ONE, 8)]
+    await reader.poll(0, 1)
+    await reader.assign({ONE: 8, OTHER: 3})
+    await reader.assign({ONE: 7, OTHER: 3})
+    await reader.assign({})
+    await reader.assign({ONE: 8})
+    assert consumer.sought == [(ONE, 5), (OTHER, 3), (ONE, 7), (ONE, 8)]
+
+
+def moved(partition: TopicPartition, next_offset: int) -> PartitionTable:
+    return PartitionTable(*partition, pa.table({}), next_offset, -1, next_offset, next_offset)

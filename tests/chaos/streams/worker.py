@@ -1,5 +1,6 @@
 """
-A worker of the storm: ``python -m tests.chaos.streams.worker BOOTSTRAP STATE_DIR``; it ends as the storm expects it.
+A worker of the storm: ``python -m tests.chaos.streams.worker BOOTSTRAP STATE_DIR GUARANTEE``; it
+ends as the storm expects it.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ class _Ready(logging.Handler):
             sys.stderr.write(f"{READY}\n")
 
 
-def main(bootstrap: str, state_dir: str) -> int:
+def main(bootstrap: str, state_dir: str, guarantee: str) -> int:
     logging.getLogger("headrace_streams").addHandler(_Ready())
     settings = {
         "bootstrap_servers": bootstrap,
         "state_dir": state_dir,
         "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS,
         "standbys": 1,
+        "processing_guarantee": guarantee,
     }
     match work(f"{PROGRAM}:counts", settings):
         case Ending.FENCED:

@@ -84,7 +84,7 @@ class Ending:
                 self._take(await consumer.poll(timeout_ms=300))
             while loop.time() < end and (more := await consumer.poll(timeout_ms=SETTLE_S * 1_000)):
                 self._take(more)
-        for problem in compare(self._expected.written, self._written):
+        for problem in self._compare():
             self._world.wrong(problem)
 
     def _take(self, records: Sequence[Record[bytes, bytes]]) -> None:
@@ -94,7 +94,10 @@ class Ending:
 
     def _find(self, kind: str) -> str:
         """The first such difference, as of now."""
-        return next((p for p in compare(self._expected.written, self._written) if p.startswith(kind)), "")
+        return next((p for p in self._compare() if p.startswith(kind)), "")
+
+    def _compare(self) -> list[str]:
+        return compare(self._expected.written, self._written, repeats=self._world.profile.repeats)
 
     def _topics(self, part: SubTopology) -> list[str]:
         return [*part.topics, *(repartition_topic(self._app.name, hop.name) for hop in part.hops)]

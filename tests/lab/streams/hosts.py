@@ -91,6 +91,7 @@ class Host:
         return StreamsConfig(
             bootstrap_servers=",".join(self.world.cluster.bootstrap_servers),
             state_dir=Path("nowhere"),
+            processing_guarantee=profile.guarantee,
             commit_interval_ms=profile.commit_interval_ms,
             commit_rows=profile.commit_rows,
             max_batch_rows=profile.batch_rows,

@@ -17,6 +17,7 @@ from tests.lab.kind import Mutant
 from headrace.admin_types import NewTopic
 from headrace.records import TopicPartition
 from headrace_streams.adapters.headrace_io import SdkReader, SdkTopics, SdkWriter, SdkWriters
+from headrace_streams.config import EXACTLY_ONCE
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.state.store import Changes
 from headrace_streams.core.task import Task
@@ -95,6 +96,24 @@ def send_outputs_at_once() -> Patches:
         return sent
 
     return [patch.object(SdkWriter, "send", send_and_commit)]
+
+
+def wait_for_no_output() -> Patches:
+    """At least once: a commit does not wait for the outputs that were sent at once."""
+
+    async def forget(self: SdkWriter) -> None:
+        self._undelivered.clear()
+
+    return [patch.object(SdkWriter, "_deliver", forget)]
+
+
+def repartition_at_once() -> Patches:
+    """At least once: rows that go to other tasks may come again, as those for topics of the program."""
+
+    def waits(self: Worker, topic: str) -> bool:
+        return self._config.processing_guarantee == EXACTLY_ONCE
+
+    return [patch.object(Worker, "_waits", waits)]
 
 
 def restore_what_is_decided() -> Patches:
@@ -206,6 +225,8 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "positions-first": commit_positions_first,
     "positions-later": commit_positions_later,
     "early-outputs": send_outputs_at_once,
+    "outputs-forgotten": wait_for_no_output,
+    "early-hops": repartition_at_once,
     "decided-only": restore_what_is_decided,
     "not-ended": end_nobody,
     "not-guarded": guard_nothing,
@@ -216,5 +237,5 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "early-state": write_state_before_the_verdict,
     "time-forgotten": forget_event_time,
 }
-RARE: Final = frozenset({"decided-only", "not-ended"})
+RARE: Final = frozenset({"decided-only", "not-ended", "outputs-forgotten"})
 """Found too late for every change; the long form looks for them."""

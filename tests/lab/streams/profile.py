@@ -12,6 +12,7 @@ from headrace_controller.config import ControllerConfig, LivenessConfig
 from headrace_coordinator.config import CoordinatorConfig
 from headrace_coordinator.core.settings import GroupSettings
 from headrace_lab.nodes import Configs
+from headrace_streams.config import EXACTLY_ONCE, ProcessingGuarantee
 
 FAULTS = (
     "kill",
@@ -61,6 +62,12 @@ class Profile:
     transaction_timeout_ms: int
     compute_s: float
     """Most that a piece of a worker's own work takes."""
+    guarantee: ProcessingGuarantee
+
+    @property
+    def repeats(self) -> bool:
+        """Whether rows of the output may come again."""
+        return self.guarantee != EXACTLY_ONCE
 
     @staticmethod
     def drawn(random: Random) -> Profile:
@@ -87,6 +94,7 @@ class Profile:
             idle_after_ms=NEVER_IDLE_MS if program == "moved" else random.choice((100, 1_000)),
             transaction_timeout_ms=random.choice((1_500, 4_000, 10_000)),
             compute_s=random.choice((0.0, 0.001, 0.01)),
+            guarantee=Random(repr(random.getstate())).choice((EXACTLY_ONCE, EXACTLY_ONCE, "at_least_once")),
         )
 
     def configs(self) -> Configs:

@@ -26,6 +26,8 @@ STEPS: Final[dict[str, tuple[Any, str]]] = {
     "give up": (Worker, "_give_up"),
     "begin": (SdkWriter, "begin"),
     "send": (SdkWriter, "send"),
+    "send at once": (SdkWriter, "send_at_once"),
+    "deliver": (SdkWriter, "_deliver"),
     "prepare": (SdkWriter, "commit"),
     "positions": (Producer, "send_offsets_to_transaction"),
     "commit": (Producer, "commit_transaction"),

@@ -19,7 +19,7 @@ from tests.lab.streams.world import play
 from headrace_streams.ports import Checkpoint
 
 SOON_FOUND = ("early-outputs", "not-restored", "time-forgotten")
-SEEDS_PER_MUTANT = 12
+SEEDS_PER_MUTANT = 20
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -86,6 +86,8 @@ def test_what_is_lost_doubled_or_out_of_order_is_told() -> None:
     written = {(OUT, "a"): [2, 1], (OUT, "b"): [1, 1], (OUT, "c"): [1]}
     assert [text.partition(":")[0] for text in compare(expected, written)] == ["order", "doubled", "doubled"]
     assert [text.partition(":")[0] for text in compare(expected, {})] == ["lost", "lost", "lost"]
+    assert [text.partition(":")[0] for text in compare(expected, written, repeats=True)] == ["doubled"], "of c"
+    assert compare(expected, {(OUT, "a"): [1, 2, 1, 2], (OUT, "b"): [1]}, repeats=True) == []
 
 
 def test_a_disk_that_crashes_has_the_first_of_its_commits() -> None:

@@ -127,7 +127,11 @@ class RecordRules:
             raise
         except Exception as error:  # the application's own function
             raise InvalidPartitions(f"the partitioner raised {error!r}") from error
-        return None if placed is None or placed < 0 else int(placed)
+        if placed is None or placed < 0:
+            return None
+        if placed >= view.partitions:
+            raise InvalidPartitions(f"the partitioner gave {placed}; {view.name} has {view.partitions} partitions")
+        return int(placed)
 
     def check_size(self, view: View, size: int) -> None:
         """Raises: ``RecordTooLarge`` when a record of ``size`` bytes, overhead included, is too large."""

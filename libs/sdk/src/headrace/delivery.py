@@ -205,6 +205,19 @@ class Deliveries(Sequence[Delivery]):
         """Whether all are done."""
         return all(delivery.done() for delivery in self)
 
+    def failure(self) -> HeadraceError | None:
+        """
+        Why one of these was not written, or one that was sent with them; None: all that are done were. Batches are
+        looked at, not records.
+        """
+        for chunk, _, _ in self._runs:
+            if chunk.error is not None:
+                return copy(chunk.error)
+            for batch in chunk.route.batches() if chunk.route is not None else ():
+                if batch.outcome is not None and batch.outcome.error is not None:
+                    return copy(batch.outcome.error)
+        return None
+
     def result(self, timeout: float | None = None) -> list[RecordMetadata]:
         """
         Wait for all.

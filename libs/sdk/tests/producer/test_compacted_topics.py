@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+import pyarrow as pa
 import pytest
 from libs.sdk.tests.kit.broker_thread import BrokerThread
 
 import headrace
 from headrace.delivery import DeliveredBatch
-from headrace.errors import InvalidRecord
+from headrace.errors import InvalidPartitions, InvalidRecord
 
 
 @pytest.fixture
@@ -47,3 +48,26 @@ def test_the_batch_is_refused_once_with_what_to_do_and_the_others_arrive(
             found += [record.value for record in consumer.poll(timeout_ms=1_000)]
     lost = {deliveries.index(delivery) for delivery in failed}
     assert found == [b"first", *(b"%d" % n for n in range(20) if n not in lost), b"after"], "in order, each once"
+
+
+def test_deliveries_of_a_table_tell_that_one_of_its_batches_failed(broker: BrokerThread) -> None:
+    rows = pa.table({"key": pa.array([b"k"] * 50 + [None] * 3), "value": pa.array([b"v"] * 53)})
+    with headrace.Producer(bootstrap_servers=broker.address, linger_ms=0, batch_size=100) as producer:
+        good = producer.send_table("c", rows.slice(0, 50))
+        producer.flush(20)
+        assert good.failure() is None
+        bad = producer.send_table("c", rows)
+        producer.flush(20)
+        assert isinstance(bad.failure(), InvalidRecord)
+        assert good.failure() is None
+
+
+def test_deliveries_tell_why_they_were_sent_nowhere(broker: BrokerThread) -> None:
+    @headrace.bulk_partitioner
+    def partitioner(topic: str, keys: Sequence[bytes | None], partitions: int) -> list[int]:
+        return [partitions] * len(keys)
+
+    with headrace.Producer(bootstrap_servers=broker.address, partitioner=partitioner) as producer:
+        sent = producer.send_table("t", pa.table({"value": pa.array([b"v"] * 3)}))
+        producer.flush(20)
+        assert isinstance(sent.failure(), InvalidPartitions)

@@ -266,7 +266,7 @@ async def test_partitioners_per_record_and_per_batch(cluster: LabCluster) -> Non
 
 async def test_wrong_partitioners_are_told(cluster: LabCluster) -> None:
     async with producer(cluster, partitioner=lambda *_: 99) as p:
-        with pytest.raises(UnknownTopicOrPartition):
+        with pytest.raises(InvalidPartitions, match="99"):
             await p.send("t", b"x")
     wrong = bulk_partitioner(lambda topic, keys, partitions: [99] * len(keys))
     async with producer(cluster, partitioner=wrong) as p:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from libs.sdk.tests.kit.cluster import LabCluster, Labs
 
-from headrace.errors import HeadraceError, RecordTooLarge, Rejected, UnknownTopicOrPartition
+from headrace.errors import HeadraceError, InvalidPartitions, RecordTooLarge, Rejected, UnknownTopicOrPartition
 from headrace_common.core.batch import Codec, RecordColumns, build_batch, build_row_batch, decode_batch
 from headrace_common.core.murmur2 import partition_for
 
@@ -177,6 +177,20 @@ def test_headers_count_for_the_size_of_a_record(memory: LabCluster) -> None:
         pytest.raises(RecordTooLarge, match=r"the record has 20\d\d bytes"),
     ):
         producer.send_table("t", pa.table({"value": [b"v"], "headers": big}))
+
+
+def test_a_partitioner_that_names_no_partition_of_the_topic_is_refused_before_anything_is_sent(
+    memory: LabCluster,
+) -> None:
+    def beyond(topic: str, key: bytes | None, partitions: int) -> int:
+        return partitions
+
+    with memory.producer(partitioner=beyond) as producer:
+        for send in (lambda: producer.send("t", b"v"), lambda: producer.send_many("t", [b"v"] * 2)):
+            with pytest.raises(InvalidPartitions, match="the partitioner gave 3; t has 3 partitions"):
+                send()
+        producer.flush(10)
+    assert arrived(memory, "t") == [[], [], []]
 
 
 def test_serializers_and_headers_in_a_table_go_together(memory: LabCluster) -> None:

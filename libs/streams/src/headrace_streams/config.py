@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Literal, Self, get_args
 
 from headrace.work_types import STANDBYS_MAX
 from headrace_common.core.bounds import check, setting
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.env import list_options, load_settings
+
+ProcessingGuarantee = Literal["exactly_once", "at_least_once"]
+EXACTLY_ONCE: Final = "exactly_once"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +26,11 @@ class StreamsConfig:
     """``host:port``, several with commas; None: found as all clients find it."""
     state_dir: Path | str = Path(".headrace-streams")
     """Where state is kept: a directory for each app and task in it."""
+    processing_guarantee: ProcessingGuarantee = setting(EXACTLY_ONCE, choices=get_args(ProcessingGuarantee))
+    """
+    With ``at_least_once`` rows for topics of the program do not wait for a commit, and may come again after a failure;
+    state, positions and internal topics are exactly once either way.
+    """
     commit_interval_ms: int = setting(100, low=0, high=600_000)
     """How often to commit while there is something to commit, in ms."""
     commit_rows: int = setting(100_000, low=1, high=10_000_000)

@@ -184,9 +184,14 @@ class Writer(Protocol):
         """Accept records; waits for room, not for the broker."""
         ...
 
+    async def send_at_once(self, output: Output) -> None:
+        """Accept records that are of no transaction: who reads them does not wait for one."""
+        ...
+
     async def commit(self, positions: Positions) -> None:
         """
-        Deliver everything and commit it with these positions; asks until the verdict is known.
+        Deliver everything, what was sent at once first, and commit with these positions; asks until the verdict is
+        known.
 
         Raises:
             HeadraceError: not committed: ``abort``, unless ``then`` says "fenced".
@@ -195,7 +200,7 @@ class Writer(Protocol):
 
     async def abort(self) -> None:
         """
-        Drop what was sent since ``begin``; asks until that is certain.
+        Drop what was sent since ``begin``, but for what was sent at once; asks until that is certain.
 
         Raises:
             HeadraceError: another writer has taken over.

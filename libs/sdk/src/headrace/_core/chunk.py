@@ -8,7 +8,7 @@ over partitions; from then on it only knows the way from a row to its batch.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace_common.core.batch.stamp_runs import StampRuns
@@ -170,6 +170,16 @@ class Route:
         self._places = places
         """Where each piece starts in its batch."""
         self._rank: list[int] | None = None
+
+    def batches(self) -> Iterator[Batch]:
+        """All that rows went into; of one that was divided, its halves."""
+        left = list(dict.fromkeys(self._batches))
+        while left:
+            batch = left.pop()
+            if batch.parts is None:
+                yield batch
+            else:
+                left += batch.parts
 
     def locate(self, row: int) -> tuple[Batch, int]:
         """The batch, and the row's place in it."""

@@ -14,7 +14,7 @@ from headrace.errors import PositionOutOfRange
 from headrace.records import PartitionTable, TopicPartition
 from headrace_common.core.errors import HeadraceError, InvalidConfig, TopicAlreadyExists, UnknownTopicOrPartition
 from headrace_common.runtime.clock import Clock
-from headrace_streams.config import StreamsConfig
+from headrace_streams.config import EXACTLY_ONCE, StreamsConfig
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.state.changelog import TOPIC_BYTES_MAX
 from headrace_streams.patience import PAUSE_MS, Patience
@@ -103,16 +103,19 @@ class SdkReader:
         self._resets = resets
         self._undecided = undecided
         self._from: dict[TopicPartition, int] = {}
+        self._next: dict[TopicPartition, int] = {}
+        """Where each goes on."""
 
     async def assign(self, positions: Positions) -> None:
         self._from = dict(positions)
         await self._consumer.assign(list(positions))
         self.pause(())
         for tp, offset in positions.items():
-            if offset >= 0:
-                self._consumer.seek(tp, offset)
-            else:
+            if offset < 0:
                 self._consumer.seek_to_beginning(tp)
+            elif self._next.get(tp) != offset:  # a seek would drop what has been fetched ahead
+                self._consumer.seek(tp, offset)
+        self._next = dict(positions)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         if self._consumer.paused():
@@ -122,6 +125,7 @@ class SdkReader:
 
     async def poll(self, timeout_ms: float, max_rows: int) -> list[PartitionTable]:
         tables = await self._consumer.poll_batches(timeout_ms, max_rows)
+        self._next |= {TopicPartition(one.topic, one.partition): one.next_offset for one in tables}
         # A worker that was put out may hear of a gap where it does not read any more: others have read these records.
         gaps = [reset for reset in self._resets if reset.lost >= self._from.get(reset.partition, reset.lost + 1)]
         if gaps:  # what was just read comes from behind it
@@ -168,7 +172,10 @@ class SdkWriters:
     async def open(self, membership: Membership) -> SdkWriter:
         transactional_id = membership.transactional_id
         assert transactional_id is not None, "it was asked for when the worker joined"
-        writer = SdkWriter(self._producer(transactional_id), membership, self._patience)
+        at_once = None
+        if self._config.processing_guarantee != EXACTLY_ONCE:
+            at_once = aio.Producer(self._servers, linger_ms=0, max_request_size=TOPIC_BYTES_MAX)
+        writer = SdkWriter(self._producer(transactional_id), membership, self._patience, at_once)
         await writer.start()
         return writer
 
@@ -186,12 +193,20 @@ class SdkWriters:
 
 
 class SdkWriter:
-    """Satisfies ``Writer``: one transactional producer."""
+    """Satisfies ``Writer``: one transactional producer, and one without transactions for what is sent at once."""
 
-    def __init__(self, producer: aio.Producer, membership: Membership, patience: Patience) -> None:
+    def __init__(
+        self,
+        producer: aio.Producer,
+        membership: Membership,
+        patience: Patience,
+        at_once: aio.Producer | None = None,
+    ) -> None:
         self._producer = producer
         self._membership = membership
         self._patience = patience
+        self._at_once = at_once
+        self._undelivered: list[Deliveries] = []
 
     async def start(self) -> None:
         """Take the transactional id."""
@@ -204,23 +219,50 @@ class SdkWriter:
         await self._producer.begin_transaction()
 
     async def send(self, output: Output) -> _Sent:
-        table = output.records
-        count = table.num_rows
-        if output.partition is not None:
-            table = table.append_column(_PARTITION, pa.array([output.partition] * count, pa.int32()))
-        if output.headers:
-            kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-            pairs = [{"key": name, "value": value} for name, value in output.headers]
-            table = table.append_column("headers", pa.array([pairs] * count, kind))
-        return _Sent(await self._producer.send_table(output.topic, table))
+        return _Sent(await self._producer.send_table(output.topic, _table(output)))
+
+    async def send_at_once(self, output: Output) -> None:
+        assert self._at_once is not None, "at_least_once"
+        self._undelivered.append(await self._at_once.send_table(output.topic, _table(output)))
+
+    async def _deliver(self) -> None:
+        """
+        What was sent at once is in its logs.
+
+        Raises:
+            HeadraceError: some of it is not, or nobody can tell.
+        """
+        sent, self._undelivered = self._undelivered, []
+        if self._at_once is not None and sent:
+            await self._at_once.flush()
+        for failure in (deliveries.failure() for deliveries in sent):
+            if failure is not None:
+                raise failure
 
     async def commit(self, positions: Positions) -> None:
+        await self._deliver()
         if positions:
             await self._producer.send_offsets_to_transaction(dict[Any, Any](positions), self._membership)
         await self._patience.ask(self._producer.commit_transaction)
 
     async def abort(self) -> None:
+        self._undelivered.clear()
         await self._patience.ask(self._producer.abort_transaction)
 
     async def close(self) -> None:
         await self._producer.close()
+        if self._at_once is not None:
+            await self._at_once.close()
+
+
+def _table(output: Output) -> pa.Table:
+    """As a producer takes it."""
+    table = output.records
+    count = table.num_rows
+    if output.partition is not None:
+        table = table.append_column(_PARTITION, pa.array([output.partition] * count, pa.int32()))
+    if output.headers:
+        kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+        pairs = [{"key": name, "value": value} for name, value in output.headers]
+        table = table.append_column("headers", pa.array([pairs] * count, kind))
+    return table

@@ -25,7 +25,7 @@ from headrace_common.core.errors import (
     Rejected,
 )
 from headrace_common.runtime.failpoints import failpoint
-from headrace_streams.config import StreamsConfig
+from headrace_streams.config import EXACTLY_ONCE, StreamsConfig
 from headrace_streams.core.errors import Blocked
 from headrace_streams.core.feed import Portion
 from headrace_streams.core.outputs import Output
@@ -302,7 +302,7 @@ class Worker:
             return
         due_ms = self._committed_at_ms + self._config.commit_interval_ms
         left_ms = max(0, ceil(due_ms - self._outside.clock.monotonic_ms()))
-        wait_ms = min(_POLL_MS, left_ms) if seat.in_transaction else _POLL_MS
+        wait_ms = min(_POLL_MS, left_ms) if seat.in_transaction or self._rows else _POLL_MS
         self._pause()
         for batch in await self._outside.reader.poll(wait_ms, self._config.max_batch_rows):
             await self._feed(batch)
@@ -410,9 +410,16 @@ class Worker:
 
     async def _send(self, outputs: list[Output]) -> None:
         for output in outputs:
-            await self._begin()
-            await self._writer.send(output)
+            if self._waits(output.topic):
+                await self._begin()
+                await self._writer.send(output)
+            else:
+                await self._writer.send_at_once(output)
             self.figures.written[output.topic] += output.records.num_rows
+
+    def _waits(self, topic: str) -> bool:
+        """Whether readers of what goes to this topic must see nothing that is done again."""
+        return self._config.processing_guarantee == EXACTLY_ONCE or topic in self._assembled.repartitions
 
     async def _begin(self) -> None:
         if not self._here.in_transaction:

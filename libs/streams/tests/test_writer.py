@@ -1,0 +1,111 @@
+"""What a commit waits for, where rows do not wait for a commit."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headrace.errors import HeadraceError, NotEnoughReplicas
+from headrace_streams.adapters.headrace_io import SdkWriter
+from headrace_streams.config import StreamsConfig
+from headrace_streams.core.outputs import Output
+from headrace_streams.dsl.app import App
+from headrace_streams.patience import Patience
+from headrace_streams.runtime.assembling import Assembled
+from headrace_streams.runtime.worker import Worker
+
+
+class Producer:
+    """Writes down what it is told; ``fails`` is what becomes of records."""
+
+    def __init__(self, name: str, calls: list[str]) -> None:
+        self._name = name
+        self._calls = calls
+        self.fails: HeadraceError | None = None
+
+    async def send_table(self, topic: str, table: pa.Table) -> Any:
+        self._calls.append(f"{self._name} sends to {topic}")
+        return SimpleNamespace(failure=lambda: self.fails)
+
+    async def flush(self) -> None:
+        self._calls.append(f"{self._name} delivers")
+
+    async def commit_transaction(self) -> None:
+        self._calls.append(f"{self._name} commits")
+
+    async def abort_transaction(self) -> None:
+        self._calls.append(f"{self._name} aborts")
+
+
+class Now:
+    """A clock that stands still."""
+
+    def monotonic_ms(self) -> float:
+        return 0.0
+
+
+def output(topic: str) -> Output:
+    return Output(topic, pa.table({"key": pa.array([b"k"]), "value": pa.array([b"v"])}))
+
+
+@pytest.fixture
+def calls() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def at_once(calls: list[str]) -> Producer:
+    return Producer("plain", calls)
+
+
+@pytest.fixture
+def writer(calls: list[str], at_once: Producer) -> SdkWriter:
+    patience = Patience(Now(), 0)  # type: ignore[arg-type]
+    return SdkWriter(Producer("transactional", calls), None, patience, at_once)  # type: ignore[arg-type]
+
+
+async def test_a_commit_comes_after_what_was_sent_at_once(writer: SdkWriter, calls: list[str]) -> None:
+    await writer.send_at_once(output("out"))
+    await writer.send(output("changelog"))
+    await writer.commit({})
+    await writer.commit({})
+    sent = ["plain sends to out", "transactional sends to changelog"]
+    assert calls == [*sent, "plain delivers", "transactional commits", "transactional commits"]
+
+
+async def test_what_was_not_written_keeps_a_commit_back(writer: SdkWriter, at_once: Producer, calls: list[str]) -> None:
+    at_once.fails = NotEnoughReplicas("one is missing")
+    await writer.send_at_once(output("out"))
+    with pytest.raises(NotEnoughReplicas):
+        await writer.commit({})
+    await writer.abort()
+    at_once.fails = None
+    await writer.send_at_once(output("out"))
+    await writer.commit({})
+    assert [call for call in calls if "transactional" in call] == ["transactional aborts", "transactional commits"]
+
+
+async def test_what_an_abort_has_forgotten_keeps_nothing_back(
+    writer: SdkWriter, at_once: Producer, calls: list[str]
+) -> None:
+    """The same rows are sent again."""
+    at_once.fails = NotEnoughReplicas("one is missing")
+    await writer.send_at_once(output("out"))
+    await writer.abort()
+    await writer.commit({})
+    assert calls[-1] == "transactional commits"
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "in_transactions"),
+    [("exactly_once", ["out", "a.by-user.repartition"]), ("at_least_once", ["a.by-user.repartition"])],
+)
+async def test_which_rows_wait_for_a_commit(guarantee: str, in_transactions: list[str]) -> None:
+    """What goes to another task of the app must not come again: it would be counted again."""
+    outside: Any = SimpleNamespace(compute=None, look=None, changelogs=None, clock=Now())
+    worker = Worker(App("a"), StreamsConfig.of({"processing_guarantee": guarantee}), outside)
+    worker._assembled = Assembled(None, {}, frozenset({"a.by-user.repartition"}))  # type: ignore[arg-type]
+    assert [topic for topic in ("out", "a.by-user.repartition") if worker._waits(topic)] == in_transactions
