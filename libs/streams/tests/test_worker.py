@@ -36,15 +36,18 @@ from headrace_streams.worker_process import Parent
 class Stopped:
     """A clock that stands still, and a reader that notes how long it was to wait."""
 
-    def __init__(self, now_ms: float) -> None:
-        self.now_ms = now_ms
+    def __init__(self, at_ms: float) -> None:
+        self.at_ms = at_ms
         self.waits: list[float] = []
 
     def monotonic_ms(self) -> float:
-        return self.now_ms
+        return self.at_ms
+
+    def now_ms(self) -> int:
+        return int(self.at_ms)
 
     async def sleep_ms(self, ms: float) -> None:
-        self.now_ms += ms
+        self.at_ms += ms
 
     async def poll(self, timeout_ms: float, max_rows: int) -> list[Any]:
         self.waits.append(timeout_ms)
@@ -77,7 +80,9 @@ def seated(outside: Any, *owned: Any) -> Worker:
 
 
 def outside_of(**parts: Any) -> Any:
-    return SimpleNamespace(**{"compute": None, "look": None, "changelogs": None, "clock": Stopped(0.0), **parts})
+    return SimpleNamespace(
+        **{"compute": None, "look": None, "changelogs": None, "snapshots": None, "clock": Stopped(0.0), **parts}
+    )
 
 
 async def test_it_waits_for_whole_milliseconds_until_a_commit_is_due() -> None:
@@ -88,7 +93,7 @@ async def test_it_waits_for_whole_milliseconds_until_a_commit_is_due() -> None:
     assert worker._seat is not None
     worker._seat.in_transaction = True
     await worker.step()
-    outside.now_ms = 99.9999
+    outside.at_ms = 99.9999
     await worker.step()
     assert outside.waits == [30, 1]
     assert all(isinstance(wait, int) for wait in outside.waits)
@@ -255,11 +260,11 @@ async def test_it_is_ready_when_it_has_had_its_tasks_for_a_moment() -> None:
     outside = Stopped(0.0)
     worker = seated(outside_of(reader=outside, clock=outside))
     seat: Any = worker._seat
-    for outside.now_ms, taking in ((0.0, True), (900.0, False), (1_500.0, True), (2_000.0, False), (2_499.0, False)):
+    for outside.at_ms, taking in ((0.0, True), (900.0, False), (1_500.0, True), (2_000.0, False), (2_499.0, False)):
         seat.taken = {"x": (Owned(spec(), None, None), None)} if taking else {}  # type: ignore[arg-type]
         worker._tell_state(seat)
         assert not worker.settled.is_set()
-    outside.now_ms = 2_500.0
+    outside.at_ms = 2_500.0
     worker._tell_state(seat)
     assert worker.settled.is_set()
 
@@ -293,13 +298,13 @@ class Passing:
     """A clock whose time passes in sleeps."""
 
     def __init__(self) -> None:
-        self.now_ms = 0.0
+        self.at_ms = 0.0
 
     def monotonic_ms(self) -> float:
-        return self.now_ms
+        return self.at_ms
 
     async def sleep_ms(self, ms: float) -> None:
-        self.now_ms += ms
+        self.at_ms += ms
         await asyncio.sleep(0)
 
 

@@ -62,6 +62,13 @@ class StreamsConfig:
     delete_retention_ms: int = setting(86_400_000, low=1_000, high=2**53)
     """Of the changelogs: state on a disk that is older than half of it is restored anew, in ms."""
 
+    snapshot_url: str | None = None
+    """Where snapshots of state are kept: ``s3://BUCKET/PATH``, ``gs://``, ``abfs://``, ``file://``; None: nowhere."""
+    snapshot_interval_ms: int = setting(600_000, low=1_000, high=86_400_000)
+    """How often to take a snapshot of each task that has changed, in ms."""
+    snapshot_timeout_ms: int = setting(600_000, low=1_000, high=86_400_000)
+    """Writing or reading a snapshot is given up after so long, in ms."""
+
     metrics_listen: Endpoint | str | None = None
     """Where Prometheus finds the worker's metrics, ``host:port``; None: nowhere."""
     health_listen: Endpoint | str | None = None
@@ -81,6 +88,11 @@ class StreamsConfig:
                 except ValueError as error:
                     raise InvalidConfig(f"{name}: {error}") from error
         check(self)
+
+    @property
+    def trusted_ms(self) -> int:
+        """State whose checkpoint is older may lack deletions that are gone from the changelog."""
+        return self.delete_retention_ms // 2
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:

@@ -25,7 +25,7 @@ from headrace_streams.adapters.rocksdb_store import RocksDbStores
 from headrace_streams.config import StreamsConfig
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.dsl.app import App
-from headrace_streams.ports import Membership, TaskStores
+from headrace_streams.ports import Membership, Snapshots, TaskStores
 from headrace_streams.runtime.owned import Outside
 from headrace_streams.runtime.worker import Worker
 
@@ -66,7 +66,13 @@ async def serve(app: App, config: StreamsConfig, stop: asyncio.Event) -> None:
         # Whoever starts next with this directory is this worker, and puts out what may be left of it.
         here = f"{socket.gethostname()}-{crc32(str(stores.directory.resolve()).encode()):08x}"
         look = partial(_in_pool, looking)
-        await work(app, config, stop, stores, partial(_in_pool, pool), instance_id=here, look=look)
+        snapshots = None
+        if config.snapshot_url is not None:
+            from headrace_streams.adapters.snapshots import ArrowSnapshots
+
+            snapshots = stack.enter_context(ArrowSnapshots(config.snapshot_url, app.name))
+        compute = partial(_in_pool, pool)
+        await work(app, config, stop, stores, compute, instance_id=here, look=look, snapshots=snapshots)
 
 
 async def work(
@@ -78,6 +84,7 @@ async def work(
     *,
     instance_id: str,
     look: Callable[..., Awaitable[Any]] | None = None,
+    snapshots: Snapshots | None = None,
 ) -> None:
     """
     Run a worker of an app on clients of its own; ``stores`` and ``compute`` as a worker takes them.
@@ -85,6 +92,7 @@ async def work(
     Args:
         instance_id: names this worker for longer than its process.
         look: runs what only reads; None: as ``compute`` does.
+        snapshots: where state is kept besides; None: nowhere.
     """
     clock = SystemClock()
     servers = config.bootstrap_servers
@@ -125,6 +133,7 @@ async def work(
             clock,
             compute,
             look or compute,
+            snapshots,
         )
         worker = Worker(app, config, outside)
         asked_at = await stack.enter_async_context(_observed(worker, config, clock))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ from headrace.records import PartitionTable, TopicPartition
 from headrace.work_types import WorkChange
 from headrace_common.core.distribution import Distribution
 from headrace_streams.core.outputs import Output
+from headrace_streams.core.snapshots import Snapshot
 from headrace_streams.core.state.changelog import Progress
 from headrace_streams.core.state.store import Changes, Cold
 
@@ -104,6 +107,10 @@ class Reader(Protocol):
 
     async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The high watermarks: everything that was decided before the call is below."""
+        ...
+
+    async def starts(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offsets that exist."""
         ...
 
     async def close(self) -> None:
@@ -261,6 +268,33 @@ class TaskStore(Protocol):
         """Forget everything."""
         ...
 
+    def room(self) -> AbstractContextManager[Path]:
+        """
+        An empty directory on the same disk, for a copy; deleted in the end.
+
+        Raises:
+            StorageFailed: the disk refuses.
+        """
+        ...
+
+    def copy(self, directory: Path) -> None:
+        """
+        Copy everything into an empty directory, as of one commit, while others write.
+
+        Raises:
+            StorageFailed: the disk refuses, or it is closed.
+        """
+        ...
+
+    def replace(self, directory: Path) -> None:
+        """
+        Have what a copy holds, instead of what is here; its files are moved.
+
+        Raises:
+            StorageFailed: the disk refuses, or it is no such copy. ``wipe`` makes it usable again.
+        """
+        ...
+
     def close(self) -> None:
         """Let go."""
         ...
@@ -278,6 +312,56 @@ class TaskStores(Protocol):
 
     def checkpoints(self) -> Mapping[tuple[str, int], Checkpoint]:
         """Of what is here, by sub-topology and partition."""
+        ...
+
+    def tidy(self, oldest_ms: int) -> None:
+        """
+        Delete what is not open, and has no checkpoint or an older one.
+
+        Raises:
+            StorageFailed: the disk refuses.
+        """
+        ...
+
+
+class Snapshots(Protocol):
+    """Copies of cold tiers, at a place that outlives machines. Any call may be cancelled."""
+
+    async def find(self, task: str) -> list[Snapshot]:
+        """
+        What there is of a task, complete or not.
+
+        Raises:
+            HeadraceError: the place cannot be read.
+        """
+        ...
+
+    async def put(self, task: str, snapshot: Snapshot, directory: Path) -> None:
+        """
+        Write the files of a copy; the snapshot is complete when this returns, and not before.
+
+        Raises:
+            HeadraceError: it is not complete.
+        """
+        ...
+
+    async def get(self, task: str, snapshot: Snapshot, directory: Path) -> None:
+        """
+        Bring the files of a copy into an empty directory.
+
+        Raises:
+            SnapshotDamaged: some are missing or not what was written.
+            HeadraceError: the place cannot be read, or the disk refuses.
+        """
+        ...
+
+    async def delete(self, task: str, snapshot: Snapshot) -> None:
+        """
+        Delete it; while it is being deleted it is not complete.
+
+        Raises:
+            HeadraceError: something of it is left.
+        """
         ...
 
 

@@ -145,6 +145,9 @@ class SdkReader:
         assert self._undecided is not None, "the reader of changelogs has it"
         return await self._undecided.end_offsets(partitions)
 
+    async def starts(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        return await self._consumer.beginning_offsets(partitions)
+
     async def close(self) -> None:
         await self._consumer.close()
         if self._undecided is not None:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
 
+import ormsgpack
+
+from headrace_common.core.errors import StorageFailed
 from headrace_streams.core.state.changelog import prefix
 from headrace_streams.core.state.memory import MemoryCold
 from headrace_streams.core.state.store import Changes, Cold
 from headrace_streams.ports import Checkpoint
+
+_COPY: Final = "rows"
 
 
 class MemoryStores:
@@ -22,6 +32,9 @@ class MemoryStores:
     def checkpoints(self) -> dict[tuple[str, int], Checkpoint]:
         found = ((at, store.checkpoint()) for at, store in self.stores.items())
         return {at: checkpoint for at, checkpoint in found if checkpoint is not None}
+
+    def tidy(self, oldest_ms: int) -> None:
+        """They leave with the process."""
 
 
 class MemoryTaskStore:
@@ -47,6 +60,23 @@ class MemoryTaskStore:
     def wipe(self) -> None:
         self._rows = MemoryCold()
         self._checkpoint = None
+
+    @contextmanager
+    def room(self) -> Iterator[Path]:
+        with TemporaryDirectory() as name:
+            yield Path(name)
+
+    def copy(self, directory: Path) -> None:
+        checkpoint = None if self._checkpoint is None else astuple(self._checkpoint)
+        (directory / _COPY).write_bytes(ormsgpack.packb([list(self._rows.scan()), checkpoint]))
+
+    def replace(self, directory: Path) -> None:
+        self.wipe()
+        try:
+            rows, checkpoint = ormsgpack.unpackb((directory / _COPY).read_bytes())
+            self.write(rows, Checkpoint(*checkpoint))
+        except (OSError, ValueError, TypeError) as error:
+            raise StorageFailed(f"{directory} holds no copy of a task's state: {error}") from error
 
     def close(self) -> None:
         pass

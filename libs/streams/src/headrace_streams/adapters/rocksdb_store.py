@@ -8,15 +8,28 @@ that belongs to it, and the changelog has the rest.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, Final, Self
 from urllib.parse import quote, unquote
 
 import ormsgpack
-from rocksdict import AccessType, BlockBasedOptions, Cache, Options, Rdict, ReadOptions, WriteBatch, WriteOptions
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    DbClosedError,
+    Options,
+    Rdict,
+    ReadOptions,
+    WriteBatch,
+    WriteOptions,
+)
+from rocksdict import Checkpoint as Copy
 
 from headrace_common.core.errors import ErrorCode, Internal
 from headrace_streams.core.state.changelog import prefix
@@ -56,6 +69,10 @@ class RocksDbStores:
     def __init__(self, state_dir: Path, app: str) -> None:
         self._cache = Cache(_BLOCK_CACHE_BYTES)
         self.directory, self._lock = _claim(state_dir / quote(app, safe=""))
+        self._open: set[Path] = set()
+        self._opening = threading.Lock()
+        for room in {*self.directory.glob("*/*")} - {*self._paths()}:  # of a worker that was killed
+            shutil.rmtree(room, ignore_errors=True)
 
     def __enter__(self) -> Self:
         return self
@@ -65,12 +82,16 @@ class RocksDbStores:
 
     def open(self, sub_topology: str, partition: int) -> RocksDbTaskStore:
         """The task's, made if it is not there."""
-        return RocksDbTaskStore(self.directory / quote(sub_topology, safe="") / str(partition), self._cache)
+        path = self.directory / quote(sub_topology, safe="") / str(partition)
+        with self._opening:
+            store = RocksDbTaskStore(path, self._cache, lambda: self._open.discard(path))
+            self._open.add(path)
+        return store
 
     def checkpoints(self) -> dict[tuple[str, int], Checkpoint]:
         """Of what is here, by sub-topology and partition."""
         found = {}
-        for path in self.directory.glob("*/*"):
+        for path in self._paths():
             at = unquote(path.parent.name), int(path.name)
             store = self.open(*at)
             checkpoint = store.checkpoint()
@@ -78,6 +99,23 @@ class RocksDbStores:
                 found[at] = checkpoint
             store.close()
         return found
+
+    def tidy(self, oldest_ms: int) -> None:
+        """Delete what is not open, and has no checkpoint or an older one."""
+        for path in self._paths():
+            with self._opening:
+                if path in self._open:
+                    continue
+                store = RocksDbTaskStore(path, self._cache)
+                checkpoint = store.checkpoint()
+                store.close()
+                if checkpoint is None or checkpoint.at_ms < oldest_ms:
+                    with _told(path, "deleting"):
+                        shutil.rmtree(path)
+
+    def _paths(self) -> list[Path]:
+        """The tasks' directories."""
+        return [path for path in self.directory.glob("*/*") if path.name.isdigit()]
 
 
 def _claim(parent: Path) -> tuple[Path, BinaryIO]:
@@ -99,9 +137,11 @@ def _claim(parent: Path) -> tuple[Path, BinaryIO]:
 class RocksDbTaskStore:
     """The changelog's newest rows of one task; satisfies ``TaskStore``."""
 
-    def __init__(self, path: Path, cache: Cache) -> None:
+    def __init__(self, path: Path, cache: Cache, closed: Callable[[], None] = lambda: None) -> None:
         self._path = path
         self._cache = cache
+        self._closed = closed
+        self._copying = threading.Lock()
         self._writing = WriteOptions()
         self._writing.disable_wal = True  # type: ignore[assignment, method-assign]  # its stubs call it a method
         self._db = self._open()
@@ -153,16 +193,44 @@ class RocksDbTaskStore:
 
     def wipe(self) -> None:
         """Forget everything."""
-        with _told(self._path, "deleting"):
-            self._db.close()
-            shutil.rmtree(self._path)
-        self._db = self._open()
+        self._put_in_place(None)
+
+    @contextmanager
+    def room(self) -> Iterator[Path]:
+        """An empty directory beside it, deleted in the end."""
+        with _told(self._path, "making room beside"):
+            made = TemporaryDirectory(prefix=f"{self._path.name}.", dir=self._path.parent, ignore_cleanup_errors=True)
+        with made as name:
+            yield Path(name)
+
+    def copy(self, directory: Path) -> None:
+        """Its files as of one commit, as hard links; writing goes on meanwhile."""
+        with self._copying, _told(self._path, "copying"):
+            self._db.flush(True)  # else that would be done while Python stands still
+            directory.rmdir()
+            Copy(self._db).create_checkpoint(str(directory))
+
+    def replace(self, directory: Path) -> None:
+        """Have the files of a copy."""
+        self._put_in_place(directory)
+
+    def _put_in_place(self, directory: Path | None) -> None:
+        """Other files, or none, instead of what is here. Cut off anywhere, one of them is here whole, or nothing."""
+        with self._copying, self.room() as old:
+            with _told(self._path, "deleting"):
+                with suppress(DbClosedError):
+                    self._db.close()
+                self._path.rename(old)
+                if directory is not None:
+                    directory.rename(self._path)
+            self._db = self._open()
 
     def close(self) -> None:
         """Flush, so that the next start has little to read again."""
-        with _told(self._path, "closing"):
+        with self._copying, _told(self._path, "closing"):
             self._db.flush(True)
             self._db.close()
+        self._closed()
 
 
 class _ColdOfStore:

@@ -26,6 +26,9 @@ COUNTERS: Final[Mapping[str, str]] = {
     "commits": "Transactions that were committed",
     "rewinds": "Times that the worker went back to its last commit",
     "joins": "Times that it joined the group of the app",
+    "snapshots": "Snapshots of state that were written",
+    "snapshots_restored": "Disks of tasks that were taken from a snapshot",
+    "snapshots_failed": "Snapshots that could not be written, read or deleted, or were damaged",
     "late_rows": "Rows that came after their window had closed, by node; of tasks that it has now",
     "failed_records": "Records that could not be processed, and were skipped or sent to a dead letter topic, by node",
 }

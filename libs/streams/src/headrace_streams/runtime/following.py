@@ -10,8 +10,8 @@ marker.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,11 +19,12 @@ import pyarrow as pa
 
 from headrace.records import PartitionTable, TopicPartition
 from headrace_common.runtime.clock import Clock
+from headrace_streams.core.snapshots import Log
 from headrace_streams.core.state.changelog import CONTROL, Progress, newest
 from headrace_streams.patience import Patience
 from headrace_streams.ports import Checkpoint, Reader, TaskStore
+from headrace_streams.runtime.owned import Owned
 
-_log = logging.getLogger(__name__)
 _WAIT_MS: Final = 100
 _ROWS: Final = 100_000
 
@@ -36,6 +37,8 @@ class _Followed:
     log_id: str
     position: int | None = None
     """None: not looked at so far. -1: from the start."""
+    preparing: asyncio.Task[None] | None = None
+    """What is done before that."""
     end: int = 0
     """As it was last heard of."""
     moved: asyncio.Event = field(default_factory=asyncio.Event)
@@ -56,34 +59,58 @@ class Changelogs:
         trusted_ms: int,
         compute: Callable[..., Awaitable[Any]],
         patience: Patience,
+        prepare: Callable[[Owned], Awaitable[None]] | None = None,
     ) -> None:
         """
         Args:
             trusted_ms: a cold tier whose checkpoint is older is wiped first: deletions may be gone from the changelog.
             compute: runs what takes long beside the event loop.
+            prepare: may bring a cold tier nearer to its changelog before that is followed.
         """
         self._reader = reader
         self._clock = clock
         self._trusted_ms = trusted_ms
         self._compute = compute
         self._patience = patience
+        self._prepare = prepare
         self._followed: dict[TopicPartition, _Followed] = {}
         self._changed = asyncio.Event()
         self._applying = asyncio.Lock()
 
     # --- for the worker ---------------------------------------------------------------------------------------------
 
-    def follow(self, changelog: TopicPartition, store: TaskStore, log_id: str) -> None:
-        """Keep a cold tier up to its changelog, if it is not done already."""
+    def follow(self, owned: Owned) -> None:
+        """Keep the cold tier of a task up to its changelog, if it is not done already."""
+        changelog, store = owned.spec.changelog, owned.store
+        assert changelog is not None
+        assert store is not None
         if changelog not in self._followed:
-            self._followed[changelog] = _Followed(store, log_id)
+            followed = self._followed[changelog] = _Followed(store, owned.spec.log_id)
+            if self._prepare is not None:
+                preparing = self._prepare_one(self._prepare, owned, followed)
+                followed.preparing = asyncio.create_task(preparing, name=f"prepare {owned.spec.label}")
+            self._changed.set()
+
+    async def _prepare_one(
+        self, prepare: Callable[[Owned], Awaitable[None]], owned: Owned, followed: _Followed
+    ) -> None:
+        try:
+            await prepare(owned)
+        finally:
+            followed.preparing = None
             self._changed.set()
 
     async def leave(self, changelog: TopicPartition) -> None:
         """Touch its cold tier no more."""
         async with self._applying:
-            if self._followed.pop(changelog, None) is not None:
+            followed = self._followed.pop(changelog, None)
+            if followed is not None:
                 self._changed.set()
+        if followed is not None and followed.preparing is not None:
+            preparing = followed.preparing
+            preparing.cancel()
+            with suppress(asyncio.CancelledError):
+                await preparing
 
     async def reach(self, changelog: TopicPartition, end: int) -> None:
         """Until a cold tier that is followed has everything below ``end``."""
@@ -121,7 +148,7 @@ class Changelogs:
 
     async def _begin(self) -> None:
         """Read those that are followed, each from where its cold tier is."""
-        new = [changelog for changelog, followed in self._followed.items() if followed.position is None]
+        new = [at for at, followed in self._followed.items() if followed.position is None and not followed.preparing]
         ends = await self.ends(new) if new else {}
         async with self._applying:
             for changelog, end in ends.items():
@@ -138,8 +165,9 @@ class Changelogs:
         checkpoint = followed.store.checkpoint()
         if checkpoint is None:
             return -1
-        fresh = 0 <= self._clock.now_ms() - checkpoint.at_ms <= self._trusted_ms
-        if checkpoint.log_id != followed.log_id or not fresh or checkpoint.next_offset > followed.end:
+        now_ms = self._clock.now_ms()
+        log = Log(followed.log_id, 0, followed.end, now_ms - self._trusted_ms, now_ms)
+        if not log.continues(checkpoint.log_id, checkpoint.next_offset, checkpoint.at_ms):
             followed.store.wipe()
             return -1
         return checkpoint.next_offset

@@ -16,7 +16,7 @@ from headrace_streams.core.state.changelog import Progress
 from headrace_streams.core.state.store import Changes
 from headrace_streams.core.task import Task
 from headrace_streams.plan.cut import SubTopology
-from headrace_streams.ports import Membership, Reader, TaskStore, TaskStores, Topics, Writers
+from headrace_streams.ports import Membership, Reader, Snapshots, TaskStore, TaskStores, Topics, Writers
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,8 @@ class Outside:
     """Runs work that would block the event loop, one piece after the other."""
     look: Callable[..., Awaitable[Any]]
     """Runs what only reads, beside that."""
+    snapshots: Snapshots | None = None
+    """None: there is no place for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,8 @@ class Owned:
     rows_at_ms: dict[str, float] = field(default_factory=dict)
     """When each topic had rows, or was not at its end, by the monotonic clock."""
     idle: set[str] = field(default_factory=set)
+    epoch: int = 0
+    """Of this worker, in the group."""
     touched: bool = False
     """Whether it has done something since the last commit."""
 

@@ -148,9 +148,7 @@ class Seat:
             await self.leave(item)
         for item in wanted - self.followed.keys():
             owned = self.followed[item] = self._assembled.make(self._assembled.specs[item], self._outside)
-            assert owned.spec.changelog is not None
-            assert owned.store is not None
-            self._changelogs.follow(owned.spec.changelog, owned.store, owned.spec.log_id)
+            self._changelogs.follow(owned)
 
     def lags(self) -> dict[str, int]:
         """Of what it follows, for whichever reason, how far each is behind."""

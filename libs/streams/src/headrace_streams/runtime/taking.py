@@ -106,6 +106,7 @@ class Taking:
         """
         changelog = owned.spec.changelog
         assert changelog is not None
+        owned.epoch = given.epoch
         try:
             return await self._patience.ask(lambda: self._writer.fence(changelog, given.epoch))
         except FencedWriter:
@@ -118,11 +119,10 @@ class Taking:
         return {tp.topic: at for tp, at in found.items() if at is not None}
 
     async def _restore(self, owned: Owned, fenced: int) -> None:
-        changelog, store = owned.spec.changelog, owned.store
+        changelog = owned.spec.changelog
         assert changelog is not None
-        assert store is not None
         ends = await self._changelogs.ends([changelog])
-        self._changelogs.follow(changelog, store, owned.spec.log_id)
+        self._changelogs.follow(owned)
         # The fence counts too: ends may be those of a leader that was deposed.
         await self._changelogs.reach(changelog, max(ends[changelog], fenced + 1))
         await self._changelogs.leave(changelog)

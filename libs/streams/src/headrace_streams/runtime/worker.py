@@ -41,6 +41,7 @@ from headrace_streams.runtime.merging import Merging
 from headrace_streams.runtime.owned import Kept, Outside, Owned, as_output, moved
 from headrace_streams.runtime.queries import Queries
 from headrace_streams.runtime.seat import Seat
+from headrace_streams.runtime.snapshotting import Snapshotting
 from headrace_streams.runtime.taking import Differs
 
 _log = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ _HEAR_MS: Final = 20.0
 _TAKING_MS: Final = 10
 _LAGS_MS: Final = 1_000.0
 _SETTLED_MS: Final = 1_000.0
+_TIDY_MS: Final = 3_600_000.0
 _CALM_MS: Final = 10_000.0
 """Trouble that comes back after so long is new trouble."""
 
@@ -62,26 +64,33 @@ class Worker:
         self._config = config
         self._outside = outside
         self._patience = Patience(outside.clock, config.default_api_timeout_ms)
+        self.figures = Figures()
+        self._snapshotting = Snapshotting(config, outside, self.figures.counts)
         self._changelogs = Changelogs(
-            outside.changelogs, outside.clock, config.delete_retention_ms // 2, outside.compute, self._patience
+            outside.changelogs,
+            outside.clock,
+            config.trusted_ms,
+            outside.compute,
+            self._patience,
+            None if outside.snapshots is None else self._snapshotting.bring,
         )
         self._assembling = Assembling(app, config, outside)
         self._assembled: Assembled
         self._seat: Seat | None = None
         self._following: asyncio.Task[None] | None = None
+        self._taking_snapshots: asyncio.Task[None] | None = None
         self._of: dict[TopicPartition, Owned] = {}
         self._merging: dict[Owned, Merging] = {}
         self._paused: set[TopicPartition] = set()
         self._rows = 0
         self._heard_at_ms = self._told_lags_at_ms = float("-inf")
-        self._committed_at_ms = self._trimmed_at_ms = self._looked_at_ms = 0.0
+        self._committed_at_ms = self._trimmed_at_ms = self._looked_at_ms = self._tidied_at_ms = 0.0
         self._final: HeadraceError | None = None
         self._blocked = False
         self._trouble_since_ms = self._trouble_at_ms = float("-inf")
         self.settled = asyncio.Event()
         """It is a member, and has had all its tasks for a moment."""
         self._unsettled_at_ms = 0.0
-        self.figures = Figures()
         self.queries = Queries(outside.look)
 
     # --- membership -------------------------------------------------------------------------------------------------
@@ -105,6 +114,7 @@ class Worker:
         """
         await self._assembling.check_positions(self._assembled, self._patience)
         self._following = asyncio.create_task(self._changelogs.run(), name="changelogs")
+        self._taking_snapshots = asyncio.create_task(self._snapshotting.run(), name="snapshots")
         await self._join()
         self._committed_at_ms = self._trimmed_at_ms = self._looked_at_ms = self._outside.clock.monotonic_ms()
 
@@ -116,7 +126,7 @@ class Worker:
             seat = self._seat = Seat(
                 self._app.name, self._config, self._outside, self._changelogs, self._assembled, membership
             )
-            self.figures.owned = self.queries.owned = seat.owned
+            self.figures.owned = self.queries.owned = self._snapshotting.owned = seat.owned
             self.queries.followed = seat.followed
             self.figures.counts["joins"] += 1
             self._heard_at_ms = self._told_lags_at_ms = float("-inf")
@@ -144,6 +154,7 @@ class Worker:
         """How far what is on the disk is behind, for each task that keeps state."""
         logs = {spec.changelog: spec for spec in self._assembled.specs.values() if spec.changelog is not None}
         ends = await self._changelogs.ends(list(logs)) if logs else {}
+        await self._tidy()
         checkpoints = await self._outside.compute(self._outside.stores.checkpoints)
         lags = {}
         for log, spec in logs.items():
@@ -312,6 +323,8 @@ class Worker:
         if self._rows >= self._config.commit_rows or self._outside.clock.monotonic_ms() >= due_ms:
             await self._commit()
             await self._look_at_topics()
+            if self._outside.clock.monotonic_ms() - self._tidied_at_ms >= _TIDY_MS:
+                await self._tidy()
 
     async def _look_at_topics(self) -> None:
         """
@@ -473,6 +486,15 @@ class Worker:
         owned.task.settle()
         owned.touched = False
 
+    async def _tidy(self) -> None:
+        """Tasks that moved away have left state, and some of it is too old to be used when they come back."""
+        self._tidied_at_ms = self._outside.clock.monotonic_ms()
+        oldest_ms = self._outside.clock.now_ms() - self._config.trusted_ms
+        try:
+            await self._outside.compute(self._outside.stores.tidy, oldest_ms)
+        except HeadraceError as error:
+            _log.warning("old state of %s was not deleted, which costs space alone: %s", self._app.name, error)
+
     async def _trim(self) -> None:
         repartitions = self._assembled.repartitions
         now = self._outside.clock.monotonic_ms()
@@ -554,7 +576,7 @@ class Worker:
         """Let go of all tasks; what was not committed is done again by whoever comes next."""
         seat, self._seat, self._of, self._rows = self._seat, None, {}, 0
         self._merging = {}
-        self.queries.owned = self.queries.followed = {}
+        self.queries.owned = self.queries.followed = self._snapshotting.owned = {}
         if seat is None:
             return
         # What a function that does not return holds up, its stores among it, ends with the process.
@@ -563,10 +585,11 @@ class Worker:
     async def close(self) -> None:
         """Let go of everything; what was not committed is done again by whoever comes next."""
         await self._get_up()
-        if self._following is not None:
-            self._following.cancel()
-            with suppress(asyncio.CancelledError, HeadraceError):
-                await self._following
+        for one in (self._taking_snapshots, self._following):
+            if one is not None:
+                one.cancel()
+                with suppress(asyncio.CancelledError, HeadraceError):
+                    await one
         await self._outside.reader.close()
         await self._outside.changelogs.close()
 

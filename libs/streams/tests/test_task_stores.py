@@ -1,0 +1,150 @@
+"""Disks of tasks: what is copied, put in place and cleared away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace_common.core.errors import HeadraceError
+from headrace_streams.adapters.memory_store import MemoryStores
+from headrace_streams.adapters.rocksdb_store import RocksDbStores
+from headrace_streams.core.state.changelog import prefix
+from headrace_streams.ports import Checkpoint, TaskStore, TaskStores
+
+KEY = prefix("n") + b"k"
+OLD_MS, NOW_MS = 1_000, 5_000
+
+
+@pytest.fixture(params=["memory", "rocksdb"])
+def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TaskStores]:
+    if request.param == "memory":
+        yield MemoryStores()
+    else:
+        with RocksDbStores(tmp_path, "app") as stores:
+            yield stores
+
+
+@pytest.fixture
+def disks(tmp_path: Path) -> Iterator[RocksDbStores]:
+    with RocksDbStores(tmp_path, "app") as stores:
+        yield stores
+
+
+def put(store: TaskStore, number: int, at_ms: int = NOW_MS) -> None:
+    store.write([(KEY, str(number).encode())], Checkpoint("log-0", number, at_ms))
+
+
+def held(store: TaskStore) -> tuple[list[tuple[bytes, bytes]], Checkpoint | None]:
+    return list(store.cold("n").scan()), store.checkpoint()
+
+
+def test_a_copy_takes_the_place_of_what_was_there(stores: TaskStores) -> None:
+    one, other = stores.open("a", 0), stores.open("a", 1)
+    put(one, 1)
+    put(other, 9)
+    other.write([(prefix("n") + b"more", b"x")], Checkpoint("log-1", 10, NOW_MS))
+    with other.room() as room:
+        one.copy(room)
+        put(one, 2)
+        other.replace(room)
+    assert held(other) == ([(b"k", b"1")], Checkpoint("log-0", 1, NOW_MS))
+    assert held(one) == ([(b"k", b"2")], Checkpoint("log-0", 2, NOW_MS))
+    put(other, 3)
+    assert held(other) == ([(b"k", b"3")], Checkpoint("log-0", 3, NOW_MS))
+    one.close()
+    other.close()
+
+
+def test_what_is_no_copy_can_be_wiped_away(stores: TaskStores) -> None:
+    store = stores.open("a", 0)
+    put(store, 1)
+    with store.room() as room:
+        (room / "CURRENT").write_bytes(b"nonsense\n")
+        with pytest.raises(HeadraceError):
+            store.replace(room)
+    store.wipe()
+    assert held(store) == ([], None)
+    put(store, 2)
+    assert held(store) == ([(b"k", b"2")], Checkpoint("log-0", 2, NOW_MS))
+    store.close()
+
+
+def test_a_copy_is_as_of_one_commit_while_others_are_made(disks: RocksDbStores) -> None:
+    store = disks.open("a", 0)
+    other = disks.open("b", 0)
+    put(store, 0)
+    over = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not over.is_set():
+            number += 1
+            rows = [(prefix("n") + str(key).encode(), str(number).encode()) for key in range(50)]
+            store.write(rows, Checkpoint("log-0", number, NOW_MS))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(10):
+            with other.room() as room:
+                store.copy(room)
+                other.replace(room)
+            rows, checkpoint = held(other)
+            assert checkpoint is not None
+            if checkpoint.next_offset:
+                assert [value for key, value in rows if key != b"k"] == [str(checkpoint.next_offset).encode()] * 50
+    finally:
+        over.set()
+        writer.join()
+    store.close()
+    other.close()
+
+
+def test_a_disk_that_was_closed_gives_no_copy(disks: RocksDbStores) -> None:
+    store = disks.open("a", 0)
+    store.close()
+    with store.room() as room, pytest.raises(HeadraceError, match="copying the state in"):
+        store.copy(room)
+
+
+def test_a_disk_is_closed_when_its_copy_is_made(disks: RocksDbStores) -> None:
+    store = disks.open("a", 0)
+    put(store, 1)
+    closing = threading.Thread(target=store.close)
+    with store._copying:
+        closing.start()
+        assert held(store) == ([(b"k", b"1")], Checkpoint("log-0", 1, NOW_MS)), "it is still open"
+    closing.join()
+    with pytest.raises(HeadraceError):
+        store.checkpoint()
+
+
+def test_state_that_moved_away_is_deleted_when_it_is_too_old(disks: RocksDbStores) -> None:
+    for number, at_ms in enumerate((OLD_MS, NOW_MS - 1, NOW_MS, NOW_MS)):
+        store = disks.open("a", number)
+        put(store, 1, at_ms)
+        store.close()
+    disks.open("a", 9).close()
+    used = disks.open("a", 1)
+    disks.tidy(NOW_MS)
+    assert held(used)[1] == Checkpoint("log-0", 1, NOW_MS - 1), "it is open"
+    used.close()
+    assert sorted(disks.checkpoints()) == [("a", 1), ("a", 2), ("a", 3)]
+    assert sorted(path.name for path in (disks.directory / "a").iterdir()) == ["1", "2", "3"]
+    disks.tidy(NOW_MS)
+    assert sorted(disks.checkpoints()) == [("a", 2), ("a", 3)], "it was closed"
+
+
+def test_room_of_a_worker_that_was_killed_is_cleared(tmp_path: Path) -> None:
+    with RocksDbStores(tmp_path, "app") as disks:
+        store = disks.open("a", 0)
+        put(store, 1)
+        store.close()
+        left = disks.directory / "a" / "0.abc" / "deep"
+        left.mkdir(parents=True)
+    with RocksDbStores(tmp_path, "app") as disks:
+        assert not left.parent.exists()
+        assert disks.checkpoints() == {("a", 0): Checkpoint("log-0", 1, NOW_MS)}
