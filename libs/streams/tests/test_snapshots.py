@@ -158,9 +158,10 @@ class Changelog:
             self._position = max(self.start, self._position)
 
     async def poll(self, timeout_ms: float, max_rows: int) -> list[PartitionTable]:
+        assert self._position is not None, "a consumer that reads nothing waits for ever"
         await give_way()
         end = len(self.rows)
-        if self._position is None or self._position == end:
+        if self._position == end:
             return []
         keys, values = zip(*self.rows[self._position :], strict=True)
         table = pa.table({"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())})

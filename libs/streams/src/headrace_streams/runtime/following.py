@@ -140,7 +140,7 @@ class Changelogs:
             if self._changed.is_set():
                 self._changed.clear()
                 await self._begin()
-            elif not self._followed:
+            elif all(followed.position is None for followed in self._followed.values()):
                 await self._changed.wait()
             else:
                 for batch in await self._patience.ask(lambda: self._reader.poll(_WAIT_MS, _ROWS)):
