@@ -23,7 +23,7 @@ def imports(packages: list[str]) -> None:
     for package in packages:
         names = [package]
         found = importlib.import_module(package)
-        names += [m.name for m in pkgutil.walk_packages(found.__path__, f"{package}.", onerror=print)]
+        names += [m.name for m in pkgutil.walk_packages(getattr(found, "__path__", ()), f"{package}.", onerror=print)]
         for name in names:
             parts = name.split(".")
             if "__main__" in parts or any(part in FOR_TESTS for part in parts) or name.startswith(OF_EXTRAS):

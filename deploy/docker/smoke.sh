@@ -39,7 +39,7 @@ inside "$prefix/controller:$tag" imports headrace_controller headrace_common.rpc
 inside "$prefix/broker:$tag" imports headrace_broker headrace_common headrace headrace_cli
 inside "$prefix/coordinator:$tag" imports headrace_coordinator headrace_common headrace headrace_cli
 inside "$prefix/admin:$tag" imports headrace_admin headrace_common headrace headrace_cli
-inside "$prefix/streams:$tag" imports headrace_streams headrace_cli
+inside "$prefix/streams:$tag" imports headrace_streams headrace_cli pyarrow._s3fs
 for name in broker coordinator admin streams; do inside "$prefix/$name:$tag" batches; done
 if $docker run --rm --entrypoint python "$prefix/controller:$tag" -c 'import numpy' 2>/dev/null; then
   echo "the controller's image has numpy" >&2

@@ -6,6 +6,7 @@ RUN mkdir /lists \
  && python tools/locked.py headrace-cli > /lists/shared.txt \
  && python tools/locked.py 'headrace-cli[streams]' --without /lists/shared.txt > /lists/own.txt \
  && python tools/locked.py hatchling > /lists/builder.txt \
+ && python tools/locked.py pyarrow > /lists/arrow.txt \
  && python tools/locked.py 'headrace-cli[streams]' --directories > /lists/members
 
 # Changes only with the lock; the services share it.
@@ -15,10 +16,17 @@ COPY --from=lists /lists/shared.txt /build/
 RUN sh /build/dependencies.sh /build/shared.txt
 
 FROM dependencies AS service
-COPY --from=lists /lists/own.txt /lists/builder.txt /build/
+COPY --from=lists /lists/own.txt /lists/builder.txt /lists/arrow.txt /build/
 RUN sh /build/dependencies.sh /build/own.txt --prefix /opt/own \
  && /opt/installer/bin/uv pip install --quiet --no-cache --python /opt/installer/bin/python --no-deps \
     --require-hashes --only-binary :all: -r /build/builder.txt
+# Snapshots of state may go to S3: what trim.py takes from the other images.
+RUN /opt/installer/bin/uv pip install --quiet --no-cache --python /opt/headrace/bin/python --target /opt/arrow --no-deps \
+    --require-hashes --only-binary :all: -r /build/arrow.txt \
+ && target=$(echo /opt/own/lib/python3.*/site-packages)/pyarrow \
+ && mkdir -p "$target" \
+ && mv /opt/arrow/pyarrow/_s3fs*.so /opt/arrow/pyarrow/libarrow_s3.so* "$target" \
+ && rm -r /opt/arrow
 COPY . /src
 COPY --from=lists /lists/members /build/
 RUN sh /src/deploy/docker/members.sh /opt/own < /build/members
