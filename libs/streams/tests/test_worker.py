@@ -432,9 +432,9 @@ def test_a_registry_that_does_not_answer_is_waited_for() -> None:
     clock = Stopped(0.0)
     worker = Worker(App("a"), StreamsConfig(default_api_timeout_ms=1_000), outside_of(clock=clock))
     worker._judge(RegistryUnavailable())
-    clock.now_ms = 999.0
+    clock.at_ms = 999.0
     worker._judge(RegistryUnavailable())
-    clock.now_ms = 1_000.0
+    clock.at_ms = 1_000.0
     with pytest.raises(RegistryUnavailable):
         worker._judge(RegistryUnavailable())
     with pytest.raises(RegistryRefused):
