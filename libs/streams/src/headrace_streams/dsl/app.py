@@ -21,6 +21,7 @@ from headrace_streams.core.operators.base import Operator
 from headrace_streams.core.operators.ends import Source
 from headrace_streams.core.rows import empty
 from headrace_streams.core.task import FAIL
+from headrace_streams.dsl.durations import Duration
 from headrace_streams.dsl.names import check_names
 from headrace_streams.dsl.record_calls import hint
 from headrace_streams.dsl.stream import Stream
@@ -93,6 +94,7 @@ class App:
         key: str | Format | None = None,
         name: str,
         timestamp: nw.Expr | str | None = None,
+        versions: Duration | None = None,
         on_error: str = "",
     ) -> Table[Stream]:
         """
@@ -103,9 +105,11 @@ class App:
             key: the name of a column for keys that are text, or a format whose columns are added.
             name: of the state.
             timestamp: as for ``stream``; of a record without a value its timestamp.
+            versions: ``"1h"`` keeps what rows were for so much event time: a stream then finds the row of its own
+                row's time, and records may come out of order. What is further behind is late, and dropped.
         """
         source = _Source("table", (topic,), value, key, timestamp, on_error)
-        return table_of(self._source(source), name, f"table ({where()})")
+        return table_of(self._source(source), name, f"table ({where()})", versions)
 
     def _source(self, asked: _Source) -> Stream:
         at = where()

@@ -51,11 +51,12 @@ class Stream(Columns):
             raise NotAllowed(f"{what}: within=, grace=, late= and name= are for joins of two streams; leave them out")
         return join_table(self, other, how, suffix)
 
-    def to_table(self, *, name: str) -> Table[Stream]:
+    def to_table(self, *, name: str, versions: Duration | None = None) -> Table[Stream]:
         """
         The latest row of each key.
 
         Args:
             name: of the state.
+            versions: as for ``App.table``.
         """
-        return table_of(self, name, f"to_table ({where()})")
+        return table_of(self, name, f"to_table ({where()})", versions)

@@ -17,9 +17,11 @@ from headrace_streams.core.operators.foreign_join import Answer, Ask, JoinAnswer
 from headrace_streams.core.operators.table_joins import LEFT, RIGHT, Joined, JoinTable, JoinTables, Sides
 from headrace_streams.core.operators.table_rows import TableRows
 from headrace_streams.core.operators.tables import Derived, Keep, Latest, Rows, TableSink, View
+from headrace_streams.core.operators.versions import VALID_FROM, VERSIONS, AsOf, History, JoinVersions
 from headrace_streams.core.rows import RECORD
 from headrace_streams.core.task import FAIL
 from headrace_streams.dsl.columns import Column, Columns, Grouped, S
+from headrace_streams.dsl.durations import Duration, to_ms
 from headrace_streams.dsl.names import check_names, columns_text
 from headrace_streams.dsl.record_calls import hint
 from headrace_streams.dsl.where import where
@@ -51,6 +53,16 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
+class Versions:
+    """How a table's rows are found as they were."""
+
+    node: int
+    """That keeps them."""
+    view: Callable[[Making, View], View]
+    """What has become of them since, row by row."""
+
+
+@dataclass(frozen=True, slots=True)
 class Table(Generic[S]):
     """The latest row of each key: each method gives another table, and leaves this one as it is."""
 
@@ -58,6 +70,8 @@ class Table(Generic[S]):
     """Of its rows."""
     _view: Callable[[Making], View]
     """How a task looks into it."""
+    _versions: Versions | None = None
+    """None: it has only the latest rows."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -72,10 +86,17 @@ class Table(Generic[S]):
             if system:
                 raise NotAllowed(f"{node.label}: a row of a table has no {system[0]!r}; it is looked up at any time")
 
-        def view(making: Making) -> View:
-            return Derived(self._view(making), node.make(making), skips=making.on_error != FAIL)
+        def derived(making: Making, view: View) -> View:
+            return Derived(view, node.make(making), skips=making.on_error != FAIL)
 
-        return Table(changes, view)
+        def view(making: Making) -> View:
+            return derived(making, self._view(making))
+
+        versions = self._versions
+        if versions is not None:
+            before = versions.view
+            versions = replace(versions, view=lambda making, view: derived(making, before(making, view)))
+        return Table(changes, view, versions)
 
     def filter(self, *conditions: Column) -> Table[S]:
         """The rows for which every condition is true; null counts as false."""
@@ -164,9 +185,12 @@ class Table(Generic[S]):
         return changes._next("latest", Latest, {}, keyed_by=changes._keyed_by, schema=changes.schema)
 
 
-def table_of(rows: S, name: str, what: str) -> Table[S]:
+def table_of(rows: S, name: str, what: str, versions: Duration | None = None) -> Table[S]:
     """
     The table whose rows come by a stream, each in place of the one of its key before.
+
+    Args:
+        versions: how far back it keeps what a row was; a row then replaces only what is not newer than itself.
 
     Raises:
         NotAllowed: they are no rows that a table can keep.
@@ -176,14 +200,22 @@ def table_of(rows: S, name: str, what: str) -> Table[S]:
     check_side(rows, what)
     keyed = rows._dropping_null_keys()
     schema = TableRows(rows.schema, what).schema
+    text = f"rows of ({columns_text(schema)})"
+    settings = {"columns": schema_text(schema)}
+    past = None
+    if versions is not None:
+        keep_ms = to_ms(versions, f"{what}: versions=", least=1)
+        past = Versions(_history(keyed, name, keep_ms, {"": f"{text} at their times"}, what), lambda making, view: view)
+        keyed = replace(keyed, _input=Input(past.node))
+        text += " with versions"
     node = rows._plan.add(
         "table",
         where(),
         [keyed._input],
         lambda making: Keep(TableRows(schema)),
         name=name,
-        settings={"columns": schema_text(schema)},
-        form={"": f"rows of ({columns_text(schema)})"},
+        settings=settings,
+        form={"": text},
     )
 
     def view(making: Making) -> View:
@@ -191,7 +223,23 @@ def table_of(rows: S, name: str, what: str) -> Table[S]:
         assert isinstance(keep, Keep), node.label
         return keep
 
-    return Table(replace(keyed, _input=Input(node.id), _schema=schema), view)
+    return Table(replace(keyed, _input=Input(node.id), _schema=schema), view, past)
+
+
+def _history(rows: S, name: str, keep_ms: int, form: Mapping[str, str], what: str) -> int:
+    schema = rows.schema
+    if VALID_FROM in schema.names:
+        raise NotAllowed(f"{what}: with versions= a column cannot be called {VALID_FROM!r}; rename() it")
+    added = rows._plan.add(
+        "versions",
+        where(),
+        [rows._input],
+        lambda making: History(schema, keep_ms, what),
+        name=f"{name}.versions",
+        settings={"keep_ms": keep_ms},
+        form=form,
+    )
+    return added.id
 
 
 def join_table(stream: S, table: Table[S], how: str, suffix: str) -> S:
@@ -202,11 +250,23 @@ def join_table(stream: S, table: Table[S], how: str, suffix: str) -> S:
     check_side(stream, what)
     columns, _ = columns_of_both(stream, table._changes, suffix, what)
 
-    def make(making: Making) -> Operator:
-        return JoinTable(table._view(making), columns[RIGHT], left=stays[LEFT])
-
     settings = {"how": how, "columns": list(columns[RIGHT].values())}
-    return joined(stream, table._changes, columns, make, Joining(at, settings))
+    versions = table._versions
+    if versions is None:
+
+        def make(making: Making) -> Operator:
+            return JoinTable(table._view(making), columns[RIGHT], left=stays[LEFT])
+
+        return joined(stream, table._changes, columns, make, Joining(at, settings))
+
+    def make_as_of(making: Making) -> Operator:
+        history = making.operators[versions.node]
+        assert isinstance(history, History), "the node keeps versions"
+        as_of = AsOf(history)
+        return JoinVersions(as_of, versions.view(making, as_of), columns[RIGHT], left=stays[LEFT])
+
+    came = replace(table._changes, _input=Input(versions.node, VERSIONS))
+    return joined(stream, came, columns, make_as_of, Joining(at, settings))
 
 
 def _join_on(table: Table[S], other: Table[S], asked: Reference, what: str) -> Table[S]:

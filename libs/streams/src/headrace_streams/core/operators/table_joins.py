@@ -135,14 +135,18 @@ class JoinTable(Operator):
         return [(ordered(given), LEFT)] if given else []
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
-        matched = match(self._table, rows, self._changed, 1)
-        places = matched.places
+        found, places = self._find(rows)
         if not self._left:
             self.dropped += rows[KEY].null_count
             there = np.flatnonzero(places >= 0)
             if len(there) < rows.num_rows:
                 rows, places = take(rows, there), places[there]
-        yield Emitted(_beside(rows, matched.rows, places, self._columns))
+        yield Emitted(_beside(rows, found, places, self._columns))
+
+    def _find(self, rows: pa.Table) -> tuple[pa.Table, Numbers]:
+        """Rows of the table, and which of them each row finds; below 0: none."""
+        matched = match(self._table, rows, self._changed, 1)
+        return matched.rows, matched.places
 
 
 def _beside(rows: pa.Table, found: pa.Table, places: Numbers, columns: Mapping[str, str]) -> pa.Table:
