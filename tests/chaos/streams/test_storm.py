@@ -1,22 +1,29 @@
 """
-A word count by two workers, which are killed and replaced in their sleep, while brokers, coordinators and the
-controller are killed and stopped: each number of each word comes, exactly once or at least once as was asked for.
+A word count by two workers, which are killed and stopped at each step of a commit and replaced in their sleep, whose
+disks are full for a while and whose transactions are aborted, while brokers, coordinators and the controller are killed
+and stopped: each number of each word comes, exactly once or at least once as was asked for.
 
-STREAMS_LONG=1 is the long form (10 minutes); CHAOS_SEED names the faults.
+STREAMS_LONG=1 is the long form (root: disks that can be full; 10 minutes for each guarantee); CHAOS_SEED names the
+faults.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import orjson
 import pytest
+from tests.chaos.streams.points import STOP, Points
 from tests.chaos.transactions.storm import (
     FAULTS,
     SEED,
@@ -36,17 +43,39 @@ from headrace_streams.config import EXACTLY_ONCE
 
 LONG = os.environ.get("STREAMS_LONG") == "1"
 SECONDS, LINES = (600.0, 300_000) if LONG else (14.0, 6_000)
+HITS = 20 if LONG else 0
+"""Each point has to be hit so often by a kill, and by a stop."""
 PARTITIONS = 3
 WORDS = [f"word{number}" for number in range(300)]
 STEP_S = 0.1
+POINTS_EVERY_S = 0.2 if LONG else 1.0
+SLEEP_S = (4.0, 8.0)
+"""Longer than the group's session: others have its tasks when a worker wakes."""
+DISK_BYTES = 256 << 20
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1_800 if LONG else 300)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2_400 if LONG else 300)]
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[TestCluster]:
     with hurt_cluster(tmp_path / "data") as started:
         yield started
+
+
+@pytest.fixture
+def disks(tmp_path: Path) -> Iterator[Path]:
+    """Where workers have their state; a small disk in the long form."""
+    where = tmp_path / "states"
+    where.mkdir()
+    if not LONG:
+        yield where
+        return
+    assert os.geteuid() == 0, "the long form mounts a tmpfs: run it as root, or in a user namespace (unshare -rm)"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(where)], check=True, timeout=20)
+    try:
+        yield where
+    finally:
+        subprocess.run(["umount", "--lazy", str(where)], check=True, timeout=20)
 
 
 class Load(threading.Thread):
@@ -74,34 +103,93 @@ class Load(threading.Thread):
 class Workers(Crew):
     """Who was replaced in its sleep wakes, joins anew and shares the work for a while; then it is killed."""
 
+    points: Points
+    chance: random.Random
+
     def tend(self) -> None:
-        """Also those that woke."""
+        """Also those that woke, and those that stand still at a point."""
+        done = self.points.look()
+        if done is not None and done[0] == STOP:
+            self._replaced(done[1])
         super().tend()
         for worker in self.sleeping:
             if worker.wakes_at == float("inf") and worker.errors.read_text(errors="replace").count("joins anew"):
                 worker.process.kill()
 
+    def _replaced(self, pid: int) -> None:
+        seconds = self.chance.uniform(*SLEEP_S)
+        for slot, worker in list(self.working.items()):
+            if worker.process.pid == pid:
+                self.replace(slot, seconds)
+        for worker in self.sleeping:
+            if worker.process.pid == pid:
+                worker.wakes_at = time.monotonic() + seconds
+
+
+class Hurts:
+    """What else befalls the workers: an operator, and a disk."""
+
+    def __init__(self, cluster: TestCluster, disk: Path) -> None:
+        self._cluster = cluster
+        self._ballast = disk / "ballast"
+
+    def abort(self) -> None:
+        """What a worker has open is aborted."""
+        with self._cluster.admin(default_api_timeout_ms=5_000) as admin:
+            for one in admin.list_transactions(states=["ongoing"]).transactions[:1]:
+                admin.abort_transaction(one.transactional_id)
+
+    def fill(self) -> None:
+        """No byte is left on the disk; the next time there is room again."""
+        if self._ballast.exists():
+            self._ballast.unlink()
+            return
+        with self._ballast.open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(1 << 20))
+            except OSError:
+                return
+
+    @contextmanager
+    def mended(self) -> Iterator[None]:
+        """There is room in the end."""
+        try:
+            yield
+        finally:
+            self._ballast.unlink(missing_ok=True)
+
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_each_number_of_each_word_comes(
-    cluster: TestCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guarantee: str
+    cluster: TestCluster, tmp_path: Path, disks: Path, monkeypatch: pytest.MonkeyPatch, guarantee: str
 ) -> None:
     lines, words = (make_topic(cluster, name, PARTITIONS) for name in ("lines", "words"))
     monkeypatch.setenv("LINES", lines)
     monkeypatch.setenv("WORDS", words)
+    monkeypatch.setenv("HEADRACE_FAILPOINTS_DIR", str(tmp_path / "points"))
     bootstrap = ",".join(cluster.bootstrap_servers)
     # The first starts find an empty disk, later ones that of an earlier worker.
     program = ["-m", "tests.chaos.streams.worker", bootstrap]
-    crew = Workers(tmp_path, lambda slot, number: [*program, str(tmp_path / f"state-{number % 4}"), guarantee], 2)
+    crew = Workers(tmp_path, lambda slot, number: [*program, str(disks / f"state-{number % 4}"), guarantee], 2)
+    crew.chance = random.Random(SEED)
+    crew.points = points = Points(tmp_path / "points", crew.chance, POINTS_EVERY_S)
     load = Load(cluster, lines)
-    storm = Storm(cluster, crew, random.Random(SEED), FAULTS | dict.fromkeys(STOPS, 1))
+    hurts = Hurts(cluster, disks)
+    storm = Storm(cluster, crew, random.Random(SEED), FAULTS | dict.fromkeys(STOPS, 1) | {"abort transaction": 3})
+    storm.changes = {"abort transaction": hurts.abort, "fill disk": hurts.fill}
+    if LONG:
+        storm.faults["fill disk"] = 1
+        storm.pauses = (0.5, 3.0)
     check = check_each_count_once if guarantee == EXACTLY_ONCE else check_each_count
     found: list[Row] = []
     seen: set[tuple[object, object]] = set()
     try:
         crew.start_all()
         load.start()
-        storm.rage(SECONDS)
+        with hurts.mended():
+            storm.rage(SECONDS, too_few=lambda: points.least < HITS)
+        points.end()
         load.join(240)
         assert not load.is_alive(), "the load was acknowledged"
         total = sum(load.words.values())
@@ -120,6 +208,10 @@ def test_each_number_of_each_word_comes(
         crew.end()
         print("\n".join(storm.told))
     report(f"streams, {guarantee}", storm, lines=LINES, words=len(found))
+    hits = {f"{point} {action}": times for (point, action), times in sorted(points.hits.items())}
+    print(json.dumps({"guarantee": guarantee, "points": hits}), file=sys.stderr)
     nothing_hangs(cluster, [words])
     check(found, load.words)
     assert storm.counts["kill worker"] + storm.counts["replace worker"] > 0, "workers were hurt"
+    assert points.hits.total() > 0, "at steps of a commit too"
+    assert points.least >= HITS, f"each point was hit {HITS} times: {hits}"

@@ -450,6 +450,7 @@ class Worker:
         kept = [await self._prepare(owned) for owned in touched]
         if kept:
             await self._begin()
+            failpoint("streams.encoded")
             sent = [await self._writer.send(as_output(k.owned, k.rows)) if k.rows else None for k in kept]
             failpoint("streams.changelog")
             await self._writer.commit(moved(kept))
@@ -559,6 +560,7 @@ class Worker:
         if seat.in_transaction:
             await self._writer.abort()
             seat.in_transaction = False
+            failpoint("streams.aborted")
         for owned in seat.owned.values():
             await self._outside.compute(owned.task.rewind, owned.progress.watermarks)
             owned.positions = dict(owned.progress.positions)
