@@ -32,4 +32,5 @@ from headrace_streams.dsl.windows import session as session
 from headrace_streams.dsl.windows import sliding as sliding
 from headrace_streams.dsl.windows import tumbling as tumbling
 from headrace_streams.formats import avro as avro
+from headrace_streams.formats import protobuf as protobuf
 from headrace_streams.stores import Stores as Stores

@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
+from google.protobuf.message import Message
+
 from headrace.errors import InvalidConfig
+from headrace_streams.adapters.protobuf_format import ProtobufCodec, ProtobufFormat, message_in
 from headrace_streams.adapters.schema_registry import SchemaRegistry
 from headrace_streams.core.formats.avro_format import AvroCodec, AvroFormat
 from headrace_streams.core.formats.framing import Framed, Schemas
@@ -55,10 +58,53 @@ def avro(
     if registry is None:
         if given is None:
             raise InvalidConfig("avro needs a schema: JSON text, a dict, or the Path of a file; or registry=")
-        if subject:
-            raise InvalidConfig(f"avro: subject={subject!r} is of a registry; say registry= too")
+        _check_no_subject("avro", subject)
         return AvroFormat(given)
     return Framed(AvroCodec(given), _opened(registry), subject, auto_register=auto_register)
+
+
+@overload
+def protobuf(message: type[Message] | Path, name: str = "") -> ProtobufFormat: ...
+
+
+@overload
+def protobuf(
+    message: type[Message] | Path, name: str = "", *, registry: Registry, subject: str = "", auto_register: bool = True
+) -> Framed: ...
+
+
+def protobuf(
+    message: type[Message] | Path,
+    name: str = "",
+    *,
+    registry: Registry | None = None,
+    subject: str = "",
+    auto_register: bool = True,
+) -> ProtobufFormat | Framed:
+    """
+    Protobuf: the fields of a message are the columns; what is not set is null, or 0 where the message cannot tell.
+
+    With a registry, each value begins with the id of a schema and the place of the message in it (Confluent's framing).
+
+    Args:
+        message: the class that protoc has made; or a descriptor set, and the message's ``name``, like ``"shop.Order"``.
+        registry, subject, auto_register: as for ``avro``. Reading needs no answer of the registry.
+
+    Raises:
+        InvalidConfig: no such message, or a field that no column can hold.
+    """
+    if isinstance(message, Path) != bool(name):
+        raise InvalidConfig("protobuf takes the class of a message, or the Path of a descriptor set and a name")
+    format_ = ProtobufFormat(message_in(message, name) if isinstance(message, Path) else message)
+    if registry is None:
+        _check_no_subject("protobuf", subject)
+        return format_
+    return Framed(ProtobufCodec(format_), _opened(registry), subject, auto_register=auto_register)
+
+
+def _check_no_subject(what: str, subject: str) -> None:
+    if subject:
+        raise InvalidConfig(f"{what}: subject={subject!r} is of a registry; say registry= too")
 
 
 def _text_of(file: Path) -> str:

@@ -144,7 +144,7 @@ def _filled(column: Any, kind: AvroType, place: str) -> Write:
     if kind.kind in ("record", "array", "map"):
         raise _unfit(given, kind, place)
     wanted = column_type(kind)
-    if not _casts(given, wanted):
+    if not casts(given, wanted):
         raise _unfit(given, kind, place)
     write = _scalar(kind, place)
 
@@ -161,7 +161,7 @@ def _unfit(given: Any, kind: AvroType, place: str) -> InvalidConfig:
     return InvalidConfig(f"avro: column {place!r} is {given}, and the schema says {kind}; cast it, or mend the schema")
 
 
-def _casts(given: Any, wanted: Any) -> bool:
+def casts(given: Any, wanted: Any) -> bool:
     """Whether a column is written as another type without changing what it says."""
     types = pa.types
     if given == wanted:
