@@ -11,7 +11,7 @@ PYTEST = $(BIN)/pytest
 # Where the machine's Python keeps no bytecode, each process of each cluster would compile our modules anew at its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help chart manifests setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos exits chaos-groups chaos-held chaos-transactions chaos-compaction chaos-short spark-chaos e2e-kubernetes test run run-spark up down status bench bench-peer bench-spark images ci measure clean
+.PHONY: help chart manifests setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos exits chaos-groups chaos-held chaos-transactions chaos-streams chaos-compaction chaos-short spark-chaos e2e-kubernetes test run run-spark up down status bench bench-peer bench-spark images ci measure clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -91,6 +91,9 @@ chaos-groups: setup ## Members and coordinators killed at random for 60 s, each 
 chaos-transactions: setup ## Copies, histories and units under kills, and each step of a transaction hurt (30 min); SEED=N
 	CHAOS_SEED=$(or $(SEED),$$(date +%s)) TRANSACTIONS_LONG=1 $(PYTEST) -m chaos -s tests/chaos/transactions
 	TRANSACTION_STEPS=all $(PYTEST) -m integration tests/integration/transactions/test_steps.py
+
+chaos-streams: setup ## Workers of Streams hurt at each step of a commit, full disks, both guarantees (25 min, root); SEED=N
+	CHAOS_SEED=$(or $(SEED),$$(date +%s)) STREAMS_LONG=1 $(PYTEST) -m chaos -s tests/chaos/streams
 
 chaos-compaction: setup ## Compaction and retention in a hurry under all faults, and brokers broken on purpose (15 min); SEED=N, ONLY="every"
 	PYTHONPATH=. $(PY) tests/chaos/compaction/compaction_long.py $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))

@@ -81,8 +81,12 @@ class AppUnderTest:
 
     def wait_for_log(self, text: str, times: int = 1) -> None:
         """Until workers have said something so often."""
+        wait_until(lambda: self.said(text) >= times, f"{text!r} is said", self.log)
+
+    def said(self, text: str) -> int:
+        """How often workers have said it."""
         path = self.directory / "workers.log"
-        wait_until(lambda: path.exists() and path.read_text().count(text) >= times, f"{text!r} is said", self.log)
+        return path.read_text().count(text) if path.exists() else 0
 
     def read(self, at_least: int) -> list[Row]:
         """What is committed in the output, once there is so much."""
