@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import time
 
 from headrace.streams import App, agg, col, json, string, tumbling, value
@@ -61,3 +62,24 @@ stuck.stream(LINES, value=string).map(wait).to(WORDS)
 
 plain = App(f"{LINES}-plain")
 plain.stream(LINES, value=string).select(word="value").to(WORDS)
+
+patterned = App(f"{LINES}-patterned")
+
+
+def rang(name, state, context):
+    """The number that the word had then."""
+    yield {"word": context.key.decode(), "n": state.seen, "rang": True}
+
+
+@patterned.stream(re.compile(f"{re.escape(LINES)}.*"), value=string, key="word", name="lines").process(
+    name="words", state={"seen": value(int)}, on_timer=rang
+)
+def seen(row, state, context):
+    """Each record of a word with its number, and once more after a second."""
+    state.seen += 1
+    if state.seen == 1:
+        context.timer("rang", at=context.now + 1_000, clock="wall")
+    yield {"word": row["word"], "n": state.seen}
+
+
+seen.to(WORDS)

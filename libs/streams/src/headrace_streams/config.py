@@ -48,7 +48,7 @@ class StreamsConfig:
     default_api_timeout_ms: int = setting(60_000, low=1, high=3_600_000)
     """How long to wait for topics that do not exist, and for answers, in ms."""
     metadata_max_age_ms: int = setting(30_000, low=100, high=86_400_000)
-    """How often to look whether topics that are read have more partitions, in ms."""
+    """How often to look whether topics that are read have more partitions, and patterns match more topics, in ms."""
     trim_interval_ms: int = setting(30_000, low=1_000, high=86_400_000)
     """How often repartition topics are trimmed below what is committed, in ms."""
     standbys: int = setting(0, low=0, high=STANDBYS_MAX)

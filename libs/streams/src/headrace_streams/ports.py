@@ -64,6 +64,15 @@ class Topics(Protocol):
         """
         ...
 
+    async def names(self) -> list[str]:
+        """
+        Of all topics.
+
+        Raises:
+            HeadraceError: nobody answers.
+        """
+        ...
+
     async def make(self, topics: Sequence[InternalTopic]) -> dict[str, TopicFacts]:
         """
         Make the topics that are not there; what is there is left as it is, and told.

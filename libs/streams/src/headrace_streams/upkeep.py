@@ -18,9 +18,9 @@ from headrace_streams.config import StreamsConfig
 from headrace_streams.dsl.app import App
 from headrace_streams.plan import reset as plan_reset
 from headrace_streams.plan.compare import Change, Fate, compare
-from headrace_streams.plan.cut import Assembly
+from headrace_streams.plan.cut import Assembly, on_topics
 from headrace_streams.plan.describe import as_data
-from headrace_streams.plan.nodes import changelog_topic
+from headrace_streams.plan.nodes import Plan, changelog_topic
 from headrace_streams.plan.reset import CHANGELOG, EARLIEST, Standing, Stateful, owner_of
 from headrace_streams.ports import TopicFacts
 from headrace_streams.runtime.resetting import carry_out, made_by_streams, survey
@@ -68,6 +68,8 @@ class Planned:
 class _Program:
     """A program for the topics that are there."""
 
+    graph: Plan
+    """With the topics that its patterns match."""
     assembly: Assembly
     facts: Mapping[str, TopicFacts]
     """Of its own topics and of others'."""
@@ -169,7 +171,10 @@ def tasks(app: str, program: App | None, servers: Any) -> list[dict[str, object]
 
 
 async def _program(cluster: _Cluster, app: App) -> _Program:
-    outside = Assembly.topics_of(app.graph, app.on_error)
+    graph = app.graph
+    if graph.patterns:
+        graph = on_topics(app.name, graph, app.on_error, await cluster.topics.names())
+    outside = Assembly.topics_of(graph, app.on_error)
     facts = await cluster.topics.find(outside)
     missing = [name for name in outside if name not in facts]
     if missing:
@@ -177,8 +182,8 @@ async def _program(cluster: _Cluster, app: App) -> _Program:
             f"{app.name} reads and writes topics that do not exist: {', '.join(missing)}; create them first"
         )
     partitions = {name: fact.partitions for name, fact in facts.items()}
-    assembly = Assembly(app.name, app.graph, partitions, app.on_error)
-    return _Program(assembly, facts | await cluster.topics.find(list(assembly.internal())))
+    assembly = Assembly(app.name, graph, partitions, app.on_error)
+    return _Program(graph, assembly, facts | await cluster.topics.find(list(assembly.internal())))
 
 
 async def _survey(cluster: _Cluster, name: str, app: App | None, program: _Program | None) -> Standing:
@@ -187,12 +192,12 @@ async def _survey(cluster: _Cluster, name: str, app: App | None, program: _Progr
         if not standing.topics and not standing.positions and not standing.marked:
             raise NotFound(f"there is no app {name!r} here; `headrace streams list` shows those there are")
         return standing
-    outside = Assembly.topics_of(app.graph, app.on_error)
+    outside = Assembly.topics_of(program.graph, app.on_error)
     return await survey(cluster.upkeep, name, program.assembly.internal(), outside)
 
 
 def _described(app: App, program: _Program) -> dict[str, Any]:
-    data = as_data(app.name, app.graph, program.assembly.internal())
+    data = as_data(app.name, program.graph, program.assembly.internal())
     for part in data["sub_topologies"]:
         part["topic_ids"] = {
             topic: program.facts[topic].topic_id if topic in program.facts else "none" for topic in part["reads"]

@@ -45,6 +45,9 @@ class SdkTopics:
             found[name] = TopicFacts(topic.topic_id.hex(), len(topic.partitions))
         return found
 
+    async def names(self) -> list[str]:
+        return [topic.name for topic in await self._admin.list_topics()]
+
     async def make(self, topics: Sequence[InternalTopic]) -> dict[str, TopicFacts]:
         found = await self.find([topic.name for topic in topics])
         missing = [topic for topic in topics if topic.name not in found]

@@ -43,6 +43,8 @@ class _Source:
     key: str | Format | None
     timestamp: nw.Expr | str | None
     on_error: str
+    name: str = ""
+    pattern: re.Pattern[str] | None = None
 
 
 class App:
@@ -68,10 +70,11 @@ class App:
 
     def stream(
         self,
-        topics: str | Sequence[str],
+        topics: str | Sequence[str] | re.Pattern[str],
         *,
         value: Format,
         key: str | Format | None = None,
+        name: str = "",
         timestamp: nw.Expr | str | None = None,
         on_error: str = "",
     ) -> Stream:
@@ -79,10 +82,19 @@ class App:
         The records of one or more topics.
 
         Args:
+            topics: their names; or ``re.compile("orders-.*")``, which is held against whole names: a topic that is made
+                later is read too, from its beginning, after ``metadata_max_age_ms``. All have equally many partitions.
+            name: with a pattern: what stands for its topics in the names of the app's own topics.
             value: the format, with its columns.
             key: the name of a column for keys that are text, or a format whose columns are added.
             timestamp: event time, as a time or in ms since 1970; the record's timestamp if not told.
         """
+        if isinstance(topics, re.Pattern):
+            if not name:
+                raise NotAllowed(f"stream ({where()}): topics by a pattern need a name for all of them: say name=")
+            return self._source(_Source("stream", (), value, key, timestamp, on_error, name, topics))
+        if name:
+            raise NotAllowed(f"stream ({where()}): name= is for topics by a pattern; leave it out")
         listed = (topics,) if isinstance(topics, str) else tuple(topics)
         return self._source(_Source("stream", listed, value, key, timestamp, on_error))
 
@@ -115,12 +127,13 @@ class App:
         at = where()
         what = f"{asked.kind} ({at})"
         timestamp, deletes = asked.timestamp, asked.kind == "table"
-        if not asked.topics:
+        if not (asked.topics or asked.pattern):
             raise NotAllowed(f"{what} needs a topic")
-        value = of_topic(asked.value, asked.topics[0], "value")
+        of = asked.name or asked.topics[0]
+        value = of_topic(asked.value, of, "value")
         if value.schema is None:
             raise NotAllowed(f"{what}: the format of the values has no schema; write json('name string, …')")
-        keys = _key_format(asked.key, asked.topics[0])
+        keys = _key_format(asked.key, of)
         expression = None if timestamp is None else expressions.expression_of(timestamp)
         schema = _columns(value, keys, what)
         check_names(schema.names, what)
@@ -130,14 +143,17 @@ class App:
         def make(making: Making) -> Operator:
             return Source(value, keys, expression, deletes=deletes)
 
-        settings = {"topics": list(asked.topics), "columns": schema_text(schema), "timestamp": str(expression)}
+        topics = asked.pattern.pattern if asked.pattern is not None else list(asked.topics)
+        settings = {"topics": topics, "columns": schema_text(schema), "timestamp": str(expression)}
         node = self.graph.add(
             SOURCE,
             at,
             [],
             make,
             settings={**settings, "deletes": True} if deletes else settings,
+            name=asked.name,
             topics=asked.topics,
+            pattern=asked.pattern,
             on_error=asked.on_error,
             value=value,
             key=keys,

@@ -6,7 +6,7 @@ A sub-topology over one partition is a task. All topics that a sub-topology read
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
@@ -31,6 +31,7 @@ from headrace_streams.plan.nodes import (
     Node,
     Plan,
     changelog_topic,
+    is_internal,
     repartition_topic,
 )
 
@@ -124,7 +125,14 @@ def _part(plan: Plan, nodes: list[Node]) -> SubTopology:
     topics = tuple(topic for node in nodes if node.kind == SOURCE for topic in node.topics)
     read = {i.node for node in nodes for i in node.inputs if plan.nodes[i.node].kind == REPARTITION}
     hops = tuple(plan.nodes[node] for node in sorted(read))
-    return SubTopology("_and_".join(sorted([*topics, *(hop.name for hop in hops)])), tuple(nodes), topics, hops)
+    sources = [node for node in nodes if node.kind == SOURCE]
+    names = [name for node in sources for name in ((node.name,) if node.pattern else node.topics)]
+    return SubTopology("_and_".join(sorted([*names, *(hop.name for hop in hops)])), tuple(nodes), topics, hops)
+
+
+def on_topics(app: str, plan: Plan, on_error: str, topics: Iterable[str]) -> Plan:
+    """A program with the topics that its patterns match; none of the app's own, and none that get its dead letters."""
+    return plan.matching({topic for topic in topics if not is_internal(app, topic)} - {on_error})
 
 
 class Assembly:
@@ -192,7 +200,7 @@ class Assembly:
             if moved and len(outside) == 1:
                 do = f"say repartition({outside.pop()}, name={moved[0]!r})"
             raise NotAllowed(f"one task reads topics of different numbers of partitions: {listed}; {do}")
-        count = self._tasks[part.name] = next(iter(counts.values()))
+        count = self._tasks[part.name] = next(iter(counts.values()), 0)
         for node in part.nodes:
             if node.kind == REPARTITION:
                 self.repartitions[node.name] = node.partitions or count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headrace_streams.plan.cut import SubTopology, sub_topologies
@@ -23,11 +23,20 @@ def as_data(app: str, plan: Plan, partitions: Mapping[str, int] | None = None) -
 def _part_as_data(app: str, part: SubTopology) -> dict[str, Any]:
     return {
         "name": part.name,
-        "reads": [*part.topics, *(repartition_topic(app, hop.name) for hop in part.hops)],
+        "reads": [*part.topics, *_patterns(part.nodes), *(repartition_topic(app, hop.name) for hop in part.hops)],
         "changelog": changelog_topic(app, part.name) if part.stateful else None,
         "stores": part.form,
         "nodes": [_node_as_data(app, node) for node in part.nodes],
     }
+
+
+def _topics(node: Node) -> list[str]:
+    return list(node.topics) or _patterns([node])
+
+
+def _patterns(nodes: Iterable[Node]) -> list[str]:
+    """Patterns whose topics are not known here."""
+    return [node.pattern.pattern for node in nodes if node.pattern is not None and not node.topics]
 
 
 def _node_as_data(app: str, node: Node) -> dict[str, Any]:
@@ -37,7 +46,7 @@ def _node_as_data(app: str, node: Node) -> dict[str, Any]:
         "name": node.name or None,
         "where": node.where,
         "inputs": [{"node": i.node, "edge": i.edge} for i in node.inputs],
-        "topics": [repartition_topic(app, node.name)] if node.kind == REPARTITION else list(node.topics),
+        "topics": [repartition_topic(app, node.name)] if node.kind == REPARTITION else _topics(node),
         "settings": dict(node.settings),
     }
 
@@ -56,7 +65,7 @@ def as_mermaid(app: str, plan: Plan) -> str:
         for node in part.nodes:
             lines.append(f"    {_box(node)}")
             links += [_link(plan, app, i.node, node, topic) for i in node.inputs]
-            links += [f"{topic(name)} --> n{node.id}" for name in node.topics if node.kind == SOURCE]
+            links += [f"{topic(name)} --> n{node.id}" for name in _topics(node) if node.kind == SOURCE]
             links += [f"n{node.id} --> {topic(name)}" for name in node.topics if node.kind == SINK]
             if node.kind == REPARTITION:
                 links.append(f"n{node.id} --> {topic(repartition_topic(app, node.name))}")

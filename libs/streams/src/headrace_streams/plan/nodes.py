@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypedDict, Unpack
 
 import pyarrow as pa
@@ -26,6 +26,11 @@ def repartition_topic(app: str, name: str) -> str:
 def changelog_topic(app: str, sub_topology: str) -> str:
     """The topic that holds the state of a sub-topology."""
     return f"{app}.{sub_topology}.changelog"
+
+
+def is_internal(app: str, topic: str) -> bool:
+    """Whether it is one that the app makes for itself, by its name."""
+    return topic.startswith(f"{app}.") and topic.endswith((".repartition", ".changelog", ".being-reset"))
 
 
 def reset_topic(app: str) -> str:
@@ -78,6 +83,8 @@ class Node:
     """What it does, as JSON can say it: two programs whose nodes say the same do the same."""
     topics: tuple[str, ...] = ()
     """That it reads (a source) or writes (a sink)."""
+    pattern: re.Pattern[str] | None = None
+    """Of the names of the topics that it reads, which are known when the program is on a cluster."""
     partitions: int | None = None
     """Of a repartition topic, if the program says so."""
     answers: bool = False
@@ -109,6 +116,7 @@ class More(TypedDict, total=False):
     name: str
     settings: Mapping[str, Any]
     topics: tuple[str, ...]
+    pattern: re.Pattern[str] | None
     partitions: int | None
     answers: bool
     on_error: str
@@ -168,6 +176,33 @@ class Plan:
                 )
         self.nodes.append(node)
         return node
+
+    @property
+    def patterns(self) -> list[Node]:
+        """The nodes that read topics by a pattern."""
+        return [node for node in self.nodes if node.pattern is not None]
+
+    def matching(self, topics: Iterable[str]) -> Plan:
+        """
+        The same, with those of the topics that its patterns match. Topics that it names otherwise are not among them.
+
+        Raises:
+            NotAllowed: two patterns match one topic.
+        """
+        named = {topic for node in self.nodes for topic in (*node.topics, node.on_error) if node.pattern is None}
+        found = Plan()
+        reader: dict[str, Node] = {}
+        for node in self.nodes:
+            matched: list[str] = []
+            for topic in sorted({*topics} - named):
+                if node.pattern is not None and node.pattern.fullmatch(topic):
+                    if (other := reader.setdefault(topic, node)) is not node:
+                        raise NotAllowed(
+                            f"the topic {topic!r} is read by {other.label} and by {node.label}; mend a pattern"
+                        )
+                    matched.append(topic)
+            found.nodes.append(node if node.pattern is None else replace(node, topics=tuple(matched)))
+        return found
 
 
 def check_topic(name: str, what: str) -> None:

@@ -14,8 +14,8 @@ from headrace_streams.core.errors import NotAllowed
 from headrace_streams.dsl.app import App
 from headrace_streams.patience import Patience
 from headrace_streams.plan.compare import TOPIC
-from headrace_streams.plan.cut import Assembly
-from headrace_streams.plan.nodes import changelog_topic, repartition_topic, reset_topic
+from headrace_streams.plan.cut import Assembly, on_topics
+from headrace_streams.plan.nodes import Plan, changelog_topic, repartition_topic, reset_topic
 from headrace_streams.ports import InternalTopic, TopicFacts
 from headrace_streams.runtime.owned import Outside, Owned, Spec
 from headrace_streams.runtime.taking import lost_positions
@@ -77,12 +77,12 @@ class Assembling:
             NotAllowed: the plan does not fit the topics; or a reset has begun and not ended.
             UnknownTopicOrPartition: a topic that it reads or writes does not exist.
         """
-        name, graph = self._app.name, self._app.graph
+        name = self._app.name
         if await self._outside.topics.find([reset_topic(name)]):
             raise NotAllowed(
                 f"a reset of {name} was cut off in the middle: run it again, headrace streams reset {name} --execute"
             )
-        facts = await self._existing(Assembly.topics_of(graph, self._app.on_error))
+        graph, facts = await self._existing()
         assembly = Assembly(name, graph, {topic: fact.partitions for topic, fact in facts.items()}, self._app.on_error)
         if not assembly.parts:
             raise NotAllowed(f"{name} reads no topic: give it one, stream = app.stream('orders', value=…)")
@@ -100,16 +100,26 @@ class Assembling:
         specs = {spec.label: spec for spec in self._specs(assembly, facts)}
         return Assembled(assembly, specs, frozenset(topic.name for topic in repartitions))
 
-    async def _existing(self, names: list[str]) -> dict[str, TopicFacts]:
-        """The topics that the program reads and writes; waits for those that do not exist."""
+    async def on_topics(self) -> Plan:
+        """The program with the topics that its patterns match now."""
+        graph = self._app.graph
+        if not graph.patterns:
+            return graph
+        return on_topics(self._app.name, graph, self._app.on_error, await self._outside.topics.names())
+
+    async def _existing(self) -> tuple[Plan, dict[str, TopicFacts]]:
+        """The program on its topics, and the topics that it reads and writes; waits for those that do not exist."""
         clock = self._outside.clock
         until_ms = clock.monotonic_ms() + self._config.default_api_timeout_ms
         told: list[str] = []
         while True:
+            graph = await self.on_topics()
+            names = Assembly.topics_of(graph, self._app.on_error)
             facts = await self._outside.topics.find(names)
             missing = [name for name in names if name not in facts]
+            missing += [f"any like {one.pattern.pattern}" for one in graph.patterns if one.pattern and not one.topics]
             if not missing:
-                return facts
+                return graph, facts
             if clock.monotonic_ms() >= until_ms:
                 raise UnknownTopicOrPartition(
                     f"{self._app.name} reads and writes topics that do not exist: {', '.join(missing)}; create them "

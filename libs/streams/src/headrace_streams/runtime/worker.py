@@ -328,7 +328,8 @@ class Worker:
 
     async def _look_at_topics(self) -> None:
         """
-        Has one that is read been enlarged? Then the app has more tasks, or cannot go on; which, is seen at the start.
+        Has one that is read been enlarged, or does a pattern match one more? Then the app has more tasks, or these read
+        more, or it cannot go on; which, is seen at the start.
 
         Raises:
             NotAllowed: it cannot.
@@ -340,9 +341,11 @@ class Worker:
         sources = {topic for spec in self._assembled.specs.values() for topic in spec.part.topics}
         facts = await self._outside.topics.find(sorted(sources))
         tasks = Counter(topic for spec in self._assembled.specs.values() for topic in spec.part.topics)
-        grown = [topic for topic, fact in facts.items() if fact.partitions > tasks[topic]]
-        if grown:
-            _log.warning("%s joins anew: %s has more partitions than before", self._app.name, ", ".join(grown))
+        news = [f"{topic} has more partitions" for topic, fact in facts.items() if fact.partitions > tasks[topic]]
+        matched = [topic for node in (await self._assembling.on_topics()).patterns for topic in node.topics]
+        news += [f"{topic} is there" for topic in matched if topic not in sources]
+        if news:
+            _log.warning("%s joins anew: %s", self._app.name, ", ".join(news))
             await self._get_up()
             self._assembled = self.queries.assembled = await self._assembling.assemble()
             await self._join()

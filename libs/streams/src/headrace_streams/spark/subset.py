@@ -172,6 +172,8 @@ class _Walk:
             yield f"Spark writes no dead letters to {on_error!r}: say on_error='fail' or 'skip'"
         match operator:
             case Source():
+                if node.pattern is not None:
+                    yield "on Spark topics are named one by one"
                 yield from _format(node.value)
                 if node.key is not None:
                     yield from _format(node.key)

@@ -26,7 +26,7 @@ from headrace_streams.core.state.memory import MemoryCold
 from headrace_streams.core.task import Task
 from headrace_streams.dsl.app import App
 from headrace_streams.dsl.durations import Duration, to_ms
-from headrace_streams.plan.cut import Assembly, SubTopology
+from headrace_streams.plan.cut import Assembly, SubTopology, on_topics
 from headrace_streams.plan.nodes import SINK, SOURCE, Node, repartition_topic
 
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -98,27 +98,20 @@ class Driver:
             partitions: of the topics that the program reads, of all or of each.
             registry: has the schemas, in place of each registry that the program names.
         """
-        topics = {topic for node in app.graph.nodes if node.kind == SOURCE for topic in node.topics}
-        for topic in topics:
-            if not isinstance(partitions, int) and topic not in partitions:
-                raise NotAllowed(f"say how many partitions the topic {topic!r} has: partitions={{{topic!r}: 1}}")
-        counts = {topic: partitions if isinstance(partitions, int) else partitions[topic] for topic in topics}
         self._app = app
-        self._nodes = app.graph.nodes
-        for node in self._nodes:
+        for node in app.graph.nodes:
             for format_ in (node.value, node.key):
                 if registry is not None and isinstance(format_, Framed):
                     format_.use(registry)
         self._chance = random.Random(seed)
-        self._assembly = Assembly(app.name, app.graph, counts, app.on_error)
-        self._counts = {
-            **counts,
-            **{repartition_topic(app.name, name): count for name, count in self._assembly.repartitions.items()},
-        }
+        self._partitions = partitions
+        self._topics = {*(() if isinstance(partitions, int) else partitions)}
+        self._assemble()
         self._logs: dict[tuple[str, int], _Log] = {}
         self._committed: dict[tuple[str, int], _Committed] = {}
         self._read: dict[tuple[str, int], int] = {}
         self._running: list[_Running] = []
+        self._crashed = False
         self._now_ms = 0
         self.restart()
 
@@ -129,6 +122,20 @@ class Driver:
         self._running = []
 
     # --- topics ---------------------------------------------------------------------------------------------------
+
+    def _assemble(self) -> None:
+        """The program on the topics that there are."""
+        app, partitions = self._app, self._partitions
+        graph = on_topics(app.name, app.graph, app.on_error, self._topics)
+        self._nodes = graph.nodes
+        topics = {topic for node in self._nodes if node.kind == SOURCE for topic in node.topics}
+        for topic in topics:
+            if not isinstance(partitions, int) and topic not in partitions:
+                raise NotAllowed(f"say how many partitions the topic {topic!r} has: partitions={{{topic!r}: 1}}")
+        counts = {topic: partitions if isinstance(partitions, int) else partitions[topic] for topic in topics}
+        self._assembly = Assembly(app.name, graph, counts, app.on_error)
+        hops = self._assembly.repartitions.items()
+        self._counts = {**counts, **{repartition_topic(app.name, name): count for name, count in hops}}
 
     def pipe(self, topic: str, rows: Rows, *, partition: int | None = None, time: int | None = None) -> None:
         """
@@ -169,6 +176,13 @@ class Driver:
         for node in self._nodes:
             if node.kind == SOURCE and topic in node.topics:
                 return node
+        if topic not in self._topics:  # a pattern may match it
+            self.commit()
+            self._topics.add(topic)
+            self._assemble()
+            if not self._crashed:
+                self.restart()
+            return self._source(topic)
         raise NotAllowed(f"the program does not read the topic {topic!r}")
 
     def _key_of(self, node: Node, row: Mapping[str, Any]) -> bytes | None:
@@ -339,11 +353,11 @@ class Driver:
 
     def crash(self) -> None:
         """What was not committed is gone. Nothing is worked on until ``restart``."""
-        self._running = []
+        self._running, self._crashed = [], True
 
     def restart(self) -> None:
         """Begin with what was committed; what had been done since is done again."""
-        self._running = []
+        self._running, self._crashed = [], False
         for part in self._assembly.parts:
             for partition in range(self._assembly.tasks_of(part)):
                 self._running.append(self._begin(part, partition))

@@ -1,0 +1,35 @@
+"""Topics that come while a program runs, and timers of the wall clock that outlive their worker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.testing import TestCluster
+
+from .apps import PARTITIONS, app
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+
+
+def test_a_topic_that_comes_later_and_a_timer_of_a_worker_that_died(cluster: TestCluster, tmp_path: Path) -> None:
+    tested = app(cluster, tmp_path, "patterned")
+    with tested.running():
+        tested.send([b"one"], [b"ann"])
+        assert tested.read(1)[0][1]["n"] == 1
+    with tested.running(metadata_max_age_ms=200):
+        assert [row["n"] for _, row in tested.read(2)] == [1, 1]
+        later = f"{tested.lines}-later"
+        with cluster.admin() as admin:
+            admin.create_topic(later, PARTITIONS)
+        with cluster.producer() as producer:
+            producer.send_many(later, [b"two"], keys=[b"ann"])
+            producer.flush()
+        tested.wait_for_log(f"{later} is there")
+        found = tested.read(3)
+    assert sorted((row["word"], row["n"], "rang" in row) for _, row in found) == [
+        ("ann", 1, False),
+        ("ann", 1, True),
+        ("ann", 2, False),
+    ]
