@@ -25,7 +25,8 @@ arrow: Any = pa  # their stubs are narrower than they are
 pc: Any = compute
 Write = Callable[[Any], Any]
 """An Arrow array to one binary value each, without nulls; raises Unwritable."""
-_VARINT_BYTES_MAX: Final = 10
+_BITS: Final = 7
+"""Of a number in each byte."""
 
 
 class AvroWriter:
@@ -198,14 +199,12 @@ def _integers(array: Any) -> Any:
 
 def _varints(numbers: Any) -> Any:
     raw = ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
-    shifts = np.arange(_VARINT_BYTES_MAX, dtype=np.uint64) * np.uint64(7)
-    groups = raw[:, None] >> shifts
+    most = max(1, -(-int(raw.max(initial=0)).bit_length() // _BITS))
+    groups = raw[:, None] >> (np.arange(most, dtype=np.uint64) * np.uint64(_BITS))
     size = np.maximum((groups > 0).sum(axis=1), 1)
-    column = np.arange(_VARINT_BYTES_MAX)
-    whole = ((groups & np.uint64(0x7F)) | np.where(column < size[:, None] - 1, 0x80, 0).astype(np.uint64)).astype(
-        np.uint8
-    )
-    return packed(whole[column < size[:, None]], size)
+    column = np.arange(most)
+    more = np.where(column < size[:, None] - 1, 0x80, 0).astype(np.uint8)
+    return packed(((groups & np.uint64(0x7F)).astype(np.uint8) | more)[column < size[:, None]], size)
 
 
 def _fixed_width(array: Any) -> Any:
