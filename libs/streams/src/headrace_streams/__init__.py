@@ -15,7 +15,6 @@ from headrace_streams.core.errors import StateFailed as StateFailed
 from headrace_streams.core.formats import arrow as arrow
 from headrace_streams.core.formats import bytes as bytes
 from headrace_streams.core.formats import custom as custom
-from headrace_streams.core.formats import json as json
 from headrace_streams.core.formats import string as string
 from headrace_streams.core.formats import struct as struct
 from headrace_streams.dsl import agg as agg
@@ -32,5 +31,6 @@ from headrace_streams.dsl.windows import session as session
 from headrace_streams.dsl.windows import sliding as sliding
 from headrace_streams.dsl.windows import tumbling as tumbling
 from headrace_streams.formats import avro as avro
+from headrace_streams.formats import json as json
 from headrace_streams.formats import protobuf as protobuf
 from headrace_streams.stores import Stores as Stores

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Final, overload
 
+import pyarrow as pa
 from google.protobuf.message import Message
 
 from headrace.errors import InvalidConfig
@@ -13,6 +14,8 @@ from headrace_streams.adapters.protobuf_format import ProtobufCodec, ProtobufFor
 from headrace_streams.adapters.schema_registry import SchemaRegistry
 from headrace_streams.core.formats.avro_format import AvroCodec, AvroFormat
 from headrace_streams.core.formats.framing import Framed, Schemas
+from headrace_streams.core.formats.json_codec import JsonCodec
+from headrace_streams.core.formats.json_format import JsonFormat
 
 Registry = str | Schemas
 """Its URL, or what answers in its place."""
@@ -100,6 +103,51 @@ def protobuf(
         _check_no_subject("protobuf", subject)
         return format_
     return Framed(ProtobufCodec(format_), _opened(registry), subject, auto_register=auto_register)
+
+
+class Json(JsonFormat):
+    """``json``, which knows registries too."""
+
+    @overload
+    def __call__(self, schema: str | pa.Schema | type) -> JsonFormat: ...
+
+    @overload
+    def __call__(
+        self,
+        schema: str | pa.Schema | type | None = None,
+        *,
+        registry: Registry,
+        subject: str = "",
+        auto_register: bool = True,
+    ) -> Framed: ...
+
+    def __call__(
+        self,
+        schema: str | pa.Schema | type | None = None,
+        *,
+        registry: Registry | None = None,
+        subject: str = "",
+        auto_register: bool = True,
+    ) -> JsonFormat | Framed:
+        """
+        The format of values with these columns.
+
+        Args:
+            schema: without it, the format only writes.
+            registry, subject, auto_register: as for ``avro``; what is written has a JSON schema.
+
+        Raises:
+            InvalidConfig: no such schema, or a type that JSON cannot hold.
+        """
+        if registry is not None:
+            return Framed(JsonCodec(schema), _opened(registry), subject, auto_register=auto_register)
+        _check_no_subject("json", subject)
+        if schema is None:
+            raise InvalidConfig("json() needs a schema, like json('user string'); to write any columns, json as it is")
+        return super().__call__(schema)
+
+
+json: Final = Json()
 
 
 def _check_no_subject(what: str, subject: str) -> None:

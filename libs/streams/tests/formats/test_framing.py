@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import json as text
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from headrace.errors import InvalidConfig
-from headrace_streams import App, avro
+from headrace_streams import App, avro, json
 from headrace_streams.core.errors import NotAllowed, RegistryRefused, RegistryUnavailable, RowFailed
 from headrace_streams.core.formats.framing import Framed, SchemaText
 from headrace_streams.core.formats.port import Problem
@@ -41,8 +41,8 @@ def test_rows_go_through_with_ids() -> None:
         (record_,) = driver.read_raw("out")
     assert {subject: len(ids) for subject, ids in registry.subjects.items()} == {"in-value": 1, "out-value": 1}
     assert record_["value"][:5] == framed(registry.subjects["out-value"][0], b"")
-    assert registry.schemas[1] == SchemaText("AVRO", json.dumps(ORDER, separators=(",", ":")))
-    assert json.loads(registry.schemas[2].text)["name"] == "out_value"
+    assert registry.schemas[1] == SchemaText("AVRO", text.dumps(ORDER, separators=(",", ":")))
+    assert text.loads(registry.schemas[2].text)["name"] == "out_value"
 
 
 def test_rows_are_read_as_they_were_written() -> None:
@@ -55,7 +55,7 @@ def test_rows_are_read_as_they_were_written() -> None:
 def test_each_value_is_read_by_its_own_schema() -> None:
     registry = MemoryRegistry()
     old, new = record("Order", user="string"), record("Order", amount="int", user="string")
-    ids = [registry.register("in-value", json.dumps(schema)) for schema in (old, new)]
+    ids = [registry.register("in-value", text.dumps(schema)) for schema in (old, new)]
     values = [
         framed(ids[1], written(new, {"user": "b", "amount": 7})[0].as_py()),
         framed(ids[0], written(old, {"user": "a"})[0].as_py()),
@@ -73,8 +73,8 @@ def test_each_value_is_read_by_its_own_schema() -> None:
 
 def test_what_is_wrong_is_told_of_its_value() -> None:
     registry = MemoryRegistry()
-    good = registry.register("s", json.dumps(ORDER))
-    bad = registry.register("s", json.dumps(record("Order", user="int")))
+    good = registry.register("s", text.dumps(ORDER))
+    bad = registry.register("s", text.dumps(record("Order", user="int")))
     other = registry.register("s", SchemaText("JSON", "{}"))
     value = written(ORDER, ROW)[0].as_py()
     format_ = avro(ORDER, registry=registry)
@@ -114,7 +114,7 @@ def test_a_registry_that_does_not_answer_is_no_error_of_a_record(on_error: str) 
     registry = MemoryRegistry()
     app = copied(avro(ORDER, registry=URL), avro(registry=URL), on_error=on_error)
     with Driver(app, registry=registry) as driver:
-        value = framed(registry.register("s", json.dumps(ORDER)), written(ORDER, ROW)[0].as_py())
+        value = framed(registry.register("s", text.dumps(ORDER)), written(ORDER, ROW)[0].as_py())
         registry.available = False
         with pytest.raises(RegistryUnavailable):
             driver.pipe_raw("in", [None], [value])
@@ -132,7 +132,7 @@ def test_a_schema_that_is_not_to_be_registered_has_to_be_there() -> None:
             RegistryRefused, match="subject 'copies' of memory has not the schema that is to be written"
         ):
             driver.pipe("in", [ROW])
-        registry.register("copies", json.dumps(ORDER, separators=(",", ":")))
+        registry.register("copies", text.dumps(ORDER, separators=(",", ":")))
         driver.crash()
         driver.restart()
         assert len(driver.read("out")) == 1
@@ -140,8 +140,8 @@ def test_a_schema_that_is_not_to_be_registered_has_to_be_there() -> None:
 
 def test_columns_come_from_the_registry() -> None:
     registry = MemoryRegistry()
-    registry.register("in-value", json.dumps(record("Order", user="string")))
-    registry.register("in-value", json.dumps(ORDER))
+    registry.register("in-value", text.dumps(record("Order", user="string")))
+    registry.register("in-value", text.dumps(ORDER))
     app = App("columns")
     stream = app.stream("in", value=avro(registry=registry))
     assert stream.schema.names == ["user", "amount", "at"]
@@ -150,7 +150,7 @@ def test_columns_come_from_the_registry() -> None:
     registry.register("json-value", SchemaText("JSON", "{}"))
     with pytest.raises(InvalidConfig, match="subject 'json-value' of memory is JSON, not AVRO"):
         app.stream("json", value=avro(registry=registry))
-    registry.register("bad-value", json.dumps(record(_id="int")))
+    registry.register("bad-value", text.dumps(record(_id="int")))
     with pytest.raises(InvalidConfig, match="subject 'bad-value' of memory: column '_id': a leading underscore"):
         app.stream("bad", value=avro(registry=registry))
 
@@ -212,7 +212,7 @@ def test_formats_that_cannot_be_are_refused(more: dict[str, Any], message: str) 
 
 def test_a_schema_may_be_in_a_file(tmp_path: Any) -> None:
     file = tmp_path / "order.avsc"
-    file.write_text(json.dumps(ORDER))
+    file.write_text(text.dumps(ORDER))
     assert avro(file).schema == avro(ORDER).schema
     with pytest.raises(InvalidConfig, match=r"the schema in .*none\.avsc cannot be read"):
         avro(tmp_path / "none.avsc")
@@ -222,3 +222,45 @@ def test_a_record_that_fails_names_its_place() -> None:
     driver = Driver(copied(avro(ORDER, registry=URL), avro(registry=URL)), registry=MemoryRegistry())
     with pytest.raises(RowFailed, match="the record of in-0 at offset 0 failed: Unreadable: schema 99 of memory"):
         driver.pipe_raw("in", [None], [framed(99, b"")])
+
+
+def test_json_stands_behind_an_id_too() -> None:
+    registry = MemoryRegistry()
+    app = App("json", on_error="dead")
+    columns = "user string, n bigint, at timestamp, tags array<string>, of map<string,double>, in struct<a: boolean>"
+    stream = app.stream("in", value=json(columns, registry=URL))
+    stream.to("out", value=json(registry=URL))
+    with Driver(app, registry=registry) as driver:
+        driver.pipe_raw("in", [None] * 3, [framed(7, b'{"user": "ann", "n": 1}'), b'{"user": "bob"}', framed(7, b"{")])
+        (record_,) = driver.read_raw("out")
+        assert len(driver.read_raw("dead")) == 2
+        driver.pipe_raw("in", [None], [framed(7, b'{"user": "cid"}')])
+        assert [row["user"] for row in driver.read("out")] == ["cid"]
+    assert record_["value"][:5] == framed(1, b"")
+    assert text.loads(record_["value"][5:])["user"] == "ann"
+    (schema,) = registry.schemas.values()
+    assert schema.kind == "JSON"
+    null = {"type": "null"}
+    assert text.loads(schema.text) == {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "object",
+        "properties": {
+            "user": {"oneOf": [null, {"type": "string"}]},
+            "n": {"oneOf": [null, {"type": "integer"}]},
+            "at": {"oneOf": [null, {"type": "string", "format": "date-time"}]},
+            "tags": {"oneOf": [null, {"type": "array", "items": {"oneOf": [null, {"type": "string"}]}}]},
+            "of": {"oneOf": [null, {"type": "object", "additionalProperties": {"oneOf": [null, {"type": "number"}]}}]},
+            "in": {"oneOf": [null, {"type": "object", "properties": {"a": {"oneOf": [null, {"type": "boolean"}]}}}]},
+        },
+    }
+
+
+def test_json_behind_an_id_is_refused_without_columns() -> None:
+    app = App("json")
+    with pytest.raises(NotAllowed, match="the format of the values has no schema"):
+        app.stream("in", value=json(registry=URL))
+    call: Any = json
+    with pytest.raises(InvalidConfig, match=r"json\(\) needs a schema, like json"):
+        call()
+    with pytest.raises(InvalidConfig, match="json: subject='s' is of a registry"):
+        call("a int", subject="s")

@@ -18,7 +18,7 @@ import pyarrow as pa
 from headrace_common.core.murmur2 import partitions_for
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.feed import Feed, Portion
-from headrace_streams.core.formats.framing import Framed, Schemas
+from headrace_streams.core.formats.framing import HEADER_BYTES, Framed, Schemas
 from headrace_streams.core.formats.port import Format
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.rows import user_columns, whole
@@ -380,6 +380,7 @@ def _decoded(format_: Format | None, records: pa.Table) -> list[Any]:
         return []
     if format_ is None or format_.schema is None:
         values: list[Any] = records["value"].to_pylist()
-        return [orjson.loads(value or b"null") for value in values]
+        begin = HEADER_BYTES if isinstance(format_, Framed) else 0
+        return [orjson.loads(value[begin:] if value else b"null") for value in values]
     rows = iter(format_.decode(whole(records["value"].drop_null())).table.to_pylist())
     return [next(rows) if there else None for there in records["value"].is_valid().to_pylist()]

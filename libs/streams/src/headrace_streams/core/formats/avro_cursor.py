@@ -104,7 +104,7 @@ class Cursor:
         """The next few bytes of each, as one value of ``dtype``."""
         width = np.dtype(dtype).itemsize
         at = self.at[rows]
-        found = self._bytes[at[:, None] + np.arange(width)].view(dtype).reshape(len(rows))
+        found: npt.NDArray[Any] = self._bytes[at[:, None] + np.arange(width)].view(dtype).reshape(len(rows))
         found[self._pass(rows, at, np.full(len(rows), width), place, rows[:0])] = 0
         return found
 

@@ -72,6 +72,7 @@ class AvroCodec(Codec):
     """Avro behind an id: each value is read by the schema that it was written with."""
 
     kind = _KIND
+    reads_by_id = True
 
     def __init__(self, given: Given | None) -> None:
         """``given``: the schema that is read and written; None: the subject's newest, and one made of the columns."""

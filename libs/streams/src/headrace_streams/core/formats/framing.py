@@ -97,8 +97,8 @@ class Codec(ABC):
     """What is behind the id."""
 
     kind: ClassVar[str]
-    reads_by_id: ClassVar[bool] = True
-    """Whether the schema that a value was written with is needed to read it."""
+    reads_by_id: ClassVar[bool]
+    """Whether the schema that a value was written with is needed to read it, or to know the columns."""
 
     @property
     @abstractmethod
@@ -107,12 +107,12 @@ class Codec(ABC):
 
     def adopt(self, text: SchemaText) -> None:
         """
-        Want the columns of this schema.
+        Want the columns of this schema; of codecs that read by ids.
 
         Raises:
             Unfit: no columns can hold them.
         """
-        raise Unfit("this format needs the columns to be said")
+        raise NotImplementedError
 
     @abstractmethod
     def reader(self, written: SchemaText | None) -> Decode:
@@ -174,7 +174,7 @@ class Framed:
             InvalidConfig: there is no such subject, or its schema has no columns.
             RegistryUnavailable, RegistryRefused: see ``Schemas``.
         """
-        if self._codec.schema is None and self._subject:
+        if self._codec.schema is None and self._codec.reads_by_id and self._subject:
             self._adopt()
         return self._codec.schema
 
