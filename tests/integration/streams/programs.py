@@ -83,3 +83,7 @@ def seen(row, state, context):
 
 
 seen.to(WORDS)
+
+looked_up = App(f"{LINES}-looked-up")
+numbers = looked_up.global_table(LATE or f"{LINES}-numbers", value=json("n bigint"), key="word")
+looked_up.stream(LINES, value=string).join(numbers, on="value").select(word="value", n="n").to(WORDS)

@@ -123,6 +123,11 @@ async def work(
         log_gaps: list[Any] = []
         consumer = aio.Consumer(bootstrap_servers=servers, group_id=app.name, on_position_reset=gaps.append, **reading)
         changelogs = aio.Consumer(bootstrap_servers=servers, on_position_reset=log_gaps.append, **reading)
+        tables = None
+        if app.graph.globals:
+            table_gaps: list[Any] = []
+            whole = aio.Consumer(bootstrap_servers=servers, on_position_reset=table_gaps.append, **reading)
+            tables = SdkReader(whole, table_gaps, aio.Consumer(bootstrap_servers=servers))
         outside = Outside(
             SdkTopics(admin, config, clock),
             SdkReader(consumer, gaps),
@@ -134,6 +139,7 @@ async def work(
             compute,
             look or compute,
             snapshots,
+            tables,
         )
         worker = Worker(app, config, outside)
         asked_at = await stack.enter_async_context(_observed(worker, config, clock))

@@ -19,16 +19,18 @@ from headrace_streams.core.formats.framing import of_topic
 from headrace_streams.core.formats.port import Decoded, Format
 from headrace_streams.core.operators.base import Operator
 from headrace_streams.core.operators.ends import Source
+from headrace_streams.core.operators.global_join import GlobalRows
 from headrace_streams.core.rows import empty
-from headrace_streams.core.task import FAIL
+from headrace_streams.core.task import FAIL, SKIP
 from headrace_streams.dsl.durations import Duration
+from headrace_streams.dsl.global_table import GlobalTable
 from headrace_streams.dsl.names import check_names
 from headrace_streams.dsl.record_calls import hint
 from headrace_streams.dsl.stream import Stream
 from headrace_streams.dsl.table import Table, table_of
 from headrace_streams.dsl.where import where
 from headrace_streams.plan.describe import as_mermaid
-from headrace_streams.plan.nodes import SOURCE, Input, Making, Plan, check_on_error, schema_text
+from headrace_streams.plan.nodes import SOURCE, Global, Input, Making, Plan, check_on_error, schema_text
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,120}")
 
@@ -122,6 +124,40 @@ class App:
         """
         source = _Source("table", (topic,), value, key, timestamp, on_error)
         return table_of(self._source(source), name, f"table ({where()})", versions)
+
+    def global_table(
+        self, topic: str, *, value: Format, key: str | Format | None = None, on_error: str = ""
+    ) -> GlobalTable:
+        """
+        The latest record of each key of a topic, whole in the memory of each worker: streams are joined with it on any
+        column, whatever the partitions. It is read from the beginning at each start, before tasks run, and then on and
+        on; it is no state, and has no part in event time and in commits.
+
+        Args:
+            value: the format, with its columns.
+            key: the name of a column for keys that are text, or a format whose columns are added.
+            on_error: ``"fail"`` or ``"skip"``, of records that cannot be read.
+        """
+        at = where()
+        what = f"global_table ({at})"
+        policy = on_error or (self.on_error if self.on_error in (FAIL, SKIP) else FAIL)
+        if policy not in (FAIL, SKIP):
+            raise NotAllowed(f"{what}: on_error is {on_error!r}; choose 'fail' or 'skip': it writes no dead letters")
+        values = of_topic(value, topic, "value")
+        if values.schema is None:
+            raise NotAllowed(f"{what}: the format of the values has no schema; write json('name string, …')")
+        keys = _key_format(key, topic)
+        schema = _columns(values, keys, what)
+        check_names(schema.names, what)
+
+        def rows() -> GlobalRows:
+            return GlobalRows(Source(values, keys, None, deletes=True), schema, what, skips=policy == SKIP)
+
+        rows()
+        table = Global(topic, at, rows, values, keys)
+        self.graph.add_global(table)
+        keyed_by = (key,) if isinstance(key, str) else None
+        return GlobalTable(table, Stream(self.graph, Input(-1), schema, keyed_by, json))
 
     def _source(self, asked: _Source) -> Stream:
         at = where()

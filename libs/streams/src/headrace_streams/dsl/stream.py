@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.dsl.columns import Columns
 from headrace_streams.dsl.durations import Duration
+from headrace_streams.dsl.global_table import GlobalTable, join_global
 from headrace_streams.dsl.stream_join import Near, join_streams
 from headrace_streams.dsl.table import Table, join_table, table_of
 from headrace_streams.dsl.where import where
@@ -18,8 +19,9 @@ class Stream(Columns):
 
     def join(
         self,
-        other: Table[Stream] | Stream,
+        other: Table[Stream] | GlobalTable | Stream,
         *,
+        on: str = "",
         how: str = "inner",
         suffix: str = "",
         within: Duration | tuple[Duration, Duration] | None = None,
@@ -33,6 +35,7 @@ class Stream(Columns):
         time. A pair has the greater time of the two.
 
         Args:
+            on: the column here that has the key of a global table; its key if not told.
             how: ``"inner"``: rows that find one; ``"left"``: all rows; ``"outer"``: all rows of both streams. Those of
                 streams that have found none are told once event time is so far that they cannot find one any more.
             suffix: of columns of the other side whose names this stream has too.
@@ -43,12 +46,18 @@ class Stream(Columns):
             name: of the state of two streams: rows that may still find others.
         """
         what = f"join {name!r} ({where()})" if name else f"join ({where()})"
+        if on and not isinstance(other, GlobalTable):
+            raise NotAllowed(
+                f"{what}: on= is for global tables; others have their rows where the keys are: key_by() one"
+            )
         if isinstance(other, Stream):
             return join_streams(self, other, Near(within, grace, how, suffix, late, name), what)
-        if not isinstance(other, Table):
+        if not isinstance(other, Table | GlobalTable):
             raise NotAllowed(f"{what}: a stream is joined with a table or another stream; this is {other!r:.60}")
         if within is not None or grace or late or name:
             raise NotAllowed(f"{what}: within=, grace=, late= and name= are for joins of two streams; leave them out")
+        if isinstance(other, GlobalTable):
+            return join_global(self, other, on, how, suffix)
         return join_table(self, other, how, suffix)
 
     def to_table(self, *, name: str, versions: Duration | None = None) -> Table[Stream]:

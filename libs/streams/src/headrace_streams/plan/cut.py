@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.operators.base import Operator
 from headrace_streams.core.operators.columns import Merge
+from headrace_streams.core.operators.global_join import GlobalRows
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.rows import KEY, NO_TIME, user_columns
 from headrace_streams.core.state.chosen import OfKey
@@ -138,10 +139,18 @@ def on_topics(app: str, plan: Plan, on_error: str, topics: Iterable[str]) -> Pla
 class Assembly:
     """A plan for topics that exist: how many tasks it has, and the tasks themselves."""
 
-    def __init__(self, app: str, plan: Plan, partitions: Mapping[str, int], on_error: str = FAIL) -> None:
+    def __init__(
+        self,
+        app: str,
+        plan: Plan,
+        partitions: Mapping[str, int],
+        on_error: str = FAIL,
+        tables: Mapping[str, GlobalRows] | None = None,
+    ) -> None:
         """
         Args:
             partitions: of each topic that the plan reads.
+            tables: those that are here whole, by topic.
 
         Raises:
             NotAllowed: topics that one task reads differ in their number of partitions.
@@ -149,6 +158,7 @@ class Assembly:
         self.app = app
         self.parts = sub_topologies(plan)
         self._on_error = on_error
+        self._tables = tables or {}
         self._tasks: dict[str, int] = {}
         self.repartitions: dict[str, int] = {}
         """The number of partitions of each repartition topic, by the name of the repartition."""
@@ -162,6 +172,7 @@ class Assembly:
     def topics_of(plan: Plan, on_error: str) -> list[str]:
         """The topics that a program reads and writes, and that must exist before it."""
         named = [topic for node in plan.nodes if node.kind in (SOURCE, SINK) for topic in node.topics]
+        named += [one.topic for one in plan.globals]
         policies = [on_error, *(node.on_error for node in plan.nodes)]
         return list(dict.fromkeys([*named, *(policy for policy in policies if policy not in ("", FAIL, SKIP))]))
 
@@ -240,7 +251,7 @@ class Assembly:
         made: dict[int, Operator] = {}
         for node in part.nodes:
             partitions = self.repartitions.get(node.name, 0)
-            making = Making(partition, written.append, self.app, partitions, made, self._on_error)
+            making = Making(partition, written.append, self.app, partitions, made, self._on_error, self._tables)
             operator = made[node.id] = node.make(making)
             assert (operator.store is not None) == node.stateful, node.label
             store = node.name if node.stateful else ""

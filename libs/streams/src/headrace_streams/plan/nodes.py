@@ -14,6 +14,7 @@ from headrace_common.core.ids import check_topic_name
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.formats.port import Format
 from headrace_streams.core.operators.base import OUT, Operator
+from headrace_streams.core.operators.global_join import GlobalRows
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.task import FAIL, SKIP
 
@@ -52,6 +53,8 @@ class Making:
     """Those of the nodes before it in the same task."""
     on_error: str = FAIL
     """Of the app."""
+    globals: Mapping[str, GlobalRows] = field(default_factory=dict)
+    """The tables that are here whole, by topic."""
 
     def topic(self, name: str) -> str:
         """The repartition topic of that name."""
@@ -132,11 +135,29 @@ REPARTITION = "repartition"
 JOIN = "join"
 
 
+@dataclass(frozen=True, slots=True)
+class Global:
+    """A topic that each worker reads whole."""
+
+    topic: str
+    where: str
+    rows: Callable[[], GlobalRows]
+    """Makes a table without rows."""
+    value: Format
+    key: Format | None
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        return f"global_table ({self.where})"
+
+
 class Plan:
     """The nodes of a program, in the order in which it asked for them: inputs come before what uses them."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
+        self.globals: list[Global] = []
 
     def add(
         self,
@@ -174,8 +195,24 @@ class Plan:
                 raise NotAllowed(
                     f"{node.label}: {other.label} reads the topic {topic!r} already; use that stream twice instead"
                 )
+        for one in self.globals:
+            _check_once(node, one)
         self.nodes.append(node)
         return node
+
+    def add_global(self, table: Global) -> None:
+        """
+        One more table that each worker has whole.
+
+        Raises:
+            NotAllowed: its topic cannot be one, or is read already.
+        """
+        check_topic(table.topic, table.label)
+        for node in self.nodes:
+            _check_once(node, table)
+        if any(other.topic == table.topic for other in self.globals):
+            raise NotAllowed(f"{table.label}: there is one of {table.topic!r} already; use that one twice instead")
+        self.globals.append(table)
 
     @property
     def patterns(self) -> list[Node]:
@@ -190,7 +227,9 @@ class Plan:
             NotAllowed: two patterns match one topic.
         """
         named = {topic for node in self.nodes for topic in (*node.topics, node.on_error) if node.pattern is None}
+        named |= {one.topic for one in self.globals}
         found = Plan()
+        found.globals = self.globals
         reader: dict[str, Node] = {}
         for node in self.nodes:
             matched: list[str] = []
@@ -203,6 +242,13 @@ class Plan:
                     matched.append(topic)
             found.nodes.append(node if node.pattern is None else replace(node, topics=tuple(matched)))
         return found
+
+
+def _check_once(node: Node, table: Global) -> None:
+    if node.kind == SOURCE and table.topic in node.topics:
+        raise NotAllowed(
+            f"{table.label}: {node.label} reads the topic {table.topic!r} too; a topic is one or the other"
+        )
 
 
 def check_topic(name: str, what: str) -> None:

@@ -17,6 +17,7 @@ from headrace_streams.plan.compare import TOPIC
 from headrace_streams.plan.cut import Assembly, on_topics
 from headrace_streams.plan.nodes import Plan, changelog_topic, repartition_topic, reset_topic
 from headrace_streams.ports import InternalTopic, TopicFacts
+from headrace_streams.runtime.globals import Globals
 from headrace_streams.runtime.owned import Outside, Owned, Spec
 from headrace_streams.runtime.taking import lost_positions
 
@@ -68,6 +69,7 @@ class Assembling:
         self._app = app
         self._config = config
         self._outside = outside
+        self.globals = Globals(app.graph, outside, Patience(outside.clock, config.default_api_timeout_ms))
 
     async def assemble(self) -> Assembled:
         """
@@ -83,7 +85,8 @@ class Assembling:
                 f"a reset of {name} was cut off in the middle: run it again, headrace streams reset {name} --execute"
             )
         graph, facts = await self._existing()
-        assembly = Assembly(name, graph, {topic: fact.partitions for topic, fact in facts.items()}, self._app.on_error)
+        partitions = {topic: fact.partitions for topic, fact in facts.items()}
+        assembly = Assembly(name, graph, partitions, self._app.on_error, self.globals.tables)
         if not assembly.parts:
             raise NotAllowed(f"{name} reads no topic: give it one, stream = app.stream('orders', value=…)")
         repartitions = [
@@ -98,6 +101,7 @@ class Assembling:
         facts |= await self._outside.topics.make([*repartitions, *logs])
         assembly.check({topic.name: facts[topic.name].partitions for topic in (*repartitions, *logs)})
         specs = {spec.label: spec for spec in self._specs(assembly, facts)}
+        await self.globals.read(facts)
         return Assembled(assembly, specs, frozenset(topic.name for topic in repartitions))
 
     async def on_topics(self) -> Plan:

@@ -37,6 +37,8 @@ class Outside:
     """Runs what only reads, beside that."""
     snapshots: Snapshots | None = None
     """None: there is no place for them."""
+    globals: Reader | None = None
+    """Of tables that each worker has whole; None: the app has none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -308,6 +308,7 @@ class Worker:
     async def step(self) -> None:
         """Hear the group, read once, feed what came, commit if it is time."""
         await self._hear()
+        await self._assembling.globals.poll()
         seat = self._here
         if not seat.owned:
             return
@@ -339,9 +340,12 @@ class Worker:
             return
         self._looked_at_ms = now
         sources = {topic for spec in self._assembled.specs.values() for topic in spec.part.topics}
-        facts = await self._outside.topics.find(sorted(sources))
+        facts = await self._outside.topics.find(sorted(sources | self._assembling.globals.tables.keys()))
+        await self._assembling.globals.read(facts)
         tasks = Counter(topic for spec in self._assembled.specs.values() for topic in spec.part.topics)
-        news = [f"{topic} has more partitions" for topic, fact in facts.items() if fact.partitions > tasks[topic]]
+        news = [
+            f"{topic} has more partitions" for topic in sources & facts.keys() if facts[topic].partitions > tasks[topic]
+        ]
         matched = [topic for node in (await self._assembling.on_topics()).patterns for topic in node.topics]
         news += [f"{topic} is there" for topic in matched if topic not in sources]
         if news:
@@ -597,6 +601,7 @@ class Worker:
                     await one
         await self._outside.reader.close()
         await self._outside.changelogs.close()
+        await self._assembling.globals.close()
 
 
 def _puts_out(error: HeadraceError) -> bool:

@@ -27,7 +27,7 @@ from headrace_streams.core.task import Task
 from headrace_streams.dsl.app import App
 from headrace_streams.dsl.durations import Duration, to_ms
 from headrace_streams.plan.cut import Assembly, SubTopology, on_topics
-from headrace_streams.plan.nodes import SINK, SOURCE, Node, repartition_topic
+from headrace_streams.plan.nodes import SINK, SOURCE, Global, Node, repartition_topic
 
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _COLUMNS: Final[dict[str, pa.DataType]] = {
@@ -99,11 +99,13 @@ class Driver:
             registry: has the schemas, in place of each registry that the program names.
         """
         self._app = app
-        for node in app.graph.nodes:
-            for format_ in (node.value, node.key):
-                if registry is not None and isinstance(format_, Framed):
-                    format_.use(registry)
+        of_nodes = [format_ for node in app.graph.nodes for format_ in (node.value, node.key)]
+        of_tables = [format_ for one in app.graph.globals for format_ in (one.value, one.key)]
+        for format_ in (*of_nodes, *of_tables):
+            if registry is not None and isinstance(format_, Framed):
+                format_.use(registry)
         self._chance = random.Random(seed)
+        self._tables = {one.topic: one.rows() for one in app.graph.globals}
         self._partitions = partitions
         self._topics = {*(() if isinstance(partitions, int) else partitions)}
         self._assemble()
@@ -133,7 +135,7 @@ class Driver:
             if not isinstance(partitions, int) and topic not in partitions:
                 raise NotAllowed(f"say how many partitions the topic {topic!r} has: partitions={{{topic!r}: 1}}")
         counts = {topic: partitions if isinstance(partitions, int) else partitions[topic] for topic in topics}
-        self._assembly = Assembly(app.name, graph, counts, app.on_error)
+        self._assembly = Assembly(app.name, graph, counts, app.on_error, self._tables)
         hops = self._assembly.repartitions.items()
         self._counts = {**counts, **{repartition_topic(app.name, name): count for name, count in hops}}
 
@@ -172,7 +174,10 @@ class Driver:
         self._append(Output(topic, table, partition))
         self._work()
 
-    def _source(self, topic: str) -> Node:
+    def _source(self, topic: str) -> Node | Global:
+        for one in self._app.graph.globals:
+            if one.topic == topic:
+                return one
         for node in self._nodes:
             if node.kind == SOURCE and topic in node.topics:
                 return node
@@ -185,7 +190,7 @@ class Driver:
             return self._source(topic)
         raise NotAllowed(f"the program does not read the topic {topic!r}")
 
-    def _key_of(self, node: Node, row: Mapping[str, Any]) -> bytes | None:
+    def _key_of(self, node: Node | Global, row: Mapping[str, Any]) -> bytes | None:
         key = row.get("_key")
         if key is None and node.key is not None:
             schema = node.key.schema
@@ -204,6 +209,11 @@ class Driver:
             if "headers" not in records.column_names
             else records
         )
+        if output.topic in self._tables:
+            log = self._log(output.topic, 0)
+            log.append(records)
+            self._tables[output.topic].apply(output.topic, 0, log.read(log.end - records.num_rows, records.num_rows))
+            return
         if output.partition is not None:
             self._log(output.topic, output.partition).append(records)
             return

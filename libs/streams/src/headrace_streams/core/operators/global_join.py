@@ -1,0 +1,78 @@
+"""Tables that each worker has whole, and streams that are joined with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from headrace_streams.core.errors import Origin, RowFailed
+from headrace_streams.core.formats.keys import encode_keys
+from headrace_streams.core.operators.columns import DropNullKeys
+from headrace_streams.core.operators.ends import Source
+from headrace_streams.core.operators.table_joins import JoinTable
+from headrace_streams.core.operators.table_rows import TableRows
+from headrace_streams.core.operators.tables import Found, Keep, View
+from headrace_streams.core.rows import KEY, ROW, Numbers, coded, distinct, numbers
+
+
+class GlobalRows:
+    """The latest record of each key of a topic, in memory: no part of a commit. Satisfies ``View``."""
+
+    def __init__(self, source: Source, schema: pa.Schema, what: str, *, skips: bool) -> None:
+        """
+        Args:
+            what: the table, for messages.
+            skips: records that cannot be read are left out.
+        """
+        self._source = source
+        self._keep = Keep(TableRows(schema, what))
+        self._keyed = DropNullKeys()
+        self._what = what
+        self._skips = skips
+        self.failed = 0
+        """Records that were left out."""
+
+    def apply(self, topic: str, partition: int, raw: pa.Table) -> None:
+        """
+        Records of a partition, in the order of their offsets.
+
+        Raises:
+            RowFailed: one cannot be read.
+        """
+
+        def failed(rows: pa.Table, error: Exception) -> None:
+            if not self._skips:
+                offset = raw["offset"][int(numbers(rows[ROW])[0])].as_py()
+                cause = f"{type(error).__name__}: {error}"[:500]
+                raise RowFailed(self._what, Origin(topic, partition, offset), cause) from error
+            self.failed += rows.num_rows
+
+        for emitted in self._source.feed(raw, 0, failed):
+            for keyed in self._keyed.feed(emitted.rows, 0, failed):
+                list(self._keep.feed(keyed.rows, 0, failed))
+        store = self._keep.store
+        assert store is not None, "it keeps rows"
+        store.settle()
+
+    def lookup(self, keys: Sequence[bytes]) -> Found:
+        """The rows of these different keys."""
+        return self._keep.lookup(keys)
+
+
+class JoinGlobal(JoinTable):
+    """Rows of a stream with those of a table that is here whole, as it is when they are processed."""
+
+    def __init__(self, table: View, on: str, columns: Mapping[str, str], *, left: bool) -> None:
+        """
+        Args:
+            on: the column that has the key; empty: the key of the row.
+        """
+        super().__init__(table, columns, left=left)
+        self._on = on
+
+    def _find(self, rows: pa.Table) -> tuple[pa.Table, Numbers]:
+        names, key = distinct(coded(encode_keys([rows[self._on]]) if self._on else rows[KEY]))
+        found = self._table.lookup(names)
+        return found.rows, np.where(np.append(found.exists, False)[key], key, -1)
