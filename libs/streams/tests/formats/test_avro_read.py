@@ -44,6 +44,7 @@ LINKED = record("Node", n="int", next=["null", "Node"])
         ({"type": "array", "items": "long"}, "04063600", [3, 27]),
         ({"type": "array", "items": "long"}, "030406360206" + "00", [3, 27, 3]),  # -2 items in 2 bytes, then 1
         ({"type": "array", "items": "long"}, "00", []),
+        ({"type": "array", "items": "float"}, "040000c03f000000000200008040" + "00", [1.5, 0.0, 4.0]),
         ({"type": "map", "values": "int"}, "0202610200", [("a", 1)]),
         (["null", "string"], "020261", "a"),
         (["null", "string"], "00", None),
@@ -126,6 +127,8 @@ def test_rubbish_fails_alone(values: list[bytes]) -> None:
         ({"type": "array", "items": "long"}, "feffffff1f", "x: there are fewer items than the value says"),
         ({"type": "array", "items": "null"}, "feffffff1f", "x: there are fewer items than the value says"),
         ({"type": "array", "items": "string"}, "0202", "x[]: the value ends in the middle"),
+        ({"type": "array", "items": "double"}, "04" + "00" * 15, "x: there are fewer items than the value says"),
+        ({"type": "array", "items": "double"}, "02" + "00" * 8, "x: the value ends in the middle"),
         ({"type": "int", "logicalType": "date"}, "feffffff0f", "x: out of range for date32[day]"),
         ({"type": "bytes", "logicalType": "decimal", "precision": 2}, "0264", "x: it has more than 2 digits"),
         (
@@ -307,3 +310,12 @@ def test_references_are_known_by_name() -> None:
     money = json.dumps({**record("Money", n="long"), "namespace": "shop"})
     kind = parse(json.dumps({**record("Price", a="Money", b=["null", "shop.Money"]), "namespace": "shop"}), [money])
     assert [str(one.type) for one in kind.fields] == ["record shop.Money", "[null, record shop.Money]"]
+
+
+def test_a_value_that_ends_is_not_read_on() -> None:
+    """However many fields there still are."""
+    numbers: dict[str, Any] = {f"n{at}": "long" for at in range(40)}
+    assert read(record("R", **numbers), [b"", b"\x80"]).problems == [
+        Problem(0, "n0: the value ends in the middle"),
+        Problem(1, "n0: the value ends in the middle"),
+    ]

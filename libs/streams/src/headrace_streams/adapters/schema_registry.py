@@ -15,8 +15,9 @@ from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_streams.core.errors import RegistryRefused, RegistryUnavailable
 from headrace_streams.core.formats.framing import Reference, SchemaText
 
-_ANSWER_S: Final = 3.0
-"""For each step of a call. Well below what a worker takes for new trouble."""
+_CONNECT_S: Final = 2.0
+_ANSWER_S: Final = 7.0
+"""Both together are less than what a worker takes for new trouble (10 s)."""
 _ANSWER_BYTES_MAX: Final = 16 << 20
 _UNKNOWN_MS: Final = 10_000.0
 """An id that was not there is not asked for again for so long."""
@@ -171,6 +172,8 @@ class SchemaRegistry:
         try:
             connection = self._connection()
             try:
+                connection.connect()
+                connection.sock.settimeout(_ANSWER_S)
                 connection.request(method, self._path + path, body, self._headers)
                 response = connection.getresponse()
                 return response.status, response.read(_ANSWER_BYTES_MAX)
@@ -183,8 +186,8 @@ class SchemaRegistry:
 
     def _connection(self) -> HTTPConnection:
         if self._tls is not None:
-            return HTTPSConnection(self._host, self._port, timeout=_ANSWER_S, context=self._tls)
-        return HTTPConnection(self._host, self._port, timeout=_ANSWER_S)
+            return HTTPSConnection(self._host, self._port, timeout=_CONNECT_S, context=self._tls)
+        return HTTPConnection(self._host, self._port, timeout=_CONNECT_S)
 
 
 def _body(schema: SchemaText) -> bytes:

@@ -84,7 +84,6 @@ class Cursor:
                 going = going[byte > 1]
                 break
             going = going[byte >= 0x80]
-        size[going] = _VARINT_BYTES_MAX + 1
         short = self._pass(rows, at, size, place, going)
         raw[short] = 0
         return (raw >> np.uint64(1)).view(np.int64) ^ -(raw & np.uint64(1)).view(np.int64)
@@ -93,11 +92,11 @@ class Cursor:
         """Go on by ``size``; those (by their place in ``rows``) that cannot fail."""
         self.at[rows] = at + size
         short = np.flatnonzero(at + size > self.end[rows])
+        if len(short):
+            self.fail(rows[short], f"{place}: {ENDS}")
         if len(wrong):
             self.fail(rows[wrong], f"{place}: a number has more than 64 bits")
             short = np.union1d(short, wrong)
-        if len(short):
-            self.fail(rows[short], f"{place}: {ENDS}")
         return short
 
     def fixed(self, rows: Rows, dtype: str, place: str) -> npt.NDArray[Any]:
@@ -106,6 +105,14 @@ class Cursor:
         at = self.at[rows]
         found: npt.NDArray[Any] = self._bytes[at[:, None] + np.arange(width)].view(dtype).reshape(len(rows))
         found[self._pass(rows, at, np.full(len(rows), width), place, rows[:0])] = 0
+        return found
+
+    def runs(self, rows: Rows, counts: Rows, dtype: str) -> npt.NDArray[Any]:
+        """The next values of ``dtype`` of each, so many that are there."""
+        width = np.dtype(dtype).itemsize
+        at, lengths = self.slices(rows, counts * width, "")
+        buffers: Any = self.copied(at, lengths).buffers()
+        found: npt.NDArray[Any] = np.frombuffer(buffers[2], dtype, int(counts.sum()))
         return found
 
     def slices(self, rows: Rows, lengths: Rows, place: str) -> tuple[Rows, Rows]:

@@ -45,6 +45,8 @@ _PROMOTED: Final = {
     "string": ("string", "bytes"),
     "bytes": ("bytes", "string"),
 }
+_WHOLE_BLOCKS: Final = ("float", "double")
+"""Items that are read a block at a time: of any bytes, and of one size."""
 _FIXED: Final = {"float": "<f4", "double": "<f8", "boolean": "u1"}
 _PER_MS: Final = {"s": 0.001, "ms": 1, "us": 1_000, "ns": 1_000_000}
 
@@ -292,10 +294,18 @@ def _array(writer: AvroType, wanted: AvroType, path: Path) -> Read:
     read_item = resolved(writer.parts[0], wanted.parts[0], here)
     whole: Any = column_type(wanted, path)
     width, place = _least_bytes(writer.parts[0]), _place(path)
+    dtype = _FIXED[writer.parts[0].kind] if writer.parts[0].kind in _WHOLE_BLOCKS else ""
 
     def read(cursor: Cursor, rows: Rows) -> Array:
         items: list[Array] = []
-        ends, order = _blocks(cursor, rows, width, place, lambda some: items.append(read_item(cursor, some)))
+
+        def read_items(some: Rows, counts: Rows) -> None:
+            if dtype:
+                items.append(pa.array(cursor.runs(some, counts, dtype)).cast(whole.value_type))
+            else:
+                items.append(read_item(cursor, some))
+
+        ends, order = _blocks(cursor, rows, width, place, read_items, whole_blocks=bool(dtype))
         flat = pa.concat_arrays(items).take(order) if items else pa.array([], whole.value_type)
         return pa.ListArray.from_arrays(ends, flat, type=whole)
 
@@ -313,7 +323,7 @@ def _map(writer: AvroType, wanted: AvroType, path: Path) -> Read:
         names: list[Array] = []
         items: list[Array] = []
 
-        def read_pair(some: Rows) -> None:
+        def read_pair(some: Rows, counts: Rows) -> None:
             names.append(read_name(cursor, some))
             items.append(read_item(cursor, some))
 
@@ -326,11 +336,17 @@ def _map(writer: AvroType, wanted: AvroType, path: Path) -> Read:
 
 
 def _blocks(
-    cursor: Cursor, rows: Rows, width: int, place: str, read_items: Callable[[Rows], None]
+    cursor: Cursor,
+    rows: Rows,
+    width: int,
+    place: str,
+    read_items: Callable[[Rows, Rows], None],
+    *,
+    whole_blocks: bool = False,
 ) -> tuple[Array, Array]:
     """
-    Read the blocks of arrays, an item of each at a time; where each array ends, and the order that puts the items, in
-    which they were read, array by array.
+    Read the blocks of arrays, an item of each at a time, or all that are left of the block; where each array ends, and
+    the order that puts the items, as they were read, array by array.
     """
     lengths = np.zeros(len(rows), np.int64)
     left = np.zeros(len(rows), np.int64)
@@ -343,10 +359,11 @@ def _blocks(
         going = going[(left[going] > 0) & cursor.sound(rows[going])]
         if not len(going):
             break
-        read_items(rows[going])
-        owners.append(going)
-        lengths[going] += 1
-        left[going] -= 1
+        counts = left[going] if whole_blocks else np.ones(len(going), np.int64)
+        read_items(rows[going], counts)
+        owners.append(np.repeat(going, counts))
+        lengths[going] += counts
+        left[going] -= counts
     ends = np.zeros(len(rows) + 1, np.int32)
     np.cumsum(lengths, out=ends[1:])
     return pa.array(ends), pa.array(np.argsort(np.concatenate(owners), kind="stable"))
@@ -402,12 +419,15 @@ def _skipping(kind: AvroType, path: Path, around: tuple[AvroType, ...]) -> Skip:
         named = kind.kind == "map"
         width = int(named) + _least_bytes(kind.parts[0])
 
-        def skip_pair(cursor: Cursor, rows: Rows) -> None:
-            if named:
-                cursor.slices(rows, cursor.numbers(rows, place), place)
-            skip_item(cursor, rows)
+        def skip_items(cursor: Cursor, rows: Rows) -> None:
+            def skip_one(some: Rows, counts: Rows) -> None:
+                if named:
+                    cursor.slices(some, cursor.numbers(some, place), place)
+                skip_item(cursor, some)
 
-        return lambda cursor, rows: (_blocks(cursor, rows, width, place, lambda some: skip_pair(cursor, some)), None)[1]
+            _blocks(cursor, rows, width, place, skip_one)
+
+        return skip_items
     return _skipping_scalar(kind, place)
 
 
