@@ -320,6 +320,49 @@ async def test_missing_topics_are_told_once(caplog: pytest.LogCaptureFixture) ->
     assert [record.message for record in caplog.records] == [told]
 
 
+class Named(Passing):
+    """A group whose workers share other tasks, for a while."""
+
+    def __init__(self, shared: set[str], read: set[str], until_ms: float = float("inf")) -> None:
+        super().__init__()
+        self._shared, self._read, self._until_ms = frozenset(shared), frozenset(read), until_ms
+
+    async def shared(self, app: str) -> frozenset[str]:
+        return self._shared if self.at_ms < self._until_ms else frozenset()
+
+    async def read_by(self, app: str) -> frozenset[str]:
+        return self._read
+
+
+async def check_name(group: Named) -> None:
+    """Of a program that has the task ``orders/0``."""
+    assembling = Assembling(App("a"), StreamsConfig(), outside_of(topics=group, clock=group))
+    assembled = Assembled(None, {"orders/0": spec("orders")}, frozenset())  # type: ignore[arg-type]
+    await assembling.check_name(assembled, Patience(group, 1_000))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("read", [{"payments"}, set[str]()])
+async def test_an_apps_name_is_not_taken_from_another_program(read: set[str], caplog: pytest.LogCaptureFixture) -> None:
+    """It would be left without tasks, and nobody would notice."""
+    with pytest.raises(NotAllowed, match=r"another program runs as a: .* payments/0, payments/1, and .* orders/0"):
+        await check_name(Named({"payments/1", "payments/0"}, read))
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        Named(set(), {"payments"}),
+        Named({"orders/0", "by-user/0"}, {"payments"}),
+        Named({"renamed/0"}, {"orders"}),
+        Named({"payments/0"}, {"payments"}, until_ms=5_000),
+    ],
+    ids=["nobody", "another version", "all is renamed", "it ends"],
+)
+async def test_who_may_have_an_apps_name(group: Named) -> None:
+    await check_name(group)
+
+
 async def test_a_worker_that_waits_for_topics_can_be_stopped() -> None:
     stop, waits = asyncio.Event(), asyncio.Event()
 

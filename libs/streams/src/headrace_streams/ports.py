@@ -86,6 +86,24 @@ class Topics(Protocol):
         """Delete the records of repartition topics below these offsets."""
         ...
 
+    async def shared(self, app: str) -> frozenset[str]:
+        """
+        The tasks that workers of an app share now; none if no worker is a member.
+
+        Raises:
+            HeadraceError: nobody answers.
+        """
+        ...
+
+    async def read_by(self, app: str) -> frozenset[str]:
+        """
+        The topics in which the app has positions.
+
+        Raises:
+            HeadraceError: nobody answers.
+        """
+        ...
+
 
 class Reader(Protocol):
     """

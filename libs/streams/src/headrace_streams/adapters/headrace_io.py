@@ -10,7 +10,7 @@ import pyarrow as pa
 from headrace import TopicRecreated, aio
 from headrace.admin_types import NewTopic
 from headrace.delivery import Deliveries
-from headrace.errors import PositionOutOfRange
+from headrace.errors import GroupNotFound, PositionOutOfRange
 from headrace.records import PartitionTable, TopicPartition
 from headrace_common.core.errors import HeadraceError, InvalidConfig, TopicAlreadyExists, UnknownTopicOrPartition
 from headrace_common.runtime.clock import Clock
@@ -89,6 +89,17 @@ class SdkTopics:
 
     async def trim(self, positions: Positions) -> None:
         await self._admin.delete_records({(tp.topic, tp.partition): offset for tp, offset in positions.items()})
+
+    async def shared(self, app: str) -> frozenset[str]:
+        try:
+            group = await self._admin.describe_group(app)
+        except GroupNotFound:
+            return frozenset()
+        return frozenset(item.id for item in group.items) if group.members else frozenset()
+
+    async def read_by(self, app: str) -> frozenset[str]:
+        found = await self._admin.group_lag(app, ages=False)
+        return frozenset(tp.topic for tp, lag in found.items() if lag.committed_offset is not None)
 
 
 class SdkReader:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +25,8 @@ from headrace_streams.runtime.taking import lost_positions
 _log = logging.getLogger(__name__)
 _TOPIC_WAIT_MS: Final = 500.0
 _LOOK_MS: Final = 100
+_TOLD: Final = 4
+"""So many tasks are named in a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +155,36 @@ class Assembling:
                 found.append(spec)
         return found
 
+    async def check_name(self, assembled: Assembled, patience: Patience) -> None:
+        """
+        Is the app's name another program's? Waits for its workers to end.
+
+        Raises:
+            NotAllowed: workers share tasks of which this program has none, and nothing that it reads was read by them.
+        """
+        name, clock = self._app.name, self._outside.clock
+        topics = {topic for spec in assembled.specs.values() for topic in spec.topics}
+        until_ms = clock.monotonic_ms() + self._config.default_api_timeout_ms
+        told = False
+        while True:
+            shared = await patience.ask(lambda: self._outside.topics.shared(name))
+            if not shared or not shared.isdisjoint(assembled.specs):
+                return
+            if not topics.isdisjoint(await patience.ask(lambda: self._outside.topics.read_by(name))):
+                return
+            others = (
+                f"another program runs as {name}: its workers share the tasks {_some(shared)}, and this program has "
+                f"none of these, but {_some(assembled.specs)}"
+            )
+            if clock.monotonic_ms() >= until_ms:
+                raise NotAllowed(
+                    f"{others}. Give one of them another name, App('…'), or stop the workers of the other one first"
+                )
+            if not told:
+                _log.warning("%s; waiting for its workers to end", others)
+            told = True
+            await clock.sleep_ms(_TOPIC_WAIT_MS)
+
     async def check_positions(self, assembled: Assembled, patience: Patience) -> None:
         """
         Raises:
@@ -184,3 +217,8 @@ class Assembling:
                     return TopicPartition(batch.topic, batch.partition)
                 left[TopicPartition(batch.topic, batch.partition)] = batch.next_offset
         return None
+
+
+def _some(tasks: Iterable[str]) -> str:
+    first = sorted(tasks)
+    return ", ".join(first[:_TOLD]) + (", …" if len(first) > _TOLD else "")

@@ -110,8 +110,10 @@ class Worker:
         Join those that share the app's tasks.
 
         Raises:
+            NotAllowed: another program runs under the app's name.
             NotFound: positions are gone, and there is state of what would be read again.
         """
+        await self._assembling.check_name(self._assembled, self._patience)
         await self._assembling.check_positions(self._assembled, self._patience)
         self._following = asyncio.create_task(self._changelogs.run(), name="changelogs")
         self._taking_snapshots = asyncio.create_task(self._snapshotting.run(), name="snapshots")
