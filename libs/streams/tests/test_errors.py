@@ -320,3 +320,22 @@ def test_foreach_batch_sees_each_row_at_least_once_and_bad_ones_go_the_way_of_er
     assert [letter.value for letter in letters] == [b'{"n":3}']
     with pytest.raises(NotAllowed, match=r"foreach_batch .* needs a function, not 5"):
         app.stream("other", value=json("n bigint")).foreach_batch(5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("table", [False, True])
+def test_a_row_that_its_topic_does_not_take_is_an_error_of_the_row(table: bool) -> None:
+    """Rows without a value are among them, and together those that fit are larger than the topic's bound."""
+    app = App("errors", on_error="dead")
+    if table:
+        app.table("in", value=string, key="k", name="t").select("value").to("out", value=string, emit="every")
+    else:
+        app.stream("in", value=string).to("out", value=string)
+    fed = Fed(app, {"out": 4_096})
+    values = [*[b"x" * 500] * 8, None, b"y" * 3_072, b"z" * 3_070, b"x"]
+    fed.feed("in", [(b"%d" % number, value, 0) for number, value in enumerate(values)])
+    outputs = fed.commit()
+    written = [r["value"] for output in outputs if output.topic == "out" for r in output.records.to_pylist()]
+    assert [value for value in written if value is not None] == [*[b"x" * 500] * 8, b"z" * 3_070, b"x"]
+    (letter,) = dead(outputs, "dead")
+    assert letter.value == b"y" * 3_072
+    assert b"its record for out has 3,073 bytes" in dict(letter.headers)["headrace.error.message"]

@@ -404,6 +404,12 @@ class Anew:
     async def make(self, topics: list[InternalTopic]) -> dict[str, TopicFacts]:
         return {topic.name: TopicFacts(f"{topic.name} {self.anew}", 1) for topic in topics}
 
+    async def bytes_max(self, names: list[str]) -> dict[str, int]:
+        return {}
+
+    async def shared(self, app: str) -> frozenset[str]:
+        return frozenset()
+
     async def join(self, declaration: Any, lags: Any) -> Any:
         if len(self.memberships) == 0:
             self.reset = self.happens == "begins"

@@ -82,6 +82,15 @@ class Topics(Protocol):
         """
         ...
 
+    async def bytes_max(self, names: Sequence[str]) -> dict[str, int]:
+        """
+        ``max.message.bytes`` of topics that exist.
+
+        Raises:
+            HeadraceError: nobody answers.
+        """
+        ...
+
     async def trim(self, positions: Positions) -> None:
         """Delete the records of repartition topics below these offsets."""
         ...

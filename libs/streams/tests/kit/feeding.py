@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
@@ -42,9 +42,9 @@ def raw(records: Sequence[Record], first: int = 0) -> pa.Table:
 class Fed:
     """The only task of a program of one sub-topology, with its state in memory."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, bytes_max: Mapping[str, int] | None = None) -> None:
         topics = {topic: 1 for node in app.graph.nodes if node.kind == SOURCE for topic in node.topics}
-        assembly = Assembly(app.name, app.graph, topics, app.on_error)
+        assembly = Assembly(app.name, app.graph, topics, app.on_error, bytes_max=bytes_max)
         (self._part,) = assembly.parts
         self._assembly = assembly
         self.cold: dict[str, MemoryCold] = {}

@@ -12,7 +12,13 @@ from headrace.admin_types import NewTopic
 from headrace.delivery import Deliveries
 from headrace.errors import GroupNotFound, PositionOutOfRange
 from headrace.records import PartitionTable, TopicPartition
-from headrace_common.core.errors import HeadraceError, InvalidConfig, TopicAlreadyExists, UnknownTopicOrPartition
+from headrace_common.core.errors import (
+    HeadraceError,
+    InvalidConfig,
+    RecordTooLarge,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
 from headrace_common.runtime.clock import Clock
 from headrace_streams.config import EXACTLY_ONCE, StreamsConfig
 from headrace_streams.core.outputs import Output
@@ -24,6 +30,9 @@ _NEVER: Final = "-1"
 _LEVEL_MS: Final = 5_000.0
 """A cluster that has just started knows after a moment what all its nodes can do."""
 _PARTITION: Final = "partition"
+_BYTES_MAX: Final = "max.message.bytes"
+_REQUEST_BYTES_MAX: Final = 16 << 20
+"""What brokers take; how much a topic takes, it says itself."""
 
 
 class SdkTopics:
@@ -77,15 +86,17 @@ class SdkTopics:
         return found
 
     def _new(self, topic: InternalTopic) -> NewTopic:
-        configs = {"retention.ms": _NEVER, "retention.bytes": _NEVER}
+        configs = {"retention.ms": _NEVER, "retention.bytes": _NEVER, _BYTES_MAX: str(TOPIC_BYTES_MAX)}
         if topic.compacted:
             configs |= {
                 "cleanup.policy": "compact",
                 "fencing.required": "true",
-                "max.message.bytes": str(TOPIC_BYTES_MAX),
                 "delete.retention.ms": str(self._config.delete_retention_ms),
             }
         return NewTopic(topic.name, topic.partitions, None, configs)
+
+    async def bytes_max(self, names: Sequence[str]) -> dict[str, int]:
+        return {name: int((await self._admin.describe_configs(topic=name))[_BYTES_MAX].value or 0) for name in names}
 
     async def trim(self, positions: Positions) -> None:
         await self._admin.delete_records({(tp.topic, tp.partition): offset for tp, offset in positions.items()})
@@ -191,7 +202,7 @@ class SdkWriters:
         assert transactional_id is not None, "it was asked for when the worker joined"
         at_once = None
         if self._config.processing_guarantee != EXACTLY_ONCE:
-            at_once = aio.Producer(self._servers, linger_ms=0, max_request_size=TOPIC_BYTES_MAX)
+            at_once = aio.Producer(self._servers, linger_ms=0, max_request_size=_REQUEST_BYTES_MAX)
         writer = SdkWriter(self._producer(transactional_id), membership, self._patience, at_once)
         await writer.start()
         return writer
@@ -205,7 +216,7 @@ class SdkWriters:
             self._servers,
             transactional_id=transactional_id,
             transaction_timeout_ms=self._config.transaction_timeout_ms,
-            max_request_size=TOPIC_BYTES_MAX,
+            max_request_size=_REQUEST_BYTES_MAX,
         )
 
 
@@ -236,11 +247,11 @@ class SdkWriter:
         await self._producer.begin_transaction()
 
     async def send(self, output: Output) -> _Sent:
-        return _Sent(await self._producer.send_table(output.topic, _table(output)))
+        return _Sent(await _send(self._producer, output))
 
     async def send_at_once(self, output: Output) -> None:
         assert self._at_once is not None, "at_least_once"
-        self._undelivered.append(await self._at_once.send_table(output.topic, _table(output)))
+        self._undelivered.append(await _send(self._at_once, output))
 
     async def _deliver(self) -> None:
         """
@@ -270,6 +281,18 @@ class SdkWriter:
         await self._producer.close()
         if self._at_once is not None:
             await self._at_once.close()
+
+
+async def _send(producer: aio.Producer, output: Output) -> Deliveries:
+    """
+    Raises:
+        RecordTooLarge: names the topic; what a program writes was looked at before, so it is a dead letter, with its
+            headers, or a row for a repartition topic.
+    """
+    try:
+        return await producer.send_table(output.topic, _table(output))
+    except RecordTooLarge as error:
+        raise RecordTooLarge(f"a record for the topic {output.topic} cannot be sent: {error}; raise that") from error
 
 
 def _table(output: Output) -> pa.Table:

@@ -328,7 +328,7 @@ class Columns(RecordCalls):
         _check_encodable(format_, self._schema, f"to {topic!r} ({at})")
 
         def make(making: Making) -> Operator:
-            return sink(topic, format_, making.write)
+            return sink(topic, format_, making.write, making.bytes_max.get(topic))
 
         self._plan.add(SINK, at, [self._input], make, settings=settings, topics=(topic,), value=format_)
 

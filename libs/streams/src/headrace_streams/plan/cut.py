@@ -146,11 +146,13 @@ class Assembly:
         partitions: Mapping[str, int],
         on_error: str = FAIL,
         tables: Mapping[str, GlobalRows] | None = None,
+        bytes_max: Mapping[str, int] | None = None,
     ) -> None:
         """
         Args:
             partitions: of each topic that the plan reads.
             tables: those that are here whole, by topic.
+            bytes_max: ``max.message.bytes`` of topics that it writes, as far as they are known.
 
         Raises:
             NotAllowed: topics that one task reads differ in their number of partitions.
@@ -159,6 +161,7 @@ class Assembly:
         self.parts = sub_topologies(plan)
         self._on_error = on_error
         self._tables = tables or {}
+        self._bytes_max = bytes_max or {}
         self._tasks: dict[str, int] = {}
         self.repartitions: dict[str, int] = {}
         """The number of partitions of each repartition topic, by the name of the repartition."""
@@ -167,6 +170,11 @@ class Assembly:
             self._count(part, partitions)
         for part in self.parts:
             self.repartitions |= {hop.name: self._tasks[part.name] for hop in part.hops if hop.answers}
+
+    @staticmethod
+    def written_by(plan: Plan) -> list[str]:
+        """The topics that a program writes its rows to."""
+        return list(dict.fromkeys(topic for node in plan.nodes if node.kind == SINK for topic in node.topics))
 
     @staticmethod
     def topics_of(plan: Plan, on_error: str) -> list[str]:
@@ -251,7 +259,9 @@ class Assembly:
         made: dict[int, Operator] = {}
         for node in part.nodes:
             partitions = self.repartitions.get(node.name, 0)
-            making = Making(partition, written.append, self.app, partitions, made, self._on_error, self._tables)
+            making = Making(
+                partition, written.append, self.app, partitions, made, self._on_error, self._tables, self._bytes_max
+            )
             operator = made[node.id] = node.make(making)
             assert (operator.store is not None) == node.stateful, node.label
             store = node.name if node.stateful else ""

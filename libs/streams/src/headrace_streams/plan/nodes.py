@@ -55,6 +55,8 @@ class Making:
     """Of the app."""
     globals: Mapping[str, GlobalRows] = field(default_factory=dict)
     """The tables that are here whole, by topic."""
+    bytes_max: Mapping[str, int] = field(default_factory=dict)
+    """``max.message.bytes`` of topics, as far as they are known."""
 
     def topic(self, name: str) -> str:
         """The repartition topic of that name."""

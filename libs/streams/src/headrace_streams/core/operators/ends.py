@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 import narwhals.stable.v2 as nw
 import numpy as np
@@ -27,6 +27,9 @@ from headrace_streams.core.rows import (
     whole,
     with_system,
 )
+
+_ROOM: Final = 1_024
+"""Bytes that a batch of one record needs besides its key and value."""
 
 
 class Unreadable(Exception):
@@ -148,15 +151,23 @@ def _never(rows: pa.Table, error: Exception) -> None:
 class Sink(Operator):
     """Rows as records of a topic."""
 
-    def __init__(self, topic: str, value: Format, write: Callable[[Output], None]) -> None:
+    def __init__(
+        self, topic: str, value: Format, write: Callable[[Output], None], bytes_max: int | None = None
+    ) -> None:
+        """
+        Args:
+            bytes_max: of a batch, as the topic has it; None: not known.
+        """
         self._topic = topic
         self._value = value
         self._write = write
+        self._bytes_max = bytes_max
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
         while rows.num_rows:
             try:
                 values = self._encoded(rows)
+                self._check_sizes(rows[KEY], values)
             except NotEncodable as error:
                 failed(rows.slice(error.row, 1), error)
                 stays = np.ones(rows.num_rows, bool)
@@ -171,3 +182,24 @@ class Sink(Operator):
         if RECORD in rows.column_names:
             return pc.cast(rows[RECORD], pa.binary())
         return self._value.encode(rows.select(user_columns(rows.column_names)))
+
+    def _check_sizes(self, keys: pa.ChunkedArray[Any], values: pa.Array[Any] | pa.ChunkedArray[Any]) -> None:
+        """
+        Raises:
+            NotEncodable: a record is larger than its topic takes.
+        """
+        if self._bytes_max is None or values.nbytes + keys.nbytes <= self._bytes_max - _ROOM:
+            return
+        sizes = _lengths(keys) + _lengths(values)
+        (large,) = np.nonzero(sizes > self._bytes_max - _ROOM)
+        if len(large):
+            raise NotEncodable(
+                int(large[0]),
+                f"its record for {self._topic} has {int(sizes[large[0]]):,} bytes; the topic's max.message.bytes is "
+                f"{self._bytes_max:,}: raise that, or write less",
+            )
+
+
+def _lengths(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> Numbers:
+    texts: Any = column.cast(pa.binary())
+    return np.asarray(pc.fill_null(pc.binary_length(texts), 0), np.int64)
