@@ -319,3 +319,36 @@ def test_a_value_that_ends_is_not_read_on() -> None:
         Problem(0, "n0: the value ends in the middle"),
         Problem(1, "n0: the value ends in the middle"),
     ]
+
+
+_WORDS = [
+    "type",
+    "name",
+    "fields",
+    "items",
+    "values",
+    "symbols",
+    "size",
+    "default",
+    "aliases",
+    "namespace",
+    "logicalType",
+]
+_KINDS = ["record", "enum", "fixed", "array", "map", "string", "int", "null", "A", "decimal", "precision", ""]
+_ANY: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.integers(-2, 2) | st.sampled_from(_KINDS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_WORDS), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(_ANY, _ANY, _ANY)
+@settings(max_examples=400, deadline=None)
+def test_any_json_is_a_schema_or_is_told(first: Any, second: Any, default: Any) -> None:
+    fields = [{"name": "a", "type": first}, {"name": "b", "type": second, "default": default}]
+    try:
+        kind = parse({"type": "record", "name": "R", "fields": fields})
+        columns_of(kind)
+        AvroReader(parse(record("R")), kind)
+    except BadSchema:
+        pass

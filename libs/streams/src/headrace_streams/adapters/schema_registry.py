@@ -46,13 +46,15 @@ class SchemaRegistry:
         Raises:
             InvalidConfig: this is no address of a registry.
         """
+        # What was given is not repeated: it may hold a password.
+        wrong = InvalidConfig("registry= is not the URL of a registry; write it like http://registry:8081")
         try:
             parts = urlsplit(url)
             port = parts.port
-        except ValueError as wrong:
-            raise InvalidConfig(f"registry={url!r}: {wrong}; write it like http://registry:8081") from None
+        except ValueError:
+            raise wrong from None
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise InvalidConfig("registry= is not the URL of a registry; write it like http://registry:8081")
+            raise wrong
         self._secure = parts.scheme == "https"
         self._host, self._port, self._path = parts.hostname, port, parts.path.rstrip("/")
         self._headers = {"Accept": f"{_CONTENT}, application/json", "Content-Type": _CONTENT}
