@@ -17,9 +17,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from libs.common.tests.kit.ports import free_port
 
-from headrace.errors import NotFound
+from headrace.errors import NotFound, WaitTimedOut
 from headrace.testing import TestCluster
 from headrace_streams import Stores
+from headrace_streams.stores import NoWorkers
 from headrace_streams.worker_process import Ending
 
 from .apps import AppUnderTest, app, check_each_count_once, some_lines, wait_until
@@ -163,6 +164,26 @@ def test_state_is_asked_for_from_outside(cluster: TestCluster, tmp_path: Path) -
         assert {row["word"]: row["n"] for row in counts.table().to_pylist()} == counted.words
         with pytest.raises(NotFound, match="no store 'sums'; there are: counts"):
             stores["sums"]
+
+
+def test_what_was_produced_is_read(cluster: TestCluster, tmp_path: Path) -> None:
+    tested = app(cluster, tmp_path, "numbered")
+    servers = ",".join(cluster.bootstrap_servers)
+    with (
+        tested.running(query_listen="127.0.0.1:0", commit_interval_ms=500),
+        cluster.producer() as producer,
+        Stores(f"{tested.lines}-numbered", servers) as stores,
+    ):
+        tested.wait_for_log("works on")
+        numbers = stores["numbers"]
+        for n in range(1, 11):
+            sent = producer.send(tested.lines, b"x", key=b"ann").result(30)
+            assert numbers.get("ann", at_least=sent) == {"key": b"ann", "seen": n}
+        beyond = sent._replace(offset=sent.offset + 1)
+        with Stores(stores.app, servers, timeout_ms=1_500) as less, pytest.raises(WaitTimedOut, match="and not"):
+            less["numbers"].get("ann", at_least=beyond)
+    with Stores(stores.app, servers, timeout_ms=60_000) as none, pytest.raises(NoWorkers):
+        none.names()
 
 
 def test_a_worker_whose_function_does_not_return_ends_and_others_go_on(cluster: TestCluster, tmp_path: Path) -> None:

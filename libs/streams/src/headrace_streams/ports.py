@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -409,6 +409,25 @@ class StoreInfo:
     sub_topology: str
     """Its tasks are ``<sub_topology>/0`` and so on."""
     partitions: int
+    keys: Sequence[pa.Field[Any]] = ()
+    """The columns of its keys; empty: the keys of records, whatever they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked of a store in one task."""
+
+    store: str
+    partition: int
+    key: bytes | None = None
+    """Of the rows those of this key."""
+    stale: bool = False
+    """A task that is only followed will do."""
+    topic: str = ""
+    """With ``offset``: a record of the same partition that the state must contain. Empty: none."""
+    offset: int = -1
+    wait_ms: int = 0
+    """How long to wait for that record."""
 
 
 class Answering(Protocol):
@@ -423,17 +442,25 @@ class Answering(Protocol):
         """
         ...
 
-    async def rows(self, store: str, partition: int, key: bytes | None, *, stale: bool) -> pa.Table | None:
+    def locate(self, store: str, texts: Sequence[str]) -> tuple[bytes, int]:
+        """
+        The key that texts stand for, one for each of its columns, and its partition.
+
+        Raises:
+            NotFound: the app has no such store.
+            Rejected: its keys have other columns.
+        """
+        ...
+
+    async def rows(self, asked: Question) -> pa.Table | None:
         """
         Rows of a store in one task, committed; None: it has nothing that can be shown.
-
-        Args:
-            key: of the rows those of this key.
-            stale: a task that is only followed here will do.
 
         Raises:
             NotFound: the app has no such store.
             NotCoordinator: the task is elsewhere, or is being taken over.
+            OffsetNotAvailable: the record that it is to contain is not in it yet.
+            Rejected: the task does not read that record's topic.
         """
         ...
 

@@ -11,23 +11,38 @@ import grpc
 import pyarrow as pa
 
 from headrace import AdminClient
+from headrace.errors import WaitTimedOut
+from headrace.records import RecordMetadata
 from headrace_common.core.errors import (
+    ErrorCode,
+    GroupNotFound,
     HeadraceError,
     Kind,
     LeaderNotAvailable,
     NotFound,
+    OffsetNotAvailable,
     Rejected,
+    UnsupportedVersion,
 )
 from headrace_common.core.murmur2 import partitions_for
 from headrace_common.rpc.channels import SyncChannels
 from headrace_common.rpc.status import error_from_rpc
 from headrace_proto.v1 import streams_pb2 as pb
 from headrace_proto.v1.streams_pb2_grpc import StreamsQueryStub
-from headrace_streams.core.formats.keys import encode_keys
+from headrace_streams.core.formats.lookup import key_of
 
 T = TypeVar("T")
 _PAUSE_S: Final = 0.1
 _CALL_S: Final = 10.0
+_EMPTY_S: Final = 3.0
+"""So long a group without members may be between the workers of a restart."""
+
+Place = tuple[str, int, int]
+"""Of a record: topic, partition and offset."""
+
+
+class NoWorkers(LeaderNotAvailable, code=ErrorCode.LEADER_NOT_AVAILABLE):
+    """No worker of the app is a member of its group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +63,8 @@ class Stores:
     def __init__(self, app: str, bootstrap_servers: str | None = None, *, timeout_ms: int = 30_000) -> None:
         """
         Args:
-            timeout_ms: how long tasks that move, and workers that do not answer, are waited for.
+            timeout_ms: how long tasks that move, and workers that do not answer, are waited for; for an app of which
+                no worker runs 3 s at most.
         """
         self.app = app
         self._admin = AdminClient(bootstrap_servers)
@@ -73,7 +89,7 @@ class Stores:
         Of the app's stores.
 
         Raises:
-            GroupNotFound: no worker of the app has ever run.
+            NoWorkers: none runs.
             Rejected: the workers that run do not listen for questions.
             LeaderNotAvailable: no worker answers.
         """
@@ -95,21 +111,29 @@ class Stores:
         return StoreView(self, self._known[store])
 
     def _describe(self) -> None:
-        for endpoint in dict.fromkeys(self._found().owners.values()):
-            answer: pb.DescribeStoresResponse = self._call(
-                endpoint, lambda stub: stub.DescribeStores(pb.DescribeStoresRequest(), timeout=_CALL_S)
-            )
-            self._known = {one.name: one for one in answer.stores}
-            return
+        answer: pb.DescribeStoresResponse = self._call(
+            self._anybody(), lambda stub: stub.DescribeStores(pb.DescribeStoresRequest(), timeout=_CALL_S)
+        )
+        self._known = {one.name: one for one in answer.stores}
+
+    def _anybody(self) -> str:
+        """A worker that has a task."""
+        for endpoint in self._found().owners.values():
+            return endpoint
         raise LeaderNotAvailable(
             f"no worker of {self.app} answers; `headrace group describe {self.app}` shows those there are"
         )
 
     def _found(self) -> _Where:
         if self._where is None:
-            group = self._admin.describe_group(self.app)
+            try:
+                group = self._admin.describe_group(self.app)
+            except GroupNotFound as error:
+                raise self._no_workers() from error
+            if not group.members:
+                raise self._no_workers()
             at = {member.member_id: member.endpoint for member in group.members if member.endpoint}
-            if group.members and not at:
+            if not at:
                 raise Rejected(
                     f"the workers of {self.app} answer no questions; start them with --query-listen HOST:PORT"
                 )
@@ -120,20 +144,51 @@ class Stores:
             self._where = _Where(owners, followers)
         return self._where
 
-    def _rows(self, store: pb.StreamsStore, partition: int, key: bytes | None, stale: bool) -> pa.Table | None:
-        return self._persist(lambda: self._ask(store, partition, key, stale))
+    def _no_workers(self) -> NoWorkers:
+        return NoWorkers(
+            f"no worker of {self.app} is a member of its group; start one with `headrace streams run`, or see with "
+            "`headrace streams list` how the app is called"
+        )
 
-    def _ask(self, store: pb.StreamsStore, partition: int, key: bytes | None, stale: bool) -> pa.Table | None:
-        task = f"{store.sub_topology}/{partition}"
+    def locate(self, store: str, texts: Sequence[str]) -> tuple[bytes, int]:
+        """
+        The key that texts stand for, one for each of its columns, and its partition.
+
+        Raises:
+            NotFound: the app has no store of this name.
+            Rejected: its keys have other columns.
+        """
+        return self._persist(lambda: self._locate(pb.LocateKeyRequest(store=store, columns=texts)))
+
+    def _locate(self, request: pb.LocateKeyRequest) -> tuple[bytes, int]:
+        found: pb.LocateKeyResponse = self._call(self._anybody(), lambda stub: stub.LocateKey(request, timeout=_CALL_S))
+        return found.key, found.partition
+
+    def _rows(self, request: pb.QueryStoreRequest, sub_topology: str) -> pa.Table | None:
+        """
+        Raises:
+            WaitTimedOut: the record that is to be in it is not.
+        """
+        task = f"{sub_topology}/{request.partition}"
+        try:
+            return self._persist(lambda: self._ask(request, task))
+        except OffsetNotAvailable as error:
+            raise WaitTimedOut(f"{error}; {self._timeout_s:g} s were waited for it (timeout_ms)") from error
+
+    def _ask(self, request: pb.QueryStoreRequest, task: str) -> pa.Table | None:
         where = self._found()
-        endpoint = where.owners.get(task) or (where.followers.get(task) if stale else None)
+        endpoint = where.owners.get(task) or (where.followers.get(task) if request.stale else None)
         if endpoint is None:
             raise LeaderNotAvailable(
                 f"no worker that answers has the task {task}; `headrace group describe {self.app}` shows who has what"
             )
-        request = pb.QueryStoreRequest(store=store.name, partition=partition, key=key, stale=stale)
-        parts = self._call(endpoint, lambda stub: [p.arrow for p in stub.QueryStore(request, timeout=_CALL_S)])
-        return pa.ipc.open_stream(pa.py_buffer(b"".join(parts))).read_all() if parts else None
+        parts: list[pb.QueryStoreResponse] = self._call(
+            endpoint, lambda stub: list(stub.QueryStore(request, timeout=_CALL_S))
+        )
+        if request.HasField("at_least") and not (parts and parts[0].contains):
+            raise UnsupportedVersion(f"the worker at {endpoint} is of a version that cannot wait for records")
+        arrow = b"".join(part.arrow for part in parts)
+        return pa.ipc.open_stream(pa.py_buffer(arrow)).read_all() if arrow else None
 
     def _call(self, endpoint: str, call: Callable[[Any], T]) -> T:
         try:
@@ -142,12 +197,16 @@ class Stores:
             raise error_from_rpc(error) from error
 
     def _persist(self, call: Callable[[], T]) -> T:
-        until = time.monotonic() + self._timeout_s
+        began = time.monotonic()
+        empty_since: float | None = None
         while True:
             try:
                 return call()
             except HeadraceError as error:
-                if error.kind not in (Kind.MOVED, Kind.BUSY, Kind.UNKNOWN) or time.monotonic() >= until:
+                now = time.monotonic()
+                empty_since = (empty_since or now) if isinstance(error, NoWorkers) else None
+                late = now - began >= self._timeout_s or (empty_since is not None and now - empty_since >= _EMPTY_S)
+                if error.kind not in (Kind.MOVED, Kind.BUSY, Kind.UNKNOWN) or late:
                     raise
                 self._where = None
             time.sleep(_PAUSE_S)
@@ -160,47 +219,81 @@ class StoreView:
         self._stores = stores
         self._info = info
 
-    def get(self, *key: object, stale: bool = False) -> dict[str, Any] | None:
+    def get(
+        self, *key: object, stale: bool = False, at_least: RecordMetadata | Place | None = None
+    ) -> dict[str, Any] | None:
         """
         The row of a key; None: there is none.
 
         Args:
             key: its columns, in their order; bytes are the record's key as it is.
             stale: a worker that only follows the state may answer, if it is the one at hand.
+            at_least: a record, as a producer's ``send`` gives it, or its topic, partition and offset: the answer comes
+                when the state contains what the app made of it.
 
         Raises:
-            Rejected: the key has several rows, as of windows: use ``rows``.
+            Rejected: the key has several rows, as of windows: use ``rows``; or the store has other keys; or its tasks
+                do not read the record's topic themselves.
             LeaderNotAvailable: nobody answers for it within ``timeout_ms``.
+            WaitTimedOut: the record is not in it within ``timeout_ms``.
         """
-        rows = self.rows(*key, stale=stale)
+        rows = self.rows(*key, stale=stale, at_least=at_least)
         if len(rows) > 1:
             raise Rejected(f"{key} has {len(rows)} rows in {self._info.name!r}, one for each window; use rows()")
         return rows[0] if rows else None
 
-    def rows(self, *key: object, stale: bool = False) -> list[dict[str, Any]]:
+    def rows(
+        self, *key: object, stale: bool = False, at_least: RecordMetadata | Place | None = None
+    ) -> list[dict[str, Any]]:
         """All rows of a key; see ``get``."""
-        encoded = _key(key)
-        (partition,) = partitions_for(pa.array([encoded], pa.binary()), self._info.partitions).tolist()
-        found = self._stores._rows(self._info, partition, encoded, stale)
+        return self._rows(key_of(self._info.name, _keys(self._info), key), stale, at_least)
+
+    def rows_of_texts(self, *texts: str) -> list[dict[str, Any]]:
+        """All rows of a key whose columns are given as texts."""
+        key, _ = self._stores.locate(self._info.name, texts)
+        return self._rows(key, stale=False, at_least=None)
+
+    def _rows(self, key: bytes, stale: bool, at_least: RecordMetadata | Place | None) -> list[dict[str, Any]]:
+        (partition,) = partitions_for(pa.array([key], pa.binary()), self._info.partitions).tolist()
+        if at_least is not None and at_least[1] != partition:
+            raise Rejected(
+                f"the record at_least is in partition {at_least[1]} of {at_least[0]}, and the key in partition "
+                f"{partition}: its state does not depend on that record"
+            )
+        found = self._stores._rows(self._request(partition, key, stale, at_least), self._info.sub_topology)
         return [] if found is None else found.to_pylist()
 
-    def table(self, *, stale: bool = False) -> pa.Table:
+    def table(self, *, stale: bool = False, at_least: RecordMetadata | Place | None = None) -> pa.Table:
         """
         All rows, of all tasks: an Arrow table, which Polars and DuckDB take as it is. Each task is as of one commit,
-        not all as of the same.
+        not all as of the same; that of the record ``at_least`` contains it, as for ``get``.
         """
-        found = [self._stores._rows(self._info, n, None, stale) for n in range(self._info.partitions)]
+        if at_least is not None and not 0 <= at_least[1] < self._info.partitions:
+            raise Rejected(f"the record at_least is in partition {at_least[1]}; there are {self._info.partitions}")
+        found = [
+            self._stores._rows(
+                self._request(n, None, stale, at_least if at_least is not None and at_least[1] == n else None),
+                self._info.sub_topology,
+            )
+            for n in range(self._info.partitions)
+        ]
         tables = [table for table in found if table is not None]
         return pa.concat_tables(tables) if tables else pa.table({})
 
+    def _request(
+        self, partition: int, key: bytes | None, stale: bool, at_least: RecordMetadata | Place | None
+    ) -> pb.QueryStoreRequest:
+        request = pb.QueryStoreRequest(store=self._info.name, partition=partition, key=key, stale=stale)
+        if at_least is not None:
+            topic, of, offset = at_least[:3]
+            if offset < 0:
+                raise Rejected(
+                    f"at_least has offset {offset}: a producer with acks=0 is not told where its records are"
+                )
+            request.at_least.CopyFrom(pb.StreamsPosition(topic=topic, partition=of, offset=offset))
+            request.wait_ms = int(self._stores._timeout_s * 1e3)
+        return request
 
-def _key(columns: Sequence[object]) -> bytes:
-    if not columns:
-        raise Rejected("say which key: get('ann'), or get('ann', 12) for a key of two columns")
-    if len(columns) == 1 and isinstance(columns[0], bytes):
-        return columns[0]
-    encoded = encode_keys([pa.array([column]) for column in columns])
-    key = encoded[0].as_py()
-    if key is None:
-        raise Rejected("there is no state of the null key")
-    return bytes(key)
+
+def _keys(info: pb.StreamsStore) -> list[pa.Field[Any]]:
+    return list(pa.ipc.read_schema(pa.py_buffer(info.key_schema))) if info.key_schema else []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -301,7 +300,7 @@ def state(
     session: Session,
     app: Annotated[str, typer.Argument(help="The name of a running app")],
     store: Annotated[str | None, typer.Argument(help="One of its stores; without it their names are told")] = None,
-    key: Annotated[list[str] | None, typer.Argument(help="Columns of a key, as JSON or text; without it all")] = None,
+    key: Annotated[list[str] | None, typer.Argument(help="Columns of a key; without it all")] = None,
 ) -> None:
     """
     Show what a running app has kept, as of its last commits. Its workers need --query-listen.
@@ -313,18 +312,9 @@ def state(
         if store is None:
             session.show_rows("stores", [{"name": name} for name in stores.names()])
         elif key:
-            session.show_rows("rows", stores[store].rows(*(_value(text) for text in key)))
+            session.show_rows("rows", stores[store].rows_of_texts(*key))
         else:
             session.show_rows("rows", stores[store].table().to_pylist())
-
-
-def _value(text: str) -> object:
-    """A column of a key: a number, true or false as JSON says them, else text."""
-    with suppress(ValueError):
-        value = json.loads(text)
-        if isinstance(value, (int, float, bool)):
-            return value
-    return text
 
 
 def _check_installed() -> None:

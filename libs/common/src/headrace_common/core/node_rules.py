@@ -119,6 +119,7 @@ WHO_MAY_CALL: Final[Mapping[str, frozenset[Role] | None]] = {
     "Admin/AbortTransaction": ANYONE,
     "Admin/AbortHangingTransaction": ANYONE,
     "StreamsQuery/DescribeStores": ANYONE,
+    "StreamsQuery/LocateKey": ANYONE,
     "StreamsQuery/QueryStore": ANYONE,
 }
 """By ``SERVICE/OPERATION``. Operators ask the admin service, which asks the others as a node."""

@@ -67,23 +67,78 @@ class StreamsStore(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     SUB_TOPOLOGY_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    KEY_SCHEMA_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     sub_topology: _builtins.str
     partitions: _builtins.int
+    key_schema: _builtins.bytes
+    """The columns of its keys, in their order, as an Arrow schema. Empty: keys are whatever records have as keys."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         sub_topology: _builtins.str = ...,
         partitions: _builtins.int = ...,
+        key_schema: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "partitions", b"partitions", "sub_topology", b"sub_topology"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key_schema", b"key_schema", "name", b"name", "partitions", b"partitions", "sub_topology", b"sub_topology"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StreamsStore: _TypeAlias = StreamsStore  # noqa: Y015
+
+@_typing.final
+class LocateKeyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TICKET_FIELD_NUMBER: _builtins.int
+    STORE_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
+    ticket: _builtins.bytes
+    """As in DescribeStoresRequest."""
+    store: _builtins.str
+    @_builtins.property
+    def columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """One text for each column of the key."""
+
+    def __init__(
+        self,
+        *,
+        ticket: _builtins.bytes = ...,
+        store: _builtins.str = ...,
+        columns: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "store", b"store", "ticket", b"ticket"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LocateKeyRequest: _TypeAlias = LocateKeyRequest  # noqa: Y015
+
+@_typing.final
+class LocateKeyResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    key: _builtins.bytes
+    partition: _builtins.int
+    def __init__(
+        self,
+        *,
+        key: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "partition", b"partition"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LocateKeyResponse: _TypeAlias = LocateKeyResponse  # noqa: Y015
 
 @_typing.final
 class QueryStoreRequest(_message.Message):
@@ -94,6 +149,8 @@ class QueryStoreRequest(_message.Message):
     PARTITION_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
     STALE_FIELD_NUMBER: _builtins.int
+    AT_LEAST_FIELD_NUMBER: _builtins.int
+    WAIT_MS_FIELD_NUMBER: _builtins.int
     ticket: _builtins.bytes
     """As in DescribeStoresRequest."""
     store: _builtins.str
@@ -102,6 +159,12 @@ class QueryStoreRequest(_message.Message):
     """The rows of this key alone. Without it all are told."""
     stale: _builtins.bool
     """A worker that follows the task's state may answer too, with what it has so far."""
+    wait_ms: _builtins.int
+    """How long to wait for it at most, in ms; a worker waits a second at a time."""
+    @_builtins.property
+    def at_least(self) -> Global___StreamsPosition:
+        """Answer when the committed state contains this record, which the task has to read itself."""
+
     def __init__(
         self,
         *,
@@ -110,10 +173,12 @@ class QueryStoreRequest(_message.Message):
         partition: _builtins.int = ...,
         key: _builtins.bytes | None = ...,
         stale: _builtins.bool = ...,
+        at_least: Global___StreamsPosition | None = ...,
+        wait_ms: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "key", b"key"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "at_least", b"at_least", "key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "key", b"key", "partition", b"partition", "stale", b"stale", "store", b"store", "ticket", b"ticket"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "at_least", b"at_least", "key", b"key", "partition", b"partition", "stale", b"stale", "store", b"store", "ticket", b"ticket", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
     _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
@@ -122,19 +187,50 @@ class QueryStoreRequest(_message.Message):
 Global___QueryStoreRequest: _TypeAlias = QueryStoreRequest  # noqa: Y015
 
 @_typing.final
+class StreamsPosition(_message.Message):
+    """A record, by its place."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    offset: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StreamsPosition: _TypeAlias = StreamsPosition  # noqa: Y015
+
+@_typing.final
 class QueryStoreResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ARROW_FIELD_NUMBER: _builtins.int
+    CONTAINS_FIELD_NUMBER: _builtins.int
     arrow: _builtins.bytes
+    contains: _builtins.bool
+    """With ``at_least``, in the first part: the state contains it. Workers that do not know the field do not say it."""
     def __init__(
         self,
         *,
         arrow: _builtins.bytes = ...,
+        contains: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrow", b"arrow"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrow", b"arrow", "contains", b"contains"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -41,6 +41,11 @@ class StreamsQueryStub:
                 request_serializer=headrace__proto_dot_v1_dot_streams__pb2.DescribeStoresRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_streams__pb2.DescribeStoresResponse.FromString,
                 _registered_method=True)
+        self.LocateKey = channel.unary_unary(
+                '/headrace.v1.StreamsQuery/LocateKey',
+                request_serializer=headrace__proto_dot_v1_dot_streams__pb2.LocateKeyRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_streams__pb2.LocateKeyResponse.FromString,
+                _registered_method=True)
         self.QueryStore = channel.unary_stream(
                 '/headrace.v1.StreamsQuery/QueryStore',
                 request_serializer=headrace__proto_dot_v1_dot_streams__pb2.QueryStoreRequest.SerializeToString,
@@ -60,9 +65,16 @@ class StreamsQueryServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LocateKey(self, request, context):
+        """The key that texts stand for in one store, and the partition whose task has it: for those who do not know its types.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def QueryStore(self, request, context):
         """The rows of one store in one task, as an Arrow stream in parts. NOT_COORDINATOR: another worker has the task, or it
-        is being taken over.
+        is being taken over. OFFSET_NOT_AVAILABLE: it does not contain ``at_least`` yet; ask again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -75,6 +87,11 @@ def add_StreamsQueryServicer_to_server(servicer, server):
                     servicer.DescribeStores,
                     request_deserializer=headrace__proto_dot_v1_dot_streams__pb2.DescribeStoresRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_streams__pb2.DescribeStoresResponse.SerializeToString,
+            ),
+            'LocateKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.LocateKey,
+                    request_deserializer=headrace__proto_dot_v1_dot_streams__pb2.LocateKeyRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_streams__pb2.LocateKeyResponse.SerializeToString,
             ),
             'QueryStore': grpc.unary_stream_rpc_method_handler(
                     servicer.QueryStore,
@@ -111,6 +128,33 @@ class StreamsQuery:
             '/headrace.v1.StreamsQuery/DescribeStores',
             headrace__proto_dot_v1_dot_streams__pb2.DescribeStoresRequest.SerializeToString,
             headrace__proto_dot_v1_dot_streams__pb2.DescribeStoresResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LocateKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.StreamsQuery/LocateKey',
+            headrace__proto_dot_v1_dot_streams__pb2.LocateKeyRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_streams__pb2.LocateKeyResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,9 +37,11 @@ class StreamsQueryStub:
     def __new__(cls, channel: _aio.Channel) -> StreamsQueryAsyncStub: ...
     DescribeStores: _grpc.UnaryUnaryMultiCallable[_streams_pb2.DescribeStoresRequest, _streams_pb2.DescribeStoresResponse]
     """The stores of the program, whichever worker has them."""
+    LocateKey: _grpc.UnaryUnaryMultiCallable[_streams_pb2.LocateKeyRequest, _streams_pb2.LocateKeyResponse]
+    """The key that texts stand for in one store, and the partition whose task has it: for those who do not know its types."""
     QueryStore: _grpc.UnaryStreamMultiCallable[_streams_pb2.QueryStoreRequest, _streams_pb2.QueryStoreResponse]
     """The rows of one store in one task, as an Arrow stream in parts. NOT_COORDINATOR: another worker has the task, or it
-    is being taken over.
+    is being taken over. OFFSET_NOT_AVAILABLE: it does not contain ``at_least`` yet; ask again.
     """
 
 @_typing.type_check_only
@@ -51,9 +53,11 @@ class StreamsQueryAsyncStub(StreamsQueryStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     DescribeStores: _aio.UnaryUnaryMultiCallable[_streams_pb2.DescribeStoresRequest, _streams_pb2.DescribeStoresResponse]  # type: ignore[assignment]
     """The stores of the program, whichever worker has them."""
+    LocateKey: _aio.UnaryUnaryMultiCallable[_streams_pb2.LocateKeyRequest, _streams_pb2.LocateKeyResponse]  # type: ignore[assignment]
+    """The key that texts stand for in one store, and the partition whose task has it: for those who do not know its types."""
     QueryStore: _aio.UnaryStreamMultiCallable[_streams_pb2.QueryStoreRequest, _streams_pb2.QueryStoreResponse]  # type: ignore[assignment]
     """The rows of one store in one task, as an Arrow stream in parts. NOT_COORDINATOR: another worker has the task, or it
-    is being taken over.
+    is being taken over. OFFSET_NOT_AVAILABLE: it does not contain ``at_least`` yet; ask again.
     """
 
 class StreamsQueryServicer(metaclass=_abc_1.ABCMeta):
@@ -70,13 +74,21 @@ class StreamsQueryServicer(metaclass=_abc_1.ABCMeta):
         """The stores of the program, whichever worker has them."""
 
     @_abc_1.abstractmethod
+    def LocateKey(
+        self,
+        request: _streams_pb2.LocateKeyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_streams_pb2.LocateKeyResponse, _abc.Awaitable[_streams_pb2.LocateKeyResponse]]:
+        """The key that texts stand for in one store, and the partition whose task has it: for those who do not know its types."""
+
+    @_abc_1.abstractmethod
     def QueryStore(
         self,
         request: _streams_pb2.QueryStoreRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_streams_pb2.QueryStoreResponse], _abc.AsyncIterator[_streams_pb2.QueryStoreResponse]]:
         """The rows of one store in one task, as an Arrow stream in parts. NOT_COORDINATOR: another worker has the task, or it
-        is being taken over.
+        is being taken over. OFFSET_NOT_AVAILABLE: it does not contain ``at_least`` yet; ask again.
         """
 
 def add_StreamsQueryServicer_to_server(servicer: StreamsQueryServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

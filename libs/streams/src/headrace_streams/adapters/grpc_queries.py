@@ -10,6 +10,7 @@ from typing import Any, Final
 import grpc.aio
 import pyarrow as pa
 
+from headrace_common.core.errors import Rejected
 from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.interceptor import ErrorInterceptor
 from headrace_common.rpc.options import ServerLimits, server_options
@@ -17,7 +18,7 @@ from headrace_common.runtime.descriptors import connections_max
 from headrace_common.runtime.service import ServerConfig, bind
 from headrace_proto.v1 import streams_pb2 as pb
 from headrace_proto.v1 import streams_pb2_grpc
-from headrace_streams.ports import Answering
+from headrace_streams.ports import Answering, Question
 
 _RPCS_MAX: Final = 100
 _REQUEST_BYTES_MAX: Final = 1 << 20
@@ -33,14 +34,34 @@ class Servicer(streams_pb2_grpc.StreamsQueryServicer):
     async def DescribeStores(self, request: pb.DescribeStoresRequest, context: Any) -> pb.DescribeStoresResponse:
         return pb.DescribeStoresResponse(
             stores=[
-                pb.StreamsStore(name=one.name, sub_topology=one.sub_topology, partitions=one.partitions)
+                pb.StreamsStore(
+                    name=one.name,
+                    sub_topology=one.sub_topology,
+                    partitions=one.partitions,
+                    key_schema=pa.schema(one.keys).serialize().to_pybytes() if one.keys else b"",
+                )
                 for one in self._answering.stores()
             ]
         )
 
+    async def LocateKey(self, request: pb.LocateKeyRequest, context: Any) -> pb.LocateKeyResponse:
+        key, partition = self._answering.locate(request.store, request.columns)
+        return pb.LocateKeyResponse(key=key, partition=partition)
+
     async def QueryStore(self, request: pb.QueryStoreRequest, context: Any) -> AsyncIterator[pb.QueryStoreResponse]:
         key = request.key if request.HasField("key") else None
-        rows = await self._answering.rows(request.store, request.partition, key, stale=request.stale)
+        record = request.at_least
+        if request.HasField("at_least") and record.partition != request.partition:
+            raise Rejected(
+                f"task {request.partition} of {request.store!r} does not read partition {record.partition} of "
+                f"{record.topic}"
+            )
+        question = Question(
+            request.store, request.partition, key, request.stale, record.topic, record.offset, request.wait_ms
+        )
+        rows = await self._answering.rows(question)
+        if record.topic:
+            yield pb.QueryStoreResponse(contains=True)
         if rows is None:
             return
         sink = pa.BufferOutputStream()

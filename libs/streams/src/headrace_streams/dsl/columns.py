@@ -94,8 +94,14 @@ class Columns(RecordCalls):
             name=added.name,
             form=added.form,
             on_error=added.on_error,
+            keys=self._keys,
         )
         return replace(self, _input=Input(node.id), _schema=schema, _keyed_by=keyed_by)
+
+    @property
+    def _keys(self) -> tuple[pa.Field[Any], ...]:
+        names = self._keyed_by or ()
+        return tuple(self._schema.field(name) for name in names if {*names} <= {*self._schema.names})
 
     def _kept_key(self, changed: Sequence[str]) -> tuple[str, ...] | None:
         return None if self._keyed_by is None or set(self._keyed_by) & set(changed) else self._keyed_by
@@ -445,7 +451,8 @@ class Grouped(Generic[S]):
             settings |= {"window": str(window), "late": self._late}
         plan = keyed._plan
         form = {"": _form(keys, aggregates, listed, window)}
-        node = plan.add("agg", at, [keyed._input], make, name=name, settings=settings, form=form)
+        kept_by = tuple(keys) or self._stream._keys
+        node = plan.add("agg", at, [keyed._input], make, name=name, settings=settings, form=form, keys=kept_by)
         schema = Groups(keys, listed).schema(windowed=window is not None)
         result = replace(keyed, _input=Input(node.id, OUT), _schema=schema, _keyed_by=self._columns or None)
         if window is not None and self._late != DROP:

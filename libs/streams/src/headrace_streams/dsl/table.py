@@ -25,7 +25,7 @@ from headrace_streams.dsl.durations import Duration, to_ms
 from headrace_streams.dsl.names import check_names, columns_text
 from headrace_streams.dsl.record_calls import hint
 from headrace_streams.dsl.where import where
-from headrace_streams.plan.nodes import JOIN, Input, Making, schema_text
+from headrace_streams.plan.nodes import JOIN, Input, Making, More, schema_text
 
 STAYS: Final[dict[str, tuple[bool, bool]]] = {"inner": (False, False), "left": (True, False), "outer": (True, True)}
 """Which side's rows stay that find none on the other."""
@@ -216,6 +216,7 @@ def table_of(rows: S, name: str, what: str, versions: Duration | None = None) ->
         name=name,
         settings=settings,
         form={"": text},
+        keys=keyed._keys,
     )
 
     def view(making: Making) -> View:
@@ -238,6 +239,7 @@ def _history(rows: S, name: str, keep_ms: int, form: Mapping[str, str], what: st
         name=f"{name}.versions",
         settings={"keep_ms": keep_ms},
         form=form,
+        keys=rows._keys,
     )
     return added.id
 
@@ -309,7 +311,8 @@ def joined(
 ) -> S:
     """Rows with the columns of both sides, of a node that has these as its inputs."""
     inputs = [replace(left._input, port=LEFT), replace(right._input, port=RIGHT)]
-    added = left._plan.add(node.kind, node.where, inputs, make, settings=node.settings, name=node.name, form=node.form)
+    more: More = {"settings": node.settings, "name": node.name, "form": node.form, "keys": left._keys}
+    added = left._plan.add(node.kind, node.where, inputs, make, **more)
     fields = [
         side.schema.field(name).with_name(out).with_nullable(True)
         for side, of in zip((left, right), columns, strict=True)

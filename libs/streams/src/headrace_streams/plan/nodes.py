@@ -102,6 +102,8 @@ class Node:
     """Of the records of its topics."""
     key: Format | None = None
     """Of their keys, where the program reads them."""
+    keys: tuple[pa.Field[Any], ...] = ()
+    """The columns that its state is kept by; empty: the keys of records, whatever they are."""
 
     @property
     def stateful(self) -> bool:
@@ -128,6 +130,7 @@ class More(TypedDict, total=False):
     form: Mapping[str, str]
     value: Format | None
     key: Format | None
+    keys: tuple[pa.Field[Any], ...]
 
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,100}")

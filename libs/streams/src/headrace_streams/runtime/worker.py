@@ -467,6 +467,7 @@ class Worker:
             failpoint("streams.committed")
             for k, of_task in zip(kept, sent, strict=True):
                 await self._keep(k, of_task)
+            self.queries.notify()
             failpoint("streams.kept")
             self._rows = 0
             self.figures.counts["commits"] += 1

@@ -1,0 +1,179 @@
+"""Questions to a worker over gRPC: keys of the right columns, and answers that contain a record."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace.errors import WaitTimedOut
+from headrace.records import RecordMetadata
+from headrace_common.core.errors import HeadraceError, NotFound, Rejected, UnsupportedVersion
+from headrace_common.core.ids import Endpoint
+from headrace_streams import App, Stores, agg, json, stores
+from headrace_streams.adapters import grpc_queries
+from headrace_streams.adapters.grpc_queries import open_queries
+from headrace_streams.adapters.memory_store import MemoryStores
+from headrace_streams.core.state import changelog
+from headrace_streams.core.state.changelog import Progress
+from headrace_streams.plan.cut import Assembly
+from headrace_streams.ports import Checkpoint, Question
+from headrace_streams.runtime.assembling import Assembled
+from headrace_streams.runtime.owned import Owned, Spec
+from headrace_streams.runtime.queries import Queries
+from headrace_streams.testing import Driver
+
+
+def billing() -> App:
+    app = App("billing")
+    orders = app.stream("orders", value=json("product string, day int"), key="user")
+    orders.group_by("user").agg(n=agg.count(), name="by-user").to("out")
+    orders.group_by("product", "day", name="product").agg(n=agg.count(), name="by-product").to("out")
+    return app
+
+
+class Running:
+    """One worker with all tasks of an app, whose rows were committed up to ``position``."""
+
+    def __init__(self) -> None:
+        self.app = billing()
+        self.disks = MemoryStores()
+        self.queries = Queries(self._read)
+        assembly = Assembly("billing", self.app.graph, {"orders": 1})
+        self.specs = {
+            f"{part.name}/0": Spec(
+                part, 0, (*part.topics, *(f"billing.{hop.name}.repartition" for hop in part.hops)), {}
+            )
+            for part in assembly.parts
+        }
+        self.queries.assembled = Assembled(assembly, self.specs, frozenset())
+        self.queries.owned = {
+            label: Owned(spec, None, self.disks.open(spec.part.name, 0))  # type: ignore[arg-type]
+            for label, spec in self.specs.items()
+        }
+        self.commit(0)
+        self.reads = 0
+
+    async def _read(self, call: Callable[..., Any], *args: Any) -> Any:
+        self.reads += 1
+        return call(*args)
+
+    def commit(self, position: int) -> None:
+        """So many orders of ann."""
+        with Driver(self.app) as driver:
+            driver.pipe("orders", [{"user": "ann", "product": "tea", "day": 12}] * position)
+            driver.commit()
+            kept = {at[0]: committed.stores for at, committed in driver._committed.items()}
+        for spec in self.specs.values():
+            changes = {name: list(cold.scan()) for name, cold in kept[spec.part.name].items()}
+            progress = Progress(dict.fromkeys(spec.part.topics, position))
+            self.disks.open(spec.part.name, 0).write(changelog.rows(changes, progress), Checkpoint("log", position, 0))
+        self.queries.notify()
+
+
+@asynccontextmanager
+async def asked(
+    running: Running, monkeypatch: pytest.MonkeyPatch, timeout_ms: int = 30_000
+) -> AsyncIterator[Callable[..., Any]]:
+    """Asks a store, in a thread."""
+    async with open_queries(running.queries, Endpoint("127.0.0.1", 0), None) as at:
+        items = [SimpleNamespace(id=label, owner="m", followers=()) for label in running.specs]
+        group = SimpleNamespace(members=[SimpleNamespace(member_id="m", endpoint=str(at))], items=items)
+        admin = SimpleNamespace(describe_group=lambda app: group, close=lambda: None)
+        monkeypatch.setattr(stores, "AdminClient", lambda servers: admin)
+        with Stores("billing", timeout_ms=timeout_ms) as of:
+
+            async def ask(store: str, call: str, *args: Any, **more: Any) -> Any:
+                return await asyncio.to_thread(lambda: getattr(of[store], call)(*args, **more))
+
+            yield ask
+
+
+async def test_an_answer_waits_for_the_commit_that_contains_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Running()
+    async with asked(running, monkeypatch) as ask:
+        running.commit(5)
+        assert await ask("by-user", "get", "ann", at_least=("orders", 0, 4)) == {"user": "ann", "n": 5}
+        waits = asyncio.create_task(ask("by-user", "get", "ann", at_least=RecordMetadata("orders", 0, 6, 0)))
+        whole = asyncio.create_task(ask("by-user", "table", at_least=("orders", 0, 6)))
+        before = running.reads
+        while running.reads < before + 2:  # both have looked and found nothing
+            await asyncio.sleep(0.001)
+        running.commit(6)
+        assert not waits.done()
+        running.commit(7)
+        assert await waits == {"user": "ann", "n": 7}
+        assert (await whole).to_pylist() == [{"user": "ann", "n": 7}]
+
+
+async def test_what_is_not_reached_is_told_with_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Running()
+    async with asked(running, monkeypatch, timeout_ms=0) as ask:
+        running.commit(5)
+        assert await ask("by-user", "get", "nobody", at_least=("orders", 0, 4)) is None
+        with pytest.raises(WaitTimedOut, match=r"the records of orders-0 below 5, and not 5 so far; 0 s were waited"):
+            await ask("by-user", "get", "ann", at_least=("orders", 0, 5))
+
+
+async def test_what_cannot_be_waited_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Running()
+    async with asked(running, monkeypatch) as ask:
+        with pytest.raises(
+            Rejected, match=r"'by-product' cannot be waited for by a record of orders: its tasks read bil"
+        ):
+            await ask("by-product", "get", "tea", 12, at_least=("orders", 0, 1))
+        with pytest.raises(Rejected, match="in partition 3 of orders, and the key in partition 0"):
+            await ask("by-user", "get", "ann", at_least=("orders", 3, 1))
+        with pytest.raises(Rejected, match="in partition 3; there are 1"):
+            await ask("by-user", "table", at_least=("orders", 3, 1))
+        with pytest.raises(Rejected, match="acks=0"):
+            await ask("by-user", "get", "ann", at_least=("orders", 0, -1))
+
+
+async def test_a_worker_that_does_not_know_of_records_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would answer at once, with whatever it has."""
+    running = Running()
+
+    class Before(grpc_queries.Servicer):
+        async def QueryStore(self, request: Any, context: Any) -> AsyncIterator[Any]:
+            request.ClearField("at_least")
+            async for part in super().QueryStore(request, context):
+                yield part
+
+    monkeypatch.setattr(grpc_queries, "Servicer", Before)
+    async with asked(running, monkeypatch) as ask:
+        running.commit(1)
+        assert await ask("by-user", "get", "ann") == {"user": "ann", "n": 1}
+        with pytest.raises(UnsupportedVersion, match="is of a version that cannot wait for records"):
+            await ask("by-user", "get", "ann", at_least=("orders", 0, 0))
+
+
+async def test_keys_are_held_against_the_columns_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Running()
+    async with asked(running, monkeypatch) as ask:
+        running.commit(2)
+        row = {"product": "tea", "day": 12, "n": 2}
+        assert await ask("by-product", "get", "tea", 12) == row
+        assert await ask("by-product", "get", b'["tea",12]') == row
+        assert await ask("by-product", "rows_of_texts", "tea", "12") == [row]
+        for key in (["tea"], ["tea", "12"], [12, 12], [object(), 12]):
+            with pytest.raises(Rejected, match="the keys of 'by-product' are: product string, day int32; "):
+                await ask("by-product", "get", *key)
+        with pytest.raises(Rejected, match="the keys of 'by-product' are: product string, day int32; 'x' is no int32"):
+            await ask("by-product", "rows_of_texts", "tea", "x")
+
+
+async def test_a_task_that_leaves_while_it_is_waited_for_is_looked_for_elsewhere() -> None:
+    running = Running()
+    question = Question("by-user", 0, b"ann", topic="orders", offset=3, wait_ms=0)
+    with pytest.raises(HeadraceError, match="and not 3 so far"):
+        await running.queries.rows(question)
+    running.queries.owned = {}
+    with pytest.raises(HeadraceError, match="task orders/0 is not at this worker now"):
+        await running.queries.rows(question)
+    with pytest.raises(NotFound, match="there is no store 'x'; there are: by-user, by-product"):
+        running.queries.locate("x", ["ann"])
