@@ -29,6 +29,7 @@ from bench import (
     strangers,
     streams,
     streams_peer,
+    streams_restore,
     throughput,
     transactions,
 )
@@ -66,6 +67,7 @@ OWN: dict[str, Suite] = {
     "streams-tasks": streams.tasks,
     "streams-words": streams.words,
     "streams-latency": streams.latency,
+    "streams-restore": streams_restore.restore,
     "inspection": inspection.run,
     "compaction-rate": compaction_rate.run,
     "compaction-space": compaction.space,

@@ -210,7 +210,7 @@ def count_words(cluster: HeadraceSide, lines: list[bytes], state: Path) -> dict[
         Consumer(
             target, bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", isolation_level="read_committed"
         ) as consumer,
-        _worker("streams_words.py", source, target, settings) as worker,
+        running("streams_words.py", source, target, settings) as worker,
     ):
         while sum(counts.values()) < len(lines) * WORDS_A_LINE:
             for record in consumer.poll(100, max_records=50_000):
@@ -241,7 +241,7 @@ def _one_at_a_time(cluster: HeadraceSide, state: Path, count: int) -> list[float
     settings = {"bootstrap_servers": cluster.bootstrap, "state_dir": str(state), "commit_interval_ms": 20}
     took: list[float] = []
     with (
-        _worker("streams_filter.py", source, target, settings),
+        running("streams_filter.py", source, target, settings),
         Producer(cluster.bootstrap) as producer,
         Consumer(
             target, bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", isolation_level="read_committed"
@@ -258,7 +258,7 @@ def _one_at_a_time(cluster: HeadraceSide, state: Path, count: int) -> list[float
 
 
 @contextmanager
-def _worker(program: str, source: str, target: str, settings: dict[str, Any]) -> Iterator[subprocess.Popen[bytes]]:
+def running(program: str, source: str, target: str, settings: dict[str, Any]) -> Iterator[subprocess.Popen[bytes]]:
     """A worker of one of the programs in ``bench/clients``."""
     command = [sys.executable, "-m", "headrace_streams", str(CLIENTS / program), json.dumps(settings)]
     topics = {"SOURCE": source, "TARGET": target}

@@ -406,22 +406,42 @@ async def test_a_place_that_is_away_costs_time_alone(
     assert "the place is away" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("of_limit", "taking", "bringing", "said"),
+    [
+        (10_000, "find", "find", "the place of snapshots has not answered for 10000 ms"),
+        (600_000, "put", "get", "it took longer than 600000 ms"),
+    ],
+)
 async def test_a_place_that_does_not_answer_is_given_up(
-    log: Changelog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    log: Changelog,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    of_limit: int,
+    taking: str,
+    bringing: str,
+    said: str,
 ) -> None:
     class Silent(Broken):
-        async def find(self, task: str) -> list[Snapshot]:
-            await asyncio.Event().wait()
-            raise AssertionError("unreachable")
+        async def _refuse(self, what: str, do: Awaitable[Any]) -> Any:
+            result = await do
+            if what in self.broken:
+                await asyncio.Event().wait()
+            return result
 
-    monkeypatch.setattr(snapshotting, "limit_ms", lambda ms: limit_ms(1))
-    second = await owner(log, Silent())
-    assert second.counts == {"snapshots_failed": 1}
-    third = Machine(log, Silent())
-    await third.restore()
-    assert (third.rows(), third.counts) == (log.expected(), {"snapshots_failed": 1})
-    assert "no snapshot of task words/0 was taken: it took longer than 600000 ms" in caplog.text
-    assert "task words/0 is restored from its changelog alone: it took longer than 600000 ms" in caplog.text
+    place = Silent()
+    first = await owner(log, place)
+    monkeypatch.setattr(snapshotting, "limit_ms", lambda ms: limit_ms(1 if ms == of_limit else None))
+    place.broken = {taking}
+    first.commit(10)
+    await first.take()
+    assert first.counts == {"snapshots": 1, "snapshots_failed": 1}
+    assert f"no snapshot of task words/0 was taken: {said}" in caplog.text
+    place.broken = {bringing}
+    second = Machine(log, place)
+    await second.restore()
+    assert (second.rows(), second.counts) == (log.expected(), {"snapshots_failed": 1})
+    assert f"task words/0 is restored from its changelog alone: {said}" in caplog.text
 
 
 async def test_a_task_that_is_given_up_while_a_snapshot_is_brought_is_let_go_of(log: Changelog) -> None:

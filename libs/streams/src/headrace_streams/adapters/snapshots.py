@@ -126,7 +126,7 @@ def _told(at: str) -> Iterator[None]:
         raise SnapshotDamaged(f"the snapshot {at} is damaged: {error}") from error
     except FileNotFoundError as error:
         raise SnapshotDamaged(f"the snapshot {at} is not whole: {error}") from error
-    except (OSError, ValueError) as error:
+    except Exception as error:  # each kind of place has errors of its own
         raise SnapshotFailed(f"the snapshot {at} cannot be written or read: {error}") from error
 
 

@@ -10,8 +10,9 @@ import logging
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
-from headrace_common.core.errors import HeadraceError
+from headrace_common.core.errors import HeadraceError, RequestTimedOut
 from headrace_common.runtime.clock import limit_ms
 from headrace_streams.config import StreamsConfig
 from headrace_streams.core.snapshots import Log, Snapshot, SnapshotDamaged, obsolete, useful
@@ -19,6 +20,8 @@ from headrace_streams.ports import Snapshots, TaskStore
 from headrace_streams.runtime.owned import Outside, Owned
 
 _log = logging.getLogger(__name__)
+_LOOK_MS: Final = 10_000
+"""A place that does not say for so long what it has is as good as none: a task waits for it."""
 
 
 class Snapshotting:
@@ -52,7 +55,7 @@ class Snapshotting:
         if kept is None or kept.at_ms < oldest_ms:
             return
         snapshot = Snapshot(kept.next_offset, owned.epoch, kept.at_ms, kept.log_id)
-        found = await snapshots.find(label)
+        found = await _find(snapshots, label)
         newest = max((s.next_offset for s in found if s.complete and s.log_id == kept.log_id), default=0)
         if kept.next_offset > newest:
             with store.room() as directory:
@@ -88,7 +91,7 @@ class Snapshotting:
         begin, lag = kept.next_offset if known else start, self._config.acceptable_recovery_lag
         if end - begin <= lag:
             return
-        for snapshot in useful(await snapshots.find(owned.spec.label), log, begin, lag):
+        for snapshot in useful(await _find(snapshots, owned.spec.label), log, begin, lag):
             try:
                 with store.room() as directory:
                     await snapshots.get(owned.spec.label, snapshot, directory)
@@ -103,6 +106,18 @@ class Snapshotting:
     def _fail(self, what: str, error: Exception) -> None:
         self._counts["snapshots_failed"] += 1
         _log.warning("%s: %s", what, str(error) or f"it took longer than {self._config.snapshot_timeout_ms} ms")
+
+
+async def _find(snapshots: Snapshots, task: str) -> list[Snapshot]:
+    """
+    Raises:
+        RequestTimedOut: no answer has come.
+    """
+    try:
+        async with limit_ms(_LOOK_MS):
+            return await snapshots.find(task)
+    except TimeoutError as error:
+        raise RequestTimedOut(f"the place of snapshots has not answered for {_LOOK_MS} ms") from error
 
 
 def _replace(store: TaskStore, snapshot: Snapshot, directory: Path) -> None:
