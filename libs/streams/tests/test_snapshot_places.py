@@ -148,6 +148,22 @@ async def test_damage_is_noticed(place: Place, tmp_path: Path, path: str, conten
         await place.get(tmp_path, snapshot())
 
 
+async def test_one_that_is_half_deleted_is_not_complete(place: Place, tmp_path: Path) -> None:
+    class Half:
+        """Ends before the files are deleted."""
+
+        get_file_info, delete_file = place.files.get_file_info, place.files.delete_file
+
+        def delete_dir(self, path: str) -> None:
+            raise OSError("the connection broke")
+
+    await place.put(tmp_path, snapshot())
+    place.snapshots._files = Half()  # type: ignore[assignment]
+    with pytest.raises(SnapshotFailed, match="the connection broke"):
+        await place.snapshots.delete(TASK, snapshot())
+    assert place.complete(await place.snapshots.find(TASK)) == {snapshot(): False}
+
+
 async def test_what_is_of_somebody_else_is_left_alone(place: Place) -> None:
     place.write("notes/readme.txt", b"x")
     place.write("notes/manifest.json", b"x")

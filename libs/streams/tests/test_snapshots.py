@@ -93,6 +93,7 @@ def test_what_was_begun_and_never_ended_goes_when_another_is_newer() -> None:
     cut_off = [taken(8, complete=False), taken(10, complete=False)]
     assert obsolete([*cut_off, taken(9)], LOG_ID, OLD_MS) == [taken(8)]
     assert obsolete(cut_off, LOG_ID, OLD_MS) == []
+    assert obsolete([taken(9), taken(7), cut_off[0]], LOG_ID, OLD_MS) == [taken(8)]
 
 
 def test_of_another_log_only_what_is_old_goes() -> None:
@@ -566,6 +567,17 @@ async def test_one_that_cannot_be_taken_is_counted_and_the_next_is_tried(
     await machine.take()
     assert max(await place.find(TASK)) == taken(13)
     assert machine.counts["snapshots_failed"] == 1
+
+
+async def test_what_is_cut_off_or_of_another_log_stands_in_no_way(
+    log: Changelog, place: ArrowSnapshots, tmp_path: Path
+) -> None:
+    """A topic that was made anew begins at 0 again."""
+    await place.put(TASK, taken(99, log_id=OTHER), tmp_path)
+    await place.put(TASK, taken(10, 7), tmp_path)
+    place._files.delete_file(f"{place._at(TASK, taken(10, 7))}/manifest.json")
+    await owner(log, place)
+    assert [one.next_offset for one in sorted(await place.find(TASK)) if one.complete] == [10, 99]
 
 
 async def test_a_task_that_leaves_meanwhile_is_no_failure(log: Changelog, place: ArrowSnapshots) -> None:

@@ -37,8 +37,8 @@ class Snapshotting:
         """Take snapshots until cancelled."""
         while self._outside.snapshots is not None:
             await self._outside.clock.sleep_ms(self._config.snapshot_interval_ms)
-            for label, owned in list(self.owned.items()):
-                if self.owned.get(label) is owned and owned.store is not None:
+            for owned in list(self.owned.values()):
+                if owned.store is not None:
                     await self._take_in_time(self._outside.snapshots, owned, owned.store)
 
     async def _take_in_time(self, snapshots: Snapshots, owned: Owned, store: TaskStore) -> None:
