@@ -287,6 +287,13 @@ async def test_a_disk_that_is_near_is_used_as_it_is(
     assert (second.rows(), log.began) == (log.expected(), [began])
 
 
+async def test_nothing_is_asked_for_a_disk_that_is_near(log: Changelog) -> None:
+    second = await owner(log, Broken("find"))
+    second.counts.clear()
+    await second.restore()
+    assert (log.began, second.counts) == ([10], {})
+
+
 @pytest.mark.parametrize("checkpoint", [Checkpoint(OTHER, 10, NOW_MS), Checkpoint(LOG_ID, 10, OLD_MS)])
 async def test_a_disk_that_cannot_be_trusted_is_as_an_empty_one(
     log: Changelog, place: ArrowSnapshots, checkpoint: Checkpoint
@@ -353,6 +360,8 @@ async def test_one_that_holds_another_state_is_not_believed(
     second = Machine(log, place)
     await second.restore()
     assert (second.rows(), log.began) == (log.expected(), [-1])
+    if held is None or held.log_id == OTHER or held.next_offset < named.next_offset:
+        assert second.counts == {"snapshots_failed": 1}
 
 
 async def test_what_is_below_the_start_of_the_log_is_not_used(log: Changelog, place: ArrowSnapshots) -> None:
@@ -573,6 +582,7 @@ async def test_what_is_cut_off_or_of_another_log_stands_in_no_way(
     log: Changelog, place: ArrowSnapshots, tmp_path: Path
 ) -> None:
     """A topic that was made anew begins at 0 again."""
+    (tmp_path / "rows").write_bytes(b"x")
     await place.put(TASK, taken(99, log_id=OTHER), tmp_path)
     await place.put(TASK, taken(10, 7), tmp_path)
     place._files.delete_file(f"{place._at(TASK, taken(10, 7))}/manifest.json")
