@@ -173,6 +173,25 @@ def test_all_of_it_is_told_at_once() -> None:
     assert "say on_error='fail' or 'skip'" in lines[0]
 
 
+def test_of_history_there_is_the_state_of_aggregates() -> None:
+    app = App("history")
+    stream = app.stream("in", value=json(COLUMNS), key="id", timestamp="at")
+    stream.group_by("id").agg(n=agg.count(), name="a").to("out")
+    stream.group_by("id").window(tumbling("1s"), late="drop").agg(n=agg.count(), name="b").to("more")
+    assert steps_of(app, history=True)
+    stream.group_by("id").agg(n=agg.count(), name="c", emit="every").to("every")
+    stream.select("id").join(app.table("t", value=json("a string"), key="id", name="t")).to("joined")
+    stream.join(other(app), within="1s", late="drop", suffix="_2", name="j").to("pairs")
+    with pytest.raises(NotAllowed) as error:
+        steps_of(app, history=True)
+    told = [re.sub(r"\(.*?\)", "", line) for line in str(error.value).split("\n")[1:]]
+    assert told == [
+        "- agg 'c' : emit='every' tells how results change with each row: say emit='final'",
+        "- table 't' : of history only the state of aggregates is computed",
+        "- join 'j' : of history only the state of aggregates is computed",
+    ]
+
+
 def test_what_spark_can_do_is_told_in_steps() -> None:
     app = App("fine")
     stream = app.stream("in", value=json(COLUMNS), key="id", timestamp="at")

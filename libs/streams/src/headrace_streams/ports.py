@@ -568,6 +568,10 @@ class Upkeep(Protocol):
         """Write rows of a changelog in the open transaction."""
         ...
 
+    async def send(self, output: Output) -> None:
+        """Write records of another topic in the open transaction."""
+        ...
+
     async def commit(self) -> None:
         """Commit all that, and the positions."""
         ...

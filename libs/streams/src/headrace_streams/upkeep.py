@@ -21,8 +21,9 @@ from headrace_streams.plan.compare import Change, Fate, compare
 from headrace_streams.plan.cut import Assembly, on_topics
 from headrace_streams.plan.describe import as_data
 from headrace_streams.plan.nodes import Plan, changelog_topic
-from headrace_streams.plan.reset import CHANGELOG, EARLIEST, Standing, Stateful, owner_of
-from headrace_streams.ports import TopicFacts
+from headrace_streams.plan.reset import CHANGELOG, EARLIEST, LATEST, Standing, Stateful, owner_of
+from headrace_streams.ports import InternalTopic, TopicFacts
+from headrace_streams.runtime.filling import History, check_new, place
 from headrace_streams.runtime.resetting import carry_out, made_by_streams, survey
 
 T = TypeVar("T")
@@ -136,6 +137,62 @@ def apps(servers: Any) -> list[dict[str, object]]:
         ]
 
     return _with_cluster(servers, "", ask)
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """An app that has not begun, on its topics."""
+
+    assembly: Assembly
+    topic_ids: Mapping[str, str]
+    """Of all topics that it reads, its own among them."""
+    until: Mapping[TopicPartition, int]
+    """Where its history ends, in each partition of the topics of others that it reads."""
+
+
+def ground(app: App, until: Mapping[TopicPartition, int] | None, servers: Any) -> Ground:
+    """
+    Make the internal topics of an app that has not begun.
+
+    Args:
+        until: where its history is to end; None: where the topics end now.
+
+    Raises:
+        Rejected: it has begun; or ``until`` is not about all partitions that it reads.
+    """
+
+    async def ask(cluster: _Cluster) -> Ground:
+        program = await _program(cluster, app)
+        check_new(await _survey(cluster, app.name, app, program))
+        wanted = [InternalTopic(name, n, name.endswith(CHANGELOG)) for name, n in program.assembly.internal().items()]
+        made = await cluster.topics.make(wanted)
+        assembly = program.assembly
+        assembly.check({name: fact.partitions for name, fact in made.items()})
+        topics = sorted({topic for part in assembly.parts for topic in part.topics})
+        ends = await cluster.upkeep.targets(app.name, topics, LATEST)
+        if until is not None and set(until) != set(ends):
+            differ = ", ".join(map(str, sorted(set(until) ^ set(ends))))
+            raise Rejected(f"until= must say where each partition that {app.name} reads ends; it differs in {differ}")
+        ids = {name: fact.topic_id for name, fact in ({**program.facts, **made}).items()}
+        return Ground(assembly, ids, ends if until is None else until)
+
+    return _with_cluster(servers, app.name, ask)
+
+
+def fill(app: App, history: History, servers: Any) -> None:
+    """
+    Give an app that has not begun its output, state and positions, as one unit.
+
+    Raises:
+        Rejected: it has begun meanwhile; nothing was changed.
+        NonEmptyGroup: it runs.
+    """
+
+    async def do(cluster: _Cluster) -> None:
+        check_new(await _survey(cluster, app.name, app, await _program(cluster, app)))
+        await place(cluster.upkeep, app.name, history)
+
+    _with_cluster(servers, app.name, do)
 
 
 def tasks(app: str, program: App | None, servers: Any) -> list[dict[str, object]]:

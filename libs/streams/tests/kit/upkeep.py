@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from headrace.records import TopicPartition
 from headrace_common.core.errors import NetworkFailed
+from headrace_streams.core.outputs import Output
 from headrace_streams.core.state.changelog import CONTROL, Progress
 from headrace_streams.core.state.store import Changes
 from headrace_streams.ports import InternalTopic, ListedTopic, Positions, Stored, TopicFacts
@@ -34,6 +35,9 @@ class MemoryUpkeep:
         self._ids = 0
         self._pending: list[tuple[TopicPartition, Changes]] | None = None
         self._held: Positions = {}
+        self._sent: list[Output] = []
+        self.outputs: list[Output] = []
+        """Of committed transactions."""
 
     def add(self, topic: str, partitions: int = 1, configs: Mapping[str, str] = FOREVER) -> None:
         """A topic that is there."""
@@ -119,13 +123,18 @@ class MemoryUpkeep:
         assert partition.topic in self.listed
         self._pending.append((partition, rows))
 
+    async def send(self, output: Output) -> None:
+        self._call(f"send {output.topic}")
+        self._sent.append(output)
+
     async def commit(self) -> None:
         self._call("commit")
         assert self._pending is not None
         for partition, rows in self._pending:
             self.logs.setdefault(partition, []).extend(rows)
         self.positions |= self._held
-        self._pending = None
+        self.outputs += self._sent
+        self._pending, self._sent = None, []
 
     async def abort(self) -> None:
-        self._pending = None
+        self._pending, self._sent = None, []

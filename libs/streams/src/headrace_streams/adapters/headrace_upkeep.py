@@ -14,6 +14,7 @@ from headrace.records import TopicPartition
 from headrace_common.core.errors import GroupNotFound, HeadraceError, UnknownTopicOrPartition
 from headrace_common.runtime.clock import Clock
 from headrace_streams.adapters.headrace_io import SdkTopics
+from headrace_streams.core.outputs import Output
 from headrace_streams.core.state.changelog import CONTROL, Progress
 from headrace_streams.core.state.store import Changes
 from headrace_streams.plan.reset import LATEST
@@ -215,6 +216,10 @@ class SdkUpkeep:
                 }
             )
             await self._producer.send_table(partition.topic, table)
+
+    async def send(self, output: Output) -> None:
+        for start in range(0, output.records.num_rows, _ROWS):
+            await self._producer.send_table(output.topic, output.records.slice(start, _ROWS))
 
     async def commit(self) -> None:
         await self._producer.commit_transaction()

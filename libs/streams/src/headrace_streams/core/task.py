@@ -94,7 +94,7 @@ class Inputs:
 
     def names(self) -> list[str]:
         """What has a time of its own: topics, and the senders of each repartition topic."""
-        senders = [_sender(topic, n) for topic, hop in self.hops.items() if hop.timed for n in range(hop.senders)]
+        senders = [sender_name(topic, n) for topic, hop in self.hops.items() if hop.timed for n in range(hop.senders)]
         return [*self.sources, *senders]
 
 
@@ -111,7 +111,8 @@ def _check_columns(topic: str, rows: pa.Table, wanted: Mapping[str, str]) -> Non
         )
 
 
-def _sender(topic: str, number: int) -> str:
+def sender_name(topic: str, number: int) -> str:
+    """A task that writes a repartition topic, as an input of those that read it."""
     return f"{topic}/{number}"
 
 
@@ -292,7 +293,7 @@ class Task:
             assert flush.sender < source.senders, f"{topic} has a flush of task {flush.sender}"
             if flush.rows is not None:
                 _check_columns(topic, flush.rows, source.columns)
-            sender = _sender(topic, flush.sender)
+            sender = sender_name(topic, flush.sender)
             self._clock.start(self._watermarks.now)
             count = 0
             if flush.rows is not None:

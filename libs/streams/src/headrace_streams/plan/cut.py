@@ -225,6 +225,10 @@ class Assembly:
                 self.repartitions[node.name] = node.partitions or count
                 self._senders[node.name] = count
 
+    def hops_of(self, part: SubTopology) -> list[str]:
+        """The repartition topics that it reads."""
+        return [repartition_topic(self.app, hop.name) for hop in part.hops]
+
     def tasks_of(self, part: SubTopology) -> int:
         """How many tasks it has: its number of partitions."""
         return self._tasks[part.name]

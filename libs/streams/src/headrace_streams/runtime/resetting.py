@@ -135,15 +135,21 @@ async def _do(upkeep: Upkeep, app: str, step: Step) -> None:
             await upkeep.forget(app, list(positions))
         case Place():
             await upkeep.make([InternalTopic(name, count, compacted=True) for name, count in step.changelogs.items()])
-            await _in_transaction(upkeep, app, step.positions, lambda: _place(upkeep, step))
+            await in_transaction(upkeep, app, step.positions, lambda: _place(upkeep, step))
         case Drop():
             await _drop(upkeep, app, step)
 
 
-async def _in_transaction(
+async def in_transaction(
     upkeep: Upkeep, app: str, positions: Mapping[TopicPartition, int], write: Callable[[], Awaitable[None]]
 ) -> None:
-    """A worker that starts from now on waits until it has ended; one that started before is seen."""
+    """
+    What is written and the group's positions, as one unit. A worker that starts from now on waits until it has ended;
+    one that started before is seen.
+
+    Raises:
+        NonEmptyGroup: a worker of the app runs; nothing was changed.
+    """
     try:
         await upkeep.begin(app, positions)
         await _check_empty(upkeep, app)
@@ -180,4 +186,4 @@ async def _drop(upkeep: Upkeep, app: str, step: Drop) -> None:
         for task, stored in found.items()
         for topic, at in stored.progress.positions.items()
     }
-    await _in_transaction(upkeep, app, positions, write)
+    await in_transaction(upkeep, app, positions, write)

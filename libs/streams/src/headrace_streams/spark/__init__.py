@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from headrace.records import TopicPartition
+
 
 def compile(app: App, spark: SparkSession, options: Mapping[str, str] | None = None) -> DataFrame:
     """
@@ -62,3 +64,42 @@ def start(
     if available_now:
         writer = writer.trigger(availableNow=True)
     return writer.option("checkpointLocation", checkpoint).outputMode("append").start()
+
+
+def backfill(
+    app: App,
+    spark: SparkSession,
+    *,
+    until: Mapping[TopicPartition, int] | None = None,
+    bootstrap_servers: str | None = None,
+    options: Mapping[str, str] | None = None,
+) -> None:
+    """
+    Compute the history of an app that has not begun, and give it to the app: closed windows as records of its topics,
+    open ones and aggregates by key as its state, and the positions behind what was read. The app then goes on there.
+
+    All of that is one transaction: if this fails, run it again. What is written passes through this process.
+
+    Args:
+        until: where history ends, in each partition that the app reads; where the topics end now if not told.
+        bootstrap_servers: the cluster; found as every client finds it if not told.
+        options: for reading, of ``format("headrace")``.
+
+    Raises:
+        NotAllowed: Spark cannot compute it with the same result; tells each step that it cannot, and where it is.
+        Rejected: the app has begun already.
+        NonEmptyGroup: it runs.
+    """
+    from headrace_streams.spark.subset import steps_of
+    from headrace_streams.upkeep import fill, ground
+
+    steps = steps_of(app, history=True)
+    from headrace_streams.spark.frames import check_session
+    from headrace_streams.spark.history import HistoryFrames
+
+    check_session(spark)
+    found = ground(app, until, bootstrap_servers)
+    reading = dict(options or {})
+    if bootstrap_servers is not None:
+        reading["kafka.bootstrap.servers"] = bootstrap_servers
+    fill(app, HistoryFrames(spark, reading, found).read(steps), bootstrap_servers)

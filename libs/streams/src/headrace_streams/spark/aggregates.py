@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column
 from pyspark.sql import functions as f
 
 from headrace_streams.core.operators.aggregate import Aggregated, Groups
 from headrace_streams.core.operators.windows import Hopping, Session
-from headrace_streams.core.rows import KEY, TIME
-
-if TYPE_CHECKING:
-    from pyspark.sql.group import GroupedData
+from headrace_streams.core.rows import TIME
 
 
-def windows(rows: DataFrame, window: Hopping | Session) -> GroupedData:
-    """Rows by key and window, the latter as ``_window``."""
+def window_of(window: Hopping | Session) -> Column:
+    """The windows that a row is in."""
     if isinstance(window, Session):
         # Both ends are in. Times are whole ms, so half a ms more makes no difference but to the end.
-        span = f.session_window(TIME, f"{window.gap_ms * 1_000 + 500} microseconds")
-    else:
-        offset = window.offset_ms % window.advance_ms
-        size, advance = f"{window.size_ms} milliseconds", f"{window.advance_ms} milliseconds"
-        span = f.window(TIME, size, advance, f"{offset} milliseconds")
-    return rows.groupBy(KEY, span.alias("_window"))
+        return f.session_window(TIME, f"{window.gap_ms * 1_000 + 500} microseconds")
+    offset = window.offset_ms % window.advance_ms
+    size, advance = f"{window.size_ms} milliseconds", f"{window.advance_ms} milliseconds"
+    return f.window(TIME, size, advance, f"{offset} milliseconds")
 
 
 def fields(groups: Groups) -> list[Column]:

@@ -16,6 +16,7 @@ import narwhals.stable.v2 as nw
 import numpy as np
 import pyarrow as pa
 
+from headrace_common.core.murmur2 import partitions_for
 from headrace_streams.core.changes import ADDED, changes_of
 from headrace_streams.core.errors import Origin, RowFailed
 from headrace_streams.core.formats import json
@@ -28,7 +29,8 @@ from headrace_streams.core.operators.base import Failed, halved
 from headrace_streams.core.operators.ends import Sink, Source
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.rows import KEY, ROW, TIME, TIMESTAMP, Numbers, numbers, plain_keys
-from headrace_streams.core.state.slots import object_array
+from headrace_streams.core.state.changelog import prefix
+from headrace_streams.core.state.slots import object_array, prefix_of
 from headrace_streams.core.task import SKIP
 
 Batches = Iterable[pa.RecordBatch]
@@ -49,6 +51,8 @@ def _columns(**types: pa.DataType) -> pa.Schema:
 SYSTEM: Final = _columns(_key=pa.binary(), _time=TIMESTAMP)
 ORIGIN: Final = _columns(_gone=pa.bool_(), _topic=pa.string(), _partition=pa.int32(), _offset=pa.int64())
 WRITTEN: Final = _columns(topic=pa.string(), key=pa.binary(), value=pa.binary(), _time=TIMESTAMP)
+PACKED: Final = _columns(key=pa.binary(), value=pa.binary(), _partition=pa.int32())
+"""Rows of changelogs, and the tasks that they are of."""
 KEYED: Final = "key binary, good boolean"
 """What comes of making a key; one that cannot be made is no good."""
 
@@ -212,17 +216,40 @@ class Finishing:
         none = np.full(rows.num_rows, -1, np.int32)
         window = (numbers(rows[START]), numbers(rows[END])) if self.windowed else None
         time = None if window is None else window[1] - (0 if self.session else 1)
-        return self.groups.result(keys, self.fields(rows), time, none.astype(np.int64), none, window)
+        return self.groups.result(keys, _fields(self.groups, rows), time, none.astype(np.int64), none, window)
 
-    def fields(self, rows: pa.Table) -> list[Numbers]:
-        """One array for each field of the groups' layout."""
-        kinds = [column.kind for column in self.groups.columns for _ in column.function.fields]
-        return [
-            object_array([_state_of(kind, value) for value in rows[f"f{place}"].to_pylist()])
-            if field.is_object
-            else numbers(rows[f"f{place}"]).astype(field.dtype)
-            for place, (field, kind) in enumerate(zip(self.groups.layout.fields, [*kinds, "time"], strict=True))
-        ]
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How the fields of groups become rows of a changelog: the same columns to ``PACKED``."""
+
+    groups: Groups
+    store: str
+    windowed: bool
+
+    def __call__(self, batches: Batches) -> Iterator[pa.RecordBatch]:
+        before = prefix(self.store)
+        for batch in batches:
+            rows = pa.Table.from_batches([batch])
+            if not rows.num_rows:
+                continue
+            keys: list[Any] = rows[KEY].to_pylist()
+            starts: list[Any] = rows[START].to_pylist() if self.windowed else []
+            named = [prefix_of(start) + key for start, key in zip(starts, keys, strict=True)] if self.windowed else keys
+            values = self.groups.layout.pack(_fields(self.groups, rows), np.arange(rows.num_rows))
+            columns: list[Any] = [pa.array([before + key for key in named]), pa.array(values), rows[PARTITION]]
+            yield from pa.Table.from_arrays(columns, schema=PACKED).to_batches()
+
+
+def _fields(groups: Groups, rows: pa.Table) -> list[Numbers]:
+    """One array for each field of the groups' layout."""
+    kinds = [column.kind for column in groups.columns for _ in column.function.fields]
+    return [
+        object_array([_state_of(kind, value) for value in rows[f"f{place}"].to_pylist()])
+        if field.is_object
+        else numbers(rows[f"f{place}"]).astype(field.dtype)
+        for place, (field, kind) in enumerate(zip(groups.layout.fields, [*kinds, "time"], strict=True))
+    ]
 
 
 def _state_of(kind: str, value: Any) -> Any:
@@ -230,3 +257,12 @@ def _state_of(kind: str, value: Any) -> Any:
     if kind == "distinct":
         return dict.fromkeys(None if isinstance(one, float) and math.isnan(one) else one for one in value)
     return None if value is None else [value]
+
+
+def partitioning(count: int) -> Callable[[pa.Array[Any]], pa.Array[Any]]:
+    """A function for ``arrow_udf``: keys to the partitions that producers send them to; there are no null keys."""
+
+    def partition_of(keys: pa.Array[Any]) -> pa.Array[Any]:
+        return pa.array(partitions_for(keys, count), pa.int32())
+
+    return partition_of

@@ -15,10 +15,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+from pyspark.sql.readwriter import DataFrameReader
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.formats.ddl import type_text
-from headrace_streams.core.operators.aggregate import Groups, WindowedAggregate
+from headrace_streams.core.operators.aggregate import WindowedAggregate
 from headrace_streams.core.operators.base import OUT
 from headrace_streams.core.operators.columns import (
     Compute,
@@ -42,7 +44,7 @@ from headrace_streams.core.operators.table_joins import LEFT, RIGHT, JoinTable
 from headrace_streams.core.operators.tables import Keep
 from headrace_streams.core.rows import KEY, TIME
 from headrace_streams.spark import columns as worker
-from headrace_streams.spark.aggregates import contributions, fields, windows
+from headrace_streams.spark.aggregates import contributions, fields, window_of
 from headrace_streams.spark.columns import END, GONE, OFFSET, ORIGIN, RECORDS, START, SYSTEM, At, ddl
 from headrace_streams.spark.subset import Step, Windowed
 
@@ -147,24 +149,28 @@ class Frames:
                 return self._windows(step.operator, rows)
 
     def _source(self, step: Step, source: Source) -> DataFrame:
+        streams = self._stream and not source.deletes
+        rows = self._decoded(step, source, self._spark.readStream if streams else self._spark.read, self._reading)
+        if not streams:
+            return rows
+        return rows.drop(*ORIGIN.names).withWatermark(TIME, f"{self._grace_ms} milliseconds")
+
+    def _decoded(
+        self, step: Step, source: Source, reader: DataStreamReader | DataFrameReader, reading: Reading
+    ) -> DataFrame:
+        """The rows of a source, and which records they are of."""
         node = step.node
         assert node.value is not None
         key = None if node.key is None else worker.plain(node.key)
         how = worker.Decoding(worker.plain(node.value), key, source.timestamp, source.deletes, step.schema, _at(step))
-        streams = self._stream and not source.deletes
-        reader = self._spark.readStream if streams else self._spark.read
         options = {
             "subscribe": ",".join(node.topics),
             "startingOffsets": "earliest",
             "kafka.isolation.level": "read_committed",
-            **self._reading,
+            **reading,
         }
         records = reader.format("headrace").options(**options).schema(RECORDS).load()
-        schema = pa.schema([*step.schema, *SYSTEM, *ORIGIN])
-        rows = self._through(records, how, schema)
-        if not streams:
-            return rows
-        return rows.drop(*ORIGIN.names).withWatermark(TIME, f"{self._grace_ms} milliseconds")
+        return self._through(records, how, pa.schema([*step.schema, *SYSTEM, *ORIGIN]))
 
     @staticmethod
     def _through(rows: DataFrame, function: Function, schema: pa.Schema) -> DataFrame:
@@ -193,11 +199,13 @@ class Frames:
 
     def _windows(self, operator: Windowed, rows: DataFrame) -> DataFrame:
         groups = operator.groups
-        grouped = windows(rows, operator.window).agg(*fields(groups))
+        grouped = rows.groupBy(KEY, window_of(operator.window).alias("_window")).agg(*fields(groups))
         session = isinstance(operator, SessionAggregate)
-        bounded = with_bounds(grouped, operator, groups)
-        finish = worker.Finishing(groups, windowed=True, session=session)
-        return self._through(bounded, finish, pa.schema([*groups.schema(windowed=True), *SYSTEM]))
+        return self._finished(with_bounds(grouped, operator), worker.Finishing(groups, windowed=True, session=session))
+
+    def _finished(self, grouped: DataFrame, how: worker.Finishing) -> DataFrame:
+        schema = pa.schema([*how.groups.schema(windowed=how.windowed), *SYSTEM])
+        return self._through(grouped, how, schema)
 
     # --- joins --------------------------------------------------------------------------------------------------------
 
@@ -245,15 +253,15 @@ class Frames:
         return pairs.select(*of_left, *of_right, key, f.greatest(f"_l{TIME}", f"_r{TIME}").alias(TIME))
 
 
-def with_bounds(grouped: DataFrame, operator: Windowed, groups: Groups) -> DataFrame:
+def with_bounds(grouped: DataFrame, operator: Windowed) -> DataFrame:
     """Groups with the start and the end of their windows, ms."""
-    place = len(groups.layout.fields)
+    fields_ = [name for name in grouped.columns if name != "_window"]
     start = f.unix_millis("_window.start")
     if isinstance(operator, SessionAggregate):
-        end = f.col(f"f{place - 1}") + operator.window.gap_ms
+        end = f.col(fields_[-1]) + operator.window.gap_ms
     else:
         end = start + operator.window.size_ms
-    return grouped.select(KEY, start.alias(START), end.alias(END), *(f"f{n}" for n in range(place)))
+    return grouped.select(*fields_, start.alias(START), end.alias(END))
 
 
 def grace_of(steps: Sequence[Step]) -> int:

@@ -77,6 +77,9 @@ _KNOWN: Final = (
 _STATEFUL: Final = (Aggregate, WindowedAggregate, SessionAggregate, StreamJoin)
 
 
+_CHANGES: Final = "how results change with each commit"
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """A node that Spark can do."""
@@ -90,17 +93,17 @@ class Step:
     on_error: str
 
 
-def steps_of(app: App, *, changes: bool = False) -> list[Step]:
+def steps_of(app: App, *, history: bool = False) -> list[Step]:
     """
     The nodes of a program, inputs before what uses them.
 
     Args:
-        changes: aggregates without a window are possible too, of which only what is kept counts.
+        history: only aggregates keep anything, those without a window too, and ``emit="changes"`` is possible.
 
     Raises:
         NotAllowed: Spark cannot do all of it with the same result; tells each node that it cannot, and where it is.
     """
-    walk = _Walk(app, changes)
+    walk = _Walk(app, history)
     steps = [walk.step(node) for node in app.graph.nodes]
     if not any(node.topics and node.inputs for node in app.graph.nodes):
         walk.wrong.append("it writes no topic")
@@ -111,9 +114,9 @@ def steps_of(app: App, *, changes: bool = False) -> list[Step]:
 
 
 class _Walk:
-    def __init__(self, app: App, changes: bool) -> None:
+    def __init__(self, app: App, history: bool) -> None:
         self._app = app
-        self._changes = changes
+        self._history = history
         self._made: dict[int, Operator] = {}
         self._schemas: dict[int, pa.Schema] = {}
         self._stateful: dict[int, Node] = {}
@@ -179,14 +182,15 @@ class _Walk:
                     yield from _format(node.key)
             case Sink():
                 yield from _format(node.value)
-            case Aggregate() if not self._changes:
+            case Aggregate() if not self._history:
                 yield "aggregates without a window change with each row: say window(…) and emit='final'"
-            case Aggregate():
+            case Aggregate() | WindowedAggregate() | SessionAggregate():
+                if operator.emit == Emit.EVERY or (operator.emit == Emit.CHANGES and not self._history):
+                    does = "how results change with each row" if operator.emit == Emit.EVERY else _CHANGES
+                    yield f"emit={operator.emit.value!r} tells {does}: say emit='final'"
                 yield from _aggregates(operator.groups.columns)
-            case WindowedAggregate() | SessionAggregate():
-                if operator.emit != Emit.FINAL and not self._changes:
-                    yield f"emit={operator.emit.value!r} tells how results change with each commit: say emit='final'"
-                yield from _aggregates(operator.groups.columns)
+            case Keep() | StreamJoin() if self._history:
+                yield "of history only the state of aggregates is computed"
             case _:
                 for expression in expressions_of(operator):
                     yield from differences(expression, before[0])

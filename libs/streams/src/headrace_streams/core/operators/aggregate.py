@@ -250,7 +250,7 @@ class Aggregate(Operator):
     def __init__(self, groups: Groups, emit: Emit) -> None:
         assert emit != Emit.FINAL, "what has no window has no end"
         self.groups = self._groups = groups
-        self._emit = emit
+        self.emit = self._emit = emit
         self._watermark = NO_TIME
         self.store = KeyedStore(groups.layout)
         self._store = self.store
