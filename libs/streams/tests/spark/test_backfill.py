@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -187,36 +183,3 @@ def test_rows_of_which_nobody_knows_the_session_are_refused(
     with pytest.raises(NotAllowed, match=r"agg 'flights' \(.*\): 1 rows are further behind .* than the grace"):
         backfill(live.app, spark, bootstrap_servers=live.servers)
     assert live.read(0) == []
-
-
-KILLED = """
-import sys
-from pyspark.sql import SparkSession
-from libs.streams.tests.spark.test_backfill import in_place
-from headrace_streams import App
-from headrace_streams.spark import backfill
-
-name, topic, out, servers = sys.argv[1:]
-app = App(name)
-in_place(app, topic, out)
-spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-spark = spark.config("spark.sql.session.timeZone", "UTC").config("spark.sql.shuffle.partitions", "1").getOrCreate()
-backfill(app, spark, bootstrap_servers=servers)
-"""
-
-
-def test_a_process_that_is_killed_before_the_end_leaves_nothing(
-    spark: SparkSession, headrace_cluster: TestCluster, tmp_path: Path
-) -> None:
-    live = Live(headrace_cluster, tmp_path, in_place)
-    live.send(flights())
-    (tmp_path / "streams.filled").write_text("kill")
-    words = [sys.executable, "-c", KILLED, live.app.name, live.topic, live.out, live.servers]
-    env = os.environ | {"HEADRACE_FAILPOINTS_DIR": str(tmp_path), "PYSPARK_PYTHON": sys.executable}
-    with (tmp_path / "log").open("wb") as log:
-        ended = subprocess.run(words, env=env, stdout=log, stderr=log, timeout=200, check=False)
-    assert ended.returncode == -signal.SIGKILL, (tmp_path / "log").read_text()[-3_000:]
-    assert (tmp_path / "streams.filled.hit").exists()
-    assert live.read(0) == []
-    backfill(live.app, spark, bootstrap_servers=live.servers)
-    assert Counter(live.read(live.expected.total())) == live.expected
