@@ -82,6 +82,37 @@ def test_a_second_signal_kills_a_worker_that_does_not_end() -> None:
     assert parent.wait() == 0
 
 
+FORKS = """
+import asyncio, os, signal
+from headrace_streams.main import listen_for_signals
+
+def fork():
+    child = os.fork()
+    if not child:
+        signal.pause()
+    os.kill(child, signal.SIGTERM)
+    return os.waitpid(child, 0)[1]
+
+async def main():
+    stop = asyncio.Event()
+    listen_for_signals(stop)
+    status = await asyncio.to_thread(fork)
+    await asyncio.sleep(0.2)
+    print(os.WTERMSIG(status) == signal.SIGTERM, stop.is_set())
+    os.kill(os.getpid(), signal.SIGTERM)
+    await stop.wait()
+    print("stopped")
+
+asyncio.run(main())
+"""
+
+
+def test_a_process_that_a_function_forks_is_ended_alone() -> None:
+    """As ``multiprocessing`` does with its pools."""
+    ran = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout.split() == ["True", "False", "stopped"]
+
+
 @pytest.mark.parametrize("error", [SystemExit(0), KeyboardInterrupt(), BaseException("x")])
 async def test_a_function_cannot_end_the_process(error: BaseException) -> None:
     def function() -> None:

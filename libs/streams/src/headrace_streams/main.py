@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
@@ -11,7 +12,7 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 from headrace import aio
@@ -32,6 +33,8 @@ from headrace_streams.runtime.worker import Worker
 if TYPE_CHECKING:
     from headrace_common.runtime.health import HealthPort
 
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
 
 def run(app: App, **settings: Any) -> None:
     """
@@ -49,10 +52,29 @@ def run(app: App, **settings: Any) -> None:
 
 async def _run_until_signal(app: App, config: StreamsConfig) -> None:
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    listen_for_signals(stop)
     await serve(app, config, stop)
+
+
+def listen_for_signals(stop: asyncio.Event) -> None:
+    """
+    SIGTERM and SIGINT set ``stop``. A process that a function of the program forks ends by them instead, and this one
+    does not hear of it: signals of the child would come through the socket that both have.
+    """
+    for number in SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    os.register_at_fork(
+        before=partial(signal.pthread_sigmask, signal.SIG_BLOCK, SIGNALS),
+        after_in_parent=partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, SIGNALS),
+        after_in_child=_end_by_signals,
+    )
+
+
+def _end_by_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 async def serve(app: App, config: StreamsConfig, stop: asyncio.Event) -> None:
