@@ -264,3 +264,17 @@ def test_json_behind_an_id_is_refused_without_columns() -> None:
         call()
     with pytest.raises(InvalidConfig, match="json: subject='s' is of a registry"):
         call("a int", subject="s")
+
+
+def test_each_driver_has_its_registry() -> None:
+    app = copied(avro(ORDER, registry=URL), avro(registry=URL), on_error="dead")
+    for other in (False, True):
+        registry = MemoryRegistry()
+        if other:
+            registry.register("other", SchemaText("JSON", "{}"))
+        with Driver(app, registry=registry) as driver:
+            driver.pipe("in", [ROW])
+            assert len(driver.read("out")) == 1
+            driver.pipe_raw("in", [None], [framed(1, written(ORDER, ROW)[0].as_py())])
+            assert len(driver.read_raw("dead")) == other
+        assert registry.subjects["in-value"] == [1 + other]
