@@ -90,11 +90,13 @@ def test_rows_have_the_key_and_time_of_their_record() -> None:
 
 
 def test_the_last_row_of_a_record_is_in_a_table() -> None:
-    app = App("table")
-    app.table("in", value=ROWS, name="latest", key="who").to("out")
-    with Driver(app) as driver:
-        driver.pipe_raw("in", [b"ann", b"ann", b"bob"], [words(("a", 1), ("b", 2)), None, words(("c", 3), ("d", 4))])
-        assert [(row["who"], row["word"]) for row in driver.store("latest")] == [("bob", "d")]
+    many = words(*[(f"w{n}", n) for n in range(300)], ("last", 7))
+    for seed in range(6):
+        app = App("table")
+        app.table("in", value=ROWS, name="latest", key="who").to("out")
+        with Driver(app, seed=seed) as driver:
+            driver.pipe_raw("in", [b"ann", b"ann", b"bob"], [many, None, many])
+            assert [(row["who"], row["word"]) for row in driver.store("latest")] == [("bob", "last")]
 
 
 def test_one_row_is_written_for_each() -> None:
