@@ -33,3 +33,8 @@ def test_a_program_with_an_app(tmp_path: Path) -> None:
     assert load(f"{program}:billing").name == "billing"
     with pytest.raises(NotAllowed, match="has no App called 'x'; it has billing: name one, as in billing:billing"):
         load(f"{program}:x")
+
+
+def test_no_name_is_no_program() -> None:
+    with pytest.raises(NotAllowed, match=r"'' names no program: give a file or a module, as billing\.py"):
+        load("")

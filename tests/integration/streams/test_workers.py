@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -160,6 +161,18 @@ def test_state_is_asked_for_from_outside(cluster: TestCluster, tmp_path: Path) -
         command = [sys.executable, "-m", "headrace_cli", "-b", servers, "-o", "json", "streams", "state"]
         said = subprocess.run([*command, stores.app, "counts", word], capture_output=True, check=True, timeout=60)
         assert json.loads(said.stdout) == {"rows": [{"word": word, "n": n}]}
+        said = subprocess.run([*command[:-1], "explain", stores.app, word], capture_output=True, check=True, timeout=60)
+        (told,) = json.loads(said.stdout)["stores"]
+        with cluster.admin() as admin:
+            group = admin.describe_group(stores.app)
+        owners = {item.id: item.owner for item in group.items}
+        listening = {member.member_id: member.endpoint for member in group.members}
+        assert (told["store"], told["key"], told["rows"]) == ("counts", word, [{"word": word, "n": n}])
+        assert told["worker"] == owners[told["task"]]
+        assert told["listens"] == listening[told["worker"]]
+        assert [(at["topic"], at["lag"]) for at in told["reads"]] == [(f"{stores.app}.by-word.repartition", 0)]
+        assert told["committed_at"] > told["watermark"] > "2026"
+        assert (told["note"], told["standbys"]) == (None, [])
         one.kill()
         assert {row["word"]: row["n"] for row in counts.table().to_pylist()} == counted.words
         with pytest.raises(NotFound, match="no store 'sums'; there are: counts"):
@@ -184,6 +197,10 @@ def test_what_was_produced_is_read(cluster: TestCluster, tmp_path: Path) -> None
             less["numbers"].get("ann", at_least=beyond)
     with Stores(stores.app, servers, timeout_ms=60_000) as none, pytest.raises(NoWorkers):
         none.names()
+    command = [sys.executable, "-m", "headrace_cli", "-b", servers, "streams", "explain", stores.app, "ann"]
+    said = subprocess.run(command, capture_output=True, check=True, timeout=60).stdout.decode()
+    assert "the key is taken as text, as no worker answers: no worker of" in said
+    assert re.search(rf"task: +{tested.lines}/\d\nworker: +-\n", said), said
 
 
 def test_a_worker_whose_function_does_not_return_ends_and_others_go_on(cluster: TestCluster, tmp_path: Path) -> None:

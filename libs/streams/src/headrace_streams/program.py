@@ -22,6 +22,8 @@ def load(program: str) -> App:
         NotAllowed: there is no such program, it fails, or there is not exactly one app in it.
     """
     where, _, name = program.partition(":")
+    if not where:
+        raise NotAllowed(f"{program!r} names no program: give a file or a module, as billing.py or package.billing")
     try:
         module = _load_file(Path(where)) if where.endswith(".py") else _load_module(where)
     except HeadraceError:

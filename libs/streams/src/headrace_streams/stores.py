@@ -53,6 +53,10 @@ class _Where:
     followers: dict[str, str]
 
 
+class NotListening(Rejected, code=ErrorCode.INVALID_REQUEST):
+    """The workers of the app do not listen for questions."""
+
+
 class Stores:
     """
     The stores of an app that runs: ``Stores("billing")["totals"].get("ann")``.
@@ -90,7 +94,7 @@ class Stores:
 
         Raises:
             NoWorkers: none runs.
-            Rejected: the workers that run do not listen for questions.
+            NotListening: the workers that run do not.
             LeaderNotAvailable: no worker answers.
         """
         self._persist(self._describe)
@@ -134,7 +138,7 @@ class Stores:
                 raise self._no_workers()
             at = {member.member_id: member.endpoint for member in group.members if member.endpoint}
             if not at:
-                raise Rejected(
+                raise NotListening(
                     f"the workers of {self.app} answer no questions; start them with --query-listen HOST:PORT"
                 )
             owners = {item.id: at[item.owner] for item in group.items if item.owner in at}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from headrace import aio
+from headrace.group_types import GroupDescription, PartitionLag
 from headrace.records import TopicPartition
 from headrace_common.core.errors import NotFound, Rejected, UnknownTopicOrPartition
 from headrace_common.runtime.clock import SystemClock
@@ -220,6 +221,35 @@ def tasks(app: str, program: App | None, servers: Any) -> list[dict[str, object]
             }
             for tp, lag in lags.items()
         ]
+
+    return _with_cluster(servers, app, ask)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a cluster says of a running app."""
+
+    standing: Standing
+    group: GroupDescription
+    lags: Mapping[TopicPartition, PartitionLag]
+    committed_at_ms: Mapping[TopicPartition, int]
+    """When each task with state made its last commit, by the partition of its changelog."""
+
+
+def facts_of(app: str, servers: Any) -> Facts:
+    """
+    What a cluster says of an app without asking its workers.
+
+    Raises:
+        NotFound: there is no such app.
+    """
+
+    async def ask(cluster: _Cluster) -> Facts:
+        standing = await _survey(cluster, app, None, None)
+        commits = await cluster.upkeep.commits(list(standing.progress))
+        group = await cluster.admin.describe_group(app)
+        lags = await cluster.admin.group_lag(app, ages=False)
+        return Facts(standing, group, lags, {tp: at_ms for tp, (_, at_ms) in commits.items()})
 
     return _with_cluster(servers, app, ask)
 

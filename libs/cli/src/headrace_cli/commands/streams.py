@@ -44,6 +44,7 @@ def register(app: typer.Typer) -> None:
     command(app, "list")(list_)
     command(app)(tasks)
     command(app)(state)
+    command(app)(explain)
     command(app)(spark)
 
 
@@ -315,6 +316,34 @@ def state(
             session.show_rows("rows", stores[store].rows_of_texts(*key))
         else:
             session.show_rows("rows", stores[store].table().to_pylist())
+
+
+def explain(
+    session: Session,
+    app: Annotated[str, typer.Argument(help="The app's name")],
+    key: Annotated[list[str], typer.Argument(help="Columns of a key")],
+    *,
+    store: Annotated[str | None, typer.Option("--store", metavar="NAME", help="Only this one of its stores")] = None,
+) -> None:
+    """
+    Explain where a key is: its task in each store, which worker has that, how far it is, and what is kept.
+
+    Rows are shown if workers run with --query-listen.
+    """
+    _check_installed()
+    from headrace_streams.explaining import explain as ask
+
+    check_reachable(session.cluster)
+    found = ask(app, key, store, session.cluster)
+    if session.output is not Output.TABLE:
+        session.show({"app": app, "columns": key, "stores": found})
+        return
+    for place, one in enumerate(found):
+        if place:
+            typer.echo()
+        session.show(one)
+    if not found:
+        session.say(f"{app} keeps no state")
 
 
 def _check_installed() -> None:

@@ -27,7 +27,8 @@ _POLL_MS: Final = 500.0
 _AGAIN_MS: Final = 50.0
 _ROWS: Final = 10_000
 
-Row = tuple[bytes, bytes | None]
+Row = tuple[bytes, bytes | None, int]
+"""Key, value, and timestamp in ms."""
 
 
 class SdkUpkeep:
@@ -101,21 +102,25 @@ class SdkUpkeep:
         return not any(ends.values())
 
     async def progress(self, changelogs: Sequence[TopicPartition]) -> dict[TopicPartition, Progress]:
+        return {tp: progress for tp, (progress, _) in (await self.commits(changelogs)).items()}
+
+    async def commits(self, changelogs: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[Progress, int]]:
+        """As ``progress``, and when the commit was made, in ms since 1970."""
         starts = await self._decided.beginning_offsets(changelogs)
         ends = await self._decided.end_offsets(changelogs)
         found = {tp: await self._newest(tp, starts[tp], ends[tp]) for tp in changelogs}
-        return {tp: progress for tp, progress in found.items() if progress is not None}
+        return {tp: commit for tp, commit in found.items() if commit is not None}
 
-    async def _newest(self, partition: TopicPartition, first: int, end: int) -> Progress | None:
+    async def _newest(self, partition: TopicPartition, first: int, end: int) -> tuple[Progress, int] | None:
         """Each commit ends with a control row, so the newest is near the end."""
         back = _TAIL_ROWS
         while first < end:
             start = max(first, end - back)
-            control: bytes | None = None
-            async for key, value in self._rows(partition, start, end):
-                control = value if key == CONTROL else control
+            control: tuple[bytes, int] | None = None
+            async for key, value, at_ms in self._rows(partition, start, end):
+                control = (value, at_ms) if key == CONTROL and value is not None else control
             if control is not None:
-                return Progress.decode(control)
+                return Progress.decode(control[0]), control[1]
             if start == first:
                 break
             back *= _MORE
@@ -126,7 +131,7 @@ class SdkUpkeep:
         found: dict[bytes, None] = {}
         progress = Progress()
         while position < (end := (await self.ends([partition]))[partition]):
-            async for key, value in self._rows(partition, position, end):
+            async for key, value, _ in self._rows(partition, position, end):
                 if key == CONTROL and value is not None:
                     progress = Progress.decode(value)
                 elif key.startswith(prefix) and value is not None:
@@ -154,7 +159,8 @@ class SdkUpkeep:
                     until_ms = self._clock.monotonic_ms() + self._timeout_ms
                 keys: list[Any] = batch.table["key"].to_pylist()
                 values: list[Any] = batch.table["value"].to_pylist()
-                for row in zip(keys, values, strict=True):
+                times: list[Any] = batch.table["timestamp_ms"].to_pylist()
+                for row in zip(keys, values, times, strict=True):
                     yield row
             if self._clock.monotonic_ms() >= until_ms:
                 raise WaitTimedOut(

@@ -94,8 +94,8 @@ def _topics(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
 def _stores(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
     parts = {part["name"]: part["stores"] for part in new["sub_topologies"]}
     before = {part["name"]: part["stores"] for part in old["sub_topologies"]}
-    where = {store: name for name, forms in parts.items() for store in _names(forms)}
-    where_before = {store: name for name, forms in before.items() for store in _names(forms)}
+    where = {store: name for name, forms in parts.items() for store in names_of(forms)}
+    where_before = {store: name for name, forms in before.items() for store in names_of(forms)}
     reset = f"headrace streams reset {new['app']} --store"
     for name, forms in before.items():
         now = parts.get(name, {})
@@ -106,8 +106,8 @@ def _stores(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
                 f"the state {what!r} is kept as {forms[what]}; the program wants {now[what]}",
                 f"{reset} {store} lets it begin empty, and so does another name=",
             )
-        for store in _names(forms):
-            if store in where and store not in _names(now) and store not in _names(before.get(where[store], {})):
+        for store in names_of(forms):
+            if store in where and store not in names_of(now) and store not in names_of(before.get(where[store], {})):
                 yield Change(
                     Fate.REFUSED,
                     f"the state {store!r} belongs to what {name} reads; the program has it where {where[store]} is "
@@ -125,7 +125,8 @@ def _stores(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
             yield Change(Fate.SAFE, f"the state {store!r} is new and begins empty")
 
 
-def _names(forms: Mapping[str, str]) -> list[str]:
+def names_of(forms: Mapping[str, str]) -> list[str]:
+    """Of the stores that these are forms of."""
     return list(dict.fromkeys(store_of(name, forms) for name in forms))
 
 
