@@ -48,7 +48,22 @@ def commit(store: Any, cold: MemoryCold) -> None:
 
 keys = st.sampled_from([b"", b"a", b"b", b"ab", b"c"])
 batches = st.lists(st.tuples(keys, st.integers(-9, 9)), max_size=6)
-ends = st.sampled_from(["", "", "commit", "drop", "reopen"])
+ends = st.sampled_from(["", "", "commit", "drop", "reopen", "halve", "evict"])
+
+
+def evict(store: KeyedStore | WindowedStore, end: str) -> None:
+    """Some of what is committed is not in memory any more, or all of it that was not asked for."""
+    if end in ("halve", "evict"):
+        kept = store.kept_bytes()
+        freed = store.evict(kept // 2 if end == "halve" else kept)
+        assert store.kept_bytes() == kept - freed
+
+
+def weighed(slots: Slots) -> None:
+    """What they take is the sum of what each takes."""
+    keys = sum(len(slots.keys[slot]) for slot in slots.used().tolist())
+    objects = sum(LAYOUT.object_bytes(LAYOUT.pack(slots.columns, slots.used())))
+    assert slots.bytes == len(slots) * LAYOUT.slot_bytes + keys + objects
 
 
 def apply(expected: dict[Any, Any], key: Any, number: int) -> None:
@@ -73,9 +88,12 @@ def test_keyed_slots_are_a_dict(steps: list[tuple[list[tuple[bytes, int]], set[b
         store.release(store.slots.find(gone)[0])
         for key in gone:
             now.pop(key, None)
-        if end == "commit":
+        if end in ("commit", "halve", "evict"):
             commit(store, cold)
             committed = dict(now)
+            weighed(store.slots)
+            evict(store, end)
+            weighed(store.slots)
         elif end:
             store.drop() if end == "drop" else store.open(cold)
             now = dict(committed)
@@ -118,9 +136,11 @@ def test_windowed_slots_are_a_dict_of_dicts(steps: list[tuple[list[tuple[int, by
             assert told == {key: now.pop((start, key))[0] for start, key in list(now) if start == oldest}, "whole"
             store.release(slots)
             watermark = max(watermark, oldest)
-        if end == "commit":
+        if end in ("commit", "halve", "evict"):
             commit(store, cold)
             committed, committed_watermark = dict(now), watermark
+            evict(store, end)
+            weighed(store.slots)
         elif end:
             store.drop() if end == "drop" else store.open(cold)
             now, watermark = dict(committed), committed_watermark
@@ -170,10 +190,10 @@ def test_what_is_packed_is_unpacked(data: Any) -> None:
 
 def test_a_slot_that_is_used_again_is_as_new() -> None:
     slots = Slots(LAYOUT, MemoryCold())
-    first = slots.add([b"a", b"b"], new=True)
+    first = slots.add([b"a", b"b"], [True, True])
     put(slots, first, [1, 2])
     slots.release(first[:1])
-    again = slots.add([b"c"], new=True)
+    again = slots.add([b"c"], [True])
     assert again.tolist() == first[:1].tolist()
     assert held(slots) == {b"b": (2, [2], 2), b"c": (0, [], -1)}
     assert slots.dirty[again].tolist() == [False]

@@ -13,6 +13,7 @@ from headrace_common.core.bounds import check, setting
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.env import list_options, load_settings
+from headrace_streams.core.state.cache import STATE_CACHE_BYTES
 
 ProcessingGuarantee = Literal["exactly_once", "at_least_once"]
 EXACTLY_ONCE: Final = "exactly_once"
@@ -35,6 +36,10 @@ class StreamsConfig:
     """How often to commit while there is something to commit, in ms."""
     commit_rows: int = setting(100_000, low=1, high=10_000_000)
     """A commit is made after so many rows at the latest."""
+    commit_state_bytes: int = setting(32 << 20, low=1, high=2**53)
+    """A commit is made at the latest when about so many bytes of state have changed."""
+    state_cache_bytes: int = setting(STATE_CACHE_BYTES, low=0, high=2**53)
+    """About how many bytes of state a worker keeps in memory; the rest is read from its disk when it is asked for."""
     max_poll_interval_ms: int = setting(300_000, low=1, high=2**31 - 1)
     """A function of the program that takes longer has its worker give up its tasks and end, in ms."""
     max_batch_rows: int = setting(10_000, low=1, high=1_000_000)

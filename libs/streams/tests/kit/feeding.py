@@ -14,6 +14,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from headrace_streams.core.outputs import Output
+from headrace_streams.core.state.cache import StateCache
 from headrace_streams.core.state.memory import MemoryCold
 from headrace_streams.core.task import Task
 from headrace_streams.dsl.app import App
@@ -22,8 +23,9 @@ from headrace_streams.plan.nodes import SOURCE
 
 Record = tuple[bytes | None, dict[str, Any] | bytes | None, int]
 """Key, value (a dict is written as JSON) and timestamp."""
-cuts = st.lists(st.tuples(st.integers(1, 12), st.sampled_from(["", "", "commit", "abort", "reopen"])), max_size=12)
-"""How many records are fed at once, and what happens then."""
+_ENDS = ["", "", "commit", "abort", "reopen", "halve", "evict"]
+cuts = st.lists(st.tuples(st.integers(1, 12), st.sampled_from(_ENDS)), max_size=12)
+"""How many records are fed at once, and what happens then: a commit may leave half of the state in memory, or none."""
 
 
 def raw(records: Sequence[Record], first: int = 0) -> pa.Table:
@@ -72,6 +74,13 @@ class Fed:
         self.task.settle()
         self._committed = self._position
         return outputs
+
+    def evict(self, part: float) -> None:
+        """That part of the state stays in memory, as far as it can be evicted."""
+        stores = self.task.stores
+        bound = int(part * sum(store.kept_bytes() for store in stores))
+        StateCache(bound).fit(stores)
+        assert sum(store.kept_bytes() for store in stores) <= bound, "everything is committed"
 
     def abort(self) -> None:
         self.task.rewind(self._watermarks)
@@ -140,9 +149,11 @@ def run_cut_of(app: App, given: Sequence[tuple[str, Record]], cutting: list[tupl
         for source, records in groupby(given[at : at + count], key=itemgetter(0)):
             fed.feed(source, [record for _, record in records])
         at = min(at + count, len(given))
-        if then == "commit":
+        if then in ("commit", "halve", "evict"):
             found += rows(fed.commit(), topic)
             committed = at
+            if then != "commit":
+                fed.evict(0.5 if then == "halve" else 0)
         elif then == "abort":
             fed.abort()
             at = committed

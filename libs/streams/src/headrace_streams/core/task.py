@@ -39,7 +39,7 @@ from headrace_streams.core.rows import (
     user_schema,
 )
 from headrace_streams.core.state.changelog import NotReadable
-from headrace_streams.core.state.store import Changes, Cold
+from headrace_streams.core.state.store import Changes, Cold, Store
 from headrace_streams.core.time import Clock, Watermarks
 
 FAIL: Final = "fail"
@@ -176,6 +176,21 @@ class Task:
         return {label: count for label, count in found.items() if count}
 
     @property
+    def hits(self) -> dict[str, int]:
+        """How often a key was asked for that was in memory, by label."""
+        return {step.label: step.operator.store.hits for step in self._steps if step.operator.store is not None}
+
+    @property
+    def misses(self) -> dict[str, int]:
+        """How many keys the cold tier was asked for, by label."""
+        return {step.label: step.operator.store.misses for step in self._steps if step.operator.store is not None}
+
+    @property
+    def stores(self) -> list[Store]:
+        """Those of its nodes."""
+        return [step.operator.store for step in self._steps if step.operator.store is not None]
+
+    @property
     def watermark(self) -> int:
         """Event time of the task, ms."""
         return self._watermarks.now
@@ -189,9 +204,8 @@ class Task:
 
     def rewind(self, watermarks: Mapping[str, int]) -> None:
         """The commit was aborted: state and time are as of the last one, and nothing that was written counts."""
-        for step in self._steps:
-            if step.operator.store is not None:
-                step.operator.store.drop()
+        for store in self.stores:
+            store.drop()
         self._restart(watermarks)
 
     def _restart(self, watermarks: Mapping[str, int]) -> None:
@@ -448,15 +462,18 @@ class Task:
         """The rows of a store, as they are now."""
         return next((step.operator.contents() for step in self._steps if step.store == store), None)
 
+    def dirty_bytes(self) -> int:
+        """About how much memory is taken by state that differs from the last commit."""
+        return sum(store.dirty_bytes() for store in self.stores)
+
     def watermarks(self) -> dict[str, int]:
         """Event times, to be kept with the commit."""
         return self._watermarks.state()
 
     def settle(self) -> None:
         """The commit stands, and the cold tier has its changes."""
-        for step in self._steps:
-            if step.operator.store is not None:
-                step.operator.store.settle()
+        for store in self.stores:
+            store.settle()
 
 
 def _headers_of(raw: pa.Table, place: int) -> Headers:

@@ -9,6 +9,7 @@ from typing import Final
 
 from headrace_common.core.distribution import Distribution
 from headrace_streams.core.rows import NO_TIME
+from headrace_streams.core.state.cache import StateCache
 from headrace_streams.runtime.owned import Owned
 
 Values = Iterable[tuple[float, Mapping[str, str]]]
@@ -18,6 +19,7 @@ GAUGES: Final[Mapping[str, str]] = {
     "tasks": "Tasks of this worker, by state: running, taking (being taken over), standby",
     "lag_records": "Records between what a task has read of a topic and the end of its partition",
     "watermark_delay_seconds": "How far a task's event time is behind the clock",
+    "state_cache_bytes": "About how many bytes of state are in memory, of what can be read from the disk again",
     "restore_records": "Offsets of changelogs that are left until a disk has followed them, by task",
 }
 COUNTERS: Final[Mapping[str, str]] = {
@@ -29,6 +31,8 @@ COUNTERS: Final[Mapping[str, str]] = {
     "snapshots": "Snapshots of state that were written",
     "snapshots_restored": "Disks of tasks that were taken from a snapshot",
     "snapshots_failed": "Snapshots that could not be written, read or deleted, or were damaged",
+    "cache_hits": "Keys of state that were asked for and were in memory, by node; of tasks that it has now",
+    "cache_misses": "Keys of state that were looked up on the disk, by node; of tasks that it has now",
     "late_rows": "Rows that came after their window had closed, by node; of tasks that it has now",
     "failed_records": "Records that could not be processed, and were skipped or sent to a dead letter topic, by node",
 }
@@ -38,6 +42,7 @@ COUNTERS: Final[Mapping[str, str]] = {
 class Figures:
     """Of one worker."""
 
+    cache: StateCache
     read: Counter[str] = field(default_factory=Counter)
     written: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
@@ -66,6 +71,12 @@ class Figures:
                 return [(count, {"topic": topic}) for topic, count in list(self.read.items())]
             case "written_records":
                 return [(count, {"topic": topic}) for topic, count in list(self.written.items())]
+            case "state_cache_bytes":
+                return [(self.cache.bytes, {})]
+            case "cache_hits":
+                return self._of_nodes("hits")
+            case "cache_misses":
+                return self._of_nodes("misses")
             case "late_rows":
                 return self._of_nodes("late")
             case "failed_records":

@@ -30,6 +30,7 @@ from headrace_streams.core.errors import Blocked
 from headrace_streams.core.feed import Portion
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.state import changelog
+from headrace_streams.core.state.cache import StateCache
 from headrace_streams.core.state.changelog import Progress
 from headrace_streams.dsl.app import App
 from headrace_streams.patience import PAUSE_MS, Patience
@@ -64,7 +65,8 @@ class Worker:
         self._config = config
         self._outside = outside
         self._patience = Patience(outside.clock, config.default_api_timeout_ms)
-        self.figures = Figures()
+        self._cache = StateCache(config.state_cache_bytes)
+        self.figures = Figures(self._cache)
         self._snapshotting = Snapshotting(config, outside, self.figures.counts)
         self._changelogs = Changelogs(
             outside.changelogs,
@@ -323,11 +325,18 @@ class Worker:
         for merging in list(self._merging.values()):
             await self._feed_all(merging.owned, merging.take(self._outside.clock.monotonic_ms()))
         await self._rest()
-        if self._rows >= self._config.commit_rows or self._outside.clock.monotonic_ms() >= due_ms:
+        if self._is_full() or self._outside.clock.monotonic_ms() >= due_ms:
             await self._commit()
             await self._look_at_topics()
             if self._outside.clock.monotonic_ms() - self._tidied_at_ms >= _TIDY_MS:
                 await self._tidy()
+
+    def _is_full(self) -> bool:
+        """Whether enough has been done for a commit, whatever the time."""
+        if self._rows >= self._config.commit_rows:
+            return True
+        touched = [owned.task for owned in self._here.owned.values() if owned.touched]
+        return sum(task.dirty_bytes() for task in touched) >= self._config.commit_state_bytes
 
     async def _look_at_topics(self) -> None:
         """
@@ -468,6 +477,8 @@ class Worker:
             for k, of_task in zip(kept, sent, strict=True):
                 await self._keep(k, of_task)
             self.queries.notify()
+            stores = [store for owned in self._here.owned.values() for store in owned.task.stores]
+            await self._outside.compute(self._cache.fit, stores)
             failpoint("streams.kept")
             self._rows = 0
             self.figures.counts["commits"] += 1

@@ -22,6 +22,7 @@ from headrace_streams.core.formats.framing import HEADER_BYTES, Framed, Schemas
 from headrace_streams.core.formats.port import Format
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.rows import user_columns, whole
+from headrace_streams.core.state.cache import STATE_CACHE_BYTES, StateCache
 from headrace_streams.core.state.memory import MemoryCold
 from headrace_streams.core.task import Task
 from headrace_streams.dsl.app import App
@@ -92,11 +93,13 @@ class Driver:
         partitions: int | Mapping[str, int] = 1,
         seed: int = 0,
         registry: Schemas | None = None,
+        state_cache_bytes: int = STATE_CACHE_BYTES,
     ) -> None:
         """
         Args:
             partitions: of the topics that the program reads, of all or of each.
             registry: has the schemas, in place of each registry that the program names.
+            state_cache_bytes: about how much state stays in memory after a commit; it is not seen in what is written.
         """
         self._app = app
         of_nodes = [format_ for node in app.graph.nodes for format_ in (node.value, node.key)]
@@ -109,6 +112,7 @@ class Driver:
         self._partitions = partitions
         self._topics = {*(() if isinstance(partitions, int) else partitions)}
         self._assemble()
+        self._cache = StateCache(state_cache_bytes)
         self._logs: dict[tuple[str, int], _Log] = {}
         self._committed: dict[tuple[str, int], _Committed] = {}
         self._read: dict[tuple[str, int], int] = {}
@@ -310,6 +314,7 @@ class Driver:
                 news |= any(output.topic in other.positions for other in self._running)
         for running in self._running:
             self._keep(running)
+        self._cache.fit([store for running in self._running for store in running.task.stores])
         return news
 
     def _keep(self, running: _Running) -> None:

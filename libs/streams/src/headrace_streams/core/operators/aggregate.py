@@ -369,7 +369,7 @@ class WindowedAggregate(Operator):
         self._watermark = watermark
         store = self._store
         while (start := store.oldest) is not None and self._window.closes_at(start) <= watermark:
-            slots = store.close_oldest()
+            slots = store.close_oldest(whole=self._emit == Emit.FINAL)
             left = slots[store.slots.dirty[slots]] if self._emit == Emit.CHANGES else slots
             if self._emit != Emit.EVERY and len(left):
                 at = self.clock.passes(self._window.closes_at(start))

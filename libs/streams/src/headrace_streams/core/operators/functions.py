@@ -25,6 +25,7 @@ from headrace_streams.core.rows import (
     WATERMARK,
     Numbers,
     coded,
+    distinct,
     numbers,
     user_columns,
     with_system,
@@ -302,6 +303,7 @@ class Process(Operator):
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
         made = Made(self._functions.schema, self._functions.what)
         self._look_at_time()
+        self._store.fetch(distinct(coded(rows[KEY]))[0])
         for place, (row, key, time, mark, of) in enumerate(each_row(rows)):
             assert key is not None, "rows without a key are dropped before"
             if self._is_due(mark):  # by records that did not come here

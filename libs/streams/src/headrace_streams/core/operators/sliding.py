@@ -19,11 +19,16 @@ from headrace_streams.core.operators.base import LATE, Emitted, Failed, Operator
 from headrace_streams.core.operators.windows import Sliding
 from headrace_streams.core.rows import KEY, NO_TIME, ROW, TIME, WATERMARK, Coded, Numbers, coded, numbers
 from headrace_streams.core.state.slots import START_BYTES, Columns, WindowedStore, object_array, prefix_of, start_of
+from headrace_streams.core.state.store import Whole
 
 _Window = tuple[int, bytes]
 """Start (ms) and key."""
 _Told = tuple[_Window, list[Any], int, int]
 """A window, its fields, and the watermark and ``_row`` of the result."""
+
+
+class _Rows(Whole, WindowedStore):
+    """Rows by time and key. All of them are in memory, since windows are made of those near each other."""
 
 
 class SlidingAggregate(Operator):
@@ -38,7 +43,7 @@ class SlidingAggregate(Operator):
         self._watermark = NO_TIME
         self.late = 0
         """Rows for which every window had closed when they came."""
-        self.store = WindowedStore(groups.layout)
+        self.store = _Rows(groups.layout)
         self._store = self.store
         self._scratch = Columns(groups.layout)
         self._scratch.keys = [b"", b""]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from headrace_streams.core.state.store import NOTHING, Changes, Cold
+from headrace_streams.core.state.store import NOTHING, Changes, Cold, Whole
 
 _VALUE: Final = b"\x01"
 """A version byte."""
 _LENGTH_BYTES: Final = 4
 
 
-class AskedStore:
+class AskedStore(Whole):
     """
     Satisfies ``Store``. A key is the length of the key that is asked for (4 bytes, big-endian), that key, and who asks.
     """

@@ -30,7 +30,7 @@ from headrace_streams.core.rows import (
 )
 from headrace_streams.core.state.changelog import NotReadable
 from headrace_streams.core.state.slots import prefix_of, start_of
-from headrace_streams.core.state.store import NOTHING, Changes, Cold
+from headrace_streams.core.state.store import NOTHING, Changes, Cold, Whole
 
 VALUE_BYTES: Final = 512 * 1024
 """Rows of a commit are cut into values of about this size, as far as single rows allow."""
@@ -265,7 +265,7 @@ class Buffer:
         self._settled = self._count
 
 
-class JoinStore:
+class JoinStore(Whole):
     """Two buffers, as rows of a changelog; satisfies ``Store``."""
 
     key_at: int | None = None

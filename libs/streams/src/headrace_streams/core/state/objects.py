@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import ormsgpack
 
 from headrace_streams.core.errors import StateFailed
-from headrace_streams.core.state.store import Changes, Cold
+from headrace_streams.core.state.store import NOTHING, Changes, Cold
 from headrace_streams.core.state.timers import Timers
 
 _STATE: Final = b"s"
@@ -18,6 +19,10 @@ _TIMER: Final = b"t"
 _WALL_TIMER: Final = b"w"
 _VERSION: Final = 1
 _SCALARS: Final = (int, float, str, bytes, bool)
+_ENTRY_BYTES: Final = 450
+"""About what the entry of a key takes beside its key's bytes and what the values hold."""
+_VALUE_FACTOR: Final = 4
+"""About how much more memory Python's objects take than their MessagePack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,86 +70,147 @@ def as_kept(name: str, value: Any) -> Any:
     return ormsgpack.unpackb(packed, option=ormsgpack.OPT_NON_STR_KEYS)
 
 
+@dataclass(slots=True)
+class _Entry:
+    """What is in memory of a key."""
+
+    values: dict[str, Any]
+    written: bool
+    """Whether the cold tier has something of the key."""
+    bytes: int
+    """About how much memory it takes."""
+    asked: bool = False
+    """Whether it was asked for since it came, or since the last round."""
+
+
 class ObjectStore:
-    """Values and timers by key; satisfies ``Store``."""
+    """Values and timers by key; satisfies ``Store``. All timers are in memory."""
 
     key_at = len(_STATE)
 
     def __init__(self, values: dict[str, Value]) -> None:
         self.values = values
-        self._cold: Cold | None = None
-        self._hot: dict[bytes, dict[str, Any]] = {}
-        self._dirty: set[bytes] = set()
-        self._written: set[bytes] = set()
+        self._cold: Cold = NOTHING
+        self.hits = self.misses = 0
         self.timers = Timers(_TIMER)
         """By event time."""
         self.wall_timers = Timers(_WALL_TIMER)
         """By the wall clock."""
+        self._clear()
+
+    def _clear(self) -> None:
+        self._hot: dict[bytes, _Entry] = {}
+        self._round: deque[bytes] = deque()
+        """The keys in memory, the one that is to be looked at next first."""
+        self._bytes = 0
+        self._dirty: set[bytes] = set()
 
     def open(self, cold: Cold) -> None:
         self._cold = cold
-        self._hot, self._dirty, self._written = {}, set(), set()
+        self._clear()
         self.timers.open(cold)
         self.wall_timers.open(cold)
 
+    def fetch(self, keys: Iterable[bytes]) -> None:
+        """Have these different keys in memory."""
+        missing = []
+        for key in keys:
+            found = self._hot.get(key)
+            if found is None:
+                missing.append(key)
+            else:
+                self.hits += 1
+                found.asked = True
+        self.misses += len(missing)
+        for key, value in zip(missing, self._cold.get([_STATE + key for key in missing]), strict=True):
+            values = {}
+            if value is not None:
+                assert value[0] == _VERSION, "a value of another version is migrated before"
+                values = ormsgpack.unpackb(value[1:], option=ormsgpack.OPT_NON_STR_KEYS)
+            entry = self._hot[key] = _Entry(values, value is not None, _bytes_of(key, value))
+            self._round.append(key)
+            self._bytes += entry.bytes
+
     def of(self, key: bytes) -> dict[str, Any]:
         """What is kept of a key; not to be changed."""
-        found = self._hot.get(key)
-        if found is None:
-            assert self._cold is not None
-            (value,) = self._cold.get([_STATE + key])
-            found = {}
-            if value is not None:
-                self._written.add(key)
-                assert value[0] == _VERSION, "a value of another version is migrated before"
-                found = ormsgpack.unpackb(value[1:], option=ormsgpack.OPT_NON_STR_KEYS)
-            self._hot[key] = found
-        return found
+        return self._entry(key).values
+
+    def _entry(self, key: bytes) -> _Entry:
+        if key not in self._hot:
+            self.fetch([key])
+        return self._hot[key]
 
     def committed(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
         """What is kept of each key, as of the last commit."""
-        assert self._cold is not None
         for key, value in self._cold.scan(_STATE):
             yield key[len(_STATE) :], ormsgpack.unpackb(value[1:], option=ormsgpack.OPT_NON_STR_KEYS)
 
     def set(self, key: bytes, changed: dict[str, Any]) -> None:
         """Keep values of a key."""
-        self._hot[key] = {**self.of(key), **changed}
+        entry = self._entry(key)
+        entry.values = {**entry.values, **changed}
         self._dirty.add(key)
 
     def keys_with_state(self) -> list[bytes]:
         """Those that something is kept of now, in the order of their bytes."""
-        assert self._cold is not None
         found = {key[len(_STATE) :] for key, _ in self._cold.scan(_STATE)} - self._hot.keys()
-        return sorted([*found, *(key for key in self._hot if self._differs(key))])
-
-    def _differs(self, key: bytes) -> bool:
-        return any(value != self._default(name) for name, value in self.of(key).items())
+        return sorted([*found, *(key for key, entry in self._hot.items() if self._kept(entry))])
 
     def changes(self) -> Changes:
         found: Changes = []
         for key in self._dirty:
-            kept = {name: value for name, value in self._hot[key].items() if value != self._default(name)}
-            if kept:
-                found.append((_STATE + key, _packed(key, kept)))
-            elif key in self._written:
-                found.append((_STATE + key, None))
+            entry = self._hot[key]
+            kept = self._kept(entry)
+            value = _packed(key, kept) if kept else None
+            if kept or entry.written:
+                found.append((_STATE + key, value))
+            self._bytes += _bytes_of(key, value) - entry.bytes
+            entry.bytes = _bytes_of(key, value)
         return sorted([*found, *self.timers.changes(), *self.wall_timers.changes()], key=lambda change: change[0])
+
+    def _kept(self, entry: _Entry) -> dict[str, Any]:
+        """Those of its values that differ from what a new key has."""
+        return {name: value for name, value in entry.values.items() if value != self._default(name)}
 
     def _default(self, name: str) -> Any:
         return self.values[name].default if name in self.values else None
 
     def settle(self) -> None:
         for key in self._dirty:
-            kept = any(value != self._default(name) for name, value in self._hot[key].items())
-            (self._written.add if kept else self._written.discard)(key)
+            entry = self._hot[key]
+            entry.written = bool(self._kept(entry))
         self._dirty = set()
         self.timers.settle()
         self.wall_timers.settle()
 
     def drop(self) -> None:
-        assert self._cold is not None
         self.open(self._cold)
+
+    def kept_bytes(self) -> int:
+        return self._bytes
+
+    def dirty_bytes(self) -> int:
+        return len(self._dirty) * self._bytes // max(1, len(self._hot))
+
+    def evict(self, wanted: int) -> int:
+        freed = 0
+        for _ in range(len(self._round)):
+            if freed >= wanted:
+                break
+            key = self._round.popleft()
+            entry = self._hot[key]
+            if entry.asked or key in self._dirty:
+                entry.asked = False
+                self._round.append(key)
+            else:
+                del self._hot[key]
+                freed += entry.bytes
+        self._bytes -= freed
+        return freed
+
+
+def _bytes_of(key: bytes, value: bytes | None) -> int:
+    return _ENTRY_BYTES + len(key) + _VALUE_FACTOR * len(value or b"")
 
 
 def _packed(key: bytes, kept: dict[str, Any]) -> bytes:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from headrace_streams.core.state.store import NOTHING, Changes, Cold
+from headrace_streams.core.state.store import NOTHING, Changes, Cold, Whole
 
 _VERSION: Final = 1
 _TIME_BYTES: Final = 8
 
 
-class SeenStore:
+class SeenStore(Whole):
     """
     Satisfies ``Store``. A value is a version byte and an event time in ms (8 bytes, signed, big-endian).
     """

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace_streams.core.state.slots import START_BYTES, Columns, Layout, prefix_of, start_of
-from headrace_streams.core.state.store import NOTHING, Changes, Cold
+from headrace_streams.core.state.store import NOTHING, Changes, Cold, Whole
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +31,7 @@ class Session:
     open: bool = True
 
 
-class SessionStore(Columns):
+class SessionStore(Whole, Columns):
     """Satisfies ``Store``."""
 
     key_at = START_BYTES

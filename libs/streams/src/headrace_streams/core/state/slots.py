@@ -25,6 +25,11 @@ _FORMAT: Final = bytes([FORMAT])
 _FIRST_CAPACITY: Final = 64
 _OBJECTS: Final = ormsgpack.OPT_NON_STR_KEYS
 _ORIGIN: Final = 1 << 63
+_SLOT_BYTES: Final = 170
+"""About what a slot takes beside its fields and the bytes of its key: the key's object, and its places in dicts."""
+_OBJECT_FACTOR: Final = 4
+"""About how much more memory Python's objects take than their MessagePack."""
+_COMPACTED_FROM: Final = 1_024
 START_BYTES: Final = 8
 
 
@@ -53,6 +58,18 @@ class Layout:
         self._objects = [i for i, field in enumerate(fields) if field.is_object]
         packed = [("format", "u1"), *((f"f{i}", fields[i].dtype.newbyteorder("<")) for i in self._numbers)]
         self._packed = np.dtype(packed)
+        self.slot_bytes = _SLOT_BYTES + sum(field.dtype.itemsize for field in self.fields)
+        """About how much memory a slot takes, without its key's bytes and without what objects hold."""
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether a field is kept as MessagePack."""
+        return bool(self._objects)
+
+    def object_bytes(self, values: Sequence[bytes]) -> list[int]:
+        """About how much memory the objects of these values take."""
+        size = self._packed.itemsize
+        return [_OBJECT_FACTOR * (len(value) - size) for value in values]
 
     def pack(self, columns: Sequence[Numbers], slots: Numbers) -> list[bytes]:
         """The values of these slots, as they stand in the changelog."""
@@ -145,11 +162,26 @@ class Slots(Columns):
             cut: how many bytes of a key stand before the key of the rows.
         """
         super().__init__(layout)
-        self._cold = cold
         self._cut = cut
+        self.hits = self.misses = 0
+        self.open(cold)
+
+    def open(self, cold: Cold) -> None:
+        """Begin, with what the cold tier has."""
+        self.cold = cold
+        self.clear()
+
+    def clear(self) -> None:
+        super().clear()
         self._slots: dict[bytes, int] = {}
         self._free: list[int] = []
         self._written: Numbers = np.zeros(_FIRST_CAPACITY, bool)
+        self._asked: Numbers = np.zeros(_FIRST_CAPACITY, bool)
+        """Which slots were asked for since the hand passed them."""
+        self._sizes: Numbers = np.zeros(_FIRST_CAPACITY, np.int64)
+        self._hand = 0
+        self.bytes = 0
+        """About how much memory they take."""
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -161,25 +193,26 @@ class Slots(Columns):
         """The slot of each key, -1 where it has none; and the places of those."""
         get = self._slots.get
         found = [get(key, -1) for key in keys]
-        return np.array(found, np.int64), [place for place, slot in enumerate(found) if slot < 0]
+        slots, missing = np.array(found, np.int64), [place for place, slot in enumerate(found) if slot < 0]
+        self._asked[slots[slots >= 0] if missing else slots] = True
+        self.hits += len(keys) - len(missing)
+        return slots, missing
 
-    def add(self, keys: Sequence[bytes], *, new: bool = False) -> Numbers:
+    def add(self, keys: Sequence[bytes], new: Sequence[bool]) -> Numbers:
         """
         Slots for keys that have none, with what the cold tier holds of them.
 
         Args:
-            new: the cold tier has none of them.
+            new: for each key, whether the cold tier is known to have nothing of it.
         """
         taken = self._take(keys)
-        if not new:
-            kept = self._cold.get(keys)
-            found = [(slot, value) for slot, value in zip(taken.tolist(), kept, strict=True) if value is not None]
-            self._fill(found)
+        asked = [place for place, is_new in enumerate(new) if not is_new]
+        self._read(taken[asked], [keys[place] for place in asked])
         return taken
 
     def fetch(self, keys: Sequence[bytes]) -> Numbers:
         """Slots for those of the keys (that have none) which the cold tier has; -1 for the others."""
-        kept = self._cold.get(keys)
+        kept = self._get(keys)
         found = [(place, value) for place, value in enumerate(kept) if value is not None]
         slots = np.full(len(keys), -1, np.int64)
         if found:
@@ -187,6 +220,14 @@ class Slots(Columns):
             slots[places] = self._take([keys[place] for place in places])
             self._fill([(int(slots[place]), value) for place, value in found])
         return slots
+
+    def _get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        self.misses += len(keys)
+        return self.cold.get(keys) if keys else []
+
+    def _read(self, slots: Numbers, keys: Sequence[bytes]) -> None:
+        kept = self._get(keys)
+        self._fill([(slot, value) for slot, value in zip(slots.tolist(), kept, strict=True) if value is not None])
 
     def _take(self, keys: Sequence[bytes]) -> Numbers:
         again = min(len(self._free), len(keys))
@@ -197,38 +238,78 @@ class Slots(Columns):
         self.keys.extend(keys[again:])
         self.grow(len(self.keys))
         self._slots.update(zip(keys, slots, strict=True))
-        return np.array(slots, np.int64)
+        taken = np.array(slots, np.int64)
+        self._weigh(taken, self.layout.slot_bytes + np.fromiter(map(len, keys), np.int64, len(keys)))
+        return taken
 
     def _fill(self, found: list[tuple[int, bytes]]) -> None:
         if not found:
             return
-        places = np.array([slot for slot, _ in found])
-        for column, kept in zip(self.columns, self.layout.unpack([value for _, value in found]), strict=True):
+        places, values = np.array([slot for slot, _ in found]), [value for _, value in found]
+        for column, kept in zip(self.columns, self.layout.unpack(values), strict=True):
             column[places] = kept
         self._written[places] = True
+        self._weigh_objects(places, values)
+
+    def _weigh(self, slots: Numbers, sizes: Numbers) -> None:
+        """They take so many bytes now."""
+        self.bytes += int(sizes.sum() - self._sizes[slots].sum())
+        self._sizes[slots] = sizes
+
+    def _weigh_objects(self, slots: Numbers, values: Sequence[bytes]) -> None:
+        if self.layout.has_objects:
+            keys = np.array([len(self.keys[slot]) for slot in slots.tolist()], np.int64)
+            self._weigh(slots, self.layout.slot_bytes + keys + np.array(self.layout.object_bytes(values), np.int64))
 
     def grow(self, count: int) -> int:
         more = super().grow(count)
-        self._written = np.concatenate([self._written, np.zeros(more, bool)])
+        if more:
+            self._written = np.concatenate([self._written, np.zeros(more, bool)])
+            self._asked = np.concatenate([self._asked, np.zeros(more, bool)])
+            self._sizes = np.concatenate([self._sizes, np.zeros(more, np.int64)])
         return more
 
     def load(self, prefix: bytes = b"") -> Numbers:
         """Have every key of the cold tier with that prefix in memory; the slots of those that were not."""
-        rows = [(key, value) for key, value in self._cold.scan(prefix) if key not in self._slots]
+        rows = [(key, value) for key, value in self.cold.scan(prefix) if key not in self._slots]
         slots = self._take([key for key, _ in rows])
         self._fill([(slot, value) for slot, (_, value) in zip(slots.tolist(), rows, strict=True)])
         return slots
 
+    def absent(self, prefix: bytes) -> list[bytes]:
+        """The keys of the cold tier with that prefix that are not in memory."""
+        return [key for key, _ in self.cold.scan(prefix) if key not in self._slots]
+
     def release(self, slots: Numbers) -> list[bytes]:
-        """Forget keys; those that the cold tier has are returned."""
+        """These have no rows any more; the keys that the cold tier has are returned."""
         written = [self.keys[slot] for slot in slots[self._written[slots]].tolist()]
+        self.evict(slots)
+        return written
+
+    def idle(self, wanted: int) -> Numbers:
+        """
+        Slots that were committed and not asked for since the hand passed them, from there on: as many as take
+        ``wanted`` bytes, or all up to the end, where the next round begins. The hand is behind them then.
+        """
+        end = len(self.keys)
+        part = slice(self._hand, end)
+        slots = self._hand + np.flatnonzero(self._written[part] & ~(self.dirty[part] | self._asked[part]))
+        count = int(np.searchsorted(np.cumsum(self._sizes[slots]), wanted)) + 1
+        reaches_end = count > len(slots)
+        passed = end if reaches_end else int(slots[count - 1]) + 1
+        self._asked[self._hand : passed] = False
+        self._hand = 0 if reaches_end else passed
+        return slots[:count]
+
+    def evict(self, slots: Numbers) -> None:
+        """They are not in memory any more."""
         for slot in slots.tolist():
             del self._slots[self.keys[slot]]
             self.keys[slot] = b""
         self.reset(slots)
-        self._written[slots] = False
+        self._written[slots] = self._asked[slots] = False
+        self._weigh(slots, np.zeros(len(slots), np.int64))
         self._free.extend(slots.tolist())
-        return written
 
     def used(self) -> Numbers:
         """All slots that have a key."""
@@ -238,19 +319,70 @@ class Slots(Columns):
         """The slots that differ from what was committed."""
         return np.flatnonzero(self.dirty[: len(self.keys)])
 
+    def dirty_bytes(self) -> int:
+        """About how much memory these take."""
+        count = int(np.count_nonzero(self.dirty))
+        return count and count * self.bytes // len(self._slots)
+
     def changes(self) -> Changes:
         """What is dirty, as the changelog has it."""
         places = self.changed()
         values = self.layout.pack(self.columns, places)
+        self._weigh_objects(places, values)
         return [(self.keys[slot], value) for slot, value in zip(places.tolist(), values, strict=True)]
 
-    def settle(self) -> None:
-        """The changes were committed."""
+    def settle(self) -> bool:
+        """The changes were committed. Returns whether slots have other numbers now, since most of them were free."""
         self._written |= self.dirty
         self.dirty[:] = False
+        sparse = len(self.keys) >= max(_COMPACTED_FROM, 4 * len(self._slots))
+        if sparse:
+            self._compact()
+        return sparse
+
+    def _compact(self) -> None:
+        used = np.sort(self.used())
+        keys = [self.keys[slot] for slot in used.tolist()]
+        kept = [self._written[used], self._asked[used], self._sizes[used]]
+        columns = [column[used] for column in self.columns]
+        self.clear()
+        slots = self._take(keys)
+        for column, values in zip(self.columns, columns, strict=True):
+            column[slots] = values
+        self._written[slots], self._asked[slots] = kept[:2]
+        self._weigh(slots, kept[2])
 
 
-class KeyedStore:
+class _SlotStore:
+    """What stores of slots share."""
+
+    def __init__(self, layout: Layout, cut: int = 0) -> None:
+        self.slots = Slots(layout, NOTHING, cut)
+
+    @property
+    def hits(self) -> int:
+        return self.slots.hits
+
+    @property
+    def misses(self) -> int:
+        return self.slots.misses
+
+    def kept_bytes(self) -> int:
+        return self.slots.bytes
+
+    def dirty_bytes(self) -> int:
+        return self.slots.dirty_bytes()
+
+    def evict(self, wanted: int) -> int:
+        before = self.slots.bytes
+        self._evict(self.slots.idle(wanted))
+        return before - self.slots.bytes
+
+    def _evict(self, slots: Numbers) -> None:
+        self.slots.evict(slots)
+
+
+class KeyedStore(_SlotStore):
     """Slots by key, without windows."""
 
     def __init__(self, layout: Layout, key_at: int = 0) -> None:
@@ -258,16 +390,13 @@ class KeyedStore:
         Args:
             key_at: how many bytes of a key stand before the key of the rows.
         """
+        super().__init__(layout, key_at)
         self.key_at = key_at
-        self._layout = layout
-        self._cold: Cold = NOTHING
         self._gone: set[bytes] = set()
-        self.slots = Slots(layout, NOTHING, key_at)
 
     def open(self, cold: Cold) -> None:
-        self._cold = cold
         self._gone = set()
-        self.slots = Slots(self._layout, cold, self.key_at)
+        self.slots.open(cold)
 
     def places(self, keys: Coded) -> Numbers:
         """The slot of each row; keys that are new get one. There are no null keys."""
@@ -275,9 +404,8 @@ class KeyedStore:
         named = [keys.values[code] for code in used.tolist()]
         slots, missing = self.slots.find(named)
         if missing:
-            gone = [place for place in missing if named[place] in self._gone]
-            for places, new in ((gone, True), ([place for place in missing if named[place] not in self._gone], False)):
-                slots[places] = self.slots.add([named[place] for place in places], new=new)
+            added = [named[place] for place in missing]
+            slots[missing] = self.slots.add(added, [key in self._gone for key in added])
         found: Numbers = slots[of_row]
         return found
 
@@ -302,29 +430,27 @@ class KeyedStore:
         self.slots.settle()
 
     def drop(self) -> None:
-        self.open(self._cold)
+        self.open(self.slots.cold)
 
 
-class WindowedStore:
+class WindowedStore(_SlotStore):
     """Slots by the start of a window and key; a window that closed is dropped as a whole."""
 
     key_at = START_BYTES
 
     def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-        self._cold: Cold = NOTHING
+        super().__init__(layout, START_BYTES)
         self._gone: list[bytes] = []
-        self._of: dict[int, list[int]] = {}
+        self._of: dict[int, set[int]] = {}
         self._unloaded: set[int] = set()
+        """The starts of windows of which the cold tier may have what is not in memory."""
         self._starts: list[int] = []
-        self.slots = Slots(layout, NOTHING)
 
     def open(self, cold: Cold) -> None:
-        self._cold = cold
         self._gone = []
-        self.slots = Slots(self._layout, cold, START_BYTES)
+        self.slots.open(cold)
         self._unloaded = {start_of(key) for key, _ in cold.scan()}
-        self._of = {start: [] for start in self._unloaded}
+        self._of = {start: set() for start in self._unloaded}
         self._starts = sorted(self._of)
 
     def places(self, starts: Numbers, keys: Coded) -> Numbers:
@@ -349,12 +475,12 @@ class WindowedStore:
         return found
 
     def _add(self, keys: list[bytes], starts: list[int]) -> Numbers:
-        slots = self.slots.add(keys, new=self._unloaded.isdisjoint(starts))
+        slots = self.slots.add(keys, [start not in self._unloaded for start in starts])
         for slot, start in zip(slots.tolist(), starts, strict=True):
             if start not in self._of:
-                self._of[start] = []
+                self._of[start] = set()
                 heappush(self._starts, start)
-            self._of[start].append(slot)
+            self._of[start].add(slot)
         return slots
 
     @property
@@ -366,14 +492,22 @@ class WindowedStore:
         """The start of the window of each slot, ms."""
         return np.array([start_of(self.slots.keys[slot]) for slot in slots.tolist()], np.int64)
 
-    def close_oldest(self) -> Numbers:
-        """The slots of the window that closes next, whole: ``release`` them. It is open no more."""
+    def close_oldest(self, *, whole: bool = True) -> Numbers:
+        """
+        The slots of the window that closes next: ``release`` them. It is open no more.
+
+        Args:
+            whole: what is committed and not in memory is asked for too; else it is forgotten.
+        """
         start = heappop(self._starts)
         slots = self._of.pop(start)
         if start in self._unloaded:
             self._unloaded.discard(start)
-            slots += self.slots.load(prefix_of(start)).tolist()
-        return np.array(slots, np.int64)
+            if whole:
+                slots.update(self.slots.load(prefix_of(start)).tolist())
+            else:
+                self._gone += self.slots.absent(prefix_of(start))
+        return np.array(sorted(slots), np.int64)
 
     def release(self, slots: Numbers) -> None:
         """Forget what a closed window held."""
@@ -382,18 +516,31 @@ class WindowedStore:
     def load(self) -> None:
         """Have all open windows in memory, whole."""
         for start in sorted(self._unloaded):
-            self._of[start] += self.slots.load(prefix_of(start)).tolist()
+            self._of[start].update(self.slots.load(prefix_of(start)).tolist())
         self._unloaded = set()
+
+    def _evict(self, slots: Numbers) -> None:
+        for start, of_start in self._by_start(slots).items():
+            self._of[start] -= of_start
+            self._unloaded.add(start)
+        super()._evict(slots)
+
+    def _by_start(self, slots: Numbers) -> dict[int, set[int]]:
+        found: dict[int, set[int]] = {}
+        for slot, start in zip(slots.tolist(), self.starts_of(slots).tolist(), strict=True):
+            found.setdefault(start, set()).add(slot)
+        return found
 
     def changes(self) -> Changes:
         return sorted([*self.slots.changes(), *((key, None) for key in self._gone)], key=_by_key)
 
     def settle(self) -> None:
         self._gone = []
-        self.slots.settle()
+        if self.slots.settle():
+            self._of = {start: set() for start in self._of} | self._by_start(self.slots.used())
 
     def drop(self) -> None:
-        self.open(self._cold)
+        self.open(self.slots.cold)
 
 
 def _by_key(change: tuple[bytes, bytes | None]) -> bytes:
