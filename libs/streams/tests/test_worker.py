@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from libs.streams.tests.kit.feeding import raw
 
 from headrace.errors import PositionOutOfRange
 from headrace.records import PartitionTable, TopicPartition
@@ -488,3 +489,53 @@ def test_a_registry_that_does_not_answer_is_waited_for() -> None:
         worker._judge(RegistryUnavailable())
     with pytest.raises(RegistryRefused):
         Worker(App("a"), StreamsConfig(), outside_of())._judge(RegistryRefused())
+
+
+@pytest.mark.parametrize(
+    ("rows", "dirty", "touched", "full"),
+    [(9, 0, True, False), (10, 0, True, True), (0, 99, True, False), (0, 100, True, True), (0, 100, False, False)],
+)
+def test_it_commits_early_when_much_was_read_or_much_state_has_changed(
+    rows: int, dirty: int, touched: bool, full: bool
+) -> None:
+    task: Any = SimpleNamespace(dirty_bytes=lambda: dirty // 2)
+    two = [Owned(spec("lines", n), task, None, touched=touched) for n in range(2)]
+    worker = seated(outside_of(), *two)
+    worker._config = StreamsConfig(commit_rows=10, commit_state_bytes=100)
+    worker._rows = rows
+    assert worker._is_full() == full
+
+
+async def test_after_a_commit_state_is_at_most_what_the_worker_may_keep() -> None:
+    app = App("a")
+    app.stream("lines", value=string, key="k").group_by("k").agg(n=agg.count(), name="counts")
+    assembly = Assembly("a", app.graph, {"lines": 1})
+    (part,) = assembly.parts
+    task, store = assembly.make(part, 0), MemoryStores().open("lines", 0)
+    task.open(store.cold, {})
+    log = TopicPartition("a.lines.changelog", 0)
+    owned = Owned(spec("lines", 0, log), task, store, touched=True)
+
+    async def compute(call: Any, *args: Any) -> Any:
+        return call(*args)
+
+    class Sending(Owner):
+        async def send(self, output: Any) -> Any:
+            return SimpleNamespace(end=lambda: 1)
+
+    outside = outside_of(compute=compute, clock=SimpleNamespace(monotonic_ms=lambda: 1.0, now_ms=lambda: 1.0))
+    worker = seated(outside, owned)
+    worker._cache._max = 0
+    seat: Any = worker._seat
+    seat.writer = Sending(replaced=False)
+    worker.figures.owned = seat.owned
+    for _ in range(2):
+        task.feed("lines", raw([(b"x", b"", 0), (b"y", b"", 0)]))
+        assert [task.dirty_bytes() > 0, task.stores[0].kept_bytes() > 0] == [True, True]
+        owned.touched, owned.positions = True, {"lines": 2}
+        await worker._commit()
+        assert list(worker.figures.values("state_cache_bytes", 0)) == [(0, {})]
+        assert task.stores[0].kept_bytes() == 0
+    (hits,), (misses,) = (list(worker.figures.values(name, 0)) for name in ("cache_hits", "cache_misses"))
+    assert (hits[0], misses[0]) == (0, 4)
+    assert hits[1].keys() == {"node"}

@@ -101,6 +101,7 @@ class Host:
             trim_interval_ms=1_000,
             standbys=profile.standbys,
             acceptable_recovery_lag=profile.acceptable_lag,
+            state_cache_bytes=profile.state_cache_bytes,
         )
 
     async def _compute(self, call: Callable[..., Any], *args: Any) -> Any:

@@ -13,6 +13,7 @@ from headrace_coordinator.config import CoordinatorConfig
 from headrace_coordinator.core.settings import GroupSettings
 from headrace_lab.nodes import Configs
 from headrace_streams.config import EXACTLY_ONCE, ProcessingGuarantee
+from headrace_streams.core.state.cache import STATE_CACHE_BYTES
 
 FAULTS = (
     "kill",
@@ -63,6 +64,8 @@ class Profile:
     compute_s: float
     """Most that a piece of a worker's own work takes."""
     guarantee: ProcessingGuarantee
+    state_cache_bytes: int
+    """0: what is asked for comes from the disk after each commit."""
 
     @property
     def repeats(self) -> bool:
@@ -95,6 +98,7 @@ class Profile:
             transaction_timeout_ms=random.choice((1_500, 4_000, 10_000)),
             compute_s=random.choice((0.0, 0.001, 0.01)),
             guarantee=Random(repr(random.getstate())).choice((EXACTLY_ONCE, EXACTLY_ONCE, "at_least_once")),
+            state_cache_bytes=Random(f"{random.getstate()} cache").choice((0, 2_000, STATE_CACHE_BYTES)),
         )
 
     def configs(self) -> Configs:

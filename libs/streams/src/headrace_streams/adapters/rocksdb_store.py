@@ -27,6 +27,7 @@ from rocksdict import (
     Rdict,
     ReadOptions,
     WriteBatch,
+    WriteBufferManager,
     WriteOptions,
 )
 from rocksdict import Checkpoint as Copy
@@ -39,6 +40,8 @@ from headrace_streams.ports import Checkpoint
 _CHECKPOINT: Final = b"\xff"
 _VERSION: Final = 1
 _WRITE_BUFFER_BYTES: Final = 32 << 20
+_WRITE_BUFFERS_BYTES: Final = 128 << 20
+"""Of all tasks together."""
 _BLOCK_CACHE_BYTES: Final = 64 << 20
 _WORKERS_MAX: Final = 1_000
 """Of one app on one machine."""
@@ -68,6 +71,7 @@ class RocksDbStores:
 
     def __init__(self, state_dir: Path, app: str) -> None:
         self._cache = Cache(_BLOCK_CACHE_BYTES)
+        self._buffers = WriteBufferManager(_WRITE_BUFFERS_BYTES, allow_stall=False)
         self.directory, self._lock = _claim(state_dir / quote(app, safe=""))
         self._open: set[Path] = set()
         self._opening = threading.Lock()
@@ -84,7 +88,7 @@ class RocksDbStores:
         """The task's, made if it is not there."""
         path = self.directory / quote(sub_topology, safe="") / str(partition)
         with self._opening:
-            store = RocksDbTaskStore(path, self._cache, lambda: self._open.discard(path))
+            store = RocksDbTaskStore(path, self._cache, self._buffers, lambda: self._open.discard(path))
             self._open.add(path)
         return store
 
@@ -137,9 +141,12 @@ def _claim(parent: Path) -> tuple[Path, BinaryIO]:
 class RocksDbTaskStore:
     """The changelog's newest rows of one task; satisfies ``TaskStore``."""
 
-    def __init__(self, path: Path, cache: Cache, closed: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, path: Path, cache: Cache, buffers: WriteBufferManager, closed: Callable[[], None] = lambda: None
+    ) -> None:
         self._path = path
         self._cache = cache
+        self._buffers = buffers
         self._closed = closed
         self._copying = threading.Lock()
         self._writing = WriteOptions()
@@ -150,6 +157,7 @@ class RocksDbTaskStore:
         options = Options(raw_mode=True)
         options.create_if_missing(True)
         options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
+        options.set_write_buffer_manager(self._buffers)
         options.set_max_open_files(256)
         options.set_keep_log_file_num(2)
         table = BlockBasedOptions()

@@ -11,7 +11,7 @@ from typing import Any, Final
 import ormsgpack
 
 from headrace_streams.core.errors import StateFailed
-from headrace_streams.core.state.store import NOTHING, Changes, Cold
+from headrace_streams.core.state.store import NOTHING, OBJECT_FACTOR, Changes, Cold
 from headrace_streams.core.state.timers import Timers
 
 _STATE: Final = b"s"
@@ -19,10 +19,8 @@ _TIMER: Final = b"t"
 _WALL_TIMER: Final = b"w"
 _VERSION: Final = 1
 _SCALARS: Final = (int, float, str, bytes, bool)
-_ENTRY_BYTES: Final = 450
+_ENTRY_BYTES: Final = 400
 """About what the entry of a key takes beside its key's bytes and what the values hold."""
-_VALUE_FACTOR: Final = 4
-"""About how much more memory Python's objects take than their MessagePack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +208,7 @@ class ObjectStore:
 
 
 def _bytes_of(key: bytes, value: bytes | None) -> int:
-    return _ENTRY_BYTES + len(key) + _VALUE_FACTOR * len(value or b"")
+    return _ENTRY_BYTES + len(key) + OBJECT_FACTOR * len(value or b"")
 
 
 def _packed(key: bytes, kept: dict[str, Any]) -> bytes:

@@ -18,7 +18,7 @@ import ormsgpack
 
 from headrace_streams.core.rows import Coded, Numbers
 from headrace_streams.core.state.changelog import NotReadable
-from headrace_streams.core.state.store import NOTHING, Changes, Cold
+from headrace_streams.core.state.store import NOTHING, OBJECT_FACTOR, Changes, Cold
 
 FORMAT: Final = 1
 _FORMAT: Final = bytes([FORMAT])
@@ -27,8 +27,6 @@ _OBJECTS: Final = ormsgpack.OPT_NON_STR_KEYS
 _ORIGIN: Final = 1 << 63
 _SLOT_BYTES: Final = 170
 """About what a slot takes beside its fields and the bytes of its key: the key's object, and its places in dicts."""
-_OBJECT_FACTOR: Final = 4
-"""About how much more memory Python's objects take than their MessagePack."""
 _COMPACTED_FROM: Final = 1_024
 START_BYTES: Final = 8
 
@@ -69,7 +67,7 @@ class Layout:
     def object_bytes(self, values: Sequence[bytes]) -> list[int]:
         """About how much memory the objects of these values take."""
         size = self._packed.itemsize
-        return [_OBJECT_FACTOR * (len(value) - size) for value in values]
+        return [OBJECT_FACTOR * (len(value) - size) for value in values]
 
     def pack(self, columns: Sequence[Numbers], slots: Numbers) -> list[bytes]:
         """The values of these slots, as they stand in the changelog."""

@@ -7,6 +7,8 @@ from typing import Final, Protocol
 
 Changes = list[tuple[bytes, bytes | None]]
 """Keys and what they hold now; None: nothing any more."""
+OBJECT_FACTOR: Final = 6
+"""About how much more memory Python's objects take than their MessagePack."""
 
 
 class Cold(Protocol):
