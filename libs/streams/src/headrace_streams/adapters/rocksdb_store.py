@@ -110,7 +110,7 @@ class RocksDbStores:
             with self._opening:
                 if path in self._open:
                     continue
-                store = RocksDbTaskStore(path, self._cache)
+                store = RocksDbTaskStore(path, self._cache, self._buffers)
                 checkpoint = store.checkpoint()
                 store.close()
                 if checkpoint is None or checkpoint.at_ms < oldest_ms:
