@@ -302,7 +302,7 @@ records = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(given=records, seed=st.integers(0, 9), bound=st.sampled_from([0, 1_000, 3_000]))
 def test_what_a_program_writes_does_not_show_what_is_in_memory(
     given: list[tuple[str, str, int, int]], seed: int, bound: int
