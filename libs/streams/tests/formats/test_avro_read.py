@@ -352,3 +352,9 @@ def test_any_json_is_a_schema_or_is_told(first: Any, second: Any, default: Any) 
         AvroReader(parse(record("R")), kind)
     except BadSchema:
         pass
+
+
+def test_decimals_of_another_scale_are_refused() -> None:
+    kinds = [{"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": scale} for scale in (2, 3)]
+    with pytest.raises(BadSchema, match=r"a: is decimal\(9,2\) where decimal\(9,3\) is wanted"):
+        AvroReader(parse(record(a=kinds[0])), parse(record(a=kinds[1])))

@@ -280,3 +280,8 @@ def test_a_file_that_imports_others_is_not_registered(file: Path) -> None:
     with pytest.raises(NotAllowed, match=r"protobuf: other.proto imports shop.proto, .*put the messages in one file"):
         stream.to("out", value=protobuf(file, "shop.Other", registry=MemoryRegistry()))
     stream.to("plain", value=protobuf(file, "shop.Other"))
+
+
+def test_a_message_without_values_is_set(order: ProtobufFormat) -> None:
+    table = pa.Table.from_pylist([{"first": {"item": None, "n": None}}], order.schema)
+    assert order.decode(order.encode(table)).table.to_pylist() == [{**EMPTY, "first": {"item": "", "n": 0}}]
