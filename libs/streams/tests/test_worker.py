@@ -15,6 +15,7 @@ from libs.streams.tests.kit.feeding import raw
 
 from headrace.errors import PositionOutOfRange
 from headrace.records import PartitionTable, TopicPartition
+from headrace.work_types import GivenItem
 from headrace_common.core.errors import InvalidConfig, NotFound, ProducerFenced, UnknownTopicOrPartition
 from headrace_streams import agg, string
 from headrace_streams.adapters.memory_store import MemoryStores
@@ -161,6 +162,19 @@ async def test_it_was_replaced_or_positions_were_changed_by_hand(replaced: bool)
     with pytest.raises(ProducerFenced) if replaced else nullcontext():
         await worker._prove(told.value)
     assert writer.committed == ([] if replaced else [{TopicPartition("in", 0): 5}]), "what the group has already"
+
+
+async def test_a_task_has_the_epoch_with_which_it_was_fenced() -> None:
+    """Its snapshots are called by it, so those of two workers that both believe to own it are two."""
+
+    class Fences:
+        async def fence(self, partition: TopicPartition, token: int) -> int:
+            return token + 100
+
+    one = taking()
+    one._writer = Fences()  # type: ignore[assignment]
+    owned = Owned(spec(changelog=TopicPartition("a.lines.changelog", 0)), None, None)  # type: ignore[arg-type]
+    assert (await one.fence(owned, GivenItem("lines/0", 5)), owned.epoch) == (105, 5)
 
 
 def test_the_directory_of_another_partition_is_of_another_log() -> None:
