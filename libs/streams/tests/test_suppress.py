@@ -128,6 +128,18 @@ def test_what_waits_is_state_until_it_is_told() -> None:
     assert list(fed.cold["lists.waiting"].scan()) == []
 
 
+def test_what_is_told_while_rows_come_waits_no_more() -> None:
+    fed = Fed(program())
+    fed.feed("in", [(b"a", {"n": 1, "at": 0}, 0)])
+    fed.commit()
+    fed.feed("in", [(b"b", {"n": 2, "at": 7}, 0)])
+    assert rows(fed.commit(), "out") == [(b"a", {"k": "a", "ns": [1]}, 0)]
+    assert [key[8:] for key, _ in fed.cold["lists.waiting"].scan()] == [b"b"]
+    fed.reopen()
+    fed.task.reach("in", 14)
+    assert rows(fed.commit(), "out") == [(b"b", {"k": "b", "ns": [2]}, 7)]
+
+
 def test_a_longer_interval_goes_on_with_what_waits() -> None:
     fed = Fed(program())
     fed.feed("in", [(b"a", {"n": 1, "at": 0}, 0)])
