@@ -16,8 +16,8 @@ from bench.streams import running
 from headrace import Consumer, Producer
 from headrace_streams.adapters.snapshots import ArrowSnapshots
 
-TASKS = 6
-WORDS_A_LINE = 100
+TASKS = 1
+WORDS_A_LINE = 10
 
 
 class Words:
@@ -37,7 +37,7 @@ class Words:
         words = [b"word%d" % number for number in range(self.count)]
         lines = [b" ".join(words[first : first + WORDS_A_LINE]) for first in range(0, self.count, WORDS_A_LINE)]
         self._send(lines)
-        settings = self.disk | {"snapshot_url": self.url, "snapshot_interval_ms": 1_000}
+        settings = self.disk | {"snapshot_url": self.url, "snapshot_interval_ms": 1_000, "commit_rows": 10_000}
         keys: set[bytes | None] = set()
         with running("streams_words.py", self.source, self.target, settings), self._reader("earliest") as reader:
             while len(keys) < self.count:
@@ -76,7 +76,7 @@ class Words:
 
 
 def restore(runs: int) -> list[Row]:
-    """A million keys in six tasks: the state of 1 M words."""
+    """A million keys in one task: the state of 1 M words."""
     count = sized(1_000_000, 10_000)
     with HeadraceSide.running(flush="os") as cluster, tempfile.TemporaryDirectory() as directory:
         words = Words(cluster, Path(directory), count)
