@@ -173,6 +173,8 @@ def test_state_is_asked_for_from_outside(cluster: TestCluster, tmp_path: Path) -
         assert [(at["topic"], at["lag"]) for at in told["reads"]] == [(f"{stores.app}.by-word.repartition", 0)]
         assert told["committed_at"] > told["watermark"] > "2026"
         assert (told["note"], told["standbys"]) == (None, [])
+        with urlopen(f"{cluster.admin_url}/v1/streams/{stores.app}/stores/counts/keys/{word}") as page:
+            assert json.load(page)["rows"] == [{"word": word, "n": n}]
         one.kill()
         assert {row["word"]: row["n"] for row in counts.table().to_pylist()} == counted.words
         with pytest.raises(NotFound, match="no store 'sums'; there are: counts"):

@@ -13,6 +13,7 @@ from typing import Final
 from headrace_admin.adapters.grpc_brokers import GrpcBrokers
 from headrace_admin.adapters.grpc_controllers import GrpcCluster, GrpcControllers
 from headrace_admin.adapters.grpc_coordinators import GrpcCoordinators
+from headrace_admin.adapters.grpc_workers import GrpcWorkers
 from headrace_admin.adapters.headrace_messages import HeadraceMessages
 from headrace_admin.adapters.http_protocol import HttpBounds
 from headrace_admin.adapters.http_server import HttpServer
@@ -131,12 +132,13 @@ def _make_engines(config: AdminConfig, client: ControllerClient, stack: AsyncExi
     cluster = GrpcCluster(client)
     brokers = GrpcBrokers(cluster, config.limits.call_ms_max, client.security)
     coordinators = GrpcCoordinators(min(config.limits.call_ms_max, _COORDINATOR_MS_MAX), client.security)
+    workers = GrpcWorkers(min(config.limits.call_ms_max, _COORDINATOR_MS_MAX))
     log = HeadraceMessages(cluster)
-    for port in (brokers, coordinators, log):
+    for port in (brokers, coordinators, workers, log):
         stack.push_async_callback(port.close)
     administration = Administration(cluster, GrpcControllers(client, config.limits.call_ms_max), brokers)
     messages = Messages(log, cluster, config.limits)
-    return Engines.over(administration, messages, coordinators, config.transactions, SystemClock())
+    return Engines.over(administration, messages, coordinators, workers, config.transactions, SystemClock())
 
 
 def _hosts(config: AdminConfig) -> Hosts:

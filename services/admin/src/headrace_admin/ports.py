@@ -7,14 +7,14 @@ methods run on one event loop and raise ``HeadraceError``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace_common.core.ids import Endpoint, NodeId, Offset
 from headrace_common.core.image import ClusterImage
 from headrace_common.rpc.calls import A_co, Method, Q_contra
-from headrace_proto.v1 import broker_pb2
+from headrace_proto.v1 import broker_pb2, streams_pb2
 
 if TYPE_CHECKING:
     from headrace_proto.v1.broker_pb2_grpc import BrokerAsyncStub  # exist for type checkers only
@@ -106,6 +106,45 @@ class Coordinators(Protocol):
         request: Q_contra,
     ) -> A_co:
         """Raises: ``UnknownOutcome``: a change may have been made; with producer id and epoch it may be repeated."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFacts:
+    """What a program of streams keeps under one name."""
+
+    name: str
+    sub_topology: str
+    """Its tasks are ``<sub_topology>/0`` and so on."""
+    partitions: int
+    key_columns: Mapping[str, str]
+    """The types of its keys' columns, by name; empty: not known."""
+
+
+class Workers(Protocol):
+    """Single workers of streams, at the addresses that they told their groups."""
+
+    async def stores(self, at: Endpoint) -> Sequence[StoreFacts]:
+        """Of its program. Raises: ``HeadraceError``."""
+        ...
+
+    async def locate(self, at: Endpoint, request: streams_pb2.LocateKeyRequest) -> streams_pb2.LocateKeyResponse:
+        """
+        The key that texts stand for.
+
+        Raises:
+            NotFound: the program has no such store.
+            Rejected: its keys have other columns.
+        """
+        ...
+
+    async def rows(self, at: Endpoint, request: streams_pb2.QueryStoreRequest) -> Sequence[dict[str, Any]]:
+        """
+        Rows of a store in one task.
+
+        Raises:
+            NotCoordinator: the task is elsewhere, or is being taken over.
+        """
         ...
 
 

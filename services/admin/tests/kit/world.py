@@ -21,6 +21,7 @@ from headrace import TopicPartition, aio
 from headrace_admin.adapters.grpc_brokers import GrpcBrokers
 from headrace_admin.adapters.grpc_controllers import GrpcCluster, GrpcControllers
 from headrace_admin.adapters.grpc_coordinators import GrpcCoordinators
+from headrace_admin.adapters.grpc_workers import GrpcWorkers
 from headrace_admin.adapters.headrace_messages import HeadraceMessages
 from headrace_admin.config import Limits, TransactionLimits
 from headrace_admin.engine.administration import Administration
@@ -59,6 +60,7 @@ class World:
     controllers: GrpcControllers
     brokers: GrpcBrokers
     coordinators: GrpcCoordinators
+    workers: GrpcWorkers
     log: HeadraceMessages
     clock: SystemClock
     engines: Engines
@@ -215,7 +217,7 @@ async def opened(lab: LabCluster) -> AsyncIterator[World]:
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(open_tie(lab.nodes, Role.ADMIN, 1))
         world = _make_world(lab, client)
-        for port in (world.brokers, world.coordinators, world.log):
+        for port in (world.brokers, world.coordinators, world.workers, world.log):
             stack.push_async_callback(port.close)
         await _few_shards(world)
         yield world
@@ -240,12 +242,14 @@ def _make_world(lab: LabCluster, client: ControllerClient) -> World:
     cluster, controllers = GrpcCluster(client), GrpcControllers(client, LIMITS.call_ms_max)
     brokers = GrpcBrokers(cluster, LIMITS.call_ms_max, client.security)
     coordinators = GrpcCoordinators(8_000, client.security)
+    workers = GrpcWorkers(LIMITS.call_ms_max)
     log = HeadraceMessages(cluster)
     engines = Engines.over(
         Administration(cluster, controllers, brokers),
         Messages(log, cluster, LIMITS),
         coordinators,
+        workers,
         TransactionLimits(),
         clock,
     )
-    return World(lab, client, cluster, controllers, brokers, coordinators, log, clock, engines)
+    return World(lab, client, cluster, controllers, brokers, coordinators, workers, log, clock, engines)

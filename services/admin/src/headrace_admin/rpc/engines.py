@@ -16,8 +16,9 @@ from headrace_admin.engine.reassignments import Reassignments
 from headrace_admin.engine.resets import Resets
 from headrace_admin.engine.statuses import Statuses
 from headrace_admin.engine.stored_logs import StoredLogs
+from headrace_admin.engine.streams import Streams
 from headrace_admin.engine.transactions import Transactions
-from headrace_admin.ports import Coordinators
+from headrace_admin.ports import Coordinators, Workers
 from headrace_common.core.image import ShardKind
 from headrace_common.runtime.clock import Clock
 
@@ -34,12 +35,14 @@ class Engines:
     resets: Resets
     transactions: Transactions
     open_transactions: OpenTransactions
+    streams: Streams
 
     @staticmethod
     def over(
         administration: Administration,
         messages: Messages,
         coordinators: Coordinators,
+        workers: Workers,
         limits: TransactionLimits,
         clock: Clock,
     ) -> Engines:
@@ -61,4 +64,5 @@ class Engines:
             resets=Resets(groups, clock),
             transactions=transactions,
             open_transactions=open_transactions,
+            streams=Streams(cluster, groups, workers, clock),
         )

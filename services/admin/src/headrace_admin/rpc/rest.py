@@ -35,6 +35,7 @@ from headrace_admin.rpc.rest_metrics import RestMetrics
 from headrace_admin.rpc.rest_reassignments import reassignment_routes
 from headrace_admin.rpc.rest_restore import restore_routes
 from headrace_admin.rpc.rest_status import status_routes
+from headrace_admin.rpc.rest_streams import streams_routes
 from headrace_admin.rpc.rest_topics import topic_routes
 from headrace_admin.rpc.rest_transactions import transaction_routes
 from headrace_admin.rpc.schemas import REFERENCE, components
@@ -110,6 +111,7 @@ def rest_app(
         topic_routes(engines.administration),
         message_routes(engines.messages),
         group_routes(engines.groups, engines.resets),
+        streams_routes(engines.streams),
         transaction_routes(engines.transactions, engines.open_transactions),
     ):
         app.include_router(routes, dependencies=[Depends(_refuse_unknown_query)])

@@ -1,0 +1,171 @@
+"""
+Programs of ``headrace.streams``: which there are, who has their tasks, and what they have kept.
+
+An app is a work group to whose name internal topics belong. Its workers say to the group where they answer questions
+about state; whoever has a task is asked for it, and asked again while tasks move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from headrace_admin.engine.groups import Groups
+from headrace_admin.ports import Cluster, StoreFacts, Workers
+from headrace_common.core.errors import HeadraceError, Kind, LeaderNotAvailable, NotFound, Rejected
+from headrace_common.core.ids import Endpoint
+from headrace_common.runtime.clock import Clock
+from headrace_proto.v1 import coordinator_pb2, streams_pb2
+
+T = TypeVar("T")
+
+_SUFFIXES: Final = (".changelog", ".repartition")
+_AGAIN: Final = (Kind.MOVED, Kind.BUSY, Kind.UNKNOWN)
+_TRIES_MAX: Final = 10
+_PAUSE_MS: Final = 200.0
+
+
+@dataclass(frozen=True, slots=True)
+class AppFacts:
+    """A program, as the cluster sees it."""
+
+    app: str
+    members: int
+    topics: Sequence[str]
+    """That it has made for itself."""
+
+
+class Streams:
+    """Any number of calls at one time on one event loop."""
+
+    def __init__(self, cluster: Cluster, groups: Groups, workers: Workers, clock: Clock) -> None:
+        self._cluster = cluster
+        self._groups = groups
+        self._workers = workers
+        self._clock = clock
+
+    async def apps(self) -> list[AppFacts]:
+        """
+        By name.
+
+        Raises:
+            HeadraceError: a shard of groups could not be asked, so that apps would be missing.
+        """
+        listing = await self._groups.listing()
+        for missing in listing.unanswered:
+            raise missing.error
+        work = {g.group.group_id: g.group for g in listing.groups if g.group.protocol == coordinator_pb2.WORK}
+        topics: dict[str, list[str]] = {}
+        for topic in self._cluster.image.topics.values():
+            owner = _owner_of(topic.name, work)
+            if owner is not None:
+                topics.setdefault(owner, []).append(topic.name)
+        return [AppFacts(app, work[app].members, sorted(topics[app])) for app in sorted(topics)]
+
+    async def describe(self, app: str) -> coordinator_pb2.GroupDescription:
+        """
+        The group of an app: its workers and tasks.
+
+        Raises:
+            NotFound: there is no such app.
+        """
+        described = (await self._groups.describe([app]))[app]
+        if isinstance(described, HeadraceError):
+            raise described
+        if described.protocol != coordinator_pb2.WORK:
+            raise NotFound(f"the group {app!r} is no app of streams: its members share no tasks")
+        return described
+
+    async def stores(self, app: str) -> Sequence[StoreFacts]:
+        """
+        What an app keeps.
+
+        Raises:
+            NotFound: there is no such app.
+            LeaderNotAvailable: no worker runs, or answers.
+            Rejected: workers do not listen for questions.
+        """
+        return await self._persist(lambda: self._stores(app))
+
+    async def rows(self, app: str, store: str, columns: Sequence[str]) -> Sequence[dict[str, Any]]:
+        """
+        The rows of a key, as of the last commit; of windows there are several.
+
+        Args:
+            columns: of the key, as texts.
+
+        Raises:
+            NotFound: there is no such app, no such store, or no row of this key.
+            Rejected: the key has other columns; or workers do not listen for questions.
+            LeaderNotAvailable: nobody answers for it.
+        """
+        found = await self._persist(lambda: self._rows(app, store, columns))
+        if not found:
+            raise NotFound(f"{app} has nothing in {store!r} for the key {', '.join(columns)}")
+        return found
+
+    async def _stores(self, app: str) -> Sequence[StoreFacts]:
+        return await self._workers.stores(_anybody(app, _owners(await self.describe(app))))
+
+    async def _rows(self, app: str, store: str, columns: Sequence[str]) -> Sequence[dict[str, Any]]:
+        owners = _owners(await self.describe(app))
+        anybody = _anybody(app, owners)
+        stores = {one.name: one for one in await self._workers.stores(anybody)}
+        if store not in stores:
+            raise NotFound(f"{app} has no store {store!r}; there are: {', '.join(stores) or 'none'}")
+        at = await self._workers.locate(anybody, streams_pb2.LocateKeyRequest(store=store, columns=columns))
+        task = f"{stores[store].sub_topology}/{at.partition}"
+        if task not in owners:
+            raise LeaderNotAvailable(f"no worker of {app} has the task {task} now")
+        request = streams_pb2.QueryStoreRequest(store=store, partition=at.partition, key=at.key)
+        return await self._workers.rows(owners[task], request)
+
+    async def _persist(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Tasks move within a second or two."""
+        for left in reversed(range(_TRIES_MAX)):
+            try:
+                return await ask()
+            except HeadraceError as error:
+                if not left or error.kind not in _AGAIN:
+                    raise
+            await self._clock.sleep_ms(_PAUSE_MS)
+        raise AssertionError("the last try returns or raises")
+
+
+def _owner_of(topic: str, apps: Iterable[str]) -> str | None:
+    """The app that a topic belongs to by its name: of two that fit, the one with the longer name."""
+    if not topic.endswith(_SUFFIXES):
+        return None
+    return max((app for app in apps if topic.startswith(f"{app}.")), key=len, default=None)
+
+
+def _owners(group: coordinator_pb2.GroupDescription) -> Mapping[str, Endpoint]:
+    """
+    Where each task is asked for.
+
+    Raises:
+        LeaderNotAvailable: no worker runs.
+        Rejected: they do not listen.
+    """
+    app = group.group_id
+    if not group.members:
+        raise LeaderNotAvailable(f"no worker of {app} is a member of its group")
+    at = {member.member_id: endpoint for member in group.members if (endpoint := _endpoint(member.endpoint))}
+    if not at:
+        raise Rejected(f"the workers of {app} answer no questions; start them with --query-listen HOST:PORT")
+    return {item.item.id: at[item.owner] for item in group.items if item.owner in at}
+
+
+def _endpoint(text: str) -> Endpoint | None:
+    """Members may say anything."""
+    try:
+        return Endpoint.parse(text)
+    except ValueError:
+        return None
+
+
+def _anybody(app: str, owners: Mapping[str, Endpoint]) -> Endpoint:
+    for endpoint in owners.values():
+        return endpoint
+    raise LeaderNotAvailable(f"no worker of {app} that answers has a task")
