@@ -138,10 +138,18 @@ def test_dead_letters_of_the_app_are_not_for_it() -> None:
         table.apply("t", 0, raw([(b"a", b"no json", 0)]))
 
 
-class Log:
-    """Partitions that give what they hold, one record a poll."""
+def test_a_record_without_a_key_changes_nothing() -> None:
+    app = App("a")
+    app.global_table("t", value=json("n bigint"))
+    (table,) = (one.rows() for one in app.graph.globals)
+    table.apply("t", 0, raw([(b"a", {"n": 1}, 0), (None, {"n": 2}, 0)]))
+    assert table.lookup([b"a"]).rows["n"].to_pylist() == [1]
 
-    def __init__(self, records: dict[TopicPartition, list[int]]) -> None:
+
+class Log:
+    """Partitions that give what they hold, one record a poll; None is a marker."""
+
+    def __init__(self, records: dict[TopicPartition, list[int | None]]) -> None:
         self.records = records
         self.positions: dict[TopicPartition, int] = {}
         self.assigned: list[dict[TopicPartition, int]] = []
@@ -157,7 +165,8 @@ class Log:
         for at, offset in self.positions.items():
             if offset < len(self.records[at]):
                 self.positions[at] += 1
-                table = raw([(b"k%d" % at.partition, {"n": self.records[at][offset]}, 0)], offset)
+                n = self.records[at][offset]
+                table = raw([] if n is None else [(b"k%d" % at.partition, {"n": n}, 0)], offset)
                 return [PartitionTable(at.topic, at.partition, table, offset + 1, -1, -1, -1)]
         return []
 
@@ -168,7 +177,7 @@ async def test_a_worker_reads_all_of_it_first_and_then_on() -> None:
 
     app = App("a")
     app.global_table("t", value=json("n bigint"))
-    log = Log({TopicPartition("t", n): [n, n + 10] for n in range(3)})
+    log = Log({TopicPartition("t", n): [n, n + 10, None] for n in range(3)})
     outside: Any = type("Outside", (), {"globals": log, "compute": staticmethod(compute)})
     patience: Any = type("Patience", (), {"ask": staticmethod(lambda call: call())})
     tables = Globals(app.graph, outside, patience)
@@ -188,5 +197,5 @@ async def test_a_worker_reads_all_of_it_first_and_then_on() -> None:
     await tables.read({"t": TopicFacts("t", 3)})
     assert log.assigned == [
         {TopicPartition("t", 0): -1, TopicPartition("t", 1): -1},
-        {TopicPartition("t", 0): 3, TopicPartition("t", 1): 2, TopicPartition("t", 2): -1},
+        {TopicPartition("t", 0): 4, TopicPartition("t", 1): 3, TopicPartition("t", 2): -1},
     ]

@@ -52,9 +52,6 @@ class GlobalRows:
         for emitted in self._source.feed(raw, 0, failed):
             for keyed in self._keyed.feed(emitted.rows, 0, failed):
                 list(self._keep.feed(keyed.rows, 0, failed))
-        store = self._keep.store
-        assert store is not None, "it keeps rows"
-        store.settle()
 
     def lookup(self, keys: Sequence[bytes]) -> Found:
         """The rows of these different keys."""
