@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace_cli.app import app
-from headrace_streams import worker_process
+from headrace_streams import App, string, worker_process
 from headrace_streams.config import StreamsConfig
+from headrace_streams.plan.describe import as_dot
 from headrace_streams.worker_process import Ending
 
 
@@ -54,3 +57,70 @@ def test_a_variable_that_cannot_be_is_refused_before_anything_starts(told: dict[
     assert ended.exit_code != 0
     assert f"{variable}: takes a whole number" in ended.output
     assert not told
+
+
+PROGRAM = """
+from headrace.streams import App, agg, json, tumbling
+app = App("bil")
+orders = app.stream("orders", value=json("user string, amount double"))
+windows = orders.group_by("user", name="by-user").window(tumbling("1m"), late="orders-late")
+windows.agg(n=agg.count(), name="counts", emit="final").to("counts-out")
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> str:
+    path = tmp_path / "bil.py"
+    path.write_text(PROGRAM)
+    return str(path)
+
+
+def test_a_topology_is_a_flow_chart_if_nothing_is_said(program: str) -> None:
+    plain = CliRunner().invoke(app, ["streams", "describe", program])
+    mermaid = CliRunner().invoke(app, ["streams", "describe", program, "--as", "mermaid"])
+    assert plain.exit_code == 0, plain.output
+    assert plain.output == mermaid.output
+    assert plain.output.startswith('flowchart TD\n  subgraph s0["orders"]\n')
+    assert '[["agg counts"]]' in plain.output
+    assert '[("bil.by-user.repartition")]' in plain.output
+    assert " -- late --> " in plain.output
+
+
+def test_a_topology_as_dot(program: str) -> None:
+    drawn = CliRunner().invoke(app, ["streams", "describe", program, "--as", "dot"])
+    assert drawn.exit_code == 0, drawn.output
+    lines = drawn.output.splitlines()
+    assert (lines[0], lines[-1]) == ('digraph "bil" {', "}")
+    assert '    label="by-user"' in lines
+    assert any(line.endswith('[label="agg counts", peripheries=2]') for line in lines)
+    assert any(line.endswith('[label="bil.by-user.repartition", shape=cylinder]') for line in lines)
+    assert any(line.endswith(' [label="late"]') for line in lines)
+    assert drawn.output.count("->") == CliRunner().invoke(app, ["streams", "describe", program]).output.count("-->")
+
+
+def test_names_of_topics_are_quoted_for_dot() -> None:
+    made = App("a")
+    made.stream(re.compile("a\\\\d"), value=string, name="all").to("out")
+    assert '[label="a\\\\\\\\d", shape=cylinder]' in as_dot("a", made.graph)
+
+
+def test_svg_is_what_graphviz_draws(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    without = CliRunner().invoke(app, ["streams", "describe", program, "--as", "svg"])
+    assert without.exit_code == 2
+    assert "its `dot` is not on the PATH" in without.output
+    dot = tmp_path / "dot"
+    dot.write_text(f"#!{sys.executable}\nimport sys\nprint('<svg>', sys.argv[1:], sys.stdin.read()[:13])\n")
+    dot.chmod(0o755)
+    drawn = CliRunner().invoke(app, ["streams", "describe", program, "--as", "svg"])
+    assert (drawn.exit_code, drawn.output) == (0, "<svg> ['-Tsvg'] digraph \"bil\"\n")
+    dot.write_text(f"#!{sys.executable}\nimport sys\nsys.exit('syntax error')\n")
+    failed = CliRunner().invoke(app, ["streams", "describe", program, "--as", "svg"])
+    assert failed.exit_code == 1
+    assert "dot failed: syntax error" in failed.output
+
+
+def test_data_and_a_picture_are_not_printed_at_once(program: str) -> None:
+    refused = CliRunner().invoke(app, ["streams", "describe", program, "--as", "dot", "-o", "json"])
+    assert refused.exit_code == 2
+    assert "give -o or --as" in refused.output

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,6 +28,7 @@ _STATE = "Where state is kept on this machine; .headrace-streams if nothing is s
 _METRICS = "Where Prometheus finds metrics; the second worker has the next port"
 _QUERIES = "Where workers answer questions about their state; the second worker has the next port"
 _HEALTH = "Where grpc.health.v1 says live and ready; the second worker has the next port"
+_DRAWING_S = 60
 HELP = "Programs of headrace.streams: run, describe, change and reset them"
 
 AppOrProgram = Annotated[
@@ -35,10 +39,18 @@ Program = Annotated[
 ]
 
 
+class Picture(StrEnum):
+    """What ``describe --as`` takes."""
+
+    MERMAID = "mermaid"
+    DOT = "dot"
+    SVG = "svg"
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands to ``headrace streams``."""
     command(app)(run)
-    command(app)(describe)
+    command(app, needs_cluster=False)(describe)
     command(app, needs_cluster=False)(plan)
     command(app)(reset)
     command(app, "list")(list_)
@@ -137,17 +149,50 @@ def spark(
         raise typer.Exit(code)
 
 
-def describe(session: Session, program: Program) -> None:
-    """Print the topology: a Mermaid flow chart, or with -o its nodes. Nothing runs, and no cluster is asked."""
+def describe(
+    session: Session,
+    program: Program,
+    *,
+    as_: Annotated[Picture | None, typer.Option("--as", help="Which picture; svg needs Graphviz")] = None,
+) -> None:
+    """
+    Print the topology: a picture, a Mermaid flow chart if nothing is said; or with -o its nodes.
+
+    Nothing runs, and no cluster is asked.
+    """
     _check_installed()
-    from headrace_streams.plan.describe import as_data
+    from headrace_streams.plan.describe import as_data, as_dot, as_mermaid
     from headrace_streams.program import load
 
+    if as_ is not None and session.output is not Output.TABLE:
+        raise typer.BadParameter("give -o or --as: one prints data, the other a picture")
     app = load(program)
-    if session.output is Output.TABLE:
-        typer.echo(app.describe(), nl=False)
-    else:
+    if session.output is not Output.TABLE:
         session.show(as_data(app.name, app.graph))
+    elif as_ is Picture.SVG:
+        typer.echo(_svg(as_dot(app.name, app.graph)), nl=False)
+    else:
+        draw = as_dot if as_ is Picture.DOT else as_mermaid
+        typer.echo(draw(app.name, app.graph), nl=False)
+
+
+def _svg(dot: str) -> str:
+    """
+    Raises:
+        CommandFailed: Graphviz is not here, or fails.
+    """
+    program = shutil.which("dot")
+    if program is None:
+        raise CommandFailed(
+            "Graphviz draws svg, and its `dot` is not on the PATH",
+            ExitCode.USAGE,
+            "Install the package graphviz, or draw elsewhere what --as dot or --as mermaid print.",
+        )
+    drawn = subprocess.run([program, "-Tsvg"], input=dot.encode(), capture_output=True, timeout=_DRAWING_S, check=False)
+    if drawn.returncode:
+        said = drawn.stderr.decode(errors="replace").strip()
+        raise CommandFailed(f"{program} failed: {said[:500]}", ExitCode.FAILED, "`--as dot` prints what it was given.")
+    return drawn.stdout.decode()
 
 
 def plan(
