@@ -142,6 +142,7 @@ def test_a_record_without_a_key_changes_nothing() -> None:
     app = App("a")
     app.global_table("t", value=json("n bigint"))
     (table,) = (one.rows() for one in app.graph.globals)
+    table.apply("t", 0, raw([(b"a", {"n": 0}, 0)]))
     table.apply("t", 0, raw([(b"a", {"n": 1}, 0), (None, {"n": 2}, 0)]))
     assert table.lookup([b"a"]).rows["n"].to_pylist() == [1]
 
