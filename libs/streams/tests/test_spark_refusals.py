@@ -116,6 +116,10 @@ REFUSED: dict[str, tuple[Build, str]] = {
         lambda app, s: app.table("t", value=json("a string"), key="k", name="t").to("out"),
         r"latest \(.*\): on Spark a table can only be joined to a stream",
     ),
+    "global tables": (
+        lambda app, s: s.join(app.global_table("g", value=json("b string"), key="key"), on="k").to("out"),
+        r"join_global \(.*\): Spark cannot do this",
+    ),
     "tables of streams": (
         lambda app, s: s.join(other(app).to_table(name="t"), suffix="_2").to("out"),
         r"table 't' \(.*\): on Spark a table is read from a topic: app.table",

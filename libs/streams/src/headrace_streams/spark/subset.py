@@ -73,6 +73,7 @@ _KNOWN: Final = (
     JoinTable,
     Keep,
     Source,
+    Sink,
 )
 _STATEFUL: Final = (Aggregate, WindowedAggregate, SessionAggregate, StreamJoin)
 
@@ -197,7 +198,7 @@ class _Walk:
 
 
 def _is_known(operator: Operator) -> bool:
-    return isinstance(operator, _KNOWN) or type(operator) is Sink  # not a table's
+    return type(operator) in _KNOWN  # what extends one does something else
 
 
 def expressions_of(operator: Operator) -> list[nw.Expr]:
