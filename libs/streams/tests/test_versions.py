@@ -217,6 +217,13 @@ def test_what_no_row_asks_for_any_more_is_forgotten() -> None:
     assert [value["n"] for _, value, _ in rows(fed.commit(), "out")] == [3, 3, 4]
 
 
+def test_a_version_of_the_same_time_replaces_it_for_what_comes_behind() -> None:
+    fed = Fed(of_itself("inner"))
+    fed.feed("in", [(b"a", {"m": 3}, 5)])
+    fed.feed("in", [(b"a", {"m": 1}, 6), (b"a", {"m": 4}, 5), (b"a", {"m": 2}, 6)])
+    assert [value["n"] for _, value, _ in rows(fed.commit(), "out")] == [3, 3, 4, 4]
+
+
 def test_rows_that_are_too_late_for_the_history_are_counted() -> None:
     fed = Fed(latest())
     fed.feed("t", [(b"a", row(1), 100), (b"b", row(2), 79), (b"b", row(3), 80)])
