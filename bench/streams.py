@@ -1,25 +1,16 @@
-"""Streams: what a row costs in a task, beside a plain loop of Python over the same records; a worker on a cluster."""
+"""Streams: what a row costs in a task, beside a plain loop of Python over the same records."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
-from bench.headrace_side import HeadraceSide
-from bench.machine import cpu_seconds
-from bench.rows import Row, compare, interleaved, percentile
+from bench.rows import Row, compare, interleaved
 from bench.sizes import sized
 from headrace.streams import App, agg, col, tumbling, value
 from headrace.streams import json as json_of
@@ -29,8 +20,6 @@ from headrace_streams.plan.cut import Assembly
 
 BATCH = 10_000
 KEYS = 10_000
-WORDS_A_LINE, VOCABULARY = 8, 20_000
-CLIENTS = Path(__file__).with_name("clients")
 
 
 def _orders() -> list[pa.Table]:
@@ -176,95 +165,3 @@ def tasks(runs: int) -> list[Row]:
         compare(f"streams task: {name} / plain loop", "ns/row", ours, loop)
         for name, ours in zip(programs, found, strict=True)
     ]
-
-
-def words(runs: int) -> list[Row]:
-    """Word count by one worker on a cluster of one broker: from its start until every word is counted."""
-    lines = lines_of(sized(500_000, 5_000))
-    with HeadraceSide.running(flush="os") as cluster, tempfile.TemporaryDirectory() as directory:
-        found = [count_words(cluster, lines, Path(directory) / str(number)) for number in range(runs)]
-    rates, cpu = [run["lines_s"] for run in found], [run["cpu_us"] for run in found]
-    name = f"streams word count, lines of {WORDS_A_LINE} words"
-    return [compare(name, "lines/s", rates), compare(f"{name}: worker's CPU", "µs/record", cpu)]
-
-
-def lines_of(count: int) -> list[bytes]:
-    """Lines of words, each word as likely as the others."""
-    chance = np.random.default_rng(2)
-    vocabulary = np.array([f"word{number}" for number in range(VOCABULARY)])
-    return [" ".join(row).encode() for row in vocabulary[chance.integers(0, VOCABULARY, (count, WORDS_A_LINE))]]
-
-
-def count_words(cluster: HeadraceSide, lines: list[bytes], state: Path) -> dict[str, float]:
-    """Lines a second from the first count that is read to the last, and what the worker spent on a line meanwhile."""
-    from headrace import Consumer, Producer
-
-    source, target = cluster.topic(6), cluster.topic(6)
-    with Producer(cluster.bootstrap) as producer:
-        for first in range(0, len(lines), 10_000):
-            producer.send_many(source, lines[first : first + 10_000])
-    settings = {"bootstrap_servers": cluster.bootstrap, "state_dir": str(state)}
-    counts: dict[bytes, int] = {}
-    begun = cpu = 0.0
-    with (
-        Consumer(
-            target, bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", isolation_level="read_committed"
-        ) as consumer,
-        running("streams_words.py", source, target, settings) as worker,
-    ):
-        while sum(counts.values()) < len(lines) * WORDS_A_LINE:
-            for record in consumer.poll(100, max_records=50_000):
-                if not begun:
-                    begun, cpu = time.perf_counter(), cpu_seconds([worker.pid])
-                counts[record.key] = orjson.loads(record.value)["n"]
-            assert worker.poll() is None, "the worker ended"
-        seconds, used = time.perf_counter() - begun, cpu_seconds([worker.pid]) - cpu
-    return {"lines_s": len(lines) / seconds, "cpu_us": used / len(lines) * 1e6}
-
-
-def latency(runs: int) -> list[Row]:
-    """One record at a time through a filter, exactly once, commits each 20 ms: sent until it is read, committed."""
-    with HeadraceSide.running(flush="os") as cluster, tempfile.TemporaryDirectory() as directory:
-        states = (Path(directory) / str(number) for number in range(runs))
-        found = [sorted(_one_at_a_time(cluster, state, sized(300, 20))) for state in states]
-    target = {0.5: "≤ 40", 0.99: ""}
-    return [
-        compare(f"streams in to out, p{share * 100:.0f}", "ms", [percentile(one, share) for one in found], target=goal)
-        for share, goal in target.items()
-    ]
-
-
-def _one_at_a_time(cluster: HeadraceSide, state: Path, count: int) -> list[float]:
-    from headrace import Consumer, Producer
-
-    source, target = cluster.topic(1), cluster.topic(1)
-    settings = {"bootstrap_servers": cluster.bootstrap, "state_dir": str(state), "commit_interval_ms": 20}
-    took: list[float] = []
-    with (
-        running("streams_filter.py", source, target, settings),
-        Producer(cluster.bootstrap) as producer,
-        Consumer(
-            target, bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", isolation_level="read_committed"
-        ) as consumer,
-    ):
-        for number in range(count + 20):
-            begun = time.perf_counter()
-            producer.send(source, b"%d" % number)
-            while not consumer.poll(60_000):
-                pass
-            if number >= 20:  # the first find everything cold
-                took.append((time.perf_counter() - begun) * 1e3)
-    return took
-
-
-@contextmanager
-def running(program: str, source: str, target: str, settings: dict[str, Any]) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker of one of the programs in ``bench/clients``."""
-    command = [sys.executable, "-m", "headrace_streams", str(CLIENTS / program), json.dumps(settings)]
-    topics = {"SOURCE": source, "TARGET": target}
-    worker = subprocess.Popen(command, env=os.environ | topics, stderr=subprocess.DEVNULL)
-    try:
-        yield worker
-    finally:
-        worker.terminate()
-        worker.wait()

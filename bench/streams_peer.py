@@ -1,6 +1,6 @@
 """
-The word count of ``bench.streams`` beside Kafka Streams and Quix Streams on a real Kafka: exactly once, commits each
-100 ms, one broker, six partitions, from the first count that is read to the last.
+The workloads of Streams beside Kafka Streams, Quix Streams and Faust on a real Kafka: one broker, six partitions,
+commits each 100 ms, the same guarantee on both sides. The two read the same records, and their answers are compared.
 """
 
 from __future__ import annotations
@@ -8,134 +8,221 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka import TopicPartition
 
-from bench import streams
 from bench.headrace_side import HeadraceSide
 from bench.kafka_side import CACHE, KafkaSide, fetch, java
-from bench.machine import cpu_seconds
 from bench.rows import Row, interleaved, paired
 from bench.sizes import sized
+from bench.streams_cluster import Restart, restarts
+from bench.streams_workloads import CLIENTS, KEYS, PARTITIONS, Ours, Records, Worker, Workload, measure, running
 
-QUIX = "quixstreams==3.28.1"
-CLIENTS = Path(__file__).with_name("clients")
-PARTITIONS = 6
-LIMIT_S = 600.0
-
-
-def words(runs: int) -> list[Row]:
-    """Ours and theirs take turns; the first turn of each warms caches of files and is left out."""
-    count, few = sized(500_000, 2_000), sized(50_000, 500)
-    lines = streams.lines_of(count)
-    fetch("streams")
-    quix = _quix()
-    with (
-        HeadraceSide.running(flush="os") as ours,
-        KafkaSide.running() as kafka,
-        tempfile.TemporaryDirectory() as directory,
-    ):
-        root = Path(directory)
-
-        def of_java(threads: int) -> Callable[[], dict[str, float]]:
-            def start(source: str, target: str, state: Path) -> Sequence[str]:
-                program = [str(CLIENTS / "WordCount.java"), kafka.bootstrap, source, target, str(state), str(threads)]
-                return [*java("streams"), *program]
-
-            return lambda: _on_kafka(kafka, lines, start, root)
-
-        def of_quix(source: str, target: str, state: Path) -> Sequence[str]:
-            return [str(quix), str(CLIENTS / "quix_words.py"), kafka.bootstrap, source, target, str(state)]
-
-        mine, one, two = interleaved(
-            runs + 1, lambda: streams.count_words(ours, lines, _new(root)), of_java(1), of_java(2)
-        )
-        little, theirs = interleaved(
-            runs + 1,
-            lambda: streams.count_words(ours, lines[:few], _new(root)),
-            lambda: _on_kafka(kafka, lines[:few], of_quix, root),
-        )
-    rows = []
-    for name, left, right, target in (
-        ("Kafka Streams, 1 thread", mine, one, "≥ 3"),
-        ("Kafka Streams, 2 threads", mine, two, "≥ 3"),
-        (f"Quix, {few:,} lines", little, theirs, "≥ 15"),
-    ):
-        for what, unit, goal in (("rate", "lines/s", target), ("worker's CPU", "µs/record", "")):
-            key = "lines_s" if what == "rate" else "cpu_us"
-            mine_runs, theirs_runs = [run[key] for run in left[1:]], [run[key] for run in right[1:]]
-            rows.append(paired(f"streams word count / {name}: {what}", unit, mine_runs, theirs_runs, target=goal))
-    return rows
+EXACTLY_ONCE = "exactly_once"
+AT_LEAST_ONCE = "at_least_once"
 
 
-def _new(root: Path) -> Path:
-    return Path(tempfile.mkdtemp(dir=root))
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another library, with the settings that it is given."""
+
+    name: str
+    command: Callable[[], list[str]]
+    target: str
+    """What our rate is to be of theirs."""
+    guarantee: str = EXACTLY_ONCE
+    threads: int = 1
+    share: int = 1
+    """So much less is given to both sides: theirs would take minutes."""
+
+    def environment(self, kafka: KafkaSide, workload: Workload, topics: dict[str, str], state: Path) -> dict[str, str]:
+        """What its program is told."""
+        told = {"PROGRAM": workload.name, "BOOTSTRAP": kafka.bootstrap, "STATE": str(state)}
+        return topics | told | {"GUARANTEE": self.guarantee, "THREADS": str(self.threads)}
 
 
-def _quix() -> Path:
-    """The Python of an environment with Quix, made once: it needs older libraries than ours."""
-    folder = CACHE / "quix"
+def kafka_streams(threads: int, target: str) -> Peer:
+    """Kafka Streams with its defaults: RocksDB and its cache."""
+
+    def command() -> list[str]:
+        fetch("streams")
+        return [*java("streams"), str(CLIENTS / "KafkaPrograms.java")]
+
+    name = f"Kafka Streams, {threads} thread{'s' * (threads > 1)}"
+    return Peer(name, command, target, threads=threads)
+
+
+def quix(target: str) -> Peer:
+    """Quix Streams with its defaults: RocksDB."""
+
+    def command() -> list[str]:
+        return [str(_environment("quix", "quixstreams==3.28.1")), str(CLIENTS / "quix_programs.py")]
+
+    return Peer("Quix", command, target, share=10)
+
+
+def faust(target: str) -> Peer:
+    """Faust, as its community goes on with it, on RocksDB."""
+
+    def command() -> list[str]:
+        python = str(_environment("faust", "faust-streaming[rocksdict]==0.15.3"))
+        return [python, str(CLIENTS / "faust_programs.py"), "worker", "--loglevel", "error", "--without-web"]
+
+    return Peer("Faust", command, target, guarantee=AT_LEAST_ONCE, share=10)
+
+
+def _environment(name: str, package: str) -> Path:
+    """The Python of an environment with that package, made once: it needs other libraries than ours."""
+    folder = CACHE / name
     python = folder / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "-q", QUIX], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", package], check=True)
     return python
 
 
-def _on_kafka(
-    kafka: KafkaSide, lines: list[bytes], start: Callable[[str, str, Path], Sequence[str]], root: Path
-) -> dict[str, float]:
-    source, target = kafka.topic(PARTITIONS), kafka.topic(PARTITIONS)
-    producer = KafkaProducer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 20, "acks": "all"})
-    for place, line in enumerate(lines):
-        producer.produce(source, line, partition=place % PARTITIONS)
+def suite(workload: Workload, full: int, *peers: Peer) -> Callable[[int], list[Row]]:
+    """Ours and each peer take turns; the first turn warms caches of files and is left out."""
+
+    def run(runs: int) -> list[Row]:
+        rows: list[Row] = []
+        with (
+            HeadraceSide.running(flush="os") as ours,
+            KafkaSide.running() as kafka,
+            tempfile.TemporaryDirectory() as root,
+        ):
+            for peer in peers:
+                count = sized(full // peer.share, 2_000 // peer.share)
+                mine = Ours(ours, workload, count, Path(root))
+                theirs = Theirs(kafka, workload, mine, peer, Path(root))
+                our_run = partial(mine.run, processing_guarantee=peer.guarantee)
+                sides = interleaved(runs + 1, our_run, theirs.run)
+                rows += _compare(f"streams {workload.about}, {count:,} / {peer.name}", *sides, target=peer.target)
+        return rows
+
+    return run
+
+
+def _compare(name: str, ours: list[dict[str, Any]], theirs: list[dict[str, Any]], target: str) -> list[Row]:
+    answers = [run["answer"] for run in (*ours, *theirs)]
+    assert all(answer == answers[0] for answer in answers), f"{name}: the sides differ: {str(answers)[:1000]}"
+    ours, theirs = ours[1:], theirs[1:]
+    return [
+        paired(f"{name}: {what}", unit, [run[key] for run in ours], [run[key] for run in theirs], target=goal)
+        for what, unit, key, goal in (("rate", "rows/s", "rows_s", target), ("worker's CPU", "µs/record", "cpu_us", ""))
+    ]
+
+
+class Theirs:
+    """A workload by a peer, with the records that ours has."""
+
+    def __init__(self, kafka: KafkaSide, workload: Workload, ours: Ours, peer: Peer, root: Path) -> None:
+        self._kafka, self._workload, self._ours, self._peer, self._root = kafka, workload, ours, peer, root
+
+    def run(self) -> dict[str, Any]:
+        """One run."""
+        kafka, peer, ours = self._kafka, self._peer, self._ours
+        topics = {"SOURCE": kafka.topic(PARTITIONS), "TARGET": kafka.topic(PARTITIONS)}
+        if ours.table is not None:
+            topics["TABLE"] = kafka.topic(PARTITIONS)
+            _fill(kafka, topics["TABLE"], ours.table)
+        _fill(kafka, topics["SOURCE"], ours.records)
+        state = Path(tempfile.mkdtemp(dir=self._root))
+        environment = peer.environment(kafka, self._workload, topics, state)
+        with _output(kafka, topics["TARGET"]) as poll, running(peer.command(), environment) as worker:
+            return measure(poll, self._workload.tally(), len(ours.records.values), [worker])
+
+
+def _fill(kafka: KafkaSide, topic: str, records: Records) -> None:
+    producer = KafkaProducer(
+        {
+            "bootstrap.servers": kafka.bootstrap,
+            "linger.ms": 20,
+            "acks": "all",
+            "partitioner": "murmur2_random",
+            "queue.buffering.max.messages": 2_000_000,
+            "queue.buffering.max.kbytes": 1_000_000,
+        }
+    )
+    for place, value in enumerate(records.values):
+        where = {"partition": place % PARTITIONS} if records.keys is None else {"key": records.keys[place]}
+        when = {} if records.times_ms is None else {"timestamp": records.times_ms[place]}
+        producer.produce(topic, value, **where, **when)
         if place % 10_000 == 0:
             producer.poll(0)
+    if records.last_ms:
+        producer.flush()
+        for partition in range(PARTITIONS):
+            producer.produce(topic, records.values[0], b"end", partition, timestamp=records.last_ms)
     producer.flush()
-    with _running(start(source, target, _new(root))) as worker:
-        return _count(kafka.bootstrap, target, lines, worker)
 
 
 @contextmanager
-def _running(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    worker = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        yield worker
-    finally:
-        worker.terminate()
-        try:
-            worker.wait(30)
-        except subprocess.TimeoutExpired:
-            worker.kill()
-            worker.wait()
-
-
-def _count(bootstrap: str, target: str, lines: list[bytes], worker: subprocess.Popen[bytes]) -> dict[str, float]:
+def _output(kafka: KafkaSide, topic: str) -> Iterator[Callable[[int], Iterable[tuple[bytes, bytes]]]]:
+    """Reads the next records of a topic from its beginning, committed ones."""
     consumer = KafkaConsumer(
         {
-            "bootstrap.servers": bootstrap,
-            "group.id": f"reads-{target}",
+            "bootstrap.servers": kafka.bootstrap,
+            "group.id": f"reads-{topic}",
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
         }
     )
-    consumer.assign([TopicPartition(target, number, 0) for number in range(PARTITIONS)])
-    counts: dict[bytes, int] = {}
-    total, begun, cpu = len(lines) * streams.WORDS_A_LINE, 0.0, 0.0
-    until = time.monotonic() + LIMIT_S
-    while sum(counts.values()) < total:
-        for message in consumer.consume(50_000, 0.1):
-            if not begun:
-                begun, cpu = time.perf_counter(), cpu_seconds([worker.pid])
-            counts[message.key()] = int(message.value())
-        assert worker.poll() is None, "the worker ended"
-        assert time.monotonic() < until, f"{sum(counts.values())} of {total} words were counted in {LIMIT_S:.0f} s"
-    seconds, used = time.perf_counter() - begun, cpu_seconds([worker.pid]) - cpu
-    consumer.close()
-    return {"lines_s": len(lines) / seconds, "cpu_us": used / len(lines) * 1e6}
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+    try:
+        yield lambda most: [(message.key(), message.value()) for message in consumer.consume(most, 0.1)]
+    finally:
+        consumer.close()
+
+
+class TheirRestart:
+    """As ``Restart``, by a peer."""
+
+    def __init__(self, kafka: KafkaSide, peer: Peer, state: Path, count: int) -> None:
+        self.state, self.count = state, count
+        self._kafka, self._peer = kafka, peer
+        self._topics = {"SOURCE": kafka.topic(PARTITIONS), "TARGET": kafka.topic(PARTITIONS)}
+
+    def write(self, records: Records) -> None:
+        """Into the app's source."""
+        _fill(self._kafka, self._topics["SOURCE"], records)
+
+    @contextmanager
+    def started(self) -> Iterator[Worker]:
+        """A worker, for a block."""
+        environment = self._peer.environment(self._kafka, KEYS, self._topics, self.state)
+        with running(self._peer.command(), environment) as worker:
+            yield worker
+
+    def output(self) -> Any:
+        """Reads the app's output, for a block."""
+        return _output(self._kafka, self._topics["TARGET"])
+
+
+def restore(runs: int) -> list[Row]:
+    """A million keys: a start without the disk, beside Kafka Streams; what a start with the disk takes is taken off."""
+    count = sized(1_000_000, 2_000)
+    peer = kafka_streams(1, "≤ 0.5")
+    with (
+        HeadraceSide.running(flush="os") as ours,
+        KafkaSide.running() as kafka,
+        tempfile.TemporaryDirectory() as root,
+    ):
+        sides = [Restart(ours, Path(root) / "ours", count), TheirRestart(kafka, peer, Path(root) / "theirs", count)]
+        (my_kept, my_wiped), (their_kept, their_wiped) = (restarts(side, runs) for side in sides)
+    name = f"streams start, {count:,} keys / {peer.name}"
+    mine = [wiped - kept for kept, wiped in zip(my_kept, my_wiped, strict=True)]
+    theirs = [wiped - kept for kept, wiped in zip(their_kept, their_wiped, strict=True)]
+    return [
+        paired(f"{name}: an empty disk", "ms", my_wiped, their_wiped),
+        paired(f"{name}: its disk", "ms", my_kept, their_kept),
+        paired(f"{name}: the restore, one less the other", "ms", mine, theirs, target=peer.target),
+    ]

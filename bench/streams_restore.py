@@ -12,7 +12,7 @@ from typing import Literal
 from bench.headrace_side import HeadraceSide
 from bench.rows import Row, compare
 from bench.sizes import sized
-from bench.streams import running
+from bench.streams_workloads import our_worker, running
 from headrace import Consumer, Producer
 from headrace_streams.adapters.snapshots import ArrowSnapshots
 
@@ -26,6 +26,7 @@ class Words:
     def __init__(self, cluster: HeadraceSide, directory: Path, count: int) -> None:
         self.cluster = cluster
         self.source, self.target = cluster.topic(TASKS), cluster.topic(TASKS)
+        self._topics = {"SOURCE": self.source, "TARGET": self.target}
         self.count = count
         self.directory = directory
         self.url = f"file://{directory}/snapshots"
@@ -39,7 +40,7 @@ class Words:
         self._send(lines)
         settings = self.disk | {"snapshot_url": self.url, "snapshot_interval_ms": 1_000, "commit_rows": 10_000}
         keys: set[bytes | None] = set()
-        with running("streams_words.py", self.source, self.target, settings), self._reader("earliest") as reader:
+        with running(*our_worker("words", self._topics, settings)), self._reader("earliest") as reader:
             while len(keys) < self.count:
                 keys.update(record.key for record in reader.poll(1_000, max_records=50_000))
             written = asyncio.run(self._written())
@@ -48,7 +49,7 @@ class Words:
                 time.sleep(3)
 
     async def _written(self) -> list[int]:
-        place = ArrowSnapshots(self.url, f"count-{self.source}")
+        place = ArrowSnapshots(self.url, f"bench-{self.source}")
         found = [await place.find(f"by-word/{number}") for number in range(TASKS)]
         return [max(one.next_offset for one in of_task if one.complete) for of_task in found if of_task]
 
@@ -59,7 +60,7 @@ class Words:
         with self._reader("latest") as reader:
             reader.poll(1_000)
             begun = time.perf_counter()
-            with running("streams_words.py", self.source, self.target, self.disk | settings):
+            with running(*our_worker("words", self._topics, self.disk | settings)):
                 while not reader.poll(60_000):
                     pass
                 return time.perf_counter() - begun

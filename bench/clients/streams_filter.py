@@ -4,5 +4,5 @@ import os
 
 from headrace.streams import App, bytes, col
 
-app = App(f"filter-{os.environ['SOURCE']}")
+app = App(f"bench-{os.environ['SOURCE']}")
 app.stream(os.environ["SOURCE"], value=bytes).filter(~col("value").is_null()).to(os.environ["TARGET"], value=bytes)
