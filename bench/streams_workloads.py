@@ -249,7 +249,7 @@ def measure(
     while tally.done < total:
         for key, value in poll(max(1, min(50_000, total // 20))):
             tally.add(key, value)
-        if not begun and tally.done >= WARM * total:
+        if not first and tally.done >= WARM * total:
             begun, cpu, first = time.perf_counter(), cpu_seconds(pids), tally.done
         for worker in workers:
             worker.check()

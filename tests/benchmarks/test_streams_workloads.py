@@ -1,0 +1,81 @@
+"""How benchmarks of Streams read output, compare two sides and wait for a worker."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+
+import pytest
+from bench.streams_peer import _compare
+from bench.streams_workloads import WINDOWED, Counts, Sum, Totals, measure, running
+
+
+def test_counts_are_the_last_of_each_word_in_either_form() -> None:
+    ours, theirs = Counts(), Counts()
+    for value in (b'{"n":1}', b'{"n":9}'):
+        ours.add(b"a", value)
+    theirs.add(b"a", b"9")
+    ours.add(b"b", b'{"n":7}')
+    theirs.add(b"b", b"7")
+
+    assert ours.done == theirs.done == 2
+    assert ours.answer() == theirs.answer()
+
+
+def test_totals_and_sums_show_rows_that_are_missing_or_doubled() -> None:
+    once, twice = Totals(), Totals()
+    for tally, times in ((once, 1), (twice, 2)):
+        for _ in range(times):
+            tally.add(b"a", b'{"total":2.5,"n":3}')
+    assert (once.done, once.answer()) == (3, (1, 2.5, 3))
+    assert once.answer() != twice.answer()
+
+    sums = Sum(lambda row: row["amount"])
+    sums.add(b"a", b'{"amount":0.25}')
+    sums.add(b"a", b'{"amount":0.5}')
+    assert (sums.done, sums.answer()) == (2, (2, 0.75))
+
+
+def test_windows_get_a_record_behind_all_others() -> None:
+    made = WINDOWED.make(100)
+    assert made.times_ms is not None
+    assert made.times_ms == sorted(made.times_ms)
+    assert made.times_ms[-1] - made.times_ms[0] < 50_000
+    assert made.last_ms > made.times_ms[-1] + 10_000
+
+
+def test_the_first_fifth_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(float(number) for number in range(100))
+    monkeypatch.setattr("bench.streams_workloads.time.perf_counter", lambda: next(clock))
+    records = iter([(b"", b'{"total":1.0,"n":1}')] * 10)
+
+    def poll(most: int) -> Iterable[tuple[bytes, bytes]]:
+        return [next(records)]
+
+    with running([sys.executable, "-c", "import time; time.sleep(60)"], {}) as worker:
+        found = measure(poll, Totals(), 10, [worker])
+
+    assert found["rows_s"] == 8
+    assert found["answer"] == (10, 10.0, 10)
+
+
+def test_a_worker_that_ends_says_why() -> None:
+    def nothing(most: int) -> Iterator[tuple[bytes, bytes]]:
+        worker.process.wait(30)
+        return iter(())
+
+    with (
+        running([sys.executable, "-c", "raise SystemExit('no such topic')"], {}) as worker,
+        pytest.raises(RuntimeError, match="no such topic"),
+    ):
+        measure(nothing, Totals(), 1, [worker])
+
+
+def test_sides_that_differ_are_not_compared() -> None:
+    ours = {"answer": (1, 2.5), "rows_s": 2.0, "cpu_us": 1.0}
+    theirs = ours | {"answer": (1, 2.0)}
+    rate, cpu = _compare("words", [ours, ours], [ours, ours | {"rows_s": 1.0}], "≥ 2")
+    assert (rate.ratio, rate.target, cpu.ratio) == (2.0, "≥ 2", 1.0)
+
+    with pytest.raises(AssertionError, match="the sides differ"):
+        _compare("words", [ours, ours], [theirs, theirs], "≥ 2")
