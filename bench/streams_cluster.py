@@ -18,6 +18,7 @@ from bench.rows import Row, compare, interleaved, percentile
 from bench.sizes import sized
 from bench.streams_workloads import PARTITIONS, Records, Worker, Workload, fill, our_worker, output, running
 from headrace import Consumer, Producer
+from headrace.records import TopicPartition
 
 GUARANTEES: dict[str, dict[str, Any]] = {
     "at least once": {"processing_guarantee": "at_least_once"},
@@ -201,20 +202,15 @@ def _wait_settled(cluster: HeadraceSide, app: str, count: int, timeout_s: float 
     raise TimeoutError(f"{app} had not {count} workers with tasks after {timeout_s:.0f} s")
 
 
-def _wait_still(cluster: HeadraceSide, topic: str, still_s: int, timeout_s: float = 300.0) -> None:
-    """Until something has been written to a topic, and then nothing for so long."""
-    until = time.monotonic() + timeout_s
-    with headrace.AdminClient(cluster.bootstrap) as admin, Consumer(bootstrap_servers=cluster.bootstrap) as consumer:
-        while topic not in admin.list_topics(include_internal=True):
-            time.sleep(0.2)
-            assert time.monotonic() < until, f"{topic} was not made in {timeout_s:.0f} s"
-        partitions = [headrace.TopicPartition(topic, one.partition) for one in admin.describe_topic(topic).partitions]
-        written, since = 0, time.monotonic()
+def _wait_still(cluster: HeadraceSide, partitions: list[TopicPartition], still_s: int, timeout_s: float = 300) -> None:
+    """Until something has been written there, and then nothing for so long."""
+    written, since, until = 0, time.monotonic(), time.monotonic() + timeout_s
+    with Consumer(bootstrap_servers=cluster.bootstrap) as consumer:
         while not written or time.monotonic() - since < still_s:
             time.sleep(0.2)
             if (now := sum(consumer.end_offsets(partitions).values())) != written:
                 written, since = now, time.monotonic()
-            assert time.monotonic() < until, f"{topic} was written for {timeout_s:.0f} s"
+            assert time.monotonic() < until, f"{written} records were written, but not none for {still_s} s"
 
 
 def idle(runs: int) -> list[Row]:
@@ -227,10 +223,13 @@ def idle(runs: int) -> list[Row]:
         for _ in range(runs):
             topics = {"SOURCE": cluster.topic(tasks), "TARGET": cluster.topic(1)}
             settings = {"bootstrap_servers": cluster.bootstrap, "state_dir": tempfile.mkdtemp(dir=root)}
+            app = f"bench-{topics['SOURCE']}"
             with running(*our_worker("idle", topics, settings)) as worker, Producer(cluster.bootstrap) as producer:
+                _wait_settled(cluster, app, 1)
                 producer.send_many(topics["SOURCE"], values, keys, partition=[n % tasks for n in range(len(values))])
                 producer.flush()
-                _wait_still(cluster, f"bench-{topics['SOURCE']}.by-time.repartition", still_s=sized(10, 1))
+                hop = f"{app}.by-time.repartition"
+                _wait_still(cluster, [TopicPartition(hop, number) for number in range(tasks)], still_s=sized(10, 1))
                 pids = {"worker": worker.pid, "broker": cluster.pid("broker-1")}
                 before = {name: cpu_seconds([pid]) for name, pid in pids.items()}
                 time.sleep(look_s)
