@@ -25,8 +25,33 @@ class Producer:
         self._name = name
         self._calls = calls
         self.fails: HeadraceError | None = None
+        self.rows: list[dict[str, Any]] = []
 
     async def send_table(self, topic: str, table: pa.Table) -> Any:
+        self.rows = table.to_pylist()
+        return self._sent(topic)
+
+    async def send_many(
+        self,
+        topic: str,
+        values: list[bytes | None],
+        keys: list[bytes | None],
+        *,
+        headers: list[Any] | None,
+        partition: int | None,
+        timestamps_ms: list[int] | None,
+    ) -> Any:
+        self.rows = [{"key": key, "value": value} for key, value in zip(keys, values, strict=True)]
+        for place, row in enumerate(self.rows):
+            if timestamps_ms is not None:
+                row["timestamp_ms"] = timestamps_ms[place]
+            if partition is not None:
+                row["partition"] = partition
+            if headers is not None:
+                row["headers"] = [{"key": name, "value": text} for name, text in headers[place]]
+        return self._sent(topic)
+
+    def _sent(self, topic: str) -> Any:
         self._calls.append(f"{self._name} sends to {topic}")
         return SimpleNamespace(failure=lambda: self.fails)
 
@@ -99,13 +124,32 @@ async def test_what_an_abort_has_forgotten_keeps_nothing_back(
     assert calls[-1] == "transactional commits"
 
 
+@pytest.mark.parametrize("times", [[1], [1, 2], list(range(32)), list(range(33)), list(range(1_000))])
+@pytest.mark.parametrize("more", [{}, {"partition": 7}, {"headers": (("why", b"late"),)}])
+async def test_few_rows_and_many_say_the_same(
+    writer: SdkWriter, at_once: Producer, times: list[int], more: dict[str, Any]
+) -> None:
+    """Few are sent as lists, many as a table."""
+    keys = [None if time % 2 else b"%d" % time for time in times]
+    values = [None if time % 3 else b"v%d" % time for time in times]
+    columns = {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary()), "timestamp_ms": times}
+    await writer.send_at_once(Output("out", pa.table(columns), **more))
+    wanted: dict[str, Any] = {"partition": more["partition"]} if "partition" in more else {}
+    if "headers" in more:
+        wanted["headers"] = [{"key": "why", "value": b"late"}]
+    assert at_once.rows == [
+        {"key": key, "value": value, "timestamp_ms": time} | wanted
+        for key, value, time in zip(keys, values, times, strict=True)
+    ]
+
+
 @pytest.mark.parametrize(
     ("guarantee", "in_transactions"),
     [("exactly_once", ["out", "a.by-user.repartition"]), ("at_least_once", ["a.by-user.repartition"])],
 )
 async def test_which_rows_wait_for_a_commit(guarantee: str, in_transactions: list[str]) -> None:
     """What goes to another task of the app must not come again: it would be counted again."""
-    outside: Any = SimpleNamespace(compute=None, look=None, changelogs=None, clock=Now())
+    outside: Any = SimpleNamespace(compute=None, look=None, changelogs=None, clock=Now(), snapshots=None)
     worker = Worker(App("a"), StreamsConfig.of({"processing_guarantee": guarantee}), outside)
     worker._assembled = Assembled(None, {}, frozenset({"a.by-user.repartition"}))  # type: ignore[arg-type]
     assert [topic for topic in ("out", "a.by-user.repartition") if worker._waits(topic)] == in_transactions

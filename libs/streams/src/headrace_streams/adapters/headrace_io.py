@@ -30,6 +30,8 @@ _NEVER: Final = "-1"
 _LEVEL_MS: Final = 5_000.0
 """A cluster that has just started knows after a moment what all its nodes can do."""
 _PARTITION: Final = "partition"
+_FEW_ROWS: Final = 32
+"""So many are sent as lists: a table costs a fifth of a millisecond, whatever its size."""
 _BYTES_MAX: Final = "max.message.bytes"
 _REQUEST_BYTES_MAX: Final = 16 << 20
 """What brokers take; how much a topic takes, it says itself."""
@@ -290,9 +292,23 @@ async def _send(producer: aio.Producer, output: Output) -> Deliveries:
             headers, or a row for a repartition topic.
     """
     try:
+        if output.records.num_rows <= _FEW_ROWS:
+            return await producer.send_many(output.topic, **_lists(output))
         return await producer.send_table(output.topic, _table(output))
     except RecordTooLarge as error:
         raise RecordTooLarge(f"a record for the topic {output.topic} cannot be sent: {error}; raise that") from error
+
+
+def _lists(output: Output) -> dict[str, Any]:
+    """As a producer takes few rows fastest."""
+    columns = output.records.to_pydict()
+    return {
+        "values": columns["value"],
+        "keys": columns["key"],
+        "headers": [output.headers] * output.records.num_rows if output.headers else None,
+        "partition": output.partition,
+        "timestamps_ms": columns.get("timestamp_ms"),
+    }
 
 
 def _table(output: Output) -> pa.Table:
