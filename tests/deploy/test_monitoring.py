@@ -6,8 +6,10 @@ import json
 import re
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +21,9 @@ from tests.deploy.test_alerts import RULES, rules
 
 import headrace
 from headrace_cli.local import LocalCluster
+from headrace_streams.adapters.otel_figures import PREFIX
+from headrace_streams.core.state.cache import StateCache
+from headrace_streams.runtime.figures import Figures
 
 SOURCE = chart.ROOT / "deploy" / "monitoring"
 DASHBOARDS = sorted((SOURCE / "dashboards").glob("*.json"))
@@ -93,7 +98,7 @@ class TestEachDashboard:
 
 
 def test_dashboards_have_names_of_their_own() -> None:
-    assert [path.stem for path in DASHBOARDS] == ["brokers", "cluster", "groups", "topics"]
+    assert [path.stem for path in DASHBOARDS] == ["brokers", "cluster", "groups", "streams", "topics"]
     assert [board(path)["uid"] for path in DASHBOARDS] == [f"headrace-{path.stem}" for path in DASHBOARDS]
 
 
@@ -103,7 +108,7 @@ def test_everything_they_name_is_exported_with_those_labels(tmp_path: Path, monk
     with LocalCluster(tmp_path, brokers=1, restart=False) as cluster:
         _use(cluster.bootstrap_servers)
         end = time.monotonic() + EXPORTED_S_MAX
-        while (missing := _missing(_exported(cluster))) and time.monotonic() < end:
+        while (missing := _missing(_exported(cluster) | exported_by_streams())) and time.monotonic() < end:
             time.sleep(0.3)  # lag is looked at now and then
         assert not missing
         assert {name: promlint.problems(page) for name, page in _pages(cluster).items()} == {
@@ -194,10 +199,34 @@ def test_each_rule_of_promtool_is_known(was: str, now: str, says: str) -> None:
     assert any(says in one for one in found), found
 
 
-def _missing(exported: dict[str, set[str]]) -> list[str]:
+def exported_by_streams() -> dict[str, set[str]]:
+    """What a worker of streams tells, with all that it may have something to say of."""
+    task = SimpleNamespace(watermark=0, late={"node": 1}, failed={"node": 1}, hits={"node": 1}, misses={"node": 1})
+    owned: Any = {"task": SimpleNamespace(task=task)}
+    figures = Figures(
+        cache=StateCache(0),
+        read=Counter(topic=1),
+        written=Counter(topic=1),
+        lags={("topic", 0): 1},
+        states={"running": 1},
+        restoring={"task": 1},
+        owned=owned,
+    )
+    names = {name: name for name in figures.gauges} | {name: f"{name}_total" for name in figures.counters}
+    told = {PREFIX + as_: {*labels} for name, as_ in names.items() for _, labels in figures.values(name, 0.0)}
+    return told | {f"{PREFIX}commit_seconds_{part}": {"le"} for part in ("bucket", "count", "sum")}
+
+
+def test_what_they_name_of_streams_is_told_by_workers() -> None:
+    exprs = [expr for expr in every_expression() if PREFIX in expr]
+    assert len(exprs) > 10
+    assert not _missing(exported_by_streams(), exprs)
+
+
+def _missing(exported: dict[str, set[str]], exprs: Sequence[str] = ()) -> list[str]:
     known = {**OF_OTHERS, **{name: labels | OF_SCRAPING for name, labels in exported.items()}}
     found = []
-    for expr in every_expression():
+    for expr in exprs or every_expression():
         read = promql.parse(expr)
         for metric, labels in read.metrics.items():
             if metric not in known:
