@@ -139,9 +139,38 @@ def test_a_flush_that_grows_large_leaves_before_the_commit() -> None:
     out, written = sender(1)
     rows = table([b"a" * 1_000] * 600)
     list(out.feed(rows, 0, never))
-    assert [f.rows.num_rows for _, f in flushes(written) if f.rows is not None] == [600]
+    assert sum(f.rows.num_rows for _, f in flushes(written) if f.rows is not None) == 600
+    before = len(written)
     list(out.flush())
-    assert len(written) == 1
+    assert len(written) == before
+
+
+@pytest.mark.parametrize("coded", [False, True])
+def test_a_large_flush_leaves_in_parts_that_a_topic_takes(coded: bool) -> None:
+    """What a part says of time holds for the rows of the parts behind it: else their windows would be closed."""
+    out, written = sender(1)
+    marks = [10 * (number // 700) for number in range(5_000)]
+    keys: list[bytes | None] = [b"%04d" % (number % 3_000) * 100 for number in range(5_000)]
+    whole = table(keys, marks, coded=coded)
+    for first in (0, 4_000):
+        list(out.feed(whole.slice(first, 4_000), 0, never))
+    out.rest()
+    list(out.flush())
+    found = [flush for _, flush in flushes(written)]
+    parts = [flush for flush in found if flush.rows is not None]
+    assert [n for flush in parts for n in (flush.rows["n"].to_pylist() if flush.rows else [])] == list(range(5_000))
+    assert all(len(hop.encode(flush)) < 1.1 * hop.FLUSH_BYTES for flush in found)
+    for flush in parts:
+        assert flush.rows is not None
+        assert flush.watermark == max(flush.rows["_watermark"].to_pylist())
+    assert [flush.idle for flush in found] == [*[False] * (len(found) - 1), True]
+    assert found[-1].watermark == marks[-1]
+
+
+def test_a_row_that_is_larger_than_a_part_goes_alone() -> None:
+    out, written = sender(1)
+    list(out.feed(table([b"a", b"b" * 2 * hop.FLUSH_BYTES, b"c"]), 0, never))
+    assert [flush.rows.num_rows for _, flush in flushes(written) if flush.rows] == [1, 1, 1]
 
 
 def test_what_was_not_committed_is_sent_again_and_not_twice() -> None:

@@ -10,12 +10,19 @@ import pytest
 from libs.streams.tests.kit.feeding import milliseconds
 
 from headrace_streams import App, agg, json, tumbling
+from headrace_streams.core.operators import hop
 from headrace_streams.testing import Driver
 
 HOUR_MS = 3_600_000
 WINDOW_MS = 10_000
 SEEDS = range(4)
 Row = dict[str, Any]
+
+
+@pytest.fixture(autouse=True, params=[hop.FLUSH_BYTES, 500])
+def flush_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows go to the next task in parts, too, between which windows may close."""
+    monkeypatch.setattr(hop, "FLUSH_BYTES", request.param)
 
 
 def windows() -> App:

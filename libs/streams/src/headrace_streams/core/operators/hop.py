@@ -150,17 +150,29 @@ class HopOut(Operator):
     def _send(self) -> None:
         news = self._told != (self._watermark, self._idle)
         for target, kept in enumerate(self._kept):
+            *first, last = _parts(concat(kept)) if kept else [None]
+            for rows in first:  # what is told of time holds for the rows behind it too
+                assert rows is not None
+                self._record(target, Flush(self._sender, int(numbers(rows[WATERMARK]).max()), rows))
             if kept or news:
-                rows = concat(kept) if kept else None
-                self._record(target, rows)
+                self._record(target, Flush(self._sender, self._watermark, last, self._idle))
         self._kept = [[] for _ in range(self._partitions)]
         self._bytes = 0
         self._told = (self._watermark, self._idle)
 
-    def _record(self, target: int, rows: pa.Table | None) -> None:
-        time = int(numbers(rows[TIME]).max()) if rows is not None else max(self._watermark, 0)
-        value = pa.array([encode(Flush(self._sender, self._watermark, rows, self._idle))], pa.binary())
+    def _record(self, target: int, flush: Flush) -> None:
+        time = int(numbers(flush.rows[TIME]).max()) if flush.rows is not None else max(flush.watermark, 0)
+        value = pa.array([encode(flush)], pa.binary())
         table = pa.table(
             {"key": pa.nulls(1, pa.binary()), "value": value, "timestamp_ms": pa.array([time], pa.int64())}
         )
         self._write(Output(self._topic, table, partition=target))
+
+
+def _parts(rows: pa.Table) -> list[pa.Table]:
+    """Rows in parts of at most ``FLUSH_BYTES``, in their order; one row may be larger."""
+    if rows.nbytes <= FLUSH_BYTES or rows.num_rows == 1:
+        return [rows]
+    rows = replace(rows, KEY, plain_keys(rows[KEY]))  # else each part would carry the keys of all
+    half = rows.num_rows // 2
+    return [*_parts(rows.slice(0, half)), *_parts(rows.slice(half))]
