@@ -101,6 +101,7 @@ BY_NAME: Final[dict[str, dict[str, Any]]] = {
         ]
     },
     "streams": {"streamsApps": STREAMS_APPS},
+    "streams and topics": {"streamsApps": STREAMS_APPS, "topics": [{"name": "lines", "partitions": 6}]},
     "open network": {"networkPolicy": {"enabled": False}},
     "node token of ours": {"nodeToken": {"existingSecret": "the-token"}},
     "no budgets": {"podDisruptionBudget": {"enabled": False}},

@@ -63,6 +63,34 @@ def test_a_program_of_the_values_is_where_the_worker_runs_and_another_one_restar
     assert rendered(replicas=3).metadata == app.metadata, "more workers restart nobody"
 
 
+TOPICS: dict[str, Any] = {"topics": [{"name": "lines"}]}
+
+
+def apply_job(found: list[Manifest]) -> Manifest:
+    [job] = [each for each in found if each["kind"] == "Job" and "-apply" in each["metadata"]["name"]]
+    return job
+
+
+def test_topics_of_apps_are_made_before_helm_waits_for_workers() -> None:
+    """A hook would come when all workers are ready, which they are when the topics are there."""
+    job = apply_job(chart.render(TOPICS | {"streamsApps": [WORDS]}))
+    assert "annotations" not in job["metadata"]
+    assert "ttlSecondsAfterFinished" not in job["spec"], "who keeps to what is rendered would run it again each hour"
+    hook = apply_job(chart.render(TOPICS))
+    assert hook["metadata"]["annotations"]["helm.sh/hook"] == "post-install,post-upgrade"
+    assert hook["metadata"]["name"] == "headrace-apply"
+    assert job["spec"]["template"] == hook["spec"]["template"]
+
+
+def test_a_job_that_is_no_hook_has_another_name_for_other_values() -> None:
+    """A Job cannot be changed."""
+    values = TOPICS | {"streamsApps": [WORDS]}
+    name = apply_job(chart.render(values))["metadata"]["name"]
+    assert re.fullmatch(r"headrace-apply-1-[0-9a-f]{8}", name)
+    assert apply_job(chart.render(values))["metadata"]["name"] == name
+    assert apply_job(chart.render(values | {"statefulset": {"replicas": 5}}))["metadata"]["name"] != name
+
+
 def test_an_app_without_programs_runs_where_its_image_says() -> None:
     found = combinations.render("streams")
     assert "workingDir" not in pod(found, "billing").main
