@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,47 +50,60 @@ def suite(workload: Workload, full: int, quick: int = 2_000) -> Callable[[int], 
 
 
 def latency(runs: int) -> list[Row]:
-    """One record at a time through a filter, by each guarantee: from when it is sent until a reader has it."""
+    """
+    One record at a time through a filter, by each guarantee: from when it is sent until a reader has it. Beside it
+    one that goes through a topic alone, without an app.
+    """
 
     def one(settings: dict[str, Any]) -> list[float]:
-        return sorted(_one_at_a_time(cluster, {**settings, "state_dir": tempfile.mkdtemp(dir=root)}, sized(300, 20)))
+        with _filter(cluster, {**settings, "state_dir": tempfile.mkdtemp(dir=root)}) as topics:
+            return _one_at_a_time(cluster, *topics, sized(300, 20))
+
+    def bare() -> list[float]:
+        topic = cluster.topic(1)
+        return _one_at_a_time(cluster, topic, topic, sized(300, 20))
 
     with HeadraceSide.running(flush="os") as cluster, tempfile.TemporaryDirectory() as root:
-        sides = [lambda settings=settings: one(settings) for settings in GUARANTEES.values()]
-        found = dict(zip(GUARANTEES, interleaved(runs, *sides), strict=True))
+        sides = [partial(one, settings) for settings in GUARANTEES.values()]
+        *by_app, alone = interleaved(runs, *sides, bare)
+    found = dict(zip(GUARANTEES, by_app, strict=True))
     return [
         compare(
-            f"streams in to out, {guarantee}, p{share * 100:.0f}",
+            f"streams in to out, {guarantee}, p{share * 100:.0f} / a topic alone",
             "ms",
             [percentile(times, share) for times in found[guarantee]],
+            [percentile(times, share) for times in alone],
             target=goal,
         )
         for (guarantee, share), goal in ONE_AT_A_TIME.items()
     ]
 
 
-def _one_at_a_time(cluster: HeadraceSide, settings: dict[str, Any], count: int) -> list[float]:
+@contextmanager
+def _filter(cluster: HeadraceSide, settings: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """A worker that passes everything on from the first topic to the second."""
     topics = {"SOURCE": cluster.topic(1), "TARGET": cluster.topic(1)}
-    settings = {**settings, "bootstrap_servers": cluster.bootstrap}
+    with running(*our_worker("filter", topics, {**settings, "bootstrap_servers": cluster.bootstrap})):
+        yield topics["SOURCE"], topics["TARGET"]
+
+
+def _one_at_a_time(cluster: HeadraceSide, source: str, target: str, count: int) -> list[float]:
+    """In ms, sorted."""
     took: list[float] = []
     with (
-        running(*our_worker("filter", topics, settings)),
         Producer(cluster.bootstrap) as producer,
         Consumer(
-            topics["TARGET"],
-            bootstrap_servers=cluster.bootstrap,
-            auto_offset_reset="earliest",
-            isolation_level="read_committed",
+            target, bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", isolation_level="read_committed"
         ) as consumer,
     ):
         for number in range(count + 20):
             begun = time.perf_counter()
-            producer.send(topics["SOURCE"], b"%d" % number)
+            producer.send(source, b"%d" % number)
             while not consumer.poll(60_000):
                 pass
             if number >= 20:  # the first find everything cold
                 took.append((time.perf_counter() - begun) * 1e3)
-    return took
+    return sorted(took)
 
 
 class Restart:
