@@ -12,7 +12,7 @@ from bench.streams_workloads import WINDOWED, Counts, Sum, Totals, measure, runn
 
 def test_counts_are_the_last_of_each_word_in_either_form() -> None:
     ours, theirs = Counts(), Counts()
-    for value in (b'{"n":1}', b'{"n":9}'):
+    for value in (b'{"n":8}', b'{"n":9}'):
         ours.add(b"a", value)
     theirs.add(b"a", b"9")
     ours.add(b"b", b'{"n":7}')
@@ -45,7 +45,7 @@ def test_windows_get_a_record_behind_all_others() -> None:
 
 
 def test_the_first_fifth_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter(float(number) for number in range(100))
+    clock = iter(float(number) for number in range(0, 100, 2))
     monkeypatch.setattr("bench.streams_workloads.time.perf_counter", lambda: next(clock))
     records = iter([(b"", b'{"total":1.0,"n":1}')] * 10)
 
@@ -55,7 +55,7 @@ def test_the_first_fifth_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None
     with running([sys.executable, "-c", "import time; time.sleep(60)"], {}) as worker:
         found = measure(poll, Totals(), 10, [worker])
 
-    assert found["rows_s"] == 8
+    assert found["rows_s"] == 4
     assert found["answer"] == (10, 10.0, 10)
 
 
