@@ -46,6 +46,7 @@ def test_bytes_are_the_key_as_it_is() -> None:
 
 def test_without_columns_a_text_is_itself_and_several_are_guessed() -> None:
     assert key_of_texts("kept", [], ["12"]) == key_of("kept", [], ["12"]) == key_of("kept", [], [12]) == b"12"
+    assert key_of_texts("kept", [], ["1e3"]) == b"1e3"
     assert key_of_texts("kept", [], ["AA", "12", "true"]) == key_of("kept", [], ["AA", 12, True]) == b'["AA",12,true]'
 
 

@@ -140,6 +140,9 @@ class Cluster:
         self.topics |= {topic.name: TopicFacts(topic.name, topic.partitions) for topic in topics}
         return {topic.name: self.topics[topic.name] for topic in topics}
 
+    async def bytes_max(self, names: list[str]) -> dict[str, int]:
+        return {}
+
     def monotonic_ms(self) -> float:
         return self.at_ms
 

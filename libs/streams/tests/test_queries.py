@@ -12,8 +12,9 @@ import pytest
 
 from headrace.errors import WaitTimedOut
 from headrace.records import RecordMetadata
-from headrace_common.core.errors import HeadraceError, NotFound, Rejected, UnsupportedVersion
+from headrace_common.core.errors import HeadraceError, NotFound, OffsetNotAvailable, Rejected, UnsupportedVersion
 from headrace_common.core.ids import Endpoint
+from headrace_proto.v1 import streams_pb2 as pb
 from headrace_streams import App, Stores, agg, json, stores
 from headrace_streams.adapters import grpc_queries
 from headrace_streams.adapters.grpc_queries import open_queries
@@ -22,6 +23,7 @@ from headrace_streams.core.state import changelog
 from headrace_streams.core.state.changelog import Progress
 from headrace_streams.plan.cut import Assembly
 from headrace_streams.ports import Checkpoint, Question
+from headrace_streams.runtime import queries
 from headrace_streams.runtime.assembling import Assembled
 from headrace_streams.runtime.owned import Owned, Spec
 from headrace_streams.runtime.queries import Queries
@@ -39,20 +41,21 @@ def billing() -> App:
 class Running:
     """One worker with all tasks of an app, whose rows were committed up to ``position``."""
 
-    def __init__(self) -> None:
+    def __init__(self, partitions: int = 1) -> None:
         self.app = billing()
         self.disks = MemoryStores()
         self.queries = Queries(self._read)
-        assembly = Assembly("billing", self.app.graph, {"orders": 1})
+        assembly = Assembly("billing", self.app.graph, {"orders": partitions})
         self.specs = {
-            f"{part.name}/0": Spec(
-                part, 0, (*part.topics, *(f"billing.{hop.name}.repartition" for hop in part.hops)), {}
+            f"{part.name}/{n}": Spec(
+                part, n, (*part.topics, *(f"billing.{hop.name}.repartition" for hop in part.hops)), {}
             )
             for part in assembly.parts
+            for n in range(partitions)
         }
         self.queries.assembled = Assembled(assembly, self.specs, frozenset())
         self.queries.owned = {
-            label: Owned(spec, None, self.disks.open(spec.part.name, 0))  # type: ignore[arg-type]
+            label: Owned(spec, None, self.disks.open(spec.part.name, spec.partition))  # type: ignore[arg-type]
             for label, spec in self.specs.items()
         }
         self.commit(0)
@@ -71,7 +74,8 @@ class Running:
         for spec in self.specs.values():
             changes = {name: list(cold.scan()) for name, cold in kept[spec.part.name].items()}
             progress = Progress(dict.fromkeys(spec.part.topics, position))
-            self.disks.open(spec.part.name, 0).write(changelog.rows(changes, progress), Checkpoint("log", position, 0))
+            disk = self.disks.open(spec.part.name, spec.partition)
+            disk.write(changelog.rows(changes, progress), Checkpoint("log", position, 0))
         self.queries.notify()
 
 
@@ -177,3 +181,32 @@ async def test_a_task_that_leaves_while_it_is_waited_for_is_looked_for_elsewhere
         await running.queries.rows(question)
     with pytest.raises(NotFound, match="there is no store 'x'; there are: by-user, by-product"):
         running.queries.locate("x", ["ann"])
+
+
+async def test_a_table_waits_only_for_the_task_that_reads_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Running(2)
+    async with asked(running, monkeypatch) as ask:
+        running.commit(1)
+        assert len(await ask("by-user", "table", at_least=("orders", 1, 0))) == 2
+    request = pb.QueryStoreRequest(
+        store="by-user", partition=0, at_least=pb.StreamsPosition(topic="orders", partition=1)
+    )
+    with pytest.raises(Rejected, match="task 0 of 'by-user' does not read partition 1 of orders"):
+        await anext(aiter(grpc_queries.Servicer(running.queries).QueryStore(request, None)))
+
+
+async def test_a_worker_waits_as_long_as_it_is_asked_to_and_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Running()
+    for longest, wait_ms in ((10**9, 0), (0, 10**9)):
+        monkeypatch.setattr(queries, "_WAIT_MS_MAX", longest)
+        with pytest.raises(OffsetNotAvailable):
+            await running.queries.rows(Question("by-user", 0, topic="orders", offset=0, wait_ms=wait_ms))
+    monkeypatch.setattr(queries, "_WAIT_MS_MAX", 10**9)
+    waits = asyncio.create_task(running.queries.rows(Question("by-user", 0, topic="orders", offset=0, wait_ms=10**9)))
+    before = running.reads
+    while running.reads == before:
+        await asyncio.sleep(0)
+    running.commit(1)
+    found = await waits
+    assert found is not None
+    assert found.to_pylist() == [{"user": "ann", "n": 1}]

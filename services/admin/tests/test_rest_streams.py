@@ -15,6 +15,7 @@ from services.admin.tests.test_rest_groups import refused
 
 from headrace import aio
 from headrace.work_types import WorkItem
+from headrace_admin.engine.streams import owner_of
 from headrace_admin.ports import StoreFacts
 from headrace_admin.rpc.rest_streams import plain
 from headrace_common.core.errors import NotCoordinator, Rejected
@@ -133,6 +134,14 @@ async def test_workers_that_do_not_listen(lab: LabCluster, rest: Rest) -> None:
         refused(answer, 400, "INVALID_REQUEST", "start them with --query-listen HOST:PORT")
     answer = await rest.client.get("/v1/streams/quiet/stores")
     refused(answer, 503, "LEADER_NOT_AVAILABLE", "no worker of quiet is a member of its group")
+
+
+def test_a_topic_belongs_to_the_app_with_the_longer_name_and_only_if_an_app_has_made_it() -> None:
+    apps = ["billing", "billing.eu", "bill"]
+    assert owner_of("billing.eu.orders.changelog", apps) == owner_of("billing.eu.x.repartition", apps) == "billing.eu"
+    assert owner_of("billing.orders.changelog", apps) == "billing"
+    assert owner_of("billing.orders", apps) is None
+    assert owner_of("other.orders.changelog", apps) is None
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ class Streams:
         work = {g.group.group_id: g.group for g in listing.groups if g.group.protocol == coordinator_pb2.WORK}
         topics: dict[str, list[str]] = {}
         for topic in self._cluster.image.topics.values():
-            owner = _owner_of(topic.name, work)
+            owner = owner_of(topic.name, work)
             if owner is not None:
                 topics.setdefault(owner, []).append(topic.name)
         return [AppFacts(app, work[app].members, sorted(topics[app])) for app in sorted(topics)]
@@ -133,7 +133,7 @@ class Streams:
         raise AssertionError("the last try returns or raises")
 
 
-def _owner_of(topic: str, apps: Iterable[str]) -> str | None:
+def owner_of(topic: str, apps: Iterable[str]) -> str | None:
     """The app that a topic belongs to by its name: of two that fit, the one with the longer name."""
     if not topic.endswith(_SUFFIXES):
         return None
