@@ -170,7 +170,6 @@ JOIN = Workload(
     lambda count: orders(count, TABLE_USERS),
     lambda: Sum(lambda row: row["amount"] * (row["rate"] or 0.0)),
     users,
-    {"join_wait_ms": 60_000},
 )
 FUNCTION = Workload("function", "function per record with state", orders, lambda: Sum(lambda row: row["seen"]))
 KEYS = Workload("keys", "sum and count by key", every_user_once, Totals)

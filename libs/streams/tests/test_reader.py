@@ -23,6 +23,7 @@ class SilentConsumer:
     def __init__(self) -> None:
         self.sought: list[tuple[TopicPartition, int]] = []
         self.moves: list[PartitionTable] = []
+        self.waits: list[float] = []
 
     async def assign(self, partitions: list[TopicPartition]) -> None: ...
 
@@ -35,6 +36,7 @@ class SilentConsumer:
         return False
 
     async def poll_batches(self, timeout_ms: float, max_rows: int) -> list[PartitionTable]:
+        self.waits.append(timeout_ms)
         return self.moves
 
 
@@ -60,19 +62,28 @@ async def test_a_gap_of_before_is_nothing_to_a_worker_that_reads_elsewhere(now: 
     assert await reader.poll(0, 1) == []
 
 
-async def test_what_is_read_on_is_not_fetched_again() -> None:
-    """A seek drops what was fetched ahead: only what is new, or goes back, is sought."""
+async def test_what_is_read_on_is_not_fetched_again_but_told_again() -> None:
+    """
+    A seek drops what was fetched ahead: only what is new, or goes back, is sought. Who merges inputs has to hear that
+    one is at its end, else it would wait for it.
+    """
     consumer = SilentConsumer()
     reader = SdkReader(cast("aio.Consumer[Any, Any]", consumer), [])
     await reader.assign({ONE: 5})
     consumer.moves = [moved(ONE, 8)]
-    await reader.poll(0, 1)
+    assert [one.table.num_rows for one in await reader.poll(500, 1)] == [3]
+    consumer.moves = []
     await reader.assign({ONE: 8, OTHER: 3})
+    (told,) = await reader.poll(500, 1)
+    assert (told.topic, told.next_offset, told.lag, told.table.num_rows) == (ONE.topic, 8, 0, 0)
+    assert await reader.poll(500, 1) == [], "once"
     await reader.assign({ONE: 7, OTHER: 3})
     await reader.assign({})
     await reader.assign({ONE: 8})
-    assert consumer.sought == [(ONE, 5), (OTHER, 3), (ONE, 7), (ONE, 8)]
+    assert await reader.poll(500, 1) == []
+    assert consumer.sought == [(ONE, 5), (OTHER, 3), (ONE, 7), (OTHER, 3), (ONE, 8)]
+    assert consumer.waits == [500, 0, 500, 500], "what is known is told at once"
 
 
 def moved(partition: TopicPartition, next_offset: int) -> PartitionTable:
-    return PartitionTable(*partition, pa.table({}), next_offset, -1, next_offset, next_offset)
+    return PartitionTable(*partition, pa.table({"offset": [5, 6, 7]}), next_offset, -1, next_offset, next_offset)

@@ -46,7 +46,7 @@ class StreamsConfig:
     """Most records that are read at once."""
     idle_after_ms: int = setting(5_000, low=0, high=86_400_000)
     """A partition that has stood at its end for so long holds event time back no longer, in ms."""
-    join_wait_ms: int = setting(500, low=0, high=60_000)
+    join_wait_ms: int = setting(60_000, low=0, high=86_400_000)
     """A join goes on without records of a topic that is not at its end, but gave none for so long, in ms."""
     transaction_timeout_ms: int = setting(10_000, low=1_000, high=900_000)
     """What a dead worker left open is aborted after so long, unless its successor does it before, in ms."""

@@ -120,7 +120,10 @@ class Reader(Protocol):
     """
 
     async def assign(self, positions: Positions) -> None:
-        """Read exactly these partitions, from these offsets on; -1: from the start of the log."""
+        """
+        Read exactly these partitions, from these offsets on; -1: from the start of the log. The next poll tells of each
+        where it is, also of those that go on where they were.
+        """
         ...
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -130,19 +131,21 @@ class SdkReader:
         self._resets = resets
         self._undecided = undecided
         self._from: dict[TopicPartition, int] = {}
-        self._next: dict[TopicPartition, int] = {}
-        """Where each goes on."""
+        self._told: dict[TopicPartition, PartitionTable] = {}
+        """Where each goes on and where it ends, as it was told last; without rows."""
+        self._again: list[PartitionTable] = []
 
     async def assign(self, positions: Positions) -> None:
         self._from = dict(positions)
         await self._consumer.assign(list(positions))
         self.pause(())
+        self._told = {tp: told for tp, told in self._told.items() if positions.get(tp) == told.next_offset}
+        self._again = list(self._told.values())
         for tp, offset in positions.items():
             if offset < 0:
                 self._consumer.seek_to_beginning(tp)
-            elif self._next.get(tp) != offset:  # a seek would drop what has been fetched ahead
+            elif tp not in self._told:  # a seek would drop what has been fetched ahead
                 self._consumer.seek(tp, offset)
-        self._next = dict(positions)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         if self._consumer.paused():
@@ -151,8 +154,10 @@ class SdkReader:
             self._consumer.pause(*partitions)
 
     async def poll(self, timeout_ms: float, max_rows: int) -> list[PartitionTable]:
-        tables = await self._consumer.poll_batches(timeout_ms, max_rows)
-        self._next |= {TopicPartition(one.topic, one.partition): one.next_offset for one in tables}
+        again, self._again = self._again, []
+        tables = [*again, *await self._consumer.poll_batches(0 if again else timeout_ms, max_rows)]
+        for one in tables:
+            self._told[TopicPartition(one.topic, one.partition)] = replace(one, table=one.table.slice(0, 0))
         # A worker that was put out may hear of a gap where it does not read any more: others have read these records.
         gaps = [reset for reset in self._resets if reset.lost >= self._from.get(reset.partition, reset.lost + 1)]
         if gaps:  # what was just read comes from behind it
