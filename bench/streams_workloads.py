@@ -8,9 +8,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Final, Protocol
 
@@ -120,8 +120,6 @@ class Workload:
     """So many inputs."""
     tally: Callable[[], Tally]
     table: Callable[[], Records] | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Of the app, where the defaults would have it answer otherwise than its peers."""
 
 
 def lines(count: int) -> Records:
@@ -279,7 +277,7 @@ class Ours:
             fill(cluster, topics["TABLE"], self.table)
         fill(cluster, topics["SOURCE"], self.records)
         state = tempfile.mkdtemp(dir=self._root)
-        settings = {**self._workload.settings, **settings, "bootstrap_servers": cluster.bootstrap, "state_dir": state}
+        settings = {**settings, "bootstrap_servers": cluster.bootstrap, "state_dir": state}
         with ExitStack() as stack:
             poll = stack.enter_context(output(cluster, topics["TARGET"]))
             worker = stack.enter_context(running(*our_worker(self._workload.name, topics, settings)))
