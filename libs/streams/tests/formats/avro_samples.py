@@ -37,7 +37,7 @@ def record(name: str = "R", **fields: Any) -> dict[str, Any]:
 
 
 def written(schema: Any, *rows: Any) -> pa.Array[Any]:
-    """Values as fastavro writes them."""
+    """Values as fastavro writes rows, also such as no columns hold."""
     known = fastavro.parse_schema(json.loads(json.dumps(schema)))
     values = []
     for row in rows:

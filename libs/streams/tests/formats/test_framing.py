@@ -96,7 +96,7 @@ def test_what_is_wrong_is_told_of_its_value() -> None:
         Problem(3, "schema 99 of memory is not there"),
         Problem(4, "schema 2 of memory: user: is int where string is wanted"),
         Problem(5, "schema 3 of memory is JSON, not AVRO"),
-        Problem(6, "user: the value ends in the middle"),
+        Problem(6, "the value ends in the middle"),
     ]
 
 

@@ -20,7 +20,6 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 
 from headrace.errors import InvalidConfig
 from headrace_common.core.batch.byte_columns import as_binary
-from headrace_streams.core.formats.avro_cursor import Cursor
 from headrace_streams.core.formats.avro_write import casts
 from headrace_streams.core.formats.ddl import parse_schema
 from headrace_streams.core.formats.framing import Codec, Decode, Encode, SchemaText
@@ -30,7 +29,9 @@ from headrace_streams.core.formats.port import Decoded, NotEncodable, Problem
 arrow: Any = pa  # its stubs are narrower than it is
 Messages = Sequence[Any]
 _MESSAGE_CHARACTERS_MAX: Final = 200
-_INDEXES_MAX: Final = 64
+_INDEXES_MAX: Final = 63
+"""So many that their number is one byte."""
+_INDEX_BYTES_MAX: Final = 5
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
@@ -327,20 +328,16 @@ class ProtobufCodec(Codec):
         return self._read
 
     def _read(self, values: pa.BinaryArray, begin: int) -> Decoded:
-        cursor = Cursor(values)
-        cursor.at += begin
-        start = cursor.at - begin
-        rows = np.arange(len(values))
-        left = cursor.numbers(rows, "the place of the message")
-        wrong = rows[(left < 0) | (left > _INDEXES_MAX)]
-        cursor.fail(wrong, "the place of the message is not told; was the value written with registry=?")
-        left[wrong] = 0
-        while len(rows := rows[left[rows] > 0]):
-            cursor.numbers(rows, "the place of the message")
-            left[rows] -= 1
-        offsets = (cursor.at - start).tolist()
-        cut = (value[at:] for value, at in zip(values.to_pylist(), offsets, strict=True) if value is not None)
-        return self._format.decode_from(cut, cursor.failures)
+        problems: dict[int, str] = {}
+        cut: list[bytes] = []
+        for place, value in enumerate(values.to_pylist()):
+            assert value is not None
+            try:
+                cut.append(value[_message_at(value, begin) :])
+            except ValueError as why:
+                problems[place] = str(why)
+                cut.append(b"")
+        return self._format.decode_from(cut, problems)
 
     def writer(self, columns: pa.Schema, subject: str) -> tuple[SchemaText, Encode]:
         """See ``Codec``; the schema is the file of the message, as its descriptor in base64."""
@@ -370,6 +367,25 @@ def _place_of(descriptor: Descriptor) -> bytes:
     if indexes == [0]:
         return b"\0"
     return b"".join(_zigzag(number) for number in (len(indexes), *indexes))
+
+
+def _message_at(value: bytes, at: int) -> int:
+    """
+    Where the message begins: what ``_place_of`` makes is before it, from ``at``.
+
+    Raises:
+        ValueError: it is not there.
+    """
+    first = value[at : at + 1]
+    if not first or first[0] % 2 or first[0] > 2 * _INDEXES_MAX:
+        raise ValueError("the place of the message is not told; was the value written with registry=?")
+    at += 1
+    for _ in range(first[0] // 2):
+        end = next((place for place in range(at, min(at + _INDEX_BYTES_MAX, len(value))) if value[place] < 0x80), -1)
+        if end < 0:
+            raise ValueError("the place of the message: the value ends in the middle")
+        at = end + 1
+    return at
 
 
 def _zigzag(number: int) -> bytes:

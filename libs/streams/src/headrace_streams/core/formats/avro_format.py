@@ -12,7 +12,7 @@ import pyarrow as pa
 from headrace.errors import InvalidConfig
 from headrace_common.core.batch.byte_columns import as_binary
 from headrace_streams.core.formats.avro_read import AvroReader
-from headrace_streams.core.formats.avro_schema import AvroType, BadSchema, avro_of, columns_of, parse
+from headrace_streams.core.formats.avro_schema import BadSchema, Record, avro_of, columns_of, parse
 from headrace_streams.core.formats.avro_write import AvroWriter
 from headrace_streams.core.formats.ddl import parse_schema
 from headrace_streams.core.formats.framing import Codec, Decode, Encode, SchemaText, Unfit
@@ -23,7 +23,7 @@ Given = str | Mapping[str, Any] | Sequence[Any]
 """A schema as JSON text, or as what ``json.loads`` makes of it."""
 
 
-def parsed(given: Given) -> AvroType:
+def parsed(given: Given) -> Record:
     """
     A schema of the program's.
 

@@ -1,28 +1,36 @@
 """
-Schemas of Avro: parsed, as the columns that they are here, and made of columns.
+Schemas of Avro: parsed by fastavro, as the columns that they are here, and made of columns.
 
-``avro_read`` and ``avro_write`` go by what ``parse`` gives. Source: the specification of Apache Avro 1.12.
+``avro_read`` and ``avro_write`` go by what ``parse`` gives.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Final
 
+import fastavro
 import orjson
 import pyarrow as pa
+from fastavro.schema import SchemaParseException, UnknownType
 
 from headrace.errors import InvalidConfig
 from headrace_streams.core.formats.ddl import TIMESTAMP
+from headrace_streams.core.formats.json_rows import EXACT
 
 arrow: Any = pa  # its stubs are narrower than it is
-PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+Kind = Any
+"""A type as fastavro has it: a name, a list of the branches of a union, or a dict."""
+Record = dict[str, Any]
+"""A record as fastavro has it, with the types that it names in their places."""
+Path = tuple[str, ...]
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VALUE: Final = "headrace.value"
+"""Marks the record that ``parse`` makes of another type."""
 _PRECISION_MAX: Final = 38
-_DEPTH_MAX: Final = 64
-UUID_BYTES: Final = 16
+_SIZE_MAX: Final = 1 << 20
 _PLAIN: Final[dict[str, pa.DataType]] = {
     "null": pa.null(),
     "boolean": pa.bool_(),
@@ -35,6 +43,13 @@ _PLAIN: Final[dict[str, pa.DataType]] = {
     "enum": pa.string(),
     "fixed": pa.binary(),
 }
+_PROMOTED: Final = {
+    "int": ("long", "float", "double"),
+    "long": ("float", "double"),
+    "float": ("double",),
+    "string": ("bytes",),
+    "bytes": ("string",),
+}
 _LOGICAL: Final[dict[tuple[str, str], pa.DataType]] = {
     ("int", "date"): pa.date32(),
     ("int", "time-millis"): pa.time32("ms"),
@@ -46,61 +61,17 @@ _LOGICAL: Final[dict[tuple[str, str], pa.DataType]] = {
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
     ("long", "local-timestamp-nanos"): pa.timestamp("ns"),
 }
-NOTHING: Final = object()
-"""The default of a field that has none."""
 
 
 class BadSchema(Exception):
     """This is no schema, or one that has no columns here; says where."""
 
 
-@dataclass(eq=False, slots=True)
-class AvroType:
-    """One type of a schema; which of the fields count goes by ``kind``."""
-
-    kind: str
-    logical: str = ""
-    """Of the logical types that are known here; else empty."""
-    name: str = ""
-    """With its namespace."""
-    aliases: tuple[str, ...] = ()
-    fields: list[AvroField] = field(default_factory=list)
-    symbols: tuple[str, ...] = ()
-    default: str | None = None
-    """Of an enum."""
-    size: int = 0
-    """Of a fixed, bytes."""
-    precision: int = 0
-    scale: int = 0
-    parts: list[AvroType] = field(default_factory=list)
-    """Items of an array, values of a map, branches of a union."""
-
-    @property
-    def short(self) -> str:
-        """The name without its namespace."""
-        return self.name.rpartition(".")[2]
-
-    def __str__(self) -> str:
-        if self.kind == "union":
-            return f"[{', '.join(map(str, self.parts))}]"
-        if self.kind in ("array", "map"):
-            return f"{self.kind} of {self.parts[0]}"
-        return " ".join(filter(None, [self.kind, self.name, self.logical and f"({self.logical})"]))
-
-
-@dataclass(eq=False, slots=True)
-class AvroField:
-    """A field of a record."""
-
-    name: str
-    type: AvroType
-    aliases: tuple[str, ...] = ()
-    default: Any = NOTHING
-
-
-def parse(given: str | bytes | Mapping[str, Any] | Sequence[Any], references: Sequence[str] = ()) -> AvroType:
+def parse(given: str | bytes | Mapping[str, Any] | Sequence[Any], references: Sequence[str] = ()) -> Record:
     """
     A schema as JSON text, or as what that stands for. The name of a primitive type is taken without quotes too.
+
+    A type that is no record becomes one with the one field ``value``, whose bytes are the same.
 
     Args:
         references: schemas whose names it uses, each behind those that it needs itself.
@@ -108,228 +79,273 @@ def parse(given: str | bytes | Mapping[str, Any] | Sequence[Any], references: Se
     Raises:
         BadSchema: says where.
     """
-    parser = _Parser()
+    known: dict[str, Any] = {}
     try:
         for text in references:
-            parser.type_of(_loaded(text), "", ())
-        return parser.type_of(_loaded(given), "", ())
+            fastavro.parse_schema(_loaded(text), known, expand=True)
+        kind = _loaded(given)
+        if base_of(kind) != "record":
+            kind = {"type": "record", "name": "Value", _VALUE: True, "fields": [{"name": "value", "type": kind}]}
+        made: Any = fastavro.parse_schema(kind, known, expand=True)
+        _check(made, (), set())
+    except UnknownType as unknown:
+        raise BadSchema(f"{unknown.args[0]!r:.60} is neither a type of Avro nor declared before") from None
+    except KeyError as missing:
+        raise BadSchema(f"a type has no {missing.args[0]!r:.60}") from None
+    except (SchemaParseException, TypeError, ValueError, AttributeError, OverflowError) as wrong:
+        raise BadSchema(f"it is no schema of Avro: {wrong}") from None
     except RecursionError:
         raise BadSchema("its types are nested too deeply") from None
+    record: Record = made
+    return record
 
 
 def _loaded(given: Any) -> Any:
-    if not isinstance(given, str | bytes) or given in PRIMITIVES:
+    if isinstance(given, str) and given in _PLAIN:
         return given
     try:
-        return orjson.loads(given)
-    except orjson.JSONDecodeError as wrong:
+        return orjson.loads(given if isinstance(given, str | bytes) else orjson.dumps(given))
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError) as wrong:
         raise BadSchema(f"it is not JSON: {wrong}") from None
 
 
-class _Parser:
-    """Knows the names that were declared so far."""
-
-    def __init__(self) -> None:
-        self.named: dict[str, AvroType] = {}
-
-    def type_of(self, given: Any, space: str, path: tuple[str, ...]) -> AvroType:
-        """``space``: the namespace around it."""
-        if len(path) > _DEPTH_MAX:
-            raise _bad(path[:3], f"types are nested more than {_DEPTH_MAX} deep")
-        if isinstance(given, str):
-            return AvroType(given) if given in PRIMITIVES else self._known(given, space, path)
-        if isinstance(given, Sequence) and not isinstance(given, bytes):
-            return self._union(given, space, path)
-        if not isinstance(given, Mapping):
-            raise _bad(path, f"{given!r:.60} is no type")
-        kind = given.get("type")
-        if kind in ("record", "error"):
-            return self._record(given, space, path)
-        if kind == "enum":
-            return self._enum(given, space, path)
-        if kind == "fixed":
-            return self._fixed(given, space, path)
-        if kind == "array":
-            return AvroType("array", parts=[self.type_of(given.get("items"), space, (*path, "[]"))])
-        if kind == "map":
-            return AvroType("map", parts=[self.type_of(given.get("values"), space, (*path, "[]"))])
-        if isinstance(kind, str) and kind in PRIMITIVES:
-            return _with_logical(AvroType(kind), given)
-        if kind is None:
-            raise _bad(path, f"{dict(given)!r:.60} has no type")
-        return self.type_of(kind, space, path)
-
-    def _known(self, name: str, space: str, path: tuple[str, ...]) -> AvroType:
-        found = self.named.get(_full(name, space)) or self.named.get(name)
-        if found is None:
-            raise _bad(path, f"{name!r} is neither a type of Avro nor declared before")
-        return found
-
-    def _union(self, given: Sequence[Any], space: str, path: tuple[str, ...]) -> AvroType:
-        parts = [self.type_of(one, space, path) for one in given]
-        told = [part.name or part.kind for part in parts]
-        if not parts or "union" in told or len(set(told)) < len(told):
-            raise _bad(path, f"a union has different types and no unions in it, not {', '.join(told) or 'nothing'}")
-        return AvroType("union", parts=parts)
-
-    def _named(self, kind: str, given: Mapping[str, Any], space: str, path: tuple[str, ...]) -> AvroType:
-        name = given.get("name")
-        space = given.get("namespace", space)
-        if not isinstance(name, str) or not isinstance(space, str) or not all(map(_is_name, name.split("."))):
-            raise _bad(path, f"{kind} with the name {name!r:.60}: a name is letters, digits and _, with dots between")
-        whole = _full(name, space)
-        if whole in self.named:
-            raise _bad(path, f"{whole!r} is declared twice")
-        within = whole.rpartition(".")[0]
-        aliases = tuple(_full(alias, within) for alias in _texts(given, "aliases", path))
-        made = self.named[whole] = AvroType(kind, name=whole, aliases=aliases)
-        return made
-
-    def _record(self, given: Mapping[str, Any], space: str, path: tuple[str, ...]) -> AvroType:
-        made = self._named("record", given, space, path)
-        listed = given.get("fields")
-        if not isinstance(listed, Sequence) or isinstance(listed, str):
-            raise _bad(path, f"record {made.name!r} has no list of fields")
-        within = made.name.rpartition(".")[0]
-        for one in listed:
-            name = one.get("name") if isinstance(one, Mapping) else None
-            if not isinstance(name, str) or not _is_name(name):
-                raise _bad(path, f"record {made.name!r} has a field whose name is {name!r:.60}")
-            if name in [field.name for field in made.fields]:
-                raise _bad(path, f"record {made.name!r} has two fields {name!r}")
-            kind = self.type_of(one.get("type"), within, (*path, name))
-            aliases = tuple(_texts(one, "aliases", (*path, name)))
-            made.fields.append(AvroField(name, kind, aliases, one.get("default", NOTHING)))
-        return made
-
-    def _enum(self, given: Mapping[str, Any], space: str, path: tuple[str, ...]) -> AvroType:
-        made = self._named("enum", given, space, path)
-        made.symbols = tuple(_texts(given, "symbols", path))
-        if not made.symbols or len(set(made.symbols)) < len(made.symbols):
-            raise _bad(path, f"enum {made.name!r} has no symbols, or one twice")
-        made.default = given.get("default")
-        if made.default is not None and made.default not in made.symbols:
-            raise _bad(path, f"the default {made.default!r:.60} of enum {made.name!r} is none of its symbols")
-        return made
-
-    def _fixed(self, given: Mapping[str, Any], space: str, path: tuple[str, ...]) -> AvroType:
-        made = self._named("fixed", given, space, path)
-        size = given.get("size")
-        if type(size) is not int or not 0 <= size <= 1 << 20:
-            raise _bad(path, f"the size of fixed {made.name!r} is {size!r:.60}; say a number of bytes")
-        made.size = size
-        return _with_logical(made, given)
+def is_value(record: Record) -> bool:
+    """Whether it stands for a type that is no record."""
+    return _VALUE in record
 
 
-def _with_logical(made: AvroType, given: Mapping[str, Any]) -> AvroType:
-    """A logical type that does not fit its type is ignored, as the specification wants it."""
-    logical = given.get("logicalType")
-    if logical == "decimal" and made.kind in ("bytes", "fixed"):
-        precision, scale = given.get("precision"), given.get("scale", 0)
-        if type(precision) is int and type(scale) is int and 0 <= scale <= precision and precision > 0:
-            made.logical, made.precision, made.scale = "decimal", precision, scale
-    elif logical == "uuid" and (made.kind == "string" or (made.kind == "fixed" and made.size == UUID_BYTES)):
-        made.logical = "uuid"
-    elif (made.kind, logical) in _LOGICAL:
-        made.logical = str(logical)
-    return made
+def has_maps(kind: Kind) -> bool:
+    """Whether values of the type have a map somewhere."""
+    base = base_of(kind)
+    parts = kind if base == "union" else [field["type"] for field in kind["fields"]] if base == "record" else []
+    return base == "map" or any(map(has_maps, [kind["items"]] if base == "array" else parts))
 
 
-def _full(name: str, space: str) -> str:
-    return name if "." in name or not space else f"{space}.{name}"
+def base_of(kind: Kind) -> str:
+    """Which of Avro's types it is: ``union``, ``record``, ``int``…"""
+    if isinstance(kind, list):
+        return "union"
+    base = kind.get("type") if isinstance(kind, dict) else kind
+    return "record" if base == "error" else str(base)
+
+
+def items_of(kind: Kind) -> Kind:
+    """The type of the items of an array, or of the values of a map."""
+    return kind["items" if base_of(kind) == "array" else "values"]
+
+
+def _check(kind: Kind, path: Path, seen: set[int]) -> None:
+    """
+    Refuse what fastavro lets pass and could not read; make defaults the values that a reader gives.
+
+    A logical type that does not fit its type is dropped, as the specification wants it; ``uuid`` too, for it is text.
+    """
+    if id(kind) in seen:
+        return
+    seen.add(id(kind))
+    base = base_of(kind)
+    if base == "union":
+        _check_union(kind, path, seen)
+    elif base == "record":
+        _check_fields(kind, path, seen)
+    elif base in ("array", "map"):
+        _check(items_of(kind), (*path, "[]"), seen)
+        if base == "array" and not _has_bytes(kind["items"]):
+            raise _bad(path, "items without bytes: a few bytes could say that there are any number of them")
+    elif base not in _PLAIN:
+        raise _bad(path, f"record {base!r} holds itself, which no column can; leave the field out")
+    elif base == "fixed" and (type(kind["size"]) is not int or not 0 <= kind["size"] <= _SIZE_MAX):
+        raise _bad(path, f"the size of fixed {kind['name']!r} is {kind['size']!r:.60}; say a number of bytes")
+    elif base == "enum" and (not isinstance(kind["symbols"], list) or not kind["symbols"]):
+        raise _bad(path, f"enum {kind['name']!r} has no symbols")
+    if isinstance(kind, dict) and not logical_of(kind):
+        kind.pop("logicalType", None)
+
+
+def _check_union(union: list[Kind], path: Path, seen: set[int]) -> None:
+    names = [name_of(part) for part in union]
+    if not names or "union" in names or len(set(names)) < len(names):
+        raise _bad(path, f"a union has different types and no unions in it, not {', '.join(names) or 'nothing'}")
+    for part in union:
+        _check(part, path, seen)
+
+
+def _check_fields(record: Record, path: Path, seen: set[int]) -> None:
+    names = [field["name"] for field in record["fields"]]
+    for name in names:
+        if not isinstance(name, str) or not _is_name(name) or names.count(name) > 1:
+            raise _bad(path, f"record {record['name']!r} has a field whose name is {name!r:.60}, or has it twice")
+    for field in record["fields"]:
+        here = (*path, field["name"])
+        _check(field["type"], here, seen)
+        if "default" in field:
+            try:
+                field["default"] = _default_of(field["type"], field["default"])
+            except (KeyError, TypeError, ValueError, AttributeError):
+                raise _bad(here, f"the default {field['default']!r:.60} is not {text_of(field['type'])}") from None
+
+
+def _default_of(kind: Kind, given: Any) -> Any:
+    """A default, as JSON gives it, as a reader gives values."""
+    base = base_of(kind)
+    if base == "union":
+        branch = branch_of(kind)
+        return given if given is None or branch is None else _default_of(branch, given)
+    if base == "record":
+        return {
+            one["name"]: _default_of(one["type"], given[one["name"]]) if one["name"] in given else one["default"]
+            for one in kind["fields"]
+        }
+    if base == "array":
+        return [_default_of(kind["items"], item) for item in given]
+    if base == "map":
+        return {name: _default_of(kind["values"], item) for name, item in given.items()}
+    if base not in ("bytes", "fixed"):
+        return given
+    raw = given.encode("latin-1")
+    if logical_of(kind) == "decimal":
+        return Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-kind.get("scale", 0), EXACT)
+    return raw
+
+
+def _has_bytes(kind: Kind) -> bool:
+    """Whether each value of the type takes a byte or more."""
+    base = base_of(kind)
+    if base == "record":
+        return any(_has_bytes(field["type"]) for field in kind["fields"])
+    return base != "null" and (base != "fixed" or kind["size"] > 0)
+
+
+def logical_of(kind: Kind) -> str:
+    """The logical type that values have here; empty: none."""
+    if not isinstance(kind, dict):
+        return ""
+    base, logical = base_of(kind), kind.get("logicalType")
+    if logical == "decimal" and base in ("bytes", "fixed"):
+        precision, scale = kind.get("precision"), kind.get("scale", 0)
+        return "decimal" if type(precision) is int and type(scale) is int and 0 <= scale <= precision else ""
+    return str(logical) if (base, logical) in _LOGICAL else ""
+
+
+def name_of(kind: Kind) -> str:
+    """By which a type is known in a union."""
+    return str(kind["name"]) if isinstance(kind, dict) and "name" in kind else base_of(kind)
+
+
+def text_of(kind: Kind) -> str:
+    """A type, for messages."""
+    base, logical = base_of(kind), logical_of(kind)
+    if base == "union":
+        return f"[{', '.join(map(text_of, kind))}]"
+    if base in ("array", "map"):
+        return f"{base} of {text_of(items_of(kind))}"
+    if logical == "decimal":
+        logical = f"decimal({kind['precision']},{kind.get('scale', 0)})"
+    name = name_of(kind)
+    return " ".join(filter(None, [base, name if name != base else "", logical and f"({logical})"]))
 
 
 def _is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-def _texts(given: Mapping[str, Any], what: str, path: tuple[str, ...]) -> list[str]:
-    texts = given.get(what, [])
-    if (
-        not isinstance(texts, Sequence)
-        or isinstance(texts, str)
-        or not all(isinstance(text, str) and text for text in texts)
-    ):
-        raise _bad(path, f"{what} is {texts!r:.60}, not a list of names")
-    return list(texts)
-
-
-def _bad(path: Sequence[str], message: str) -> BadSchema:
+def _bad(path: Path, message: str) -> BadSchema:
     return BadSchema(f"{joined(path)}: {message}" if path else message)
 
 
-def joined(path: Sequence[str]) -> str:
+def joined(path: Path) -> str:
     """Where in a value: ``address.lines[]``."""
     return ".".join(path).replace(".[]", "[]")
 
 
-def column_type(kind: AvroType, path: tuple[str, ...] = (), around: tuple[AvroType, ...] = ()) -> Any:
+def check_fits(writer: Kind, wanted: Kind, path: Path = ()) -> None:
+    """
+    Refuse another type than was written, where that can be said of all values: branches of unions are seen in each.
+
+    Another logical type is refused too, for the numbers would be read as something else.
+
+    Raises:
+        BadSchema: says where.
+    """
+    base = base_of(writer)
+    if "union" in (base, base_of(wanted)):
+        for one in writer if base == "union" else [writer]:
+            for other in wanted if base_of(wanted) == "union" else [wanted]:
+                if name_of(one) == name_of(other):
+                    check_fits(one, other, path)
+    elif base != base_of(wanted):
+        if base_of(wanted) not in _PROMOTED.get(base, ()):
+            raise _bad(path, f"is {text_of(writer)} where {text_of(wanted)} is wanted")
+    elif base == "record":
+        fields = {alias: field for field in wanted["fields"] for alias in field.get("aliases", [])}
+        fields |= {field["name"]: field for field in wanted["fields"]}
+        for field in writer["fields"]:
+            if field["name"] in fields:
+                check_fits(field["type"], fields[field["name"]]["type"], (*path, field["name"]))
+    elif base in ("array", "map"):
+        check_fits(items_of(writer), items_of(wanted), (*path, "[]"))
+    elif _meaning(writer) != _meaning(wanted):
+        raise _bad(
+            path,
+            f"is {text_of(writer)} where {text_of(wanted)} is wanted; declare what is written, and cast the column",
+        )
+
+
+def _meaning(kind: Kind) -> tuple[str, int]:
+    logical = logical_of(kind)
+    return logical, kind.get("scale", 0) if logical == "decimal" else 0
+
+
+def column_type(kind: Kind, path: Path = ()) -> Any:
     """
     What values of this type are in Arrow: a ``pyarrow.DataType``.
 
     Raises:
         BadSchema: no column can hold them.
     """
-    if kind in around:
-        raise _bad(path, f"record {kind.name!r} holds itself, which no column can; leave the field out")
-    if kind.kind == "union":
-        return column_type(_only(kind, path), path, around)
-    if kind.kind == "record":
-        inside = (*around, kind)
-        return pa.struct([column_of(one.name, one.type, (*path, one.name), inside) for one in kind.fields])
-    if kind.kind == "array":
-        return arrow.list_(column_of("item", kind.parts[0], (*path, "[]"), around))
-    if kind.kind == "map":
-        return arrow.map_(pa.string(), column_of("value", kind.parts[0], (*path, "[]"), around))
-    if kind.logical == "decimal":
-        if kind.precision > _PRECISION_MAX:
-            raise _bad(path, f"a decimal of {kind.precision} digits; columns hold up to {_PRECISION_MAX}")
-        return pa.decimal128(kind.precision, kind.scale)
-    if kind.logical == "uuid":
-        return pa.string()
-    return _LOGICAL[kind.kind, kind.logical] if kind.logical else _PLAIN[kind.kind]
+    base, logical = base_of(kind), logical_of(kind)
+    if base == "union":
+        branch = branch_of(kind)
+        if branch is None:
+            raise _bad(path, f"{text_of(kind)} has no column type; a union is null and one other type")
+        return column_type(branch, path)
+    if base == "record":
+        return pa.struct([_column_of(one["name"], one["type"], (*path, one["name"])) for one in kind["fields"]])
+    if base == "array":
+        return arrow.list_(_column_of("item", kind["items"], (*path, "[]")))
+    if base == "map":
+        return arrow.map_(pa.string(), _column_of("value", kind["values"], (*path, "[]")))
+    if logical == "decimal":
+        if kind["precision"] > _PRECISION_MAX:
+            raise _bad(path, f"a decimal of {kind['precision']} digits; columns hold up to {_PRECISION_MAX}")
+        return pa.decimal128(kind["precision"], kind.get("scale", 0))
+    return _LOGICAL[base, logical] if logical else _PLAIN[base]
 
 
-def column_of(
-    name: str, kind: AvroType, path: tuple[str, ...] = (), around: tuple[AvroType, ...] = ()
-) -> pa.Field[Any]:
-    """
-    A column; it may be null where the type is null or a union with null.
-
-    Raises:
-        BadSchema: no column can hold such values.
-    """
-    return pa.field(name, column_type(kind, path, around), nullable=may_be_null(kind))
+def _column_of(name: str, kind: Kind, path: Path) -> pa.Field[Any]:
+    """A column; it may be null where the type is null or a union with null."""
+    return pa.field(name, column_type(kind, path), nullable=may_be_null(kind))
 
 
-def may_be_null(kind: AvroType) -> bool:
+def may_be_null(kind: Kind) -> bool:
     """Whether null is among the values of this type."""
-    return kind.kind == "null" or any(part.kind == "null" for part in kind.parts if kind.kind == "union")
+    return "null" in [base_of(part) for part in (kind if isinstance(kind, list) else [kind])]
 
 
-def _only(union: AvroType, path: tuple[str, ...]) -> AvroType:
-    branch = branch_of(union)
-    if branch is None:
-        raise _bad(path, f"{union} has no column type; a union is null and one other type")
-    return branch
-
-
-def branch_of(union: AvroType) -> AvroType | None:
+def branch_of(union: list[Kind]) -> Kind | None:
     """The type that a column of the union has; None: it has several."""
-    values = [part for part in union.parts if part.kind != "null"]
-    return values[0] if len(values) == 1 else union.parts[0] if not values else None
+    values = [part for part in union if base_of(part) != "null"]
+    return values[0] if len(values) == 1 else union[0] if not values else None
 
 
-def columns_of(kind: AvroType) -> pa.Schema:
+def columns_of(record: Record) -> pa.Schema:
     """
-    The columns of values of this type: the fields of a record; else the one column ``value``.
+    The columns of values of this type.
 
     Raises:
         BadSchema: there is no column for one.
     """
-    if kind.kind != "record":
-        return pa.schema([column_of("value", kind)])
-    return pa.schema(list(column_type(kind)))
+    return pa.schema(list(column_type(record)))
 
 
 def avro_of(schema: pa.Schema, name: str) -> dict[str, Any]:

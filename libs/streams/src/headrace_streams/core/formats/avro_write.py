@@ -1,56 +1,64 @@
 """
-Columns to Avro's binary values, whole columns at a time.
+Columns to Avro's binary values: Arrow makes rows of them, fastavro writes each.
 
-``writing`` makes of a column's type and a schema what writes it, once, and says what does not fit. Source: "Binary
-encoding" of the specification of Apache Avro 1.12.
+What does not fit the schema is said when the writer is made; Arrow checks the values by casting whole columns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from io import BytesIO
 from typing import Any, Final
 
-import numpy as np
+import fastavro
 import pyarrow as pa
 from pyarrow import compute
 
 from headrace.errors import InvalidConfig
-from headrace_streams.core.formats.avro_cursor import packed
-from headrace_streams.core.formats.avro_schema import AvroType, branch_of, column_type, may_be_null
-from headrace_streams.core.formats.json_rows import EXACT
+from headrace_streams.core.formats.avro_schema import (
+    Kind,
+    Record,
+    base_of,
+    branch_of,
+    column_type,
+    has_maps,
+    is_value,
+    may_be_null,
+    text_of,
+)
 from headrace_streams.core.formats.json_text import Unwritable, find_unwritable
+from headrace_streams.core.formats.port import NotEncodable
 
-arrow: Any = pa  # their stubs are narrower than they are
-pc: Any = compute
-Write = Callable[[Any], Any]
-"""An Arrow array to one binary value each, without nulls; raises Unwritable."""
-_BITS: Final = 7
-"""Of a number in each byte."""
+pc: Any = compute  # their stubs are narrower than they are
+arrow: Any = pa
+_MESSAGE_CHARACTERS_MAX: Final = 200
 
 
 class AvroWriter:
     """Writes columns as values of a schema."""
 
-    def __init__(self, columns: pa.Schema, kind: AvroType) -> None:
+    def __init__(self, columns: pa.Schema, record: Record) -> None:
         """
         Raises:
             InvalidConfig: these columns are no such values; says which is not.
         """
-        if kind.kind == "record":
-            known = [one.name for one in kind.fields]
-            for name in columns.names:
-                if name not in known:
-                    raise InvalidConfig(
-                        f"avro: column {name!r} is none of {kind.name}'s fields ({', '.join(known)}); "
-                        "select() what is to be written, or rename() it"
-                    )
-            self._write = _record(list(columns), kind, "")
-        elif len(columns) == 1:
-            self._write = writing(columns.field(0), kind, columns.names[0])
-        else:
+        known = [field["name"] for field in record["fields"]]
+        self._names = known if is_value(record) else columns.names
+        if len(self._names) != len(columns):
+            kind = text_of(record["fields"][0]["type"])
             raise InvalidConfig(f"avro: {kind} is one column, not {len(columns)} ({', '.join(columns.names)})")
-        self._is_record = kind.kind == "record"
+        for name in self._names:
+            if name not in known:
+                raise InvalidConfig(
+                    f"avro: column {name!r} is none of {record['name']}'s fields ({', '.join(known)}); "
+                    "select() what is to be written, or rename() it"
+                )
+        self._record = record
+        self._type = _struct_type(
+            [column.with_name(name) for column, name in zip(columns, self._names, strict=True)], record, ""
+        )
+        self._plain = _without_times(self._type)
+        self._maps = "strict" if has_maps(record) else None
 
     def encode(self, table: pa.Table) -> Any:
         """
@@ -59,107 +67,82 @@ class AvroWriter:
         Raises:
             NotEncodable: a row cannot be written.
         """
-        columns: list[Any] = [column.combine_chunks() for column in table.columns]
-        if self._is_record:
-            whole: Any = pa.StructArray.from_arrays(columns, names=table.column_names)
-        else:
-            whole = columns[0]
+        whole: Any = table.rename_columns(self._names).to_struct_array().combine_chunks()
         try:
-            return self._write(whole)
+            rows = self._rows(whole)
         except Unwritable:
-            raise find_unwritable(lambda at, count: self._write(whole.slice(at, count)), len(whole)) from None
+            raise find_unwritable(lambda at, count: self._rows(whole.slice(at, count)), len(whole)) from None
+        values: list[bytes] = []
+        for number, row in enumerate(rows):
+            data = BytesIO()
+            try:
+                fastavro.schemaless_writer(data, self._record, row)
+            except (ValueError, TypeError, ArithmeticError) as wrong:
+                raise NotEncodable(number, f"avro: {wrong}"[:_MESSAGE_CHARACTERS_MAX]) from None
+            values.append(data.getvalue())
+        return pa.array(values, pa.binary())
+
+    def _rows(self, whole: Any) -> list[Any]:
+        try:
+            fitting = whole.cast(self._type)
+        except pa.ArrowInvalid as wrong:
+            raise Unwritable(f"avro: {wrong}"[:_MESSAGE_CHARACTERS_MAX]) from None
+        _check_nulls(fitting, self._record, "")
+        try:
+            rows: list[Any] = fitting.cast(self._plain).to_pylist(maps_as_pydicts=self._maps)
+        except (KeyError, ValueError):
+            raise Unwritable("avro: a map has a key twice") from None
+        return rows
 
 
-def writing(column: Any, kind: AvroType, place: str) -> Write:
+def _struct_type(columns: list[Any], record: Record, place: str) -> pa.DataType:
+    """To what the columns are cast."""
+    given = {column.name: column for column in columns}
+    fields = {field["name"]: field for field in record["fields"]}
+    for name, field in fields.items():
+        if name not in given and "default" not in field and not may_be_null(field["type"]):
+            raise InvalidConfig(
+                f"avro: there is no column {place + name!r}, and the schema says {text_of(field['type'])} there"
+            )
+    return pa.struct(
+        [
+            column.with_type(_type(column.type, fields[column.name]["type"], f"{place}{column.name}"))
+            if column.name in fields
+            else column
+            for column in columns
+        ]
+    )
+
+
+def _type(given: Any, kind: Kind, place: str) -> Any:
     """
-    What writes a column, or items of one.
+    To what a column, or items of one, are cast.
 
     Raises:
         InvalidConfig: its values are not of this type.
     """
-    if pa.types.is_dictionary(column.type):
-        plain = writing(pa.field(column.name, column.type.value_type, column.nullable), kind, place)
-        return lambda array: plain(array.dictionary_decode())
-    if kind.kind == "union":
-        return _union(column, kind, place)
-    if kind.kind == "null":
-        return _only_nulls(column, b"", place)
-    write = _filled(column, kind, place)
-
-    def write_sound(array: Any) -> Any:
-        if array.null_count:
-            raise Unwritable(f"{place} is null, and may not be")
-        return write(array)
-
-    return write_sound
-
-
-def _constant(value: bytes, array: Any) -> Any:
-    return pa.array([value] * len(array), pa.binary())
-
-
-def _only_nulls(column: Any, written: bytes, place: str) -> Write:
-    if column.type != pa.null():
-        raise InvalidConfig(f"avro: column {place!r} is {column.type}, and the schema says null; leave it out")
-    return partial(_constant, written)
-
-
-def _union(column: Any, kind: AvroType, place: str) -> Write:
-    branch = branch_of(kind)
-    if branch is None:
-        raise InvalidConfig(f"avro: {place}: {kind} is no column; a union is null and one other type")
-    if branch.kind == "null" or (column.type == pa.null() and may_be_null(kind)):
-        return _only_nulls(column, _null_of(kind), place)
-    number = _zigzag_bytes(kind.parts.index(branch))
-    null = _null_of(kind) if may_be_null(kind) else None
-    write = writing(column, branch, place)
-
-    def write_branch(array: Any) -> Any:
-        values = array.drop_null()
-        written = pc.binary_join_element_wise(pa.scalar(number, pa.binary()), write(values), b"")
-        if len(values) == len(array):
-            return written
-        if null is None:
-            raise Unwritable(f"{place} is null, and may not be")
-        valid = array.is_valid().to_numpy(zero_copy_only=False)
-        places = np.cumsum(valid) - 1
-        return pc.fill_null(written.take(pa.array(places, mask=~valid)), pa.scalar(null, pa.binary()))
-
-    return write_branch
-
-
-def _zigzag_bytes(number: int) -> bytes:
-    (written,) = _varints(np.array([number])).to_pylist()
-    return bytes(written)
-
-
-def _filled(column: Any, kind: AvroType, place: str) -> Write:
-    """What writes a column without nulls, of a type that is no union."""
-    given = column.type
-    if kind.kind == "record" and pa.types.is_struct(given):
-        return _record(list(given), kind, f"{place}.")
-    if kind.kind == "array" and (pa.types.is_list(given) or pa.types.is_large_list(given)):
-        return _array(given, kind, place)
-    if kind.kind == "map" and pa.types.is_map(given):
-        return _map(given, kind, place)
-    if kind.kind in ("record", "array", "map"):
-        raise _unfit(given, kind, place)
-    wanted = column_type(kind)
-    if not casts(given, wanted):
-        raise _unfit(given, kind, place)
-    write = _scalar(kind, place)
-
-    def write_cast(array: Any) -> Any:
-        try:
-            return write(array.cast(wanted))
-        except pa.ArrowInvalid as wrong:
-            raise Unwritable(f"{place}: {wrong}") from None
-
-    return write_cast
-
-
-def _unfit(given: Any, kind: AvroType, place: str) -> InvalidConfig:
-    return InvalidConfig(f"avro: column {place!r} is {given}, and the schema says {kind}; cast it, or mend the schema")
+    types = pa.types
+    base = base_of(kind)
+    if types.is_dictionary(given):
+        return _type(given.value_type, kind, place)
+    if types.is_null(given) and may_be_null(kind):
+        return given
+    if base == "union":
+        branch = branch_of(kind)
+        if branch is None:
+            raise InvalidConfig(f"avro: {place}: {text_of(kind)} is no column; a union is null and one other type")
+        return _type(given, branch, place)
+    if base == "record" and types.is_struct(given):
+        return _struct_type(list(given), kind, f"{place}.")
+    if base == "array" and (types.is_list(given) or types.is_large_list(given)):
+        return arrow.list_(_type(given.value_type, kind["items"], f"{place}[]"))
+    if base == "map" and types.is_map(given) and given.key_type == pa.string():
+        return arrow.map_(pa.string(), _type(given.item_type, kind["values"], f"{place}[]"))
+    if base in ("record", "array", "map") or not casts(given, column_type(kind)):
+        raise InvalidConfig(
+            f"avro: column {place!r} is {given}, and the schema says {text_of(kind)}; cast it, or mend the schema"
+        )
+    return column_type(kind)
 
 
 def casts(given: Any, wanted: Any) -> bool:
@@ -179,148 +162,42 @@ def casts(given: Any, wanted: Any) -> bool:
     return any(is_such(given) and is_such(wanted) for is_such in alike if is_such(wanted))
 
 
-def _scalar(kind: AvroType, place: str) -> Write:
-    if kind.logical == "decimal":
-        return lambda array: _decimals(array, kind, place)
-    if kind.logical == "uuid" and kind.kind == "fixed":
-        return lambda array: pa.array([_uuid_bytes(text, place) for text in array.to_pylist()], pa.binary())
-    if kind.kind == "enum":
-        return lambda array: _enums(array, kind, place)
-    if kind.kind == "fixed":
-        return lambda array: _of_size(array, kind, place)
-    return _PLAIN[kind.kind]
+def _without_times(kind: Any) -> Any:
+    """The type with whole numbers for times, as Avro has them: Python's times do not hold nanoseconds."""
+    types = pa.types
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_without_times(field.type)) for field in kind])
+    if types.is_list(kind):
+        return arrow.list_(_without_times(kind.value_type))
+    if types.is_map(kind):
+        return arrow.map_(kind.key_type, _without_times(kind.item_type))
+    if types.is_temporal(kind):
+        return pa.int32() if kind.bit_width == 32 else pa.int64()
+    return kind
 
 
-def _integers(array: Any) -> Any:
-    narrow = array.type.bit_width == 32
-    numbers = array.view(pa.int32() if narrow else pa.int64()).to_numpy(zero_copy_only=False)
-    return _varints(numbers.astype(np.int64))
-
-
-def _varints(numbers: Any) -> Any:
-    raw = ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
-    most = max(1, -(-int(raw.max(initial=0)).bit_length() // _BITS))
-    groups = raw[:, None] >> (np.arange(most, dtype=np.uint64) * np.uint64(_BITS))
-    size = np.maximum((groups > 0).sum(axis=1), 1)
-    column = np.arange(most)
-    more = np.where(column < size[:, None] - 1, 0x80, 0).astype(np.uint8)
-    return packed(((groups & np.uint64(0x7F)).astype(np.uint8) | more)[column < size[:, None]], size)
-
-
-def _fixed_width(array: Any) -> Any:
-    numbers = array.to_numpy(zero_copy_only=False)
-    return packed(numbers.view(np.uint8), np.full(len(array), numbers.itemsize))
-
-
-def _booleans(array: Any) -> Any:
-    return packed(array.to_numpy(zero_copy_only=False).astype(np.uint8), np.ones(len(array), np.int64))
-
-
-def _texts(array: Any) -> Any:
-    lengths = pc.binary_length(array).to_numpy(zero_copy_only=False).astype(np.int64)
-    return pc.binary_join_element_wise(_varints(lengths), array.cast(pa.binary()), b"")
-
-
-def _enums(array: Any, kind: AvroType, place: str) -> Any:
-    numbers = pc.index_in(array, pa.array(kind.symbols, pa.string()))
-    if numbers.null_count:
-        raise Unwritable(f"{place} is none of {', '.join(kind.symbols)}")
-    return _varints(numbers.to_numpy(zero_copy_only=False).astype(np.int64))
-
-
-def _of_size(array: Any, kind: AvroType, place: str) -> Any:
-    if pc.any(pc.not_equal(pc.binary_length(array), kind.size)).as_py():
-        raise Unwritable(f"{place} has not {kind.size} bytes, as {kind} has")
-    return array
-
-
-def _uuid_bytes(text: str, place: str) -> bytes:
-    try:
-        raw = bytes.fromhex(text.replace("-", ""))
-    except ValueError:
-        raw = b""
-    if len(raw) != 16:
-        raise Unwritable(f"{place}: {text!r:.60} is no UUID")
-    return raw
-
-
-def _decimals(array: Any, kind: AvroType, place: str) -> Any:
-    numbers = [int(value.scaleb(kind.scale, EXACT)) for value in array.to_pylist()]
-    if kind.kind == "bytes":
-        written = pa.array([n.to_bytes(n.bit_length() // 8 + 1, "big", signed=True) for n in numbers], pa.binary())
-        return _texts(written)
-    try:
-        return pa.array([n.to_bytes(kind.size, "big", signed=True) for n in numbers], pa.binary())
-    except OverflowError:
-        raise Unwritable(f"{place}: a number does not fit into the {kind.size} bytes of {kind}") from None
-
-
-def _record(columns: list[Any], kind: AvroType, place: str) -> Write:
-    by_name = {column.name: (number, column) for number, column in enumerate(columns)}
-    steps: list[tuple[int, Write]] = []
-    for one in kind.fields:
-        here = f"{place}{one.name}"
-        if one.name in by_name:
-            number, column = by_name[one.name]
-            steps.append((number, writing(column, one.type, here)))
-        elif may_be_null(one.type):
-            steps.append((-1, partial(_constant, _null_of(one.type))))
-        else:
-            raise InvalidConfig(f"avro: there is no column {here!r}, and the schema says {one.type} there")
-
-    def write(array: Any) -> Any:
-        parts = [step(pa.nulls(len(array)) if number < 0 else pc.struct_field(array, number)) for number, step in steps]
-        if not parts:
-            return _constant(b"", array)
-        return pc.binary_join_element_wise(*parts, b"") if len(parts) > 1 else parts[0]
-
-    return write
-
-
-def _null_of(kind: AvroType) -> bytes:
-    """How null is written; the type allows it."""
-    return b"" if kind.kind == "null" else _zigzag_bytes([part.kind for part in kind.parts].index("null"))
-
-
-def _array(given: Any, kind: AvroType, place: str) -> Write:
-    write = writing(given.value_field, kind.parts[0], f"{place}[]")
-
-    def write_items(array: Any) -> Any:
-        lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False).astype(np.int64)
-        return _as_blocks(write(array.flatten()), lengths)
-
-    return write_items
-
-
-def _map(given: Any, kind: AvroType, place: str) -> Write:
-    if given.key_type != pa.string():
-        raise _unfit(given, kind, place)
-    write = writing(given.item_field, kind.parts[0], f"{place}[]")
-
-    def write_pairs(array: Any) -> Any:
-        pairs = array.cast(pa.list_(pa.struct([("key", given.key_type), ("value", given.item_type)])))
-        names, items = pairs.flatten().flatten()
-        lengths = pc.list_value_length(pairs).to_numpy(zero_copy_only=False).astype(np.int64)
-        return _as_blocks(pc.binary_join_element_wise(_texts(names), write(items), b""), lengths)
-
-    return write_pairs
-
-
-def _as_blocks(items: Any, lengths: Any) -> Any:
-    """Of each array one block with all its items, if there are any, and the end."""
-    ends = np.zeros(len(lengths) + 1, np.int32)
-    np.cumsum(lengths, out=ends[1:])
-    joined = pc.binary_join(arrow.ListArray.from_arrays(arrow.array(ends), items), b"")
-    blocks = pc.binary_join_element_wise(_varints(lengths), joined, pa.scalar(b"\0", pa.binary()), b"")
-    return pc.if_else(pa.array(lengths > 0), blocks, pa.scalar(b"\0", pa.binary()))
-
-
-_PLAIN: Final[dict[str, Write]] = {
-    "boolean": _booleans,
-    "int": _integers,
-    "long": _integers,
-    "float": _fixed_width,
-    "double": _fixed_width,
-    "bytes": _texts,
-    "string": _texts,
-}
+def _check_nulls(array: Any, kind: Kind, place: str) -> None:
+    """
+    Raises:
+        Unwritable: there is a null where the schema has none; fastavro writes some as false.
+    """
+    if array.null_count:
+        if not may_be_null(kind):
+            raise Unwritable(f"{place} is null, and may not be")
+        array = array.drop_null()
+    if isinstance(kind, list):
+        kind = branch_of(kind)
+    base = base_of(kind)
+    if pa.types.is_null(array.type):
+        return
+    if base == "record":
+        fields = {field["name"]: field["type"] for field in kind["fields"]}
+        for number, column in enumerate(array.type):
+            if column.name in fields:
+                here = f"{place}.{column.name}" if place else column.name
+                _check_nulls(pc.struct_field(array, number), fields[column.name], here)
+    elif base == "array":
+        _check_nulls(array.flatten(), kind["items"], f"{place}[]")
+    elif base == "map":
+        pairs = array.cast(pa.list_(pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])))
+        _check_nulls(pc.struct_field(pairs.flatten(), 1), kind["values"], f"{place}[]")

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import compute
 
 from headrace.errors import InvalidConfig
 from headrace_common.core.batch.byte_columns import as_binary
 from headrace_streams.core.errors import RegistryRefused
-from headrace_streams.core.formats.avro_cursor import Cursor, Rows
 from headrace_streams.core.formats.port import Decoded, Format, Problem
 
 arrow: Any = pa  # their stubs are narrower than they are
@@ -280,11 +280,11 @@ def of_topic(format_: Format, topic: str, part: str) -> Format:
     return format_.under(f"{topic}-{part}") if isinstance(format_, Framed) else format_
 
 
-def _ids_of(values: pa.BinaryArray) -> Rows:
+def _ids_of(values: pa.BinaryArray) -> npt.NDArray[np.int64]:
     """The id before each value; -1: there is none."""
-    cursor = Cursor(values)
+    headers = pc.binary_slice(values, 0, HEADER_BYTES)
+    framed = pc.and_(pc.starts_with(headers, b"\0"), pc.equal(pc.binary_length(headers), HEADER_BYTES))
     ids = np.full(len(values), -1, np.int64)
-    rows = np.flatnonzero(cursor.end - cursor.at >= HEADER_BYTES)
-    marked = cursor.fixed(rows, "u1", "") == 0
-    ids[rows] = np.where(marked, cursor.fixed(rows, ">u4", "").astype(np.int64), -1)
+    found = np.frombuffer(b"".join(headers.filter(framed).to_pylist()), [("zero", "u1"), ("id", ">u4")])
+    ids[framed.to_numpy(zero_copy_only=False)] = found["id"]
     return ids

@@ -8,7 +8,6 @@ from typing import Any, Final
 import orjson
 import pyarrow as pa
 
-from headrace_streams.core.formats.avro_cursor import Cursor
 from headrace_streams.core.formats.framing import Codec, Decode, Encode, SchemaText
 from headrace_streams.core.formats.json_format import JsonFormat
 from headrace_streams.core.formats.port import Decoded
@@ -37,8 +36,9 @@ class JsonCodec(Codec):
         return self._read
 
     def _read(self, values: pa.BinaryArray, begin: int) -> Decoded:
-        cursor = Cursor(values)
-        return self._format.decode(cursor.copied(cursor.at + begin, cursor.end - cursor.at - begin))
+        return self._format.decode(
+            pa.array([value[begin:] for value in values.to_pylist() if value is not None], pa.binary())
+        )
 
     def writer(self, columns: pa.Schema, subject: str) -> tuple[SchemaText, Encode]:
         """See ``Codec``."""
