@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ from headrace import aio
 from headrace._core.fetch_events import PositionReset
 from headrace.errors import PositionOutOfRange
 from headrace.records import PartitionTable, TopicPartition
+from headrace_streams.adapters import headrace_io
 from headrace_streams.adapters.headrace_io import SdkReader
 
 ONE, OTHER = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -24,6 +26,7 @@ class SilentConsumer:
         self.sought: list[tuple[TopicPartition, int]] = []
         self.moves: list[PartitionTable] = []
         self.waits: list[float] = []
+        self.ends: Mapping[TopicPartition, int] | None = {}
 
     async def assign(self, partitions: list[TopicPartition]) -> None: ...
 
@@ -34,6 +37,11 @@ class SilentConsumer:
 
     def paused(self) -> bool:
         return False
+
+    async def end_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        if self.ends is None:
+            await asyncio.Event().wait()
+        return {partition: self.ends[partition] for partition in partitions}
 
     async def poll_batches(self, timeout_ms: float, max_rows: int) -> list[PartitionTable]:
         self.waits.append(timeout_ms)
@@ -83,6 +91,21 @@ async def test_what_is_read_on_is_not_fetched_again_but_told_again() -> None:
     assert await reader.poll(500, 1) == []
     assert consumer.sought == [(ONE, 5), (OTHER, 3), (ONE, 7), (OTHER, 3), (ONE, 8)]
     assert consumer.waits == [500, 0, 500, 500], "what is known is told at once"
+
+
+async def test_which_partitions_are_at_their_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one that was not heard of since the start it is not known, nor of any when a broker does not answer."""
+    consumer = SilentConsumer()
+    reader = SdkReader(cast("aio.Consumer[Any, Any]", consumer), [])
+    await reader.assign({ONE: 5, OTHER: -1})
+    consumer.ends = {ONE: 6, OTHER: 0}
+    assert list(await reader.at_ends([ONE, OTHER])) == []
+    consumer.moves = [moved(ONE, 6), moved(OTHER, 0)]
+    await reader.poll(0, 1)
+    assert set(await reader.at_ends([ONE, OTHER])) == {ONE, OTHER}
+    consumer.ends = None
+    monkeypatch.setattr(headrace_io, "_SOON_S", 0.01)
+    assert list(await reader.at_ends([ONE])) == []
 
 
 def moved(partition: TopicPartition, next_offset: int) -> PartitionTable:

@@ -128,6 +128,34 @@ async def test_a_task_that_waits_for_the_clock_is_told_the_time() -> None:
     assert (task.told, owned.touched) == ([5_000], True)
 
 
+async def test_a_partition_is_idle_when_it_gives_nothing_and_is_at_its_end() -> None:
+    """After this process stood still, or without its broker, records that are there have not come."""
+
+    class Ends(Stopped):
+        left = True
+
+        async def at_ends(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+            return [] if self.left else partitions
+
+    async def compute(call: Any, *args: Any) -> Any:
+        return call(*args)
+
+    told: list[str] = []
+    task: Any = SimpleNamespace(due=None, idle=told.append, take=list)
+    owned = Owned(spec(), task, None, rows_at_ms={"lines": 0.0})
+    outside = Ends(5_000.0)
+    worker = seated(outside_of(reader=outside, clock=outside, compute=compute), owned)
+    await worker._rest()
+    assert (told, owned.touched, owned.rows_at_ms) == ([], False, {"lines": 5_000.0})
+    outside.left = False
+    await worker._rest()
+    assert told == [], "it has stood at its end for no time yet"
+    outside.at_ms = 10_000.0
+    await worker._rest()
+    await worker._rest()
+    assert (told, owned.touched, owned.idle) == (["lines"], True, {"lines"})
+
+
 class Owner:
     """A writer, which another one may have replaced."""
 

@@ -148,6 +148,13 @@ class Reader(Protocol):
         """The high watermarks: everything that was decided before the call is below."""
         ...
 
+    async def at_ends(self, partitions: Sequence[TopicPartition]) -> Collection[TopicPartition]:
+        """
+        Which of these, that are read, have nothing left to hand out, as their brokers say now. None of them, if one
+        does not answer soon.
+        """
+        ...
+
     async def starts(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offsets that exist."""
         ...

@@ -20,7 +20,7 @@ from headrace_common.core.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.clock import Clock, limit_s
 from headrace_streams.config import EXACTLY_ONCE, StreamsConfig
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.state.changelog import TOPIC_BYTES_MAX
@@ -30,6 +30,8 @@ from headrace_streams.ports import InternalTopic, Membership, Positions, TopicFa
 _NEVER: Final = "-1"
 _LEVEL_MS: Final = 5_000.0
 """A cluster that has just started knows after a moment what all its nodes can do."""
+_SOON_S: Final = 1.0
+"""A broker that does not say within it where a partition ends holds up no other work."""
 _PARTITION: Final = "partition"
 _FEW_ROWS: Final = 32
 """So many are sent as lists: a table costs a fifth of a millisecond, whatever its size."""
@@ -176,6 +178,14 @@ class SdkReader:
     async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         assert self._undecided is not None, "the reader of changelogs has it"
         return await self._undecided.end_offsets(partitions)
+
+    async def at_ends(self, partitions: Sequence[TopicPartition]) -> Collection[TopicPartition]:
+        try:
+            async with limit_s(_SOON_S):
+                ends = await self._consumer.end_offsets(partitions)
+        except TimeoutError:
+            return ()
+        return {tp for tp, end in ends.items() if tp in self._told and end <= self._told[tp].next_offset}
 
     async def starts(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         return await self._consumer.beginning_offsets(partitions)

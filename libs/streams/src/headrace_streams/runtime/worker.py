@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from math import ceil
 from typing import Any, Final
@@ -402,6 +402,7 @@ class Worker:
     async def _rest(self) -> None:
         """Tell tasks of topics that have stood at their ends for long, and of the time where they wait for it."""
         now = self._outside.clock.monotonic_ms()
+        quiet: dict[TopicPartition, Owned] = {}
         for owned in self._here.owned.values():
             if (due := owned.task.due) is not None and due <= self._outside.clock.now_ms():
                 owned.touched = True
@@ -411,10 +412,23 @@ class Worker:
                 if owned in self._merging and self._merging[owned].waiting(topic):
                     continue
                 if topic not in owned.idle and now - owned.rows_at_ms[topic] >= self._config.idle_after_ms:
-                    owned.idle.add(topic)
-                    owned.touched = True
-                    await self._program(owned.task.idle, topic)
-                    await self._send(owned.task.take())
+                    quiet[TopicPartition(topic, owned.spec.partition)] = owned
+        if quiet:
+            await self._idle(quiet, await self._outside.reader.at_ends(list(quiet)))
+
+    async def _idle(self, quiet: Mapping[TopicPartition, Owned], at_ends: Collection[TopicPartition]) -> None:
+        """
+        Of partitions that gave nothing for long, those at their ends are idle. Of the others something is on its way:
+        this process stood still, or their broker does not answer.
+        """
+        for at, owned in quiet.items():
+            if at not in at_ends:
+                owned.rows_at_ms[at.topic] = self._outside.clock.monotonic_ms()
+                continue
+            owned.idle.add(at.topic)
+            owned.touched = True
+            await self._program(owned.task.idle, at.topic)
+            await self._send(owned.task.take())
 
     async def _program(self, call: Callable[..., Any], *args: Any) -> Any:
         """
