@@ -8,12 +8,15 @@ import pyarrow as pa
 import pytest
 from libs.streams.tests.kit.feeding import raw
 
+from headrace.errors import PositionOutOfRange
 from headrace.records import PartitionTable, TopicPartition
 from headrace_streams import App, NotAllowed, RowFailed, Stream, agg, json, string
+from headrace_streams.core.errors import TableGone
 from headrace_streams.plan.describe import as_data
 from headrace_streams.ports import TopicFacts
 from headrace_streams.runtime.globals import Globals
 from headrace_streams.testing import Driver
+from headrace_streams.worker_process import Ending, ending_of
 
 
 def orders(app: App) -> Stream:
@@ -200,3 +203,19 @@ async def test_a_worker_reads_all_of_it_first_and_then_on() -> None:
         {TopicPartition("t", 0): -1, TopicPartition("t", 1): -1},
         {TopicPartition("t", 0): 4, TopicPartition("t", 1): 3, TopicPartition("t", 2): -1},
     ]
+
+
+async def test_a_topic_that_was_made_anew_is_read_by_another_start() -> None:
+    class Recreated(Log):
+        async def poll(self, timeout_ms: float, max_rows: int) -> list[PartitionTable]:
+            error = PositionOutOfRange("to do: reset the app")
+            error.partition = TopicPartition("t", 0)
+            raise error
+
+    app = App("a")
+    app.global_table("t", value=json("n bigint"))
+    outside: Any = type("Outside", (), {"globals": Recreated({TopicPartition("t", 0): [1]})})
+    patience: Any = type("Patience", (), {"ask": staticmethod(lambda call: call())})
+    with pytest.raises(TableGone, match=r"^t-0 was made anew, .* a start of the worker reads this") as told:
+        await Globals(app.graph, outside, patience).read({"t": TopicFacts("t", 1)})
+    assert ending_of(told.value) is Ending.LOST, "its parent starts it again"

@@ -59,8 +59,9 @@ async def after(gaps: list[PositionReset], *positions: Mapping[TopicPartition, i
 async def test_a_gap_is_refused_as_long_as_it_is_in_what_is_read(position: int) -> None:
     reader = await after([PositionReset(ONE, lost=7, position=9, log_start=9)], {ONE: position})
     for _ in range(2):
-        with pytest.raises(PositionOutOfRange, match="records 7 to 8 were not read"):
+        with pytest.raises(PositionOutOfRange, match="records 7 to 8 were not read") as told:
             await reader.poll(0, 1)
+        assert told.value.partition == ONE
 
 
 @pytest.mark.parametrize("now", [{ONE: 8}, {OTHER: 7}, {}])

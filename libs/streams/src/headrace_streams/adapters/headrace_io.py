@@ -163,12 +163,13 @@ class SdkReader:
         # A worker that was put out may hear of a gap where it does not read any more: others have read these records.
         gaps = [reset for reset in self._resets if reset.lost >= self._from.get(reset.partition, reset.lost + 1)]
         if gaps:  # what was just read comes from behind it
+            to_do = "Keep records for longer than the app may stand still; an app without state goes "
+            to_do += "on after `headrace group reset`, one with state after `headrace streams reset`"
             if isinstance(gaps[0], TopicRecreated):
-                raise PositionOutOfRange(f"{gaps[0]}. To read the new topic, `headrace streams reset`")
-            raise PositionOutOfRange(
-                f"{gaps[0]}. Keep records for longer than the app may stand still; an app without state goes "
-                "on after `headrace group reset`, one with state after `headrace streams reset`"
-            )
+                to_do = "To read the new topic, `headrace streams reset`"
+            error = PositionOutOfRange(f"{gaps[0]}. {to_do}")
+            error.partition = gaps[0].partition
+            raise error
         return tables
 
     async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:

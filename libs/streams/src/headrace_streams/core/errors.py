@@ -19,6 +19,10 @@ class Blocked(Internal, code=ErrorCode.REQUEST_TIMED_OUT):
     """A function of the program has not returned in time: its worker gives its tasks up, and its process ends."""
 
 
+class TableGone(Internal, code=ErrorCode.OFFSET_OUT_OF_RANGE):
+    """A global table's topic lost records that were not read, or is another one: a worker that starts reads it anew."""
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     """The record that a row stems from."""

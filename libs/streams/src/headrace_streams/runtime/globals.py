@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from headrace.errors import PositionOutOfRange
 from headrace.records import TopicPartition
+from headrace_streams.core.errors import TableGone
 from headrace_streams.core.operators.global_join import GlobalRows
 from headrace_streams.patience import Patience
 from headrace_streams.plan.nodes import Plan
@@ -32,6 +34,7 @@ class Globals:
 
         Raises:
             RowFailed: a record cannot be read.
+            TableGone: what was read is no part of the topic any more.
         """
         if not self.tables:
             return
@@ -53,10 +56,16 @@ class Globals:
 
         Raises:
             RowFailed: a record cannot be read.
+            TableGone: what was read is no part of the topic any more.
         """
         if not self._positions:
             return
-        for batch in await self._patience.ask(lambda: self._reader.poll(timeout_ms, _ROWS)):
+        try:
+            batches = await self._patience.ask(lambda: self._reader.poll(timeout_ms, _ROWS))
+        except PositionOutOfRange as error:
+            what = f"{error.partition} was made anew, or has lost records before they were read"
+            raise TableGone(f"{what}; a start of the worker reads this global table from the beginning") from error
+        for batch in batches:
             if batch.table.num_rows:
                 await self._outside.compute(self.tables[batch.topic].apply, batch.topic, batch.partition, batch.table)
             self._positions[TopicPartition(batch.topic, batch.partition)] = batch.next_offset
