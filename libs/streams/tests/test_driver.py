@@ -153,3 +153,17 @@ def test_a_failure_is_the_tests() -> None:
     app.stream("in", value=json("n bigint")).map(lambda row: 1 / row["n"]).to("out")
     with Driver(app) as driver, pytest.raises(Exception, match="ZeroDivisionError"):
         driver.pipe("in", [{"n": 0}])
+
+
+def test_names_that_the_program_does_not_have_are_errors() -> None:
+    with Driver(words()) as driver:
+        with pytest.raises(NotAllowed, match=r"no topic 'count'; it has lines, counts, words\.by-word\.repartition"):
+            driver.read("count")
+        with pytest.raises(NotAllowed, match="no store 'count'"):
+            driver.store("count")
+        assert driver.read("counts") == driver.store("counts") == []
+
+
+def test_rows_of_another_type_are_errors() -> None:
+    with Driver(words()) as driver, pytest.raises(NotAllowed, match="the rows for 'lines': value is string"):
+        driver.pipe("lines", [{"value": 5}])

@@ -16,7 +16,7 @@ from headrace_streams.program import load
         ("\n1 / 0\n", r"ZeroDivisionError\('division by zero'\) at .*failing\.py:2"),
         ("import sys\nsys.exit(0)\n", r"SystemExit\(0\) at .*failing\.py:2"),
         ("import nothing_of_this_name\n", r"ModuleNotFoundError.* at .*failing\.py:1"),
-        ("def\n", "SyntaxError"),
+        ("\ndef\n", r"SyntaxError: invalid syntax at .*failing\.py:2$"),
     ],
 )
 def test_a_program_that_fails_is_named_with_the_line(tmp_path: Path, text: str, error: str) -> None:

@@ -333,3 +333,36 @@ def test_sides_of_different_numbers_of_partitions_are_told_what_to_say(moved: bo
     moving.join(customers).to("out")
     with pytest.raises(NotAllowed, match=f"customers has 3, .* has 2; {do}"):
         Driver(app, partitions={"customers": 3, "orders": 2})
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"value": "json"}, "value is 'json', which is no format"),
+        ({"key": 5}, "key is 5, which is no format"),
+        ({"key": "id bigint"}, r"key='id bigint' is a schema.*write json\('id bigint'\)"),
+        ({"topics": 5}, "5 is no topic"),
+    ],
+)
+def test_what_is_no_format_and_no_topic(given: dict[str, Any], error: str) -> None:
+    asked = {"topics": "in", "value": json("n bigint"), **given}
+    with pytest.raises(NotAllowed, match=rf"stream \(test_refusals\.py:\d+\).*{error}"):
+        App("refused").stream(asked.pop("topics"), **asked)
+
+
+def test_formats_of_other_places() -> None:
+    wrong: Any = "json"
+    with pytest.raises(NotAllowed, match=r"to 'out' \(.*\): value is 'json', which is no format"):
+        stream().to("out", value=wrong)
+    with pytest.raises(NotAllowed, match=r"global_table \(.*\): value is 'json', which is no format"):
+        App("refused").global_table("t", value=wrong, key="k")
+
+
+@pytest.mark.parametrize("given", [{"state": ["n"]}, {"schedule": "1m"}, {"wall_schedule": "1m"}])
+def test_state_and_schedules_are_dicts(given: dict[str, Any]) -> None:
+    with pytest.raises(NotAllowed, match=r"process .*: \w+=? is .*; write for example (state=)?\{'"):
+        stream().process(print, name="p", **given)
+
+
+def test_keys_may_be_columns_with_spaces() -> None:
+    assert App("refused").stream("in", value=json("n bigint"), key="user name").schema.names == ["n", "user name"]

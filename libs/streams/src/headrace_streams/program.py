@@ -30,7 +30,10 @@ def load(program: str) -> App:
         raise
     except (Exception, SystemExit) as error:
         at = traceback.extract_tb(error.__traceback__)[-1]
-        raise NotAllowed(f"the program {where} cannot be loaded: {error!r} at {at.filename}:{at.lineno}") from error
+        said, place = repr(error), f"{at.filename}:{at.lineno}"
+        if isinstance(error, SyntaxError):
+            said, place = f"{type(error).__name__}: {error.msg}", f"{error.filename}:{error.lineno}"
+        raise NotAllowed(f"the program {where} cannot be loaded: {said} at {place}") from error
     if name:
         app = getattr(module, name, None)
         if not isinstance(app, App):

@@ -11,10 +11,12 @@ from typing import Any, Final
 import narwhals.stable.v2 as nw
 import pyarrow as pa
 
+from headrace.errors import InvalidConfig
 from headrace_streams.core import expressions
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.formats import json, string
 from headrace_streams.core.formats.arrow_format import ArrowFormat
+from headrace_streams.core.formats.ddl import parse_schema
 from headrace_streams.core.formats.framing import of_topic
 from headrace_streams.core.formats.port import Decoded, Format
 from headrace_streams.core.operators.base import Operator
@@ -24,7 +26,7 @@ from headrace_streams.core.rows import empty
 from headrace_streams.core.task import FAIL, SKIP
 from headrace_streams.dsl.durations import Duration
 from headrace_streams.dsl.global_table import GlobalTable
-from headrace_streams.dsl.names import check_names
+from headrace_streams.dsl.names import check_format, check_names
 from headrace_streams.dsl.record_calls import hint
 from headrace_streams.dsl.stream import Stream
 from headrace_streams.dsl.table import Table, table_of
@@ -97,6 +99,8 @@ class App:
             return self._source(_Source("stream", (), value, key, timestamp, on_error, name, topics))
         if name:
             raise NotAllowed(f"stream ({where()}): name= is for topics by a pattern; leave it out")
+        if not isinstance(topics, Sequence):
+            raise NotAllowed(f"stream ({where()}): {topics!r:.100} is no topic; give a name, several, or a pattern")
         listed = (topics,) if isinstance(topics, str) else tuple(topics)
         return self._source(_Source("stream", listed, value, key, timestamp, on_error))
 
@@ -143,10 +147,11 @@ class App:
         policy = on_error or (self.on_error if self.on_error in (FAIL, SKIP) else FAIL)
         if policy not in (FAIL, SKIP):
             raise NotAllowed(f"{what}: on_error is {on_error!r}; choose 'fail' or 'skip': it writes no dead letters")
+        check_format(value, f"{what}: value")
         values = of_topic(value, topic, "value")
         if values.schema is None:
             raise NotAllowed(f"{what}: the format of the values has no schema; write json('name string, …')")
-        keys = _key_format(key, topic)
+        keys = _key_format(key, topic, what)
         schema = _columns(values, keys, what)
         check_names(schema.names, what)
 
@@ -166,10 +171,11 @@ class App:
         if not (asked.topics or asked.pattern):
             raise NotAllowed(f"{what} needs a topic")
         of = asked.name or asked.topics[0]
+        check_format(asked.value, f"{what}: value")
         value = of_topic(asked.value, of, "value")
         if value.schema is None:
             raise NotAllowed(f"{what}: the format of the values has no schema; write json('name string, …')")
-        keys = _key_format(asked.key, of)
+        keys = _key_format(asked.key, of, what)
         expression = None if timestamp is None else expressions.expression_of(timestamp)
         schema = _columns(value, keys, what)
         check_names(schema.names, what)
@@ -216,12 +222,25 @@ class App:
         return as_mermaid(self.name, self.graph)
 
 
-def _key_format(key: str | Format | None, topic: str) -> Format | None:
+def _key_format(key: str | Format | None, topic: str, what: str) -> Format | None:
     if isinstance(key, str):
+        if _is_schema(key):
+            raise NotAllowed(f"{what}: key={key!r} is a schema, where a column's name is expected; write json({key!r})")
         return Named(string, key)
     if isinstance(key, ArrowFormat):
         raise NotAllowed("a key is one row, and a value of arrow may be many; take another format for keys")
-    return None if key is None else of_topic(key, topic, "key")
+    if key is None:
+        return None
+    check_format(key, f"{what}: key")
+    return of_topic(key, topic, "key")
+
+
+def _is_schema(text: str) -> bool:
+    try:
+        parse_schema(text)
+    except InvalidConfig:
+        return False
+    return True
 
 
 class Named:

@@ -34,7 +34,7 @@ from headrace_streams.core.operators.windows import Counting, Hopping, Session, 
 from headrace_streams.core.rows import RECORD, TIMESTAMP, empty, user_schema
 from headrace_streams.dsl.agg import Agg
 from headrace_streams.dsl.durations import Duration, to_ms
-from headrace_streams.dsl.names import check_names, columns_text
+from headrace_streams.dsl.names import check_format, check_names, columns_text
 from headrace_streams.dsl.record_calls import Added, RecordCalls, check_function, hint
 from headrace_streams.dsl.where import where
 from headrace_streams.dsl.windows import AtMostEvery
@@ -329,9 +329,12 @@ class Columns(RecordCalls):
 
     def _written(self, sink: type[Sink], topic: str, value: Format | None) -> None:
         at = where()
+        what = f"to {topic!r} ({at})"
+        if value is not None:
+            check_format(value, f"{what}: value")
         format_ = of_topic(value or self._json, topic, "value")
         settings = {"topic": topic, "columns": schema_text(self._schema)}
-        _check_encodable(format_, self._schema, f"to {topic!r} ({at})")
+        _check_encodable(format_, self._schema, what)
 
         def make(making: Making) -> Operator:
             return sink(topic, format_, making.write, making.bytes_max.get(topic))

@@ -1,4 +1,4 @@
-"""Columns as programs name them."""
+"""Columns, formats and topics as programs name them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,15 @@ def check_names(names: Sequence[str], what: str) -> None:
             raise NotAllowed(f"{what}: the name {name!r} is reserved; columns must not begin with an underscore")
         if name in names[:place]:
             raise NotAllowed(f"{what}: the name {name!r} would be there twice; rename() or select() one away first")
+
+
+def check_format(given: object, what: str) -> None:
+    """
+    Raises:
+        NotAllowed: this cannot read and write values.
+    """
+    if not (callable(getattr(given, "decode", None)) and callable(getattr(given, "encode", None))):
+        raise NotAllowed(f"{what} is {given!r:.100}, which is no format; write for example json('user string')")
 
 
 def columns_text(fields: Iterable[pa.Field[Any]]) -> str:

@@ -119,6 +119,8 @@ class RecordCalls:
             raise NotAllowed(f"{what} keeps state, which needs a name: say name=")
         if on_timer is not None:
             check_function(on_timer, f"{what}: on_timer=")
+        if not isinstance(state or {}, Mapping):
+            raise NotAllowed(f"{what}: state is {state!r:.100}; write for example state={{'seen': value(int)}}")
         declared = dict(state or {})
         for of, one in declared.items():
             if not of.isidentifier() or of.startswith("_"):
@@ -198,6 +200,8 @@ def _by_interval(schedule: Mapping[Duration, Function], what: str) -> dict[int, 
     Raises:
         NotAllowed: an interval is none, or is there twice; or what is called is no function.
     """
+    if not isinstance(schedule, Mapping):
+        raise NotAllowed(f"{what} is {schedule!r:.100}; write for example {{'1m': FUNCTION}}")
     found: dict[int, Function] = {}
     for interval, function in schedule.items():
         ms = to_ms(interval, f"{what}: the interval", least=1)

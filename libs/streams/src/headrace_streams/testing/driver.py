@@ -18,6 +18,7 @@ import pyarrow as pa
 from headrace_common.core.murmur2 import partitions_for
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.feed import Feed, Portion
+from headrace_streams.core.formats.ddl import type_text
 from headrace_streams.core.formats.framing import HEADER_BYTES, Framed, Schemas
 from headrace_streams.core.formats.port import Format
 from headrace_streams.core.outputs import Output
@@ -157,7 +158,7 @@ class Driver:
         schema = node.value.schema
         assert schema is not None
         keys = pa.array([self._key_of(node, row) for row in rows], pa.binary())
-        columns = {name: pa.array([row.get(name) for row in rows], schema.field(name).type) for name in schema.names}
+        columns = {field.name: _column(field, rows, topic) for field in schema}
         values = node.value.encode(pa.table(columns, schema=schema))
         self.pipe_raw(topic, keys.to_pylist(), values.to_pylist(), partition=partition, time=time)
 
@@ -236,6 +237,9 @@ class Driver:
         What the program wrote to a topic since the last ``read`` of it, committed, by partition and offset.
 
         Values of JSON are read as JSON, those of other formats by their format; a null value is None.
+
+        Raises:
+            NotAllowed: the program neither reads nor writes it.
         """
         self.commit()
         format_ = next((n.value for n in self._nodes if n.kind == SINK and topic in n.topics), None)
@@ -250,6 +254,9 @@ class Driver:
         return [record for records in self._news(topic) for record in records.to_pylist()]
 
     def _news(self, topic: str) -> list[pa.Table]:
+        known = [*Assembly.topics_of(self._app.graph, self._app.on_error), *self._assembly.internal()]
+        if topic not in known and all(name != topic for name, _ in self._logs):
+            raise NotAllowed(f"the program has no topic {topic!r}; it has {', '.join(known)}")
         found = []
         for (name, partition), log in sorted(self._logs.items()):
             if name == topic:
@@ -357,14 +364,18 @@ class Driver:
     # --- state ----------------------------------------------------------------------------------------------------
 
     def store(self, name: str) -> list[dict[str, Any]]:
-        """The rows of a store, committed, of all tasks."""
+        """
+        The rows of a store, committed, of all tasks.
+
+        Raises:
+            NotAllowed: the program has no such store.
+        """
         self.commit()
-        found: list[dict[str, Any]] = []
-        for running in self._running:
-            rows = running.task.contents(name)
-            if rows is not None:
-                found += rows.select(user_columns(rows.column_names)).to_pylist()
-        return found
+        of_tasks = [running.task.contents(name) for running in self._running]
+        stores = [rows for rows in of_tasks if rows is not None]
+        if of_tasks and not stores:
+            raise NotAllowed(f"the program has no store {name!r}; stores have the names of what keeps state")
+        return [row for rows in stores for row in rows.select(user_columns(rows.column_names)).to_pylist()]
 
     def crash(self) -> None:
         """What was not committed is gone. Nothing is worked on until ``restart``."""
@@ -388,6 +399,14 @@ class Driver:
 
 
 IDLE_AFTER_MS: Final = 5_000
+
+
+def _column(field: pa.Field[Any], rows: Rows, topic: str) -> pa.Array[Any]:
+    try:
+        column: pa.Array[Any] = pa.array([row.get(field.name) for row in rows], field.type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as wrong:
+        raise NotAllowed(f"the rows for {topic!r}: {field.name} is {type_text(field.type)}: {wrong}") from wrong
+    return column
 
 
 def _decoded(format_: Format | None, records: pa.Table) -> list[Any]:

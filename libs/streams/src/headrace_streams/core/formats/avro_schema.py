@@ -106,7 +106,7 @@ def _loaded(given: Any) -> Any:
     try:
         return orjson.loads(given if isinstance(given, str | bytes) else orjson.dumps(given))
     except (orjson.JSONDecodeError, orjson.JSONEncodeError) as wrong:
-        raise BadSchema(f"it is not JSON: {wrong}") from None
+        raise BadSchema(f"it is not JSON: {wrong}; of a file give its Path") from None
 
 
 def is_value(record: Record) -> bool:
