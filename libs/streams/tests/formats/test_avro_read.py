@@ -375,3 +375,16 @@ def test_decimals_of_another_scale_are_refused() -> None:
     kinds = [{"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": scale} for scale in (2, 3)]
     with pytest.raises(BadSchema, match=r"a: is bytes \(decimal\(9,2\)\) where bytes \(decimal\(9,3\)\) is wanted"):
         AvroReader(parse(record(a=kinds[0])), parse(record(a=kinds[1])))
+
+
+def test_problems_are_told_in_order_with_their_rows() -> None:
+    """Of values that fastavro refuses (1, 4), and of those that no column holds (2, 3)."""
+    values = [bytes.fromhex(text) for text in ("02", "", "8080808010", "8080808010", "0200", "04")]
+    decoded = read(record(x="int"), values)
+    assert decoded.table.to_pylist() == [{"x": 1}, {"x": 2}]
+    assert [problem.row for problem in decoded.problems] == [1, 2, 3, 4]
+
+
+def test_a_uuid_of_text_is_text() -> None:
+    kind = record(x={"type": "string", "logicalType": "uuid"})
+    assert read(kind, [b"\x02a"]).table.to_pylist() == [{"x": "a"}]
