@@ -45,6 +45,9 @@ def test_a_program_and_its_checkpoint_are_given_to_spark(told: list[submit.Progr
     assert given.conf == {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "2"}
     run(tmp_path, FINE)
     assert told[1].arguments[-1] == "always"
+    assert told[1].conf["spark.sql.shuffle.partitions"] == "4", "not the 200 of many machines"
+    run(tmp_path, FINE, "--master", "yarn")
+    assert "spark.sql.shuffle.partitions" not in told[2].conf
 
 
 def test_what_spark_would_do_otherwise_is_told_before_it_starts(told: list[submit.Program], tmp_path: Path) -> None:

@@ -82,6 +82,31 @@ def test_a_second_signal_kills_a_worker_that_does_not_end() -> None:
     assert parent.wait() == 0
 
 
+ENDS = """
+import os, sys
+from headrace_streams.main import _without_exits
+
+def fork(end):
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return end()
+
+def fail():
+    raise ValueError("in the child")
+
+for end in (lambda: sys.exit(7), lambda: sys.exit(), lambda: sys.exit("why"), lambda: os._exit(5), fail, lambda: 3):
+    print(_without_exits(fork, end))
+"""
+
+
+def test_a_process_that_a_function_forks_ends_where_the_function_does() -> None:
+    """Else it would go on as a second worker, and a function that waits for it would wait for ever."""
+    ran = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout.split() == ["7", "0", "1", "5", "1", "0"]
+    assert "in the child" in ran.stderr
+
+
 FORKS = """
 import asyncio, os, signal
 from headrace_streams.main import listen_for_signals

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from traceback import print_exception
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
@@ -242,15 +243,31 @@ async def _in_pool(pool: ThreadPoolExecutor, call: Any, *args: Any) -> Any:
 
 def _without_exits(call: Any, *args: Any) -> Any:
     """
+    In this process alone: one that a function of the program has forked ends where the function does.
+
     Raises:
-        NotAllowed: a function of the program wanted to end the process: it would end as if all were well.
+        NotAllowed: a function wanted to end the process: it would end as if all were well.
     """
+    here = os.getpid()
     try:
-        return call(*args)
-    except Exception:
-        raise
+        result = call(*args)
     except BaseException as error:
+        if os.getpid() != here:
+            os._exit(_exit_code(error))
+        if isinstance(error, Exception):
+            raise
         raise NotAllowed(
             f"a function of the program raised {error!r}, which would end the worker; "
             "raise an Exception, and on_error= says what becomes of the record"
         ) from error
+    if os.getpid() != here:
+        os._exit(0)
+    return result
+
+
+def _exit_code(error: BaseException) -> int:
+    """As Python ends by it."""
+    if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+        return error.code or 0
+    print_exception(error)
+    return 1

@@ -140,13 +140,18 @@ def spark(
         arguments=[program, checkpoint, "available-now" if available_now else "always"],
         name=app.name,
         master=master,
-        conf={"spark.sql.session.timeZone": "UTC", **pairs(conf, "KEY=VALUE")},
+        conf={"spark.sql.session.timeZone": "UTC", **_for_one_machine(master), **pairs(conf, "KEY=VALUE")},
         bootstrap=session.bootstrap,
         verbose=verbose,
     )
     code = submit.run(asked, here, os.environ)
     if code != ExitCode.OK:
         raise typer.Exit(code)
+
+
+def _for_one_machine(master: str) -> dict[str, str]:
+    """Spark's default, 200 tasks for each shuffle of each batch, is for many machines: here it takes minutes."""
+    return {"spark.sql.shuffle.partitions": "4"} if master.startswith("local") else {}
 
 
 def describe(
