@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from headrace_streams import App, NotAllowed, agg, col, custom, json, string, tumbling
+from headrace_streams.core.time import Watermarks
 from headrace_streams.testing import Driver
 
 LINES = ["to be or not to be", "be"]
@@ -95,9 +97,21 @@ def test_a_topic_that_stands_still_holds_event_time_back_for_a_while() -> None:
         driver.restart()
         assert driver.read("counts") == [], "after a restart too"
         driver.advance("5s")
-        assert driver.read("counts") == [], "both are idle: time stands"
-        driver.pipe("one", [{"k": "a", "at": 31_000}])
-        assert [row["n"] for row in driver.read("counts")] == [2]
+        assert [row["n"] for row in driver.read("counts")] == [2], "both are idle: time is that of one"
+        driver.pipe("other", [{"k": "a", "at": 9_000}, {"k": "a", "at": 31_000}])
+        assert [row["at"] for row in driver.read("late")] == [9_000]
+
+
+@pytest.mark.parametrize("order", [("ahead", "behind", "empty"), ("empty", "behind", "ahead")])
+def test_it_does_not_matter_which_input_is_idle_first(order: tuple[str, ...]) -> None:
+    """Of two senders of which both rest, the one without rows may be heard last: windows would never close."""
+    marks = Watermarks(["ahead", "behind", "empty"])
+    marks.passed("ahead", np.array([9_000]))
+    marks.passed("behind", np.array([2_000]))
+    for name in order:
+        marks.is_idle(name)
+    assert (marks.now, marks.rests) == (9_000, True)
+    assert list(marks.passed("behind", np.array([3_000, 10_000]))) == [9_000, 10_000], "it counts again, alone"
 
 
 def test_records_are_read_as_they_are() -> None:

@@ -52,6 +52,8 @@ POINTS_EVERY_S = 0.2 if LONG else 1.0
 SLEEP_S = (4.0, 8.0)
 """Longer than the group's session: others have its tasks when a worker wakes."""
 DISK_BYTES = 256 << 20
+READ_S = 900.0 if LONG else 120.0
+"""For what was written, some of it twice, to be read record by record."""
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2_400 if LONG else 300)]
 
@@ -202,7 +204,7 @@ def test_each_number_of_each_word_comes(
                 seen.update((row["word"], row["n"]) for _, row in rows)
                 return len(seen) >= total
 
-            until(all_there, f"{total} words are counted")
+            until(all_there, f"{total} words are counted", READ_S)
             found.extend((r.key, orjson.loads(r.value)) for r in consumer.read_to_end())
     finally:
         crew.end()

@@ -119,13 +119,11 @@ class Watermarks:
         return len(self._idle) == len(self._greatest)
 
     def _settle(self) -> int:
-        least = self._least_of(set(self._greatest))
-        if least is not None:
-            self.now = max(self.now, least)
+        counting = self._greatest.keys() - self._idle
+        # If nobody is waited for, time is as far as anyone has come: else it would hang on who was idle first.
+        reached = min(self._greatest[name] for name in counting) if counting else max(self._greatest.values())
+        self.now = max(self.now, reached)
         return self.now
-
-    def _least_of(self, names: set[str]) -> int | None:
-        return min((self._greatest[name] for name in names - self._idle), default=None)
 
     def state(self) -> dict[str, int]:
         """What has to be remembered with a commit; the task's own under the empty name."""
