@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from libs.streams.tests.kit.feeding import Fed, Record, by_key, cuts, milliseconds, rows, run_cut, run_one_by_one
 
@@ -102,6 +102,7 @@ def chained() -> App:
 
 @settings(max_examples=25, deadline=None)
 @given(given=records, cutting=cuts)
+@example(given=[(b"a", {"n": 0, "at": 0}, 0), (b"a", {"n": 0, "at": 7}, 0)], cutting=[(1, "evict"), (2, "evict")])
 def test_what_follows_has_it_where_its_time_came(given: list[Record], cutting: list[tuple[int, str]]) -> None:
     given = [*given, (b"z", {"n": 1, "at": 1_000}, 0)]
     found = by_key(run_cut(chained(), given, cutting, "out"))

@@ -19,7 +19,7 @@ from tests.lab.streams.world import play
 from headrace_streams.ports import Checkpoint
 
 SOON_FOUND = ("early-outputs", "not-restored", "time-forgotten")
-SEEDS_PER_MUTANT = 20
+SEEDS_PER_MUTANT = 24
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -117,6 +117,7 @@ LIMITS: Final[Mapping[str, Mapping[str, int]]] = {
     "Coordinator/DescribeGroups": {"group_ids": _FEW},
     "Coordinator/DeleteGroups": {"group_ids": _FEW},
     "Coordinator/DeleteOffsets": _BY_TOPIC,
+    "StreamsQuery/LocateKey": {"columns": _FEW},
     "TransactionCoordinator/AddPartitionsToTxn": {"transactions": _FEW, "transactions.partitions": _ALL},
     "TransactionCoordinator/Enrol": {"ask.transactions": _FEW, "ask.transactions.partitions": _ALL},
     "TransactionCoordinator/CommitUnit": {"tokens": _MANY},

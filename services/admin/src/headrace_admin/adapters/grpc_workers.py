@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
-
 from headrace_admin.ports import StoreFacts
 from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.calls import CallTo
@@ -47,7 +45,7 @@ class GrpcWorkers:
         stub = await self._stub(at)
         with CallTo(f"the worker at {at}"):
             arrow = b"".join([part.arrow async for part in stub.QueryStore(request, timeout=self._timeout)])
-        return pa.ipc.open_stream(pa.py_buffer(arrow)).read_all().to_pylist() if arrow else []
+        return _rows(arrow) if arrow else []
 
     async def close(self) -> None:
         """Close the connections."""
@@ -59,5 +57,16 @@ class GrpcWorkers:
         return stub
 
 
+# Arrow takes a second to load: a service starts without it.
+
+
+def _rows(stream: bytes) -> list[dict[str, Any]]:
+    import pyarrow as pa
+
+    return pa.ipc.open_stream(pa.py_buffer(stream)).read_all().to_pylist()
+
+
 def _columns(schema: bytes) -> dict[str, str]:
+    import pyarrow as pa
+
     return {field.name: str(field.type) for field in pa.ipc.read_schema(pa.py_buffer(schema))} if schema else {}

@@ -408,11 +408,13 @@ class KeyedStore(_SlotStore):
         return found
 
     def known(self, keys: Sequence[bytes]) -> Numbers:
-        """The slot of each of these different keys; -1 where it has none. No key gets one."""
+        """The slot of each key; -1 where it has none. No key gets one."""
         slots, missing = self.slots.find(keys)
         asked = [place for place in missing if keys[place] not in self._gone]
         if asked:
-            slots[asked] = self.slots.fetch([keys[place] for place in asked])
+            wanted = list(dict.fromkeys(keys[place] for place in asked))
+            found = dict(zip(wanted, self.slots.fetch(wanted).tolist(), strict=True))
+            slots[asked] = [found[keys[place]] for place in asked]
         return slots
 
     def release(self, slots: Numbers) -> None:
