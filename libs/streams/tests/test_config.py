@@ -33,6 +33,14 @@ def test_the_environment_gives_what_it_names() -> None:
     assert from_environment({}) == {}
 
 
+def test_a_variable_that_is_misspelt_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    given = {"HEADRACE_STREAMS_COMIT_ROWS": "5", "HEADRACE_STREAMS_PORT_9100_TCP": "tcp://1:1"}
+    assert from_environment(given) == {}
+    assert [record.message for record in caplog.records] == [
+        "HEADRACE_STREAMS_COMIT_ROWS is no setting and is ignored; did you mean HEADRACE_STREAMS_COMMIT_ROWS?",
+    ]
+
+
 def test_what_the_environment_cannot_give_is_refused_with_the_variable() -> None:
     with pytest.raises(InvalidConfig) as refused:
         from_environment({"HEADRACE_STREAMS_COMMIT_ROWS": "many", "HEADRACE_STREAMS_MAX_WARMUP": "0"})

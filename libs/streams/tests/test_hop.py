@@ -17,6 +17,7 @@ from headrace_streams.core.outputs import Output
 from headrace_streams.core.rows import KEYS, NO_TIME, TIMESTAMP
 from headrace_streams.core.state.changelog import NotReadable
 from headrace_streams.core.state.memory import MemoryCold
+from headrace_streams.core.time import Clock
 from headrace_streams.plan.cut import Assembly
 from headrace_streams.testing import Driver
 
@@ -34,9 +35,10 @@ def table(keys: list[bytes | None], marks: list[int] | None = None, *, coded: bo
     return pa.table(columns)
 
 
-def sender(partitions: int = 3) -> tuple[HopOut, list[Output]]:
+def sender(partitions: int = 3, interval_ms: int = 0) -> tuple[HopOut, list[Output]]:
     written: list[Output] = []
-    out = HopOut("app.by-k.repartition", partitions, 2, written.append)
+    out = HopOut("app.by-k.repartition", partitions, 2, written.append, interval_ms)
+    out.clock = Clock()
     out.begin(NO_TIME)
     return out, written
 
@@ -173,13 +175,68 @@ def test_a_row_that_is_larger_than_a_part_goes_alone() -> None:
     assert [flush.rows.num_rows for _, flush in flushes(written) if flush.rows] == [1, 1, 1]
 
 
+def told(out: HopOut, written: list[Output]) -> list[tuple[int | None, int, int]]:
+    """What one more flush says: to which partition, the watermark, how many rows."""
+    written.clear()
+    list(out.flush())
+    return sorted((p, f.watermark, f.rows.num_rows if f.rows else 0) for p, f in flushes(written))
+
+
+def test_time_alone_is_told_once_in_an_interval_and_with_rows_at_once() -> None:
+    out, written = sender(3, 200)
+    list(out.advance(5, never))
+    assert told(out, written) == [(p, 5, 0) for p in range(3)]
+    out.clock.wall = 100
+    list(out.feed(table([b"a"], [9]), 0, never))
+    ((partition, *_),) = told(out, written)
+    assert out.due == 200, "the others are told without more rows"
+    list(out.advance(11, never))
+    assert told(out, written) == []
+    out.clock.wall = 200
+    assert told(out, written) == [(p, 11, 0) for p in range(3)]
+    assert (out.due, told(out, written)) == (None, [])
+    list(out.feed(table([b"a"], [13]), 0, never))
+    assert told(out, written) == [(partition, 13, 1)]
+    out.clock.wall = 400
+    assert told(out, written) == [(p, 13, 0) for p in range(3) if p != partition]
+
+
+def test_that_a_sender_rests_or_does_no_longer_is_told_at_once() -> None:
+    out, written = sender(2, 200)
+    list(out.advance(5, never))
+    list(out.flush())
+    list(out.advance(6, never))
+    out.rest()
+    assert told(out, written) == [(0, 6, 0), (1, 6, 0)]
+    list(out.advance(7, never))
+    assert told(out, written) == [(0, 7, 0), (1, 7, 0)]
+
+
+def test_what_was_told_in_an_aborted_transaction_is_told_again() -> None:
+    out, written = sender(2, 200)
+    list(out.advance(5, never))
+    list(out.flush())
+    out.begin(5)
+    assert told(out, written) == [(0, 5, 0), (1, 5, 0)]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "senders", "partitions", "is_"), [(200, 6, 6, 200), (200, 64, 64, 2_048), (0, 64, 64, 0), (1, 3, 1, 1)]
+)
+def test_a_topic_gets_no_more_than_2000_flushes_a_second_that_tell_time_alone(
+    wanted: int, senders: int, partitions: int, is_: int
+) -> None:
+    assert hop.interval_ms(wanted, senders, partitions) == is_
+
+
 def test_what_was_not_committed_is_sent_again_and_not_twice() -> None:
     out, written = sender(1)
     list(out.feed(table([b"a"], [9]), 0, never))
     out.begin(4)
     list(out.advance(4, never))
     list(out.flush())
-    assert written == []
+    assert [f.rows for _, f in flushes(written)] == [None]
+    written.clear()
     list(out.feed(table([b"b"], [9]), 0, never))
     list(out.flush())
     assert [(f.watermark, f.rows.num_rows if f.rows else 0) for _, f in flushes(written)] == [(9, 1)]

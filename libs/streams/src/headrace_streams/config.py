@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
@@ -17,6 +18,8 @@ from headrace_streams.core.state.cache import STATE_CACHE_BYTES
 
 ProcessingGuarantee = Literal["exactly_once", "at_least_once"]
 EXACTLY_ONCE: Final = "exactly_once"
+_PREFIX: Final = "HEADRACE_STREAMS_"
+_log: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,11 @@ class StreamsConfig:
     """Most records that are read at once."""
     idle_after_ms: int = setting(5_000, low=0, high=86_400_000)
     """A partition that has stood at its end for so long holds event time back no longer, in ms."""
+    watermark_interval_ms: int = setting(200, low=0, high=60_000)
+    """
+    How often tasks behind a repartition that get no rows are told event time, in ms; more seldom where a topic would get
+    more than 2,000 such records a second. With 0 they are told with each commit.
+    """
     join_wait_ms: int = setting(60_000, low=0, high=86_400_000)
     """A join goes on without records of a topic that is not at its end, but gave none for so long, in ms."""
     transaction_timeout_ms: int = setting(10_000, low=1_000, high=900_000)
@@ -124,5 +132,10 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         InvalidConfig: everything that is wrong, one line each.
     """
     config = load_settings(StreamsConfig, service="streams", argv=[], env=environment)
-    named = [option.name for option in list_options(StreamsConfig) if option.variable("streams") in environment]
-    return {name: getattr(config, name) for name in named}
+    known = {option.variable("streams"): option.name for option in list_options(StreamsConfig)}
+    names = list(known.values())
+    for variable in sorted(environment.keys() - known.keys()):
+        # Kubernetes sets others that begin so where a service is called headrace-streams.
+        if variable.startswith(_PREFIX) and (near := get_close_matches(variable[len(_PREFIX) :].lower(), names, 1)):
+            _log.warning("%s is no setting and is ignored; did you mean %s%s?", variable, _PREFIX, near[0].upper())
+    return {name: getattr(config, name) for variable, name in known.items() if variable in environment}

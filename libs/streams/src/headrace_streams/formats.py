@@ -163,4 +163,8 @@ def _text_of(file: Path) -> str:
 
 
 def _opened(registry: Registry) -> Schemas:
-    return SchemaRegistry(registry) if isinstance(registry, str) else registry
+    if isinstance(registry, str):
+        return SchemaRegistry(registry)
+    if not isinstance(registry, Schemas):
+        raise InvalidConfig(f"registry={registry!r:.60} is no registry; write its URL, like http://registry:8081")
+    return registry

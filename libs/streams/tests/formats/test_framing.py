@@ -202,6 +202,7 @@ def test_values_without_a_registry_fail_alone() -> None:
         ({"schema": record(_a="int")}, "column '_a': a leading underscore is for system columns"),
         ({"schema": record(a=["int", "string"])}, r"avro: a: \[int, string\] has no column type"),
         ({"registry": "registry:8081"}, "registry= is not the URL of a registry; write it like http://registry:8081"),
+        ({"registry": 3}, "^registry=3 is no registry; write its URL, like http://registry:8081$"),
         ({"registry": "http://h:x"}, "^registry= is not the URL of a registry; write it like http://registry:8081$"),
     ],
 )

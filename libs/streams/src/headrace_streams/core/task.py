@@ -21,7 +21,7 @@ from headrace_streams.core.errors import NotAllowed, Origin, RowFailed
 from headrace_streams.core.feed import merged, runs
 from headrace_streams.core.operators import hop
 from headrace_streams.core.operators.base import Emitted, Operator, halved
-from headrace_streams.core.operators.ends import Source
+from headrace_streams.core.operators.ends import Source, with_place
 from headrace_streams.core.outputs import Headers, Output, records
 from headrace_streams.core.rows import (
     KEY,
@@ -195,6 +195,11 @@ class Task:
         """Event time of the task, ms."""
         return self._watermarks.now
 
+    @property
+    def held_by(self) -> tuple[str, float] | None:
+        """The input that holds its event time back, and by how many ms (inf: it has none yet); None: none does."""
+        return self._watermarks.held_by
+
     def open(self, cold: Callable[[str], Cold], watermarks: Mapping[str, int]) -> None:
         """Begin with what was committed; ``cold`` gives the committed state of a store by its name."""
         for step in self._steps:
@@ -250,7 +255,7 @@ class Task:
     def _feed_source(self, topic: str, raw: pa.Table) -> None:
         step = self._source_of(topic)
         self._clock.start(self._watermarks.now)
-        for rows in self._decoded(step, raw):
+        for rows in self._decoded(step, topic, raw):
             marks = self._watermarks.passed(topic, numbers(rows[TIME]))
             self._clock.extend(marks, numbers(rows[ROW]))
             self._emit(step, Emitted(replace(rows, WATERMARK, pa.array(marks, pa.int64()))))
@@ -261,7 +266,7 @@ class Task:
         for topic, raw in inputs:
             step = self._source_of(topic)
             self._batch = _Batch([(topic, raw)])
-            parts = list(self._decoded(step, raw))
+            parts = list(self._decoded(step, topic, raw))
             if parts:
                 steps.append((topic, step))
                 decoded.append(ordered(parts))
@@ -287,10 +292,12 @@ class Task:
     def _source_of(self, topic: str) -> Step:
         return self._by_id[self._inputs.sources[topic]]
 
-    def _decoded(self, step: Step, raw: pa.Table) -> Iterable[pa.Table]:
+    def _decoded(self, step: Step, topic: str, raw: pa.Table) -> Iterable[pa.Table]:
         """The rows of records that can be read, with their event times."""
         source = step.operator
         assert isinstance(source, Source), step.label
+        if source.metadata:
+            raw = with_place(raw, topic, self.partition)
         for emitted in list(source.feed(raw, 0, self._failing(step))):
             yield from halved(emitted.rows, source.timed, self._failing(step))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 import numpy as np
@@ -112,6 +113,18 @@ class Watermarks:
         """The input has stood at its end for long; the task's watermark now."""
         self._idle.add(source)
         return self._settle()
+
+    @property
+    def held_by(self) -> tuple[str, float] | None:
+        """The input that holds the others back, and by how many ms of event time (inf: it has none); None: none does."""
+        counting = self._greatest.keys() - self._idle
+        if not counting:
+            return None
+        last = min(counting, key=self._greatest.__getitem__)
+        least, greatest = self._greatest[last], max(self._greatest[name] for name in counting)
+        if least == greatest:
+            return None
+        return last, inf if least == NO_TIME else greatest - least
 
     @property
     def rests(self) -> bool:

@@ -20,7 +20,7 @@ from headrace_streams.core.formats.ddl import parse_schema
 from headrace_streams.core.formats.framing import of_topic
 from headrace_streams.core.formats.port import Decoded, Format
 from headrace_streams.core.operators.base import Operator
-from headrace_streams.core.operators.ends import Source
+from headrace_streams.core.operators.ends import METADATA, Source
 from headrace_streams.core.operators.global_join import GlobalRows
 from headrace_streams.core.rows import empty
 from headrace_streams.core.task import FAIL, SKIP
@@ -49,6 +49,7 @@ class _Source:
     on_error: str
     name: str = ""
     pattern: re.Pattern[str] | None = None
+    metadata: tuple[str, ...] = ()
 
 
 class App:
@@ -80,6 +81,7 @@ class App:
         key: str | Format | None = None,
         name: str = "",
         timestamp: nw.Expr | str | None = None,
+        metadata: Sequence[str] = (),
         on_error: str = "",
     ) -> Stream:
         """
@@ -92,17 +94,20 @@ class App:
             value: the format, with its columns.
             key: the name of a column for keys that are text, or a format whose columns are added.
             timestamp: event time, as a time or in ms since 1970; the record's timestamp if not told.
+            metadata: what to know of the records too, as columns: ``topic``, ``partition``, ``offset``, ``timestamp``
+                and ``headers``, a list of structs of ``key`` and ``value``.
         """
+        of_record = _metadata(metadata)
         if isinstance(topics, re.Pattern):
             if not name:
                 raise NotAllowed(f"stream ({where()}): topics by a pattern need a name for all of them: say name=")
-            return self._source(_Source("stream", (), value, key, timestamp, on_error, name, topics))
+            return self._source(_Source("stream", (), value, key, timestamp, on_error, name, topics, of_record))
         if name:
             raise NotAllowed(f"stream ({where()}): name= is for topics by a pattern; leave it out")
         if not isinstance(topics, Sequence):
             raise NotAllowed(f"stream ({where()}): {topics!r:.100} is no topic; give a name, several, or a pattern")
         listed = (topics,) if isinstance(topics, str) else tuple(topics)
-        return self._source(_Source("stream", listed, value, key, timestamp, on_error))
+        return self._source(_Source("stream", listed, value, key, timestamp, on_error, metadata=of_record))
 
     def table(
         self,
@@ -177,16 +182,18 @@ class App:
             raise NotAllowed(f"{what}: the format of the values has no schema; write json('name string, …')")
         keys = _key_format(asked.key, of, what)
         expression = None if timestamp is None else expressions.expression_of(timestamp)
-        schema = _columns(value, keys, what)
+        schema = _columns(value, keys, what, asked.metadata)
         check_names(schema.names, what)
         if expression is not None:
             _check_time(expression, schema, what)
 
         def make(making: Making) -> Operator:
-            return Source(value, keys, expression, deletes=deletes)
+            return Source(value, keys, expression, metadata=asked.metadata, deletes=deletes)
 
         topics = asked.pattern.pattern if asked.pattern is not None else list(asked.topics)
         settings = {"topics": topics, "columns": schema_text(schema), "timestamp": str(expression)}
+        if asked.metadata:
+            settings |= {"metadata": list(asked.metadata)}
         node = self.graph.add(
             SOURCE,
             at,
@@ -264,13 +271,24 @@ class Named:
         return self._format.encode(table.rename_columns([self._was]))
 
 
-def _columns(value: Format, key: Format | None, what: str) -> pa.Schema:
+def _metadata(names: Sequence[str]) -> tuple[str, ...]:
+    wanted = (names,) if isinstance(names, str) or not isinstance(names, Sequence) else tuple(names)
+    for name in wanted:
+        if name not in list(METADATA):
+            raise NotAllowed(f"stream ({where()}): metadata {name!r:.60} is not there; choose of {', '.join(METADATA)}")
+    return wanted
+
+
+def _columns(value: Format, key: Format | None, what: str, metadata: Sequence[str] = ()) -> pa.Schema:
     assert value.schema is not None
     more = [] if key is None or key.schema is None else list(key.schema)
     for field in more:
         if field.name in value.schema.names:
             raise NotAllowed(f"{what}: key and value both have a column {field.name!r}; give the key another name")
-    return pa.schema([*value.schema, *more])
+    for name in metadata:
+        if name in value.schema.names or name in [field.name for field in more]:
+            raise NotAllowed(f"{what}: metadata {name!r} would be a second column of that name; give the other another")
+    return pa.schema([*value.schema, *more, *((name, METADATA[name]) for name in metadata)])
 
 
 def _check_time(expression: nw.Expr, schema: pa.Schema, what: str) -> None:

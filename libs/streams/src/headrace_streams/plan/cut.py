@@ -18,6 +18,7 @@ from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.operators.base import Operator
 from headrace_streams.core.operators.columns import Merge
 from headrace_streams.core.operators.global_join import GlobalRows
+from headrace_streams.core.operators.hop import interval_ms
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.rows import KEY, NO_TIME, user_columns
 from headrace_streams.core.state.chosen import OfKey
@@ -147,21 +148,26 @@ class Assembly:
         on_error: str = FAIL,
         tables: Mapping[str, GlobalRows] | None = None,
         bytes_max: Mapping[str, int] | None = None,
+        watermark_interval_ms: int = 0,
     ) -> None:
         """
         Args:
             partitions: of each topic that the plan reads.
             tables: those that are here whole, by topic.
             bytes_max: ``max.message.bytes`` of topics that it writes, as far as they are known.
+            watermark_interval_ms: how often repartition topics are told event time alone; 0: with each flush.
 
         Raises:
-            NotAllowed: topics that one task reads differ in their number of partitions.
+            NotAllowed: topics that one task reads differ in their number of partitions; or the plan reads none.
         """
         self.app = app
         self.parts = sub_topologies(plan)
+        if not self.parts:
+            raise NotAllowed(f"{app} reads no topic: give it one, stream = app.stream('orders', value=…)")
         self._on_error = on_error
         self._tables = tables or {}
         self._bytes_max = bytes_max or {}
+        self._interval_ms = watermark_interval_ms
         self._tasks: dict[str, int] = {}
         self.repartitions: dict[str, int] = {}
         """The number of partitions of each repartition topic, by the name of the repartition."""
@@ -264,7 +270,15 @@ class Assembly:
         for node in part.nodes:
             partitions = self.repartitions.get(node.name, 0)
             making = Making(
-                partition, written.append, self.app, partitions, made, self._on_error, self._tables, self._bytes_max
+                partition,
+                written.append,
+                self.app,
+                partitions,
+                made,
+                self._on_error,
+                self._tables,
+                self._bytes_max,
+                interval_ms(self._interval_ms, self._senders.get(node.name, 0), partitions),
             )
             operator = made[node.id] = node.make(making)
             assert (operator.store is not None) == node.stateful, node.label

@@ -57,6 +57,8 @@ class Making:
     """The tables that are here whole, by topic."""
     bytes_max: Mapping[str, int] = field(default_factory=dict)
     """``max.message.bytes`` of topics, as far as they are known."""
+    interval_ms: int = 0
+    """How often the repartition topic is told event time alone, by the wall clock; 0: with each flush."""
 
     def topic(self, name: str) -> str:
         """The repartition topic of that name."""

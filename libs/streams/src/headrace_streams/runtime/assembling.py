@@ -90,9 +90,8 @@ class Assembling:
         graph, facts = await self._existing()
         partitions = {topic: fact.partitions for topic, fact in facts.items()}
         bytes_max = await self._outside.topics.bytes_max(Assembly.written_by(graph))
-        assembly = Assembly(name, graph, partitions, self._app.on_error, self.globals.tables, bytes_max)
-        if not assembly.parts:
-            raise NotAllowed(f"{name} reads no topic: give it one, stream = app.stream('orders', value=…)")
+        interval_ms = self._config.watermark_interval_ms
+        assembly = Assembly(name, graph, partitions, self._app.on_error, self.globals.tables, bytes_max, interval_ms)
         repartitions = [
             InternalTopic(repartition_topic(name, hop), count, compacted=False)
             for hop, count in assembly.repartitions.items()

@@ -19,6 +19,7 @@ GAUGES: Final[Mapping[str, str]] = {
     "tasks": "Tasks of this worker, by state: running, taking (being taken over), standby",
     "lag_records": "Records between what a task has read of a topic and the end of its partition",
     "watermark_delay_seconds": "How far a task's event time is behind the clock",
+    "held_back_seconds": "How far the input that holds back a task's event time is behind the others; see its label input",
     "state_cache_bytes": "About how many bytes of state are in memory, of what can be read from the disk again",
     "restore_records": "Offsets of changelogs that are left until a disk has followed them, by task",
 }
@@ -65,6 +66,9 @@ class Figures:
             case "watermark_delay_seconds":
                 marks = [(label, owned.task.watermark) for label, owned in list(self.owned.items())]
                 return [((now_ms - at) / 1e3, {"task": label}) for label, at in marks if at != NO_TIME]
+            case "held_back_seconds":
+                held = [(label, owned.task.held_by) for label, owned in list(self.owned.items())]
+                return [(by[1] / 1e3, {"task": label, "input": by[0]}) for label, by in held if by is not None]
             case "restore_records":
                 return [(left, {"task": label}) for label, left in list(self.restoring.items())]
             case "read_records":

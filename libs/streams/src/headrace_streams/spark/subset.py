@@ -178,6 +178,8 @@ class _Walk:
             case Source():
                 if node.pattern is not None:
                     yield "on Spark topics are named one by one"
+                if operator.metadata:
+                    yield "on Spark rows have no columns of their records: leave metadata= out"
                 yield from _format(node.value)
                 if node.key is not None:
                     yield from _format(node.key)

@@ -21,6 +21,7 @@ from headrace_streams.core.feed import Feed, Portion
 from headrace_streams.core.formats.ddl import type_text
 from headrace_streams.core.formats.framing import HEADER_BYTES, Framed, Schemas
 from headrace_streams.core.formats.port import Format
+from headrace_streams.core.operators.ends import METADATA
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.rows import user_columns, whole
 from headrace_streams.core.state.cache import STATE_CACHE_BYTES, StateCache
@@ -31,7 +32,7 @@ from headrace_streams.dsl.durations import Duration, to_ms
 from headrace_streams.plan.cut import Assembly, SubTopology, on_topics
 from headrace_streams.plan.nodes import SINK, SOURCE, Global, Node, repartition_topic
 
-_HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_HEADERS: Final = METADATA["headers"]
 _COLUMNS: Final[dict[str, pa.DataType]] = {
     "key": pa.binary(),
     "value": pa.binary(),
@@ -149,7 +150,8 @@ class Driver:
         Write rows to a topic that the program reads, and let it work.
 
         Args:
-            rows: the columns of the topic's format; ``_key`` (bytes or text) is the record's key.
+            rows: the columns of the topic's format; ``_key`` (bytes or text) is the record's key, ``_headers`` (bytes by
+                name) its headers.
             partition: by key if not told, or any where there is none.
             time: the records' timestamp, ms.
         """
@@ -160,7 +162,8 @@ class Driver:
         keys = pa.array([self._key_of(node, row) for row in rows], pa.binary())
         columns = {field.name: _column(field, rows, topic) for field in schema}
         values = node.value.encode(pa.table(columns, schema=schema))
-        self.pipe_raw(topic, keys.to_pylist(), values.to_pylist(), partition=partition, time=time)
+        headers = [row.get("_headers") or {} for row in rows]
+        self.pipe_raw(topic, keys.to_pylist(), values.to_pylist(), headers=headers, partition=partition, time=time)
 
     def pipe_raw(
         self,
@@ -168,6 +171,7 @@ class Driver:
         keys: Sequence[bytes | None],
         values: Sequence[bytes | None],
         *,
+        headers: Sequence[Mapping[str, bytes]] | None = None,
         partition: int | None = None,
         time: int | None = None,
     ) -> None:
@@ -176,6 +180,9 @@ class Driver:
         stamps = [time or 0] * len(keys)
         records = {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())}
         table = pa.table({**records, "timestamp_ms": pa.array(stamps, pa.int64())})
+        if headers is not None:
+            pairs = [[{"key": name, "value": value} for name, value in of.items()] for of in headers]
+            table = table.append_column("headers", pa.array(pairs, _HEADERS))
         self._append(Output(topic, table, partition))
         self._work()
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -64,6 +64,7 @@ class Unfit(Exception):
     """A schema of the registry cannot be read as what the program wants; says why."""
 
 
+@runtime_checkable
 class Schemas(Protocol):
     """
     A registry of schemas. Calls block for a bounded time, and are made again after a failure.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import narwhals.stable.v2 as nw
@@ -19,6 +19,7 @@ from headrace_streams.core.rows import (
     KEY,
     RECORD,
     TIME,
+    TIMESTAMP,
     Numbers,
     numbers,
     replace,
@@ -32,6 +33,16 @@ _ROOM: Final = 1_024
 """Bytes that a batch of one record needs besides its key and value."""
 
 
+METADATA: Final[Mapping[str, pa.DataType]] = {
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": TIMESTAMP,
+    "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+}
+"""What a program may ask to know of the records that it reads, as columns of these names."""
+
+
 class Unreadable(Exception):
     """The value or key of a record is not of the format of its topic."""
 
@@ -40,15 +51,25 @@ class Source(Operator):
     """
     Records of a topic as rows. What feeds it knows the watermark, so its rows have none yet.
 
-    Takes tables with the columns ``key``, ``value`` (binary) and ``timestamp_ms``.
+    Takes tables with the columns ``key``, ``value`` (binary) and ``timestamp_ms``, and those of ``metadata``.
     """
 
-    def __init__(self, value: Format, key: Format | None, timestamp: nw.Expr | None, *, deletes: bool = False) -> None:
+    def __init__(
+        self,
+        value: Format,
+        key: Format | None,
+        timestamp: nw.Expr | None,
+        *,
+        metadata: Sequence[str] = (),
+        deletes: bool = False,
+    ) -> None:
         """
         Args:
+            metadata: names of ``METADATA``, which are columns of the rows too.
             deletes: a record without a value deletes its key; else a stream leaves it out.
         """
         self._value = value
+        self.metadata = tuple(metadata)
         self.deletes = self._deletes = deletes
         self._key = key
         self.timestamp = timestamp
@@ -78,6 +99,8 @@ class Source(Operator):
             user, places = self._with_key(user, rows, places, failed)
         taken = rows if np.array_equal(places, np.arange(rows.num_rows)) else take(rows, places)
         stamps = taken["timestamp_ms"].to_numpy()
+        for name in self.metadata:
+            user = user.append_column(name, taken["timestamp_ms" if name == "timestamp" else name].cast(METADATA[name]))
         none = np.zeros(len(places), np.int64)
         key = taken["key"].cast(pa.binary())
         made = with_system(user, key, stamps, none, places)
@@ -137,6 +160,13 @@ class Source(Operator):
         (emitted,) = self._time.feed(take(rows, added), 0, _never)
         found[added] = numbers(emitted.rows[TIME])
         return replace(rows, TIME, times(pa.chunked_array([pa.array(found, pa.int64())])))
+
+
+def with_place(records: pa.Table, topic: str, partition: int) -> pa.Table:
+    """Records with the columns ``topic`` and ``partition``: where they were read."""
+    count = records.num_rows
+    of = {"topic": pa.repeat(pa.scalar(topic), count), "partition": pa.repeat(pa.scalar(partition, pa.int32()), count)}
+    return records.append_column("topic", of["topic"]).append_column("partition", of["partition"])
 
 
 def row_of(rows: pa.Table, place: int) -> pa.Table:

@@ -40,8 +40,15 @@ from headrace_streams.core.rows import (
 from headrace_streams.core.state.changelog import NotReadable
 
 FLUSH_BYTES: Final = 512 * 1024
+_ALONE_MAX: Final = 2_000
+"""Flushes without rows that a repartition topic gets in a second, of all its senders together."""
 _HEAD: Final = struct.Struct(">B?Iq")
 _VERSION: Final = 1
+
+
+def interval_ms(wanted: int, senders: int, partitions: int) -> int:
+    """How often a sender tells event time alone, in ms: as ``wanted``, or more seldom where that would be too much."""
+    return max(wanted, senders * partitions * 1_000 // _ALONE_MAX) if wanted else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,25 +103,36 @@ def _targets(keys: Column, partitions: int) -> Numbers:
 
 
 class HopOut(Operator):
-    """The sender's end: rows are kept until a flush, by the partition of their key."""
+    """
+    The sender's end: rows are kept until a flush, by the partition of their key.
 
-    def __init__(self, topic: str, partitions: int, sender: int, write: Callable[[Output], None]) -> None:
+    What a flush has rows for is told the watermark with them. The others are told it alone, once in ``interval_ms`` by
+    the wall clock; that the sender rests, or does no longer, all are told at once.
+    """
+
+    def __init__(
+        self, topic: str, partitions: int, sender: int, write: Callable[[Output], None], interval_ms: int = 0
+    ) -> None:
         self._topic = topic
         self._partitions = partitions
         self._sender = sender
         self._write = write
-        self._kept: list[list[pa.Table]] = [[] for _ in range(partitions)]
-        self._bytes = 0
-        self._watermark = NO_TIME
-        self._idle = False
-        self._told = (NO_TIME, False)
+        self._interval_ms = interval_ms
+        self.begin(NO_TIME)
 
     def begin(self, watermark: int) -> None:
-        self._kept = [[] for _ in range(self._partitions)]
+        self._kept: list[list[pa.Table]] = [[] for _ in range(self._partitions)]
         self._bytes = 0
         self._watermark = watermark
         self._idle = False
-        self._told = (watermark, False)
+        self._told_idle = False
+        self._told = [NO_TIME] * self._partitions  # who was told more is told again: that does no harm
+        self._due: int | None = None
+        self._next_ms = 0
+
+    @property
+    def due(self) -> int | None:
+        return self._due
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
         if not rows.num_rows:
@@ -148,17 +166,26 @@ class HopOut(Operator):
         return ()
 
     def _send(self) -> None:
-        news = self._told != (self._watermark, self._idle)
+        in_time = self.clock.wall >= self._next_ms
+        news = self._idle != self._told_idle
+        behind = False
         for target, kept in enumerate(self._kept):
+            late = self._told[target] < self._watermark
+            if not (kept or news or (late and in_time)):
+                behind |= late
+                continue
             *first, last = _parts(concat(kept)) if kept else [None]
             for rows in first:  # what is told of time holds for the rows behind it too
                 assert rows is not None
                 self._record(target, Flush(self._sender, int(numbers(rows[WATERMARK]).max()), rows))
-            if kept or news:
-                self._record(target, Flush(self._sender, self._watermark, last, self._idle))
+            self._record(target, Flush(self._sender, self._watermark, last, self._idle))
+            self._told[target] = self._watermark
         self._kept = [[] for _ in range(self._partitions)]
         self._bytes = 0
-        self._told = (self._watermark, self._idle)
+        self._told_idle = self._idle
+        if in_time:
+            self._next_ms = self.clock.wall + self._interval_ms
+        self._due = self._next_ms if behind else None
 
     def _record(self, target: int, flush: Flush) -> None:
         time = int(numbers(flush.rows[TIME]).max()) if flush.rows is not None else max(flush.watermark, 0)
