@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,10 @@ from libs.streams.tests.test_stream_join import Given, of_two, two_topics
 
 from headrace_streams import App, agg, json
 from headrace_streams.core.feed import Feed, Portion, runs
+from headrace_streams.core.state.cache import StateCache
 from headrace_streams.core.time import Watermarks
 from headrace_streams.plan.cut import SubTopology, sub_topologies
+from headrace_streams.runtime.figures import Figures
 from headrace_streams.runtime.merging import Merging
 from headrace_streams.runtime.owned import Owned, Spec
 from headrace_streams.testing import Driver
@@ -236,3 +240,21 @@ def test_a_worker_waits_so_long_for_an_input_and_reads_no_more_of_one_that_is_ah
     assert merging.take(1_600) == [], "it waits anew"
     merging.offer(portion("b"), at_end=True)
     assert shown(merging.take(1_700)) == {"a": ([4], 4), "b": ([], 0)}
+
+
+def test_the_input_that_holds_the_others_back_is_named() -> None:
+    marks = Watermarks(["a", "b", "c"])
+    assert marks.held_by is None, "nobody is ahead"
+    marks.reached("a", 5_000)
+    marks.reached("b", 3_000)
+    assert marks.held_by == ("c", inf)
+    marks.is_idle("c")
+    assert marks.held_by == ("b", 2_000)
+    task: Any = SimpleNamespace(task=SimpleNamespace(held_by=marks.held_by))
+    figures = Figures(StateCache(0), owned={"a/0": task})
+    assert list(figures.values("held_back_seconds", 0)) == [(2.0, {"task": "a/0", "input": "b"})]
+    marks.reached("b", 5_000)
+    assert marks.held_by is None
+    marks.is_idle("a")
+    marks.is_idle("b")
+    assert marks.held_by is None, "all are idle"

@@ -6,10 +6,10 @@ import re
 from typing import Any
 
 import pytest
-from headrace_streams.spark.subset import steps_of
 
 from headrace_streams import App, NotAllowed, agg, col, json
 from headrace_streams.plan.describe import as_data
+from headrace_streams.spark.subset import steps_of
 from headrace_streams.testing import Driver
 
 ALL = ("topic", "partition", "offset", "timestamp", "headers")

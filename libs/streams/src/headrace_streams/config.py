@@ -51,8 +51,8 @@ class StreamsConfig:
     """A partition that has stood at its end for so long holds event time back no longer, in ms."""
     watermark_interval_ms: int = setting(200, low=0, high=60_000)
     """
-    How often tasks behind a repartition that get no rows are told event time, in ms; more seldom where a topic would get
-    more than 2,000 such records a second. With 0 they are told with each commit.
+    How often tasks behind a repartition that get no rows are told event time, in ms; more seldom where a topic would
+    get more than 2,000 such records a second. With 0 they are told with each commit.
     """
     join_wait_ms: int = setting(60_000, low=0, high=86_400_000)
     """A join goes on without records of a topic that is not at its end, but gave none for so long, in ms."""

@@ -116,7 +116,7 @@ class Watermarks:
 
     @property
     def held_by(self) -> tuple[str, float] | None:
-        """The input that holds the others back, and by how many ms of event time (inf: it has none); None: none does."""
+        """The input that holds the others back, and by how many ms (inf: it has no time yet); None: none does."""
         counting = self._greatest.keys() - self._idle
         if not counting:
             return None

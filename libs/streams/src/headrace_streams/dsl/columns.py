@@ -218,9 +218,7 @@ class Columns(RecordCalls):
             )
 
         def make(making: Making) -> Operator:
-            return HopOut(
-                making.topic(name), making.partitions, making.partition, making.write, making.interval_ms
-            )
+            return HopOut(making.topic(name), making.partitions, making.partition, making.write, making.interval_ms)
 
         settings = {"columns": schema_text(self._schema)}
         node = self._plan.add(

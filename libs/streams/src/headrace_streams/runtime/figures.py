@@ -19,7 +19,7 @@ GAUGES: Final[Mapping[str, str]] = {
     "tasks": "Tasks of this worker, by state: running, taking (being taken over), standby",
     "lag_records": "Records between what a task has read of a topic and the end of its partition",
     "watermark_delay_seconds": "How far a task's event time is behind the clock",
-    "held_back_seconds": "How far the input that holds back a task's event time is behind the others; see its label input",
+    "held_back_seconds": "How far the input that holds event time back is behind the others, by task and input",
     "state_cache_bytes": "About how many bytes of state are in memory, of what can be read from the disk again",
     "restore_records": "Offsets of changelogs that are left until a disk has followed them, by task",
 }

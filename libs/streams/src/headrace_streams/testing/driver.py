@@ -150,8 +150,8 @@ class Driver:
         Write rows to a topic that the program reads, and let it work.
 
         Args:
-            rows: the columns of the topic's format; ``_key`` (bytes or text) is the record's key, ``_headers`` (bytes by
-                name) its headers.
+            rows: the columns of the topic's format; ``_key`` (bytes or text) is the record's key, ``_headers`` (names
+                and bytes) its headers.
             partition: by key if not told, or any where there is none.
             time: the records' timestamp, ms.
         """
