@@ -1,0 +1,1 @@
+"""Connectors: data of other systems into topics, and topics into other systems."""

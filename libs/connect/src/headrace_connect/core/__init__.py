@@ -1,0 +1,1 @@
+"""Pure: events in, effects out. No I/O, no clock."""
