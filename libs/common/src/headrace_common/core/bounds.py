@@ -43,19 +43,20 @@ def takes(declared: Field[Any]) -> str:
     return f"{high} or less" if low is None else f"{low} to {high}"
 
 
-def find_problem(declared: Field[Any], value: Any) -> str | None:
-    """What is wrong with this value of a setting; None: nothing is."""
+def find_problem(declared: Field[Any], value: Any, name: str | None = None) -> str | None:
+    """What is wrong with this value of a setting, which may be known by another ``name``; None: nothing is."""
+    name = name or declared.name
     low, high, choices = (declared.metadata.get(name) for name in ("low", "high", "choices"))
     if value is None and declared.default is None:
         return None
     if low is not None or high is not None:
-        taken, kind = ((int, float), "number") if declared.type == "float" else ((int,), "whole number")
+        taken, kind = ((int, float), "number") if "float" in str(declared.type) else ((int,), "whole number")
         if isinstance(value, bool) or not isinstance(value, taken) or value != value:  # noqa: PLR0124 - not a number
-            return f"{declared.name} takes a {kind}, not {value!r}"
+            return f"{name} takes a {kind}, not {value!r}"
         if (low is not None and value < low) or (high is not None and value > high):
-            return f"{declared.name} takes {takes(declared)}, not {value!r}"
+            return f"{name} takes {takes(declared)}, not {value!r}"
     if choices is not None and value not in choices:
-        return f"{declared.name} takes {takes(declared)}, not {value!r}"
+        return f"{name} takes {takes(declared)}, not {value!r}"
     return None
 
 

@@ -1,0 +1,365 @@
+"""
+What a connector is: a class that reads another system (``Source``) or writes one (``Sink``).
+
+Methods may be ``async`` or not: those that are not, run in a thread, which is always the same one for an instance. The
+runtime calls one method of an instance at a time.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, get_args, get_origin, overload
+
+import pyarrow as pa
+
+from headrace.records import TopicPartition
+from headrace_connect.core.errors import PartitionTaken, RetriableError, RowsRefused
+
+Position: TypeAlias = Mapping[str, Any]
+"""Where reading goes on: what JSON can hold, at most 4 KiB of it. Only its connector understands it."""
+
+Values: TypeAlias = "pa.Table | pa.Array[Any] | Sequence[Any]"
+"""
+One value for each record: a table (a record for each row), an array (of structs, texts or bytes), or a list of dicts,
+texts or bytes. None is a null value, which deletes its key where a topic is compacted. A table has no nulls.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A part of a source that is read apart from the others: a table, a file, a partition."""
+
+    id: str
+    """Unique in its connector, and the same at each start: positions are kept under it. 1 to 249 characters."""
+    detail: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """What ``read`` needs to know about it: what JSON can hold."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """
+    Records that were read, and where reading goes on behind them. Both are committed together: a chunk is never cut.
+
+    All columns that are given have as many rows as ``rows``.
+    """
+
+    rows: Values
+    """Values of the records; may be empty, where only the position has moved."""
+    position: Position
+    """``read(split, after=position)`` goes on exactly behind ``rows``."""
+    topic: str | None = None
+    """None: the connector's setting ``topic``."""
+    keys: Values | None = None
+    """Keys of the records; None: no record has one."""
+    timestamps_ms: Sequence[int | None] | pa.Array[Any] | None = None
+    """Milliseconds since the epoch, UTC; None: when the record is sent."""
+    headers: Sequence[Sequence[tuple[str, bytes]]] | None = None
+    """Pairs of each record."""
+    partition: int | None = None
+    """Of the topic; None: the key decides."""
+    boundary: bool = False
+    """Something ends here in the source, say a transaction: ``transaction.boundary=connector`` commits here."""
+    drained: bool = False
+    """There is nothing more for now: what was read is committed at once, and ``run --until-idle`` may end."""
+
+
+class Guarantee(StrEnum):
+    """What a sink makes of a record that it is given twice."""
+
+    POSITIONS = "positions"
+    """The target keeps the positions, and changes them in the transaction that writes the rows: exactly once."""
+    IDEMPOTENT = "idempotent"
+    """Rows have a name and a version that come from the record: a repeat changes nothing."""
+    AT_LEAST_ONCE = "at_least_once"
+    """It writes it again."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """
+    Records of one partition, by ascending offset. Offsets have gaps: markers, compacted records, dead letters.
+
+    All arrays have one element for each record.
+    """
+
+    topic: str
+    partition: int
+    values: pa.Array[Any]
+    """What the converter made: structs, texts or bytes. Null: the record deletes its key."""
+    keys: pa.Array[Any]
+    """The same of keys. Null: the record has none."""
+    offsets: pa.Array[Any]
+    """int64."""
+    timestamps_ms: pa.Array[Any]
+    """int64, milliseconds since the epoch, UTC."""
+    headers: pa.Array[Any]
+    """Lists of ``{"key": text, "value": bytes}``."""
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def table(self) -> pa.Table:
+        """The columns of the values; all are null where the value is. Values without fields: one column ``value``."""
+        return _columns(self.values, "value")
+
+    @property
+    def key_table(self) -> pa.Table:
+        """The columns of the keys. Keys without fields: one column ``key``."""
+        return _columns(self.keys, "key")
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the last record. There must be one."""
+        return int(self.offsets[-1].as_py()) + 1
+
+    def slice(self, start: int, count: int | None = None) -> Rows:
+        """``count`` records from the one at index ``start`` on; without a copy."""
+        parts = (self.values, self.keys, self.offsets, self.timestamps_ms, self.headers)
+        values, keys, offsets, timestamps_ms, headers = (part.slice(start, count) for part in parts)
+        return Rows(self.topic, self.partition, values, keys, offsets, timestamps_ms, headers)
+
+
+def _columns(array: pa.Array[Any], name: str) -> pa.Table:
+    if not isinstance(array, pa.StructArray):
+        return pa.table({name: array})
+    # flatten() gives fields the nulls of their struct
+    return pa.Table.from_arrays(array.flatten(), names=[field.name for field in array.type])
+
+
+@dataclass(frozen=True, slots=True)
+class NoSettings:
+    """Of a connector that has none."""
+
+
+S = TypeVar("S")
+
+
+class Connector(Generic[S]):
+    """What sources and sinks have in common. ``class Weather(Source[Settings])``: ``Settings`` is a dataclass."""
+
+    settings_type: ClassVar[type]
+    """The dataclass; taken from the brackets."""
+    version: ClassVar[str] = "1"
+
+    def __init__(self, settings: S) -> None:
+        self.settings = settings
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        for base in getattr(cls, "__orig_bases__", ()):
+            origin, args = get_origin(base), get_args(base)
+            if inspect.isclass(origin) and issubclass(origin, Connector) and not isinstance(args[0], TypeVar):
+                cls.settings_type = args[0]
+        if not hasattr(cls, "settings_type"):
+            cls.settings_type = NoSettings
+
+    def check(self) -> Awaitable[Sequence[str]] | Sequence[str]:
+        """
+        Ask the other system whether this can work; called by ``validate``, on an instance that is not started.
+
+        Returns:
+            What is wrong, and what to do about it: no connection, no rights, no such table.
+        """
+        return ()
+
+    def start(self) -> Awaitable[None] | None:
+        """Connect. Called before everything but ``check``; what it raises has the task restarted, as its fault says."""
+        return None
+
+    def stop(self) -> Awaitable[None] | None:
+        """Let go of everything. Called once, also after a failed ``start``; nothing is called after it."""
+        return None
+
+
+class Source(Connector[S]):
+    """Reads another system."""
+
+    exactly_once: ClassVar[bool] = True
+    """Whether ``read`` goes on exactly behind a position: no row again, no row left out."""
+
+    def splits(self) -> Awaitable[Sequence[Split]] | Sequence[Split]:
+        """What can be read apart now. Tasks share the splits."""
+        return (Split("all"),)
+
+    def read(self, split: Split, after: Position | None) -> AsyncIterator[Chunk] | Iterator[Chunk]:
+        """
+        Read on, for good; it ends where the split has an end.
+
+        Args:
+            after: as committed with the last chunk; None: from the beginning.
+
+        Raises:
+            RetriableError: not now; it is called again after a while, with the position of the last chunk.
+        """
+        raise NotImplementedError
+
+    def committed(self, split: Split, position: Position) -> Awaitable[None] | None:
+        """
+        Everything up to ``position`` is in its topics. The source may forget it: move a slot, delete a file.
+
+        May come again for the same position, and for positions between only the last one counts.
+        """
+        return None
+
+
+class Sink(Connector[S]):
+    """Writes another system."""
+
+    guarantee: ClassVar[Guarantee] = Guarantee.AT_LEAST_ONCE
+
+    def open(
+        self, partitions: Sequence[TopicPartition], epoch: int
+    ) -> Awaitable[Mapping[TopicPartition, int]] | Mapping[TopicPartition, int]:
+        """
+        These partitions are this instance's from now on, until ``close``. Called again for partitions that are open
+        already: whatever was written of them since the last ``commit`` is dropped, and the answer is as at first.
+
+        Args:
+            epoch: grows with each holder. With ``POSITIONS``, raise that of each partition in the target, if lower.
+
+        Returns:
+            With ``POSITIONS``: the next offset of each partition that the target knows; others begin where
+            ``auto.offset.reset`` says. Else nothing.
+
+        Raises:
+            PartitionTaken: the target has a higher epoch there.
+        """
+        return {}
+
+    def write(self, rows: Rows) -> Awaitable[None] | None:
+        """
+        Take rows of an open partition; may keep them until ``commit``.
+
+        Raises:
+            RetriableError: the target is away. ``open`` and the same rows follow.
+            RowsRefused: some are bad. ``open`` and the good ones follow. Any other error: which ones are bad is found
+                by trying halves.
+        """
+        raise NotImplementedError
+
+    def commit(self, positions: Mapping[TopicPartition, int], token: bytes | None) -> Awaitable[None] | None:
+        """
+        What was written is durable when this returns.
+
+        Args:
+            positions: the next offset of each partition that was written to, or whose position has moved otherwise.
+                With ``POSITIONS``: keep them in one transaction with the rows, and only where the target still has the
+                epoch of ``open`` and the position that was there before.
+            token: with ``POSITIONS``: of a prepared transaction; insert it in the same transaction. It must not be
+                there: who inserts it first decides.
+
+        Raises:
+            PartitionTaken: the target has a higher epoch, or another position: nothing was written.
+            Exception: any other: whether it was written is asked by ``open``.
+        """
+        return None
+
+    def close(self, partitions: Sequence[TopicPartition]) -> Awaitable[None] | None:
+        """Others hold these from now on: drop what was written of them since the last ``commit``."""
+        return None
+
+
+Class = TypeVar("Class", bound=type)
+Function: TypeAlias = Callable[..., Any]
+
+
+@overload
+def source(function: Function, /) -> type[Source[Any]]: ...
+@overload
+def source(*, settings: type | None = None) -> Callable[[Function], type[Source[Any]]]: ...
+def source(
+    function: Function | None = None, /, *, settings: type | None = None
+) -> type[Source[Any]] | Callable[[Function], type[Source[Any]]]:
+    """
+    A source from a generator of chunks.
+
+    The function takes what it needs of ``settings``, ``split`` and ``after``, by these names. One without ``after``
+    reads everything again when it is restarted, so it is no exactly-once source.
+    """
+
+    def build(function: Function) -> type[Source[Any]]:
+        wanted = _parameters(function, {"settings", "split", "after"})
+
+        def read(self: Source[Any], split: Split, after: Position | None) -> Any:
+            given = {"settings": self.settings, "split": split, "after": after}
+            return function(**{name: given[name] for name in wanted})
+
+        body = {"read": read, "exactly_once": "after" in wanted}
+        made: type[Source[Any]] = _class_of(function, Source, settings, body)
+        return made
+
+    return build if function is None else build(function)
+
+
+@overload
+def sink(function: Function, /) -> type[Sink[Any]]: ...
+@overload
+def sink(*, settings: type | None = None) -> Callable[[Function], type[Sink[Any]]]: ...
+def sink(
+    function: Function | None = None, /, *, settings: type | None = None
+) -> type[Sink[Any]] | Callable[[Function], type[Sink[Any]]]:
+    """
+    A sink from a function that writes rows before it returns; at least once.
+
+    The function takes what it needs of ``settings``, ``rows`` (``Rows``) and ``table`` (its columns), by these names.
+    """
+
+    def build(function: Function) -> type[Sink[Any]]:
+        wanted = _parameters(function, {"settings", "rows", "table"})
+
+        def write(self: Sink[Any], rows: Rows) -> Any:
+            given: dict[str, Callable[[], Any]] = {
+                "settings": lambda: self.settings,
+                "rows": lambda: rows,
+                "table": lambda: rows.table,
+            }
+            return function(**{name: given[name]() for name in wanted})
+
+        async def write_async(self: Sink[Any], rows: Rows) -> None:
+            await write(self, rows)
+
+        body = {"write": write_async if inspect.iscoroutinefunction(function) else write}
+        made: type[Sink[Any]] = _class_of(function, Sink, settings, body)
+        return made
+
+    return build if function is None else build(function)
+
+
+def _parameters(function: Function, known: set[str]) -> list[str]:
+    names = list(inspect.signature(function).parameters)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise TypeError(
+            f"{function.__name__} takes {', '.join(unknown)}, which nobody gives it; a connector's function may take "
+            f"{', '.join(sorted(known))}"
+        )
+    return names
+
+
+def _class_of(function: Function, base: type, settings: type | None, body: dict[str, Any]) -> Any:
+    made = {"__doc__": function.__doc__, "__module__": function.__module__, "settings_type": settings or NoSettings}
+    return type(function.__name__, (base,), {**made, **body})
+
+
+__all__ = [
+    "Chunk",
+    "Connector",
+    "Guarantee",
+    "NoSettings",
+    "PartitionTaken",
+    "Position",
+    "RetriableError",
+    "Rows",
+    "RowsRefused",
+    "Sink",
+    "Source",
+    "Split",
+    "TopicPartition",
+    "Values",
+    "sink",
+    "source",
+]
