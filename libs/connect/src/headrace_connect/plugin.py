@@ -1,8 +1,8 @@
 """
 What a connector is: a class that reads another system (``Source``) or writes one (``Sink``).
 
-Methods may be ``async`` or not: those that are not, run in a thread, which is always the same one for an instance. The
-runtime calls one method of an instance at a time.
+Methods may be ``async`` or not. Those that are not run in a thread, always the same one for an instance, one at a time.
+Of those that are, a ``read`` of each split and ``committed`` may be going on at once; else it is one at a time too.
 """
 
 from __future__ import annotations
@@ -38,6 +38,16 @@ class Split:
     """What ``read`` needs to know about it: what JSON can hold."""
 
 
+@dataclass(frozen=True, slots=True)
+class BadItem:
+    """Something in the source that could not be read: half a line, a damaged row."""
+
+    raw: bytes
+    """As it is in the source; the dead letter's value."""
+    reason: str
+    """What is wrong with it, and where it is: file and byte offset, table and key."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
     """
@@ -62,6 +72,8 @@ class Chunk:
     """Of the topic; None: the key decides."""
     boundary: bool = False
     """Something ends here in the source, say a transaction: ``transaction.boundary=connector`` commits here."""
+    bad: Sequence[BadItem] = ()
+    """Dead letters where ``errors.tolerance`` is ``all``, committed with the rows; else the task fails."""
     drained: bool = False
     """There is nothing more for now: what was read is committed at once, and ``run --until-idle`` may end."""
 
@@ -189,6 +201,10 @@ class Source(Connector[S]):
         """
         Read on, for good; it ends where the split has an end.
 
+        An async generator waits for more as it likes, and says before that it is ``drained``. One that is not async
+        shares its thread with other splits: it yields a ``drained`` chunk, without rows if need be, instead of waiting,
+        and is asked again after ``poll.interval.ms``.
+
         Args:
             after: as committed with the last chunk; None: from the beginning.
 
@@ -216,7 +232,8 @@ class Sink(Connector[S]):
     ) -> Awaitable[Mapping[TopicPartition, int]] | Mapping[TopicPartition, int]:
         """
         These partitions are this instance's from now on, until ``close``. Called again for partitions that are open
-        already: whatever was written of them since the last ``commit`` is dropped, and the answer is as at first.
+        already: whatever was written of them since the last ``commit`` is dropped, and the answer is as at first. When
+        it returns, it is decided whether a ``commit`` that failed took place: a database locks the row of the position.
 
         Args:
             epoch: grows with each holder. With ``POSITIONS``, raise that of each partition in the target, if lower.
@@ -257,6 +274,13 @@ class Sink(Connector[S]):
             Exception: any other: whether it was written is asked by ``open``.
         """
         return None
+
+    def settle(self, token: bytes) -> Awaitable[bool] | bool:
+        """
+        Only with ``POSITIONS``: whether a ``commit`` with this token took place. If not, insert the token as one that
+        was given up, so that no commit with it can take place any more. May be called before ``open``.
+        """
+        raise NotImplementedError
 
     def close(self, partitions: Sequence[TopicPartition]) -> Awaitable[None] | None:
         """Others hold these from now on: drop what was written of them since the last ``commit``."""
@@ -346,6 +370,7 @@ def _class_of(function: Function, base: type, settings: type | None, body: dict[
 
 
 __all__ = [
+    "BadItem",
     "Chunk",
     "Connector",
     "Guarantee",
