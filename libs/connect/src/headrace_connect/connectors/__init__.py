@@ -1,0 +1,1 @@
+"""Connectors that ship: one package each, which knows ``plugin``, ``settings``, Arrow and one driver."""
