@@ -181,6 +181,7 @@ _WRITERS: Final[dict[Callable[[Any], bool], Callable[[Any], Any]]] = {
     pa.types.is_floating: _floats,
     pa.types.is_string: _strings,
     pa.types.is_large_string: _strings,
+    pa.types.is_large_binary: _plain,  # JSON already; no user's column comes here (``check_writable``)
     pa.types.is_timestamp: _instants,
     pa.types.is_date: _dates,
     pa.types.is_decimal: lambda column: _quoted(_plain(column)),
