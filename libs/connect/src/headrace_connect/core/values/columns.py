@@ -7,6 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from headrace_connect.core.batch import NAME
 from headrace_connect.core.pgoutput.messages import UNCHANGED, Binary, Relation, Row, Value
 from headrace_connect.core.values.modes import ValueModes
 from headrace_connect.core.values.types import Array, ColumnType, column_type
@@ -33,7 +34,7 @@ class Columns:
         self._types = [column_type(column, modes, domains or {}) for column in relation.columns]
         self.schema = pa.schema(
             [
-                pa.field(column.name, type_.arrow, metadata={"connect.name": type_.logical} if type_.logical else None)
+                pa.field(column.name, type_.arrow, metadata={NAME: type_.logical.encode()} if type_.logical else None)
                 for column, type_ in zip(relation.columns, self._types, strict=True)
             ]
         )

@@ -85,7 +85,7 @@ def _scalar(name: str, modifier: int, modes: ValueModes) -> ColumnType:
             arrow, logical = (_US, "MicroTimestamp") if fine else (pa.timestamp("ms"), "Timestamp")
             return _moment(arrow, timestamp_us_of, logical, modes)
         case "timestamptz" if modes.times != "isostring":
-            return ColumnType(_ZONED, _moments(_ZONED, timestamp_us_of), "io.debezium.time.ZonedTimestamp")
+            return ColumnType(_ZONED, _moments(_ZONED, timestamp_us_of))
         case "bit" if modifier == 1:
             return ColumnType(pa.bool_(), _bits)
         case "bytea":

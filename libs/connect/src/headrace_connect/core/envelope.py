@@ -1,0 +1,322 @@
+"""
+Changes of rows as records: Debezium's envelope, or ``flat``, the row itself.
+
+A record's key is that of its row. A delete is followed by a tombstone (a null value), so that a compacted topic forgets
+the row; where a key changes, the row of the old key is deleted and that of the new one created.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace_common.core.errors import InvalidConfig
+from headrace_connect.core.batch import NAME
+from headrace_connect.core.changes import Change, Op, Transaction
+from headrace_connect.core.pgoutput.messages import UNCHANGED, Binary, Relation, Row, Value
+from headrace_connect.core.values import Columns, ValueModes
+from headrace_connect.core.values.types import Array
+
+Headers = list[tuple[str, bytes]]
+FlatField = Literal["op", "schema", "table", "lsn", "commit_lsn", "index", "txId", "ts_ms"]
+NEW_KEY: Final = "__debezium.newkey"
+OLD_KEY: Final = "__debezium.oldkey"
+_CONNECTOR: Final = "postgresql"
+_FLAT: Final[dict[FlatField, pa.DataType]] = {
+    "op": pa.string(), "schema": pa.string(), "table": pa.string(), "lsn": pa.int64(), "commit_lsn": pa.int64(),
+    "index": pa.int64(), "txId": pa.int64(), "ts_ms": pa.int64(),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What records look like."""
+
+    name: str
+    """``topic.prefix``."""
+    database: str
+    form: Literal["debezium", "flat"] = "debezium"
+    tombstones: bool = True
+    """``tombstones.on.delete``; ``flat`` has nothing else for a delete, and needs them."""
+    truncates: bool = False
+    """Records for truncations, in Debezium's form; their key is null."""
+    transactions: bool = False
+    """``provide.transaction.metadata``: fill ``transaction``."""
+    flat_fields: tuple[FlatField, ...] = ()
+    """Columns beside those of the row in ``flat``, with ``__`` before their names."""
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.flat_fields if name not in _FLAT]
+        if unknown:
+            raise InvalidConfig(f"flat_fields: there is no {', '.join(unknown)}; there are {', '.join(_FLAT)}")
+        if self.form == "flat" and not self.tombstones:
+            raise InvalidConfig("the form flat says deletes by tombstones: tombstones.on.delete must be true")
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A change that cannot be represented."""
+
+    place: int
+    """Of the change in those that were given."""
+    reason: str
+    raw: bytes
+    """The rows as JSON of PostgreSQL's texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """All of equal length; a change makes none, one, two or three records, behind each other."""
+
+    keys: Array | None
+    """Structs; null: the record has no key. None: no record has one."""
+    values: Array
+    """Structs; null: a tombstone."""
+    timestamps_ms: list[int]
+    """When the transaction committed."""
+    headers: list[Headers]
+    places: list[int]
+    """Of the change that a record is made from, ascending."""
+    refused: list[Refused] = field(default_factory=list)
+    """Changes of which there is no record."""
+
+
+@dataclass(slots=True)
+class _Record:
+    place: int
+    change: Change
+    op: Op | None
+    """None: a tombstone."""
+    key: Row | None
+    before: Row | None
+    after: Row | None
+    header: tuple[str, Row] | None = None
+
+
+class Envelope:
+    """Records of one relation. Immutable; one for each ``Relation``."""
+
+    def __init__(
+        self,
+        relation: Relation,
+        form: Form,
+        modes: ValueModes,
+        domains: Mapping[int, tuple[str, str]],
+        key: Sequence[str] | None = None,
+    ) -> None:
+        """
+        Args:
+            key: the columns of the key; None: those of the replica identity, none if it is the whole row.
+
+        Raises:
+            InvalidConfig: ``key`` has a column that is not there or not logged, or ``flat`` would have two
+                columns of one name.
+        """
+        names = [column.name for column in relation.columns]
+        if key is None:
+            key = [column.name for column in relation.columns if column.is_key and relation.identity in "di"]
+        if not set(key) <= set(names):
+            raise InvalidConfig(f"{relation} has no column {', '.join(sorted({*key} - {*names}))} for its key")
+        foreign = [column.name for column in relation.columns if column.name in key and not column.is_key]
+        if foreign and relation.identity in "di":
+            raise InvalidConfig(
+                f"{relation}: the key has {', '.join(foreign)}, which is no part of the replica identity: deletes "
+                "would not say it; set REPLICA IDENTITY FULL"
+            )
+        if form.form == "flat" and {f"__{name}" for name in form.flat_fields} & {*names}:
+            raise InvalidConfig(f"{relation} has a column with the name of one of flat_fields")
+        self.relation = relation
+        self._form = form
+        self._key = [names.index(name) for name in key]
+        self._columns = Columns(relation, modes, domains)
+        of_key = replace(relation, columns=tuple(relation.columns[place] for place in self._key))
+        self._key_columns = Columns(of_key, modes, domains)
+
+    def key_of(self, row: Row) -> Row:
+        """The values of the key of a row."""
+        return [row[place] for place in self._key]
+
+    def wrap(self, changes: Sequence[Change], transaction: Transaction, now_ms: int) -> Records:
+        """
+        Records of changes of this relation, in order. Changes that cannot be represented are told beside them.
+
+        Args:
+            transaction: of all of them; of rows that were read, one with xid 0 and when they were read.
+            now_ms: when the connector handles them, Unix milliseconds.
+        """
+        records: list[_Record] = []
+        problems: dict[int, str] = {}
+        for place, change in enumerate(changes):
+            problem = self._problem(change)
+            if problem is not None:
+                problems[place] = problem
+            else:
+                records += self._records(place, change)
+        befores = self._convert(self._columns, records, [record.before for record in records], problems)
+        afters = self._convert(self._columns, records, [record.after for record in records], problems)
+        keys = self._convert(self._key_columns, records, [record.key for record in records], problems)
+        good = [at for at, record in enumerate(records) if record.place not in problems]
+        chosen, keep = [records[at] for at in good], pa.array(good, pa.int64())
+        before, after = befores.take(keep), afters.take(keep)
+        flat = self._form.form == "flat"
+        values = (
+            self._flat(chosen, after, transaction) if flat else self._full(chosen, before, after, transaction, now_ms)
+        )
+        refused = [Refused(place, cause, _raw(changes[place])) for place, cause in sorted(problems.items())]
+        return Records(
+            keys.take(keep) if self._key else None,
+            values,
+            [transaction.commit_time_us // 1_000] * len(chosen),
+            [self._headers(record) for record in chosen],
+            [record.place for record in chosen],
+            refused,
+        )
+
+    def _problem(self, change: Change) -> str | None:
+        rows = [row for row in (change.before, change.after) if row is not None]
+        if any(row[place] is UNCHANGED for row in rows for place in self._key):
+            return f"{self.relation}: the server did not send the key of the row; set REPLICA IDENTITY FULL"
+        if not self._key and self._form.form == "flat" and change.op in (Op.DELETE, Op.UPDATE):
+            return f"{self.relation}: a table without a key has no flat form of updates and deletes; use debezium"
+        return None
+
+    def _records(self, place: int, change: Change) -> list[_Record]:
+        before, after, op = change.before, change.after, change.op
+        if op is Op.TRUNCATE:
+            wanted = self._form.truncates and self._form.form == "debezium"
+            return [_Record(place, change, op, None, None, None)] if wanted else []
+        old = self.key_of(before) if before is not None and self._key else None
+        new = self.key_of(after) if after is not None and self._key else None
+        if op is Op.DELETE:
+            return self._delete(place, change, old, None)
+        if op is Op.UPDATE and old is not None and new is not None and old != new:
+            created = _Record(place, change, Op.INSERT, new, None, after, (OLD_KEY, old))
+            return [*self._delete(place, change, old, new), created]
+        return [_Record(place, change, op, new, before, after)]
+
+    def _delete(self, place: int, change: Change, old: Row | None, new: Row | None) -> list[_Record]:
+        header = (NEW_KEY, new) if new is not None else None
+        deleted = _Record(place, change, Op.DELETE, old, change.before, None, header)
+        tombstone = _Record(place, change, None, old, None, None)
+        if self._form.form == "flat":
+            return [tombstone]
+        return [deleted, tombstone] if self._form.tombstones and old is not None else [deleted]
+
+    def _convert(
+        self, columns: Columns, records: Sequence[_Record], rows: Sequence[Row | None], problems: dict[int, str]
+    ) -> Array:
+        array, found = columns.convert(rows)
+        for at, cause in found.items():
+            problems.setdefault(records[at].place, cause)
+        return array
+
+    def _headers(self, record: _Record) -> Headers:
+        if record.header is None:
+            return []
+        name, key = record.header
+        names = [column.name for column in self._key_columns.relation.columns]
+        return [(name, json.dumps(dict(zip(names, map(_shown, key), strict=True))).encode())]
+
+    def _flat(self, records: Sequence[_Record], after: Any, transaction: Transaction) -> Array:
+        known = self._source(records, transaction)
+        known["op"] = pa.array([record.op and record.op.value for record in records], pa.string())
+        known["commit_lsn"] = _same(transaction.commit_lsn, records, pa.int64())
+        known["index"] = pa.array([record.change.index for record in records], pa.int64())
+        fields = [*self._columns.schema, *(pa.field(f"__{name}", _FLAT[name]) for name in self._form.flat_fields)]
+        arrays = [*after.flatten(), *(known[name] for name in self._form.flat_fields)]
+        return pa.StructArray.from_arrays(arrays, fields=fields, mask=_tombstones(records))
+
+    def _full(
+        self, records: Sequence[_Record], before: Array, after: Array, transaction: Transaction, now_ms: int
+    ) -> Array:
+        source = self._source(records, transaction)
+        arrays: dict[str, Array] = {
+            "before": _zoned_as_text(before),
+            "after": _zoned_as_text(after),
+            "source": pa.StructArray.from_arrays(list(source.values()), names=list(source)),
+            "transaction": self._transaction(records, transaction),
+            "op": pa.array([record.op and record.op.value for record in records], pa.string()),
+            "ts_ms": _same(now_ms, records, pa.int64()),
+        }
+        fields = [pa.field(name, array.type) for name, array in arrays.items()]
+        return pa.StructArray.from_arrays(list(arrays.values()), fields=fields, mask=_tombstones(records))
+
+    def _source(self, records: Sequence[_Record], transaction: Transaction) -> dict[str, Array]:
+        """Debezium's block. ``sequence`` has the LSN of the commit and that of the change: it orders records."""
+        lsns = [record.change.lsn for record in records]
+        reads = ["incremental" if record.op is Op.READ else "false" for record in records]
+        text = pa.string()
+        same: dict[str, tuple[Any, pa.DataType]] = {
+            "connector": (_CONNECTOR, text),
+            "name": (self._form.name, text),
+            "ts_ms": (transaction.commit_time_us // 1_000, pa.int64()),
+            "ts_us": (transaction.commit_time_us, pa.int64()),
+            "db": (self._form.database, text),
+            "schema": (self.relation.schema, text),
+            "table": (self.relation.name, text),
+            "txId": (transaction.xid or None, pa.int64()),
+        }
+        block = {name: _same(value, records, kind) for name, (value, kind) in same.items()}
+        block["snapshot"] = pa.array(reads, text)
+        block["sequence"] = pa.array([f'["{transaction.commit_lsn}","{lsn}"]' for lsn in lsns], text)
+        block["lsn"] = pa.array(lsns, pa.int64())
+        return block
+
+    def _transaction(self, records: Sequence[_Record], transaction: Transaction) -> Array:
+        id_ = f"{transaction.xid}:{transaction.commit_lsn}"
+        block = {
+            "id": _same(id_, records, pa.string()),
+            "total_order": pa.array([record.change.index + 1 for record in records], pa.int64()),
+        }
+        absent = _same(not (self._form.transactions and transaction.xid), records, pa.bool_())
+        fields = [pa.field(name, array.type) for name, array in block.items()]
+        return pa.StructArray.from_arrays(list(block.values()), fields=fields, mask=absent)
+
+
+def _same(value: Any, records: Sequence[_Record], kind: pa.DataType) -> Array:
+    return pa.array([value], kind).take(pa.array([0] * len(records), pa.int64()))
+
+
+def _tombstones(records: Sequence[_Record]) -> Array:
+    return pa.array([record.op is None for record in records], pa.bool_())
+
+
+def _zoned_as_text(rows: Any) -> Array:
+    """Debezium has timestamps with a time zone as ISO 8601 text in UTC."""
+    columns = [_one_zoned_as_text(of, array) for of, array in zip(rows.type, rows.flatten(), strict=True)]
+    arrays, fields = [array for _, array in columns], [of for of, _ in columns]
+    return pa.StructArray.from_arrays(arrays, fields=fields, mask=rows.is_null())
+
+
+def _one_zoned_as_text(of: Any, array: Any) -> tuple[Any, Array]:
+    if not (pa.types.is_timestamp(of.type) and of.type.tz):
+        return of, array
+    text: Array = pc.replace_substring(pc.cast(array, pa.string()), " ", "T")
+    return pa.field(of.name, pa.string(), metadata={NAME: b"io.debezium.time.ZonedTimestamp"}), text
+
+
+def _shown(value: Value) -> str | None:
+    match value:
+        case bytes():
+            return value.decode(errors="backslashreplace")
+        case Binary(data):
+            return data.hex()
+        case None:
+            return None
+        case _:
+            return "(unchanged)"
+
+
+def _raw(change: Change) -> bytes:
+    assert change.relation is not None
+    names = [column.name for column in change.relation.columns]
+    rows = {"before": change.before, "after": change.after}
+    shown = {
+        what: None if row is None else dict(zip(names, map(_shown, row), strict=True)) for what, row in rows.items()
+    }
+    return json.dumps({"table": str(change.relation), "op": change.op.value, "lsn": change.lsn, **shown}).encode()
