@@ -109,6 +109,9 @@ class Rows:
     """int64, milliseconds since the epoch, UTC."""
     headers: pa.Array[Any]
     """Lists of ``{"key": text, "value": bytes}``."""
+    original_topic: str | None = None
+    """The topic that they were read from, where a transform has changed its name; with partition and offset it is
+    theirs alone. None: ``topic``."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -132,7 +135,8 @@ class Rows:
         """``count`` records from the one at index ``start`` on; without a copy."""
         parts = (self.values, self.keys, self.offsets, self.timestamps_ms, self.headers)
         values, keys, offsets, timestamps_ms, headers = (part.slice(start, count) for part in parts)
-        return Rows(self.topic, self.partition, values, keys, offsets, timestamps_ms, headers)
+        origin = self.original_topic
+        return Rows(self.topic, self.partition, values, keys, offsets, timestamps_ms, headers, origin)
 
 
 def _columns(array: pa.Array[Any], name: str) -> pa.Table:
@@ -226,6 +230,10 @@ class Sink(Connector[S]):
     """Writes another system."""
 
     guarantee: ClassVar[Guarantee] = Guarantee.AT_LEAST_ONCE
+    commit_interval_ms: ClassVar[int] = 1_000
+    """``commit`` is called after so long at the latest, unless ``offset.flush.interval.ms`` says another time."""
+    commit_rows: ClassVar[int] = 10_000
+    """And after so many records, or 64 MiB of them: what is not committed is in memory."""
 
     def open(
         self, partitions: Sequence[TopicPartition], epoch: int
@@ -270,7 +278,7 @@ class Sink(Connector[S]):
                 there: who inserts it first decides.
 
         Raises:
-            PartitionTaken: the target has a higher epoch, or another position: nothing was written.
+            PartitionTaken: the target has a higher epoch, another position, or the token: nothing was written.
             Exception: any other: whether it was written is asked by ``open``.
         """
         return None

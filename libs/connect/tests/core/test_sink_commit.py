@@ -306,6 +306,18 @@ def test_a_target_that_takes_nothing_makes_no_dead_letters() -> None:
     assert effects == [End(Fault.BUG, "the target takes no record: bad")]
 
 
+def test_what_was_polled_together_with_a_failure_comes_behind_it() -> None:
+    task = working()
+    first, second = batch(1, 0, 3), batch(2, 3, 1)
+    task.handle(polled(first))
+    task.handle(away())
+    assert task.handle(polled(second)) == []
+    task.handle(Ticked(300))
+    assert task.handle(Opened({ONE: 0}))[0] == Write(Piece.whole(first))
+    task.handle(Committed())
+    assert task.handle(GroupCommitted()) == [Write(Piece.whole(second)), Commit({ONE: 4})]
+
+
 def test_halves() -> None:
     first, second = batch(1, 0, 3), batch(2, 0, 5, TWO)
     group = [Piece.whole(first), Piece.whole(second)]

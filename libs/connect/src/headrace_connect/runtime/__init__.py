@@ -1,0 +1,1 @@
+"""How connectors run: the loops of tasks, over ports."""

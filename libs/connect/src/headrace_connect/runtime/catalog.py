@@ -1,0 +1,87 @@
+"""Finds connectors by what ``connector.class`` says."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Final
+
+from headrace_common.core.errors import HeadraceError, InvalidConfig
+from headrace_connect.plugin import Connector, Sink, Source
+from headrace_connect.settings import near
+
+GROUP: Final = "headrace.connectors"
+"""Entry points of this group are connectors."""
+SHIPPED: Final[dict[str, str]] = {}
+"""Connectors of this package, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A connector that can be named."""
+
+    name: str
+    where: str
+    """``package.module:Class``."""
+
+
+def list_connectors() -> list[Listed]:
+    """All that have a name, sorted by it; nothing is imported. What is installed goes before what ships."""
+    named = dict(SHIPPED) | {point.name: point.value for point in entry_points(group=GROUP)}
+    return [Listed(name, where) for name, where in sorted(named.items())]
+
+
+def find_connector(given: str) -> type[Source[Any]] | type[Sink[Any]]:
+    """
+    The class of ``postgres-cdc``, ``package.module:Class`` or ``file.py:Class``.
+
+    Raises:
+        InvalidConfig: there is none, or it cannot be imported; says why.
+    """
+    listed = {one.name: one.where for one in list_connectors()}
+    where, separator, attribute = listed.get(given, given).partition(":")
+    if not separator:
+        raise InvalidConfig(
+            f"connector.class: there is no connector {given[:80]!r}{near(given, list(listed))}; "
+            "`headrace connect plugins` lists them, and package.module:Class or file.py:Class names one of yours"
+        )
+    try:
+        module = _load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+    except HeadraceError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever a module does when it is imported
+        raise InvalidConfig(f"connector.class: {where} cannot be imported: {error!r}") from error
+    found = getattr(module, attribute, None)
+    if not (isinstance(found, type) and issubclass(found, Source | Sink)):
+        connectors = [name for name, value in vars(module).items() if _is_connector(value)]
+        raise InvalidConfig(
+            f"connector.class: {where} has no source or sink {attribute!r}; it has {_listed(connectors)}"
+        )
+    return found
+
+
+def _is_connector(value: object) -> bool:
+    own = (Connector, Source, Sink)
+    return isinstance(value, type) and issubclass(value, Connector) and value not in own
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
+
+
+def _load_file(path: Path) -> Any:
+    if not path.is_file():
+        raise InvalidConfig(f"connector.class: there is no file {path}")
+    sys.path.insert(0, str(path.resolve().parent))  # what stands beside it can be imported, as when it is run
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None, "a path that ends in .py"
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module

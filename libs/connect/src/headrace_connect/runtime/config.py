@@ -1,0 +1,118 @@
+"""What Kafka Connect lets users say of every connector, whatever its class; and of a process that runs one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from headrace_common.core.errors import InvalidConfig
+from headrace_connect.core.source_commit import Boundary
+from headrace_connect.settings import Importance, setting
+
+NAME_CHARS_MAX = 249
+_LOW = Importance.LOW
+_ERRORS = "Error Handling"
+_LONG = 2**53
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorConfig:
+    """Keys of sources and sinks."""
+
+    name: str
+    """Of the connector; unique in its cluster."""
+    connector_class: str = setting(key="connector.class")
+    """The connector: a name of ``headrace connect plugins``, ``package.module:Class``, or ``file.py:Class``."""
+    tasks_max: int = setting(1, low=1, high=10_000)
+    """At most so many tasks share the work."""
+    key_converter: str = setting("json", key="key.converter")
+    """How keys become bytes, and bytes keys: json, string or bytes."""
+    value_converter: str = setting("json", key="value.converter")
+    """How values become bytes, and bytes values: json, string or bytes."""
+    key_converter_settings: Mapping[str, str] = setting(prefix="key.converter.")
+    """Of the converter of keys."""
+    value_converter_settings: Mapping[str, str] = setting(prefix="value.converter.")
+    """Of the converter of values."""
+    allow_plain_secrets: bool = setting(False, importance=_LOW)
+    """Whether secrets may stand in the configuration itself."""
+
+    errors_tolerance: Literal["none", "all"] = setting("none", group=_ERRORS)
+    """What a record does that cannot be handled: ``none``: the task fails; ``all``: it becomes a dead letter."""
+    errors_retry_timeout: int = setting(60_000, key="errors.retry.timeout", low=-1, high=_LONG, group=_ERRORS)
+    """How long reading or writing is tried again before the task fails and is restarted, in ms; -1: for ever."""
+    errors_retry_delay_max_ms: int = setting(60_000, low=1, high=_LONG, group=_ERRORS)
+    """The longest wait between two tries, in ms."""
+    errors_log_enable: bool = setting(False, group=_ERRORS)
+    """Whether each record that cannot be handled is logged."""
+    errors_deadletterqueue_topic_name: str = setting("", group=_ERRORS)
+    """The topic of dead letters; empty: with ``errors.tolerance=all`` bad records are dropped."""
+    errors_deadletterqueue_context_headers_enable: bool = setting(True, group=_ERRORS)
+    """Whether dead letters have headers that say why."""
+    errors_restart_max: int = setting(-1, low=-1, high=2**31 - 1, group=_ERRORS)
+    """How often in a row a task is restarted that failed by the fault of something outside; -1: for ever."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.name) <= NAME_CHARS_MAX:
+            raise InvalidConfig(f"name has 1 to {NAME_CHARS_MAX} characters, not {len(self.name)}")
+        if any(ord(character) < 32 for character in self.name):
+            raise InvalidConfig("name has no control characters")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceConfig(ConnectorConfig):
+    """Keys of sources."""
+
+    topic: str = ""
+    """Where records go of which the connector does not say it."""
+    exactly_once: bool = True
+    """Whether records and positions are written in transactions; else records may come twice after a failure."""
+    exactly_once_support: Literal["requested", "required"] = setting("requested", importance=_LOW)
+    """``required``: a connector that cannot be exactly once is refused."""
+    transaction_boundary: Boundary = setting(Boundary.INTERVAL)
+    """Where transactions may end: behind each chunk, when the interval has passed, or where the connector says."""
+    offset_flush_interval_ms: int = setting(1_000, low=0, high=3_600_000)
+    """A transaction is committed after so long at the latest, in ms; it times out 10 s later."""
+    offsets_storage_topic: str = "connect-offsets"
+    """Where positions are."""
+    poll_interval_ms: int = setting(500, low=1, high=3_600_000)
+    """How often a source that has no more is asked, in ms, unless it waits by itself."""
+    rescan_interval_ms: int = setting(60_000, low=100, high=86_400_000)
+    """How often a connector is asked whether there are other splits, in ms."""
+    topic_creation_enable: bool = True
+    """Whether topics are made that do not exist, with the cluster's defaults."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkConfig(ConnectorConfig):
+    """Keys of sinks."""
+
+    topics: tuple[str, ...] = ()
+    """What is read, with commas between."""
+    topics_regex: str = ""
+    """Instead of ``topics``: all whose whole name matches, those made later too."""
+    auto_offset_reset: Literal["earliest", "latest", "none"] = setting(
+        "earliest", key="consumer.override.auto.offset.reset"
+    )
+    """Where a partition begins of which neither the target nor the group knows a position."""
+    offset_flush_interval_ms: int | None = setting(None, low=0, high=3_600_000)
+    """What was written is committed after so long at the latest, in ms; if nothing is said, as the connector wants."""
+
+    def __post_init__(self) -> None:
+        super(SinkConfig, self).__post_init__()
+        if bool(self.topics) == bool(self.topics_regex):
+            raise InvalidConfig("a sink needs topics or topics.regex, and not both")
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """Of a process that runs a connector."""
+
+    bootstrap_servers: str | None = None
+    """``host:port``, several with commas; None: found as all clients find it."""
+    group_id: str = "connect-cluster"
+    """The Connect cluster that the process belongs to: two that run one connector of one cluster fence each other."""
+    transaction_timeout_ms: int = setting(10_000, low=1_000, high=900_000)
+    """What a dead task left open is aborted after so long, unless its successor does it before, in ms."""
+    default_api_timeout_ms: int = setting(60_000, low=1, high=3_600_000)
+    """How long to wait for answers, in ms."""

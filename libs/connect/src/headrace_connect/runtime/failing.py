@@ -1,0 +1,48 @@
+"""How a task's loop ends when it fails."""
+
+from __future__ import annotations
+
+from headrace_common.core.errors import ErrorCode, HeadraceError
+from headrace_connect.core.errors import Fault, fault_of
+
+
+class TaskFailed(Exception):
+    """A task has failed; ``fault`` says who can help."""
+
+    def __init__(self, fault: Fault, reason: str) -> None:
+        super().__init__(reason)
+        self.fault = fault
+
+
+FENCED = frozenset({ErrorCode.FENCED_OWNER, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+"""Another producer has the transactional id, or the owner."""
+OUT_OF_GROUP = frozenset(
+    {
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+    }
+)
+"""The member's partitions are others' by now."""
+
+
+def reason_of(error: BaseException) -> str:
+    """One line for people."""
+    text = str(error)
+    return (
+        text
+        if isinstance(error, HeadraceError) and text
+        else f"{type(error).__name__}: {text}"
+        if text
+        else repr(error)
+    )
+
+
+def failed_by(error: Exception) -> TaskFailed:
+    """The failure of a task by an error that nothing in the task handles."""
+    if isinstance(error, TaskFailed):
+        return error
+    return TaskFailed(fault_of(error), reason_of(error))

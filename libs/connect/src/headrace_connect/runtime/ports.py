@@ -1,0 +1,166 @@
+"""What tasks need of the outside: a log to write and to read, positions, dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from headrace.records import PartitionTable, TopicPartition
+from headrace_connect.plugin import Position
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outgoing:
+    """Records for one topic, in their order."""
+
+    topic: str
+    table: pa.Table
+    """
+    Columns ``value`` and ``key`` (binary, may be null), and where they are known ``timestamp_ms`` (int64),
+    ``partition`` (int32; null: the key decides) and ``headers`` (lists of ``{"key": text, "value": bytes}``).
+    """
+
+
+class SourceWriter(Protocol):
+    """
+    A task's way into its topics. Records and positions between ``begin`` and ``commit`` are seen together or not at
+    all, unless the connector is told to do without transactions. Each error says by ``then`` what to do.
+    """
+
+    async def begin(self) -> None:
+        """Open a transaction."""
+        ...
+
+    async def send(self, records: Outgoing) -> None:
+        """Accept records; makes the topic where there is none. Waits for room, not for the broker."""
+        ...
+
+    async def send_positions(self, positions: Mapping[str, Position]) -> None:
+        """Accept positions of splits."""
+        ...
+
+    async def commit(self) -> None:
+        """
+        Deliver everything and commit. With ``then == "retry"`` nobody can tell yet: the same call again.
+        """
+        ...
+
+    async def abort(self) -> None:
+        """Drop what was sent since ``begin``."""
+        ...
+
+    async def close(self) -> None:
+        """Let go; what is open is aborted, or will be by the next one."""
+        ...
+
+
+class SourceLog(Protocol):
+    """Where a source's task writes, and what was committed of it."""
+
+    async def claim(self) -> SourceWriter:
+        """
+        Claim the connector's owner with the task's generation and take the task's id: nothing that older tasks have
+        begun is ever committed after this.
+
+        Raises:
+            FencedOwner: a newer generation was here.
+        """
+        ...
+
+    async def locate(self, splits: Collection[str]) -> Mapping[str, Position]:
+        """
+        What is committed of these splits, as of the high watermark that the offset topic has now; waits for
+        transactions that were begun before it. Splits without a position are left out.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let go."""
+        ...
+
+
+class GroupListener(Protocol):
+    """Is told what the group gives and takes; called within ``poll``."""
+
+    async def on_assign(self, partitions: Collection[TopicPartition], epoch: int) -> None:
+        """These are this member's, at this epoch of it."""
+        ...
+
+    async def on_revoke(self, partitions: Collection[TopicPartition]) -> None:
+        """These are given up when it returns."""
+        ...
+
+    async def on_lost(self, partitions: Collection[TopicPartition]) -> None:
+        """Others may have these already."""
+        ...
+
+
+class GroupReader(Protocol):
+    """A member of a sink's group; reads what is committed."""
+
+    async def join(self, listener: GroupListener) -> None:
+        """Become a member."""
+        ...
+
+    async def rejoin(self) -> None:
+        """Leave, and become a new member, at a higher epoch. The listener is told of what is given up."""
+        ...
+
+    async def poll(self, timeout_ms: float, rows_max: int) -> Sequence[PartitionTable]:
+        """Records by partition, and progress without records; none while paused."""
+        ...
+
+    def pause(self, paused: bool) -> None:
+        """Whether to hand out nothing, also of partitions that come."""
+        ...
+
+    def seek(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Read on from there."""
+        ...
+
+    async def commit(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Commit the group's offsets."""
+        ...
+
+    async def is_at_end(self) -> bool:
+        """Whether there is a member, and nothing is left to hand out now."""
+        ...
+
+    async def close(self) -> None:
+        """Leave."""
+        ...
+
+
+class DeadLetters(Protocol):
+    """A sink's way into the topic of its dead letters."""
+
+    async def undecided(self) -> bytes | None:
+        """The token of what an earlier task has prepared and nobody has decided. Called once, first."""
+        ...
+
+    async def prepare(self, records: Outgoing) -> bytes:
+        """Send in a transaction and prepare it: durable, and seen by nobody before it is decided."""
+        ...
+
+    async def decide(self, token: bytes, *, commit: bool) -> None:
+        """Decide what was prepared; the same again does nothing."""
+        ...
+
+    async def send(self, records: Outgoing) -> None:
+        """Send without a transaction; in the topic when it returns."""
+        ...
+
+    async def close(self) -> None:
+        """Let go."""
+        ...
+
+
+class Steps(Protocol):
+    """Told of each step that a task comes to; a test stops tasks there."""
+
+    async def reach(self, step: str) -> None:
+        """The task has come to ``step``."""
+        ...

@@ -1,0 +1,327 @@
+"""
+The loop of a source's task: reads splits side by side, and does what ``core.source_commit`` decides.
+
+One loop owns everything; only reading goes on beside it, a chunk ahead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace_common.core.errors import ErrorCode, HeadraceError, Then
+from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.tasks import TaskRunner
+from headrace_connect.core import source_commit as core
+from headrace_connect.core.errors import Fault, fault_of, is_retriable
+from headrace_connect.core.retrying import Retrying
+from headrace_connect.plugin import Chunk, Position, Source, Split
+from headrace_connect.runtime.calling import Calls
+from headrace_connect.runtime.failing import FENCED, TaskFailed, reason_of
+from headrace_connect.runtime.inbox import Inbox
+from headrace_connect.runtime.pipeline import SourcePipeline, dead_letters
+from headrace_connect.runtime.ports import Outgoing, SourceLog, SourceWriter, Steps
+
+_PAUSE_MS: Final = 100.0
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOutside:
+    """What a source's task is given."""
+
+    log: SourceLog
+    pipeline: SourcePipeline
+    clock: Clock
+    steps: Steps
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTaskSettings:
+    """How a source's task behaves."""
+
+    rules: core.Rules = core.Rules()
+    poll_interval_ms: float = 500
+    """How long a drained source that shares its thread is left alone."""
+    tolerates: bool = False
+    """``errors.tolerance=all``."""
+    dead_letter_topic: str | None = None
+    """None: bad rows that are tolerated are dropped."""
+    dead_letter_headers: bool = True
+    logs_errors: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What reading a split gave."""
+
+    reading: int
+    """Which reading; what comes of an older one does not count."""
+    split: str
+    chunk: Chunk | None = None
+    error: Exception | None = None
+    """Neither: the split has come to its end."""
+
+
+class SourceTask:
+    """One task; ``run`` is its life."""
+
+    def __init__(
+        self,
+        source: Source[Any],
+        splits: Sequence[Split],
+        outside: SourceOutside,
+        settings: SourceTaskSettings,
+        *,
+        on_open: Callable[[], None] = lambda: None,
+        on_commit: Callable[[], None] = lambda: None,
+    ) -> None:
+        """
+        Args:
+            on_open: called once, when reading begins.
+            on_commit: called after each commit.
+        """
+        self._calls = Calls(source)
+        self._source = source
+        self._splits = {split.id: split for split in splits}
+        self._outside = outside
+        self._settings = settings
+        self._on_open = on_open
+        self._on_commit = on_commit
+        self._machine = core.SourceCommit(list(self._splits), settings.rules)
+        self._commit_retries = Retrying(settings.rules.retry_timeout_ms, _PAUSE_MS)
+        self._inbox = Inbox()
+        self._runner: TaskRunner | None = None
+        self._pumps: list[asyncio.Task[None]] = []
+        self._reading = 0
+        self._opened = False
+        self._writer: SourceWriter | None = None
+        self._outgoing: Sequence[Outgoing] = ()
+        self._end: core.End | None = None
+        self._drained: dict[str, bool] = {}
+
+    def ask(self, event: core.SuspendAsked | core.ResumeAsked | core.CloseAsked) -> None:
+        """Have the loop do this as soon as it can."""
+        self._inbox.ask(event)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every split has said that there is nothing more, or has ended, and all of it is committed."""
+        return (
+            self._machine.phase is core.Phase.READING
+            and not self._machine.pending
+            and self._drained.keys() == self._splits.keys()
+            and all(self._drained.values())
+        )
+
+    async def run(self) -> None:
+        """
+        Until it was asked to close.
+
+        Raises:
+            TaskFailed: with ``Fault.FENCED``: a newer task has taken over.
+            Exception: of the connector, the clients or the runtime.
+        """
+        try:
+            async with TaskRunner() as self._runner:
+                await self._calls.call(self._source.start)
+                await self._perform(self._machine.handle(core.Started()))
+                while self._end is None:
+                    await self._turn()
+        finally:
+            await self._release()
+        if self._end.fault is not None:
+            raise TaskFailed(self._end.fault, self._end.reason)
+
+    async def _turn(self) -> None:
+        due_ms = self._machine.due_ms()
+        left_ms = None if due_ms is None else max(0.0, due_ms - self._now_ms())
+        item = await self._inbox.take(left_ms)
+        match item:
+            case None:
+                await self._handle(core.Ticked(self._now_ms()))
+            case _Read():
+                if item.reading == self._reading:
+                    await self._take(item)
+            case _:
+                await self._handle(item)
+
+    async def _release(self) -> None:
+        with suppress(Exception):
+            await self._calls.stop()
+        if self._writer is not None:
+            with suppress(HeadraceError):
+                await self._writer.close()
+
+    def _now_ms(self) -> float:
+        return self._outside.clock.monotonic_ms()
+
+    # --- what was read --------------------------------------------------------------------------------------------
+
+    async def _take(self, read: _Read) -> None:
+        if read.error is not None:
+            await self._handle(self._read_failed(read.split, read.error))
+            return
+        self._drained[read.split] = read.chunk is None or read.chunk.drained
+        if read.chunk is None:
+            await self._handle(core.Ticked(self._now_ms()))
+            return
+        chunk = read.chunk
+        converted = self._outside.pipeline.apply(chunk)
+        outgoing = list(converted.outgoing)
+        if converted.lost:
+            for one in converted.lost if self._settings.logs_errors or not self._settings.tolerates else ():
+                _log.warning("%s", one)
+            if not self._settings.tolerates:
+                await self._handle(
+                    core.ReadFailed(read.split, False, Fault.DATA, str(converted.lost[0]), self._now_ms())
+                )
+                return
+            topic = self._settings.dead_letter_topic
+            if topic is not None:
+                outgoing.append(dead_letters(topic, converted.lost, headers=self._settings.dead_letter_headers))
+        self._outgoing = outgoing
+        await self._handle(
+            core.Arrived(
+                read.split,
+                chunk.position,
+                sum(one.table.num_rows for one in outgoing),
+                converted.bytes,
+                chunk.boundary,
+                chunk.drained,
+                self._now_ms(),
+            )
+        )
+
+    def _read_failed(self, split: str, error: Exception) -> core.ReadFailed:
+        fault = fault_of(error)
+        _log.warning("split %s of %s: %s", split, type(self._source).__name__, reason_of(error))
+        return core.ReadFailed(split, is_retriable(error), fault, reason_of(error), self._now_ms())
+
+    async def _pump(self, reading: int, split: str, after: Position | None, at_ms: float | None) -> None:
+        if at_ms is not None:
+            await self._outside.clock.sleep_ms(at_ms - self._now_ms())
+        try:
+            async for chunk, shares in self._calls.iterate(self._source.read, self._splits[split], after):
+                await self._inbox.put(_Read(reading, split, chunk))
+                if shares and chunk.drained:
+                    await self._outside.clock.sleep_ms(self._settings.poll_interval_ms)
+        except Exception as error:  # noqa: BLE001 - of the connector; the loop decides what becomes of it
+            await self._inbox.put(_Read(reading, split, error=error))
+        else:
+            await self._inbox.put(_Read(reading, split))
+
+    async def _halt(self) -> None:
+        self._reading += 1
+        pumps, self._pumps = self._pumps, []
+        for pump in pumps:
+            pump.cancel()
+        if pumps:
+            await asyncio.wait(pumps)
+        self._inbox.clear()
+        self._drained = {}
+
+    # --- what is decided ------------------------------------------------------------------------------------------
+
+    async def _handle(self, event: core.Event) -> None:
+        await self._perform(self._machine.handle(event))
+
+    async def _perform(self, effects: Sequence[core.Effect]) -> None:
+        left = deque(effects)
+        while left and self._end is None:
+            effect = left.popleft()
+            try:
+                event = await self._do(effect)
+            except HeadraceError as error:
+                event = self._event_of(effect, error)
+                if event is None:
+                    raise
+                left.clear()
+                await self._outside.clock.sleep_ms(_PAUSE_MS if isinstance(event, core.OutcomeUnknown) else 0)
+            if event is not None:
+                left.extendleft(reversed(self._machine.handle(event)))
+
+    async def _do(self, effect: core.Effect) -> core.Event | None:
+        reach = self._outside.steps.reach
+        match effect:
+            case core.Claim():
+                await self._claim()
+                await reach("connect.source.claimed")
+                return core.Claimed()
+            case core.Locate():
+                positions = await self._outside.log.locate(list(self._splits))
+                await reach("connect.source.located")
+                return core.Located(positions)
+            case core.Read(after, at_ms):
+                self._read(after, at_ms)
+            case core.Halt():
+                await self._halt()
+            case core.Begin():
+                await self._open_writer().begin()
+            case core.Send():
+                for records in self._outgoing:
+                    await self._open_writer().send(records)
+                await reach("connect.source.sent")
+            case core.SendPositions(positions):
+                await self._open_writer().send_positions(positions)
+                await reach("connect.source.positions")
+            case core.Commit():
+                await self._open_writer().commit()
+                await reach("connect.source.committed")
+                self._commit_retries.worked()
+                self._on_commit()
+                return core.Committed()
+            case core.Abort():
+                await self._open_writer().abort()
+                await reach("connect.source.aborted")
+                return core.Aborted()
+            case core.Confirm(positions):
+                for split, position in positions.items():
+                    await self._calls.call(self._source.committed, self._splits[split], position)
+                await reach("connect.source.confirmed")
+            case core.End():
+                self._end = effect
+        return None
+
+    def _event_of(self, effect: core.Effect, error: HeadraceError) -> core.Event | None:
+        """What the machine is told of a failure; None: the task fails."""
+        if error.code in FENCED:
+            return core.Refused()
+        if error.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING:
+            return core.IdForgotten()
+        if not isinstance(effect, core.Begin | core.Send | core.SendPositions | core.Commit):
+            return None
+        if isinstance(effect, core.Commit) and error.then == Then.RETRY:
+            if self._commit_retries.wait_ms(self._now_ms()) is None:
+                return None
+            return core.OutcomeUnknown()
+        if error.then == Then.FENCED:
+            return None
+        _log.warning("a transaction is given up: %s", error)
+        return core.NotDelivered(reason_of(error), self._now_ms())
+
+    def _open_writer(self) -> SourceWriter:
+        assert self._writer is not None, "the owner was claimed"
+        return self._writer
+
+    async def _claim(self) -> None:
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            with suppress(HeadraceError):
+                await writer.close()
+        self._writer = await self._outside.log.claim()
+
+    def _read(self, after: Mapping[str, Position | None], at_ms: float | None) -> None:
+        assert self._runner is not None, "reading is within run()"
+        if not self._opened:
+            self._opened = True
+            self._on_open()
+        for split, position in after.items():
+            pump = self._pump(self._reading, split, position, at_ms)
+            self._pumps = [task for task in self._pumps if not task.done()]
+            self._pumps.append(self._runner.start(pump, name=f"read {split}"))

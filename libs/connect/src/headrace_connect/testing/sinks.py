@@ -1,0 +1,236 @@
+"""
+Holds a sink to its guarantee: killed at any step, paused while another takes over, with a target that is away and
+records that come again in other batches, the target has each record as often as the guarantee says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from headrace_common.runtime.clock import SystemClock, limit_s, pause_ms
+from headrace_common.runtime.tasks import TaskRunner
+from headrace_connect.core.errors import Fault
+from headrace_connect.core.sink_commit import SinkRules
+from headrace_connect.plugin import Guarantee, Sink
+from headrace_connect.runtime.failing import TaskFailed
+from headrace_connect.runtime.ports import Steps
+from headrace_connect.runtime.sink_task import SinkOutside, SinkTask, SinkTaskSettings
+from headrace_connect.testing.faults import HoldAt, KillAt, Killed
+from headrace_connect.testing.memory import (
+    JsonPipeline,
+    MemoryDead,
+    MemoryDeadLetters,
+    MemoryGroup,
+    MemoryTopic,
+    NoSteps,
+)
+
+LIMIT_S: Final = 20.0
+_BATCH: Final = 7
+_OTHER_BATCH: Final = 4
+
+
+class SinkCase(ABC):
+    """A target that is empty, of one run."""
+
+    rows: int = 30
+    bad: frozenset[int] = frozenset()
+    """Records that the target will never take; they have to become dead letters."""
+
+    @abstractmethod
+    def make(self) -> Sink[Any]:
+        """A new instance that writes into the target; as a new process makes it."""
+
+    @abstractmethod
+    def stored(self) -> Sequence[int]:
+        """The number of each record that is in the target now, as often as it is there."""
+
+    def value(self, number: int) -> Any:
+        """The value of a record: what JSON can hold."""
+        return {"n": number}
+
+    def go_away(self) -> bool:
+        """Make the target unreachable. False: this case cannot."""
+        return False
+
+    def come_back(self) -> None:  # noqa: B027 - only cases that go away need it
+        """Make it reachable again."""
+
+
+NewCase = Callable[[], SinkCase]
+
+
+def check_sink(new_case: NewCase) -> None:
+    """
+    All that follows; ``new_case`` gives an empty target each time.
+
+    Raises:
+        AssertionError: says what was done, and which records are missing or twice.
+    """
+    for check in (check_kills, check_repeats, check_two_holders, check_away):
+        asyncio.run(check(new_case))
+
+
+class _World:
+    """A topic, a group, dead letters, and the target of a case."""
+
+    def __init__(self, case: SinkCase) -> None:
+        self.case = case
+        self.topic = MemoryTopic.of([case.value(number) for number in range(case.rows)])
+        self.dead = MemoryDead()
+
+    async def run(self, steps: Steps, rows_max: int = _BATCH) -> None:
+        """A task until it is idle."""
+        sink = self.case.make()
+        group = MemoryGroup(self.topic, rows_max)
+        rules = SinkRules(
+            keeps_positions=sink.guarantee is Guarantee.POSITIONS,
+            tolerates=True,
+            interval_ms=5,
+            rows_max=10,
+            retry_timeout_ms=5_000,
+            retry_delay_ms_max=10,
+        )
+        outside = SinkOutside(group, JsonPipeline(), MemoryDeadLetters(self.dead), SystemClock(), steps)
+        task = SinkTask(sink, outside, SinkTaskSettings("case", 0, rules, rows_max))
+
+        async def close_when_idle() -> None:
+            while not await task.is_idle():
+                await pause_ms(1)
+            task.close()
+
+        async with TaskRunner() as runner:
+            runner.start(close_when_idle(), name="wait until it is idle")
+            try:
+                await task.run()
+            finally:
+                await group.close()
+
+    def check(self, what: str) -> None:
+        """
+        Raises:
+            AssertionError: the target has not what it should have.
+        """
+        guarantee = self.case.make().guarantee
+        stored, dead = Counter(self.case.stored()), Counter(self._dead_numbers())
+        wanted = set(range(self.case.rows))
+        missing = sorted(wanted - self.case.bad - stored.keys())
+        assert not missing, f"{what}: {len(missing)} records are not in the target, such as {missing[0]}"
+        wrong = sorted(stored.keys() - wanted | stored.keys() & self.case.bad)
+        assert not wrong, f"{what}: the target has {wrong[0]}, which it was not given or cannot take"
+        lost = sorted(self.case.bad - dead.keys())
+        assert not lost, f"{what}: {len(lost)} bad records are no dead letters, such as {lost[0]}"
+        more = sorted(dead.keys() - self.case.bad)
+        assert not more, f"{what}: {len(more)} good records are dead letters, such as {more[0]}"
+        twice = sorted(number for number, count in stored.items() if count > 1)
+        exact = guarantee is not Guarantee.AT_LEAST_ONCE
+        assert not (exact and twice), f"{what}: {len(twice)} records are there more than once, such as {twice[0]}"
+        if guarantee is Guarantee.POSITIONS:
+            again = sorted(number for number, count in dead.items() if count > 1)
+            assert not again, f"{what}: {len(again)} dead letters are there more than once, such as {again[0]}"
+            assert not self.dead.prepared, f"{what}: dead letters are prepared, and nobody decides them"
+
+    def _dead_numbers(self) -> list[int]:
+        by_value = {str(self.case.value(number)): number for number in range(self.case.rows)}
+        values = (JsonPipeline.read(one["value"]) for one in self.dead.records)
+        return [by_value[str(value)] for value in values]
+
+
+async def _judge(case: SinkCase, runs: Sequence[KillAt], what: str) -> _World:
+    world = _World(case)
+    for steps in runs:
+        try:
+            async with limit_s(LIMIT_S):
+                await world.run(steps)
+        except Killed:
+            case.come_back()
+        except TimeoutError:
+            raise AssertionError(f"{what}: it does not come to an end; last steps: {steps.reached[-5:]}") from None
+    world.check(what)
+    return world
+
+
+async def check_kills(new_case: NewCase) -> None:
+    """Killed at each step in turn, and once more at the next start."""
+    steps = KillAt()
+    await _judge(new_case(), [steps], "not disturbed")
+    assert steps.reached.count("connect.sink.committed") > 1, "the case has rows for more than one commit"
+    for number in range(1, len(steps.reached) + 1):
+        what = f"killed at step {number}, {steps.reached[number - 1]}"
+        await _judge(new_case(), [KillAt(number), KillAt()], what)
+        await _judge(new_case(), [KillAt(number), KillAt(2), KillAt()], f"{what}, and again at the next start")
+
+
+async def check_repeats(new_case: NewCase) -> None:
+    """Everything comes again, in other batches: the group's offsets were lost."""
+    steps = KillAt()
+    await _judge(new_case(), [steps], "not disturbed")
+    for number in (0, len(steps.reached) // 2):
+        world = _World(new_case())
+        try:
+            await world.run(KillAt(number))
+        except Killed:
+            world.case.come_back()
+        for rows_max in (_OTHER_BATCH, _BATCH):
+            world.topic.committed = None
+            async with limit_s(LIMIT_S):
+                await world.run(NoSteps(), rows_max)
+        world.check(f"everything again in other batches after step {number}")
+
+
+async def check_two_holders(new_case: NewCase) -> None:
+    """Paused at each step while another member writes everything, then let go."""
+    steps = KillAt()
+    await _judge(new_case(), [steps], "not disturbed")
+    for number in range(1, len(steps.reached) + 1):
+        await _overtaken(_World(new_case()), number, f"paused at step {number}, {steps.reached[number - 1]}")
+
+
+async def _overtaken(world: _World, number: int, what: str) -> None:
+    hold = HoldAt(number)
+    async with TaskRunner() as runner:
+        old = runner.start(_swallow(world.run(hold)), name="the old task")
+        async with limit_s(LIMIT_S):
+            await hold.here.wait()
+            await world.run(NoSteps(), _OTHER_BATCH)
+            hold.go.set()
+            await pause_ms(5)
+            await world.run(NoSteps(), _OTHER_BATCH)
+            old.cancel()
+            await asyncio.wait([old])
+    world.check(what)
+
+
+async def _swallow(run: Any) -> None:
+    try:
+        await run
+    except TaskFailed as failed:
+        if failed.fault not in (Fault.FENCED, Fault.WORLD):
+            raise
+
+
+async def check_away(new_case: NewCase) -> None:
+    """The target goes away at each step, and comes back a moment later."""
+    case = new_case()
+    if not case.go_away():
+        return
+    case.come_back()
+    steps = KillAt()
+    await _judge(new_case(), [steps], "not disturbed")
+    for number in range(1, len(steps.reached) + 1):
+        case = new_case()
+        world = _World(case)
+        async with limit_s(LIMIT_S), TaskRunner() as runner:
+            hold = HoldAt(number)
+            run = runner.start(world.run(hold), name="the task")
+            await hold.here.wait()
+            case.go_away()
+            hold.go.set()
+            await pause_ms(10)
+            case.come_back()
+            await run
+        world.check(f"the target was away from step {number} on, {steps.reached[number - 1]}")
