@@ -296,14 +296,29 @@ def test_records_that_the_target_names_are_left_out() -> None:
     assert task.handle(Opened({ONE: 0})) == [Write(Piece.whole(records)), Prepare({(1, 1): "too long"})]
 
 
-def test_a_target_that_takes_nothing_makes_no_dead_letters() -> None:
-    task = working()
-    task.handle(polled(batch(1, 0, 2)))
+def fail_on(task: SinkCommit, positions: Mapping[TopicPartition, int]) -> list[Any]:
+    """Each write fails, and each opening works, until something else is asked."""
     effects = task.handle(bug())
     while isinstance(effects[0], Open):
-        task.handle(Opened({ONE: 0}))
+        task.handle(Opened(positions))
         effects = task.handle(bug())
-    assert effects == [End(Fault.BUG, "the target takes no record: bad")]
+    return effects
+
+
+@pytest.mark.parametrize("keeps_positions", [True, False])
+def test_a_target_that_takes_nothing_makes_no_dead_letters(keeps_positions: bool) -> None:
+    task = working(keeps_positions=keeps_positions)
+    task.handle(polled(batch(1, 0, 2)))
+    assert fail_on(task, {ONE: 0}) == [End(Fault.BUG, "the target takes no record: bad")]
+
+
+def test_a_record_that_fails_alone_is_bad_where_opening_is_a_proof() -> None:
+    task = working()
+    task.handle(polled(batch(1, 0, 1)))
+    for _ in range(3):
+        assert task.handle(bug()) == [Open({ONE: 5, TWO: 5})]
+        effects = task.handle(Opened({ONE: 0}))
+    assert effects == [Prepare({(1, 0): "bad"})]
 
 
 def test_what_was_polled_together_with_a_failure_comes_behind_it() -> None:

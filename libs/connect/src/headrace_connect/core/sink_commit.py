@@ -4,7 +4,8 @@ What a sink's task does, in which order, so that each record is written as its g
 Records are written as they come and committed in groups. Where a group fails, the target is opened again, which drops
 what was not committed and tells what was. Then the group is tried again: without records that are known to be bad, or
 in halves that are committed one by one. A record of which only a failure is known becomes a dead letter together with
-one that could be written, never alone: a target that takes nothing is no reason to give records up.
+one that could be written, not alone: a target that takes nothing is no reason to give records up. Only where opening is
+a transaction of the target, a record that fails alone several times, with the target opened in between, is bad.
 
 The runtime does what is asked and says what came of it. Where something fails, the rest of a list of effects is not
 done. Times are monotonic milliseconds.
@@ -27,6 +28,8 @@ DRAINED_MS: Final = 20.0
 REJOINS_MAX: Final = 100
 """So often in a row a member joins anew because the target has a higher epoch."""
 REJOIN_MS: Final = 200.0
+ALONE_MAX: Final = 3
+"""So often a record fails alone, where the target keeps positions, before it is bad without other proof."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +299,7 @@ class SinkCommit:
     _retrying: Retrying | None = None
     _due_ms: float = 0.0
     _rejoins: int = 0
+    _alone: int = 0
 
     def handle(self, event: Event) -> list[Effect]:
         """Apply ``event`` and return what must now be done, in order."""
@@ -417,7 +421,7 @@ class SinkCommit:
             self._again.pop()
         else:
             self.group, self.since_ms = [], None
-        self._retrying, self._rejoins, self.progressed = None, 0, True
+        self._retrying, self._rejoins, self._alone, self.progressed = None, 0, 0, True
         return self._go_on()
 
     def _go_on(self) -> list[Effect]:
@@ -507,6 +511,12 @@ class SinkCommit:
             first, second = halves(group, self.bad)
             self._again += [second, first]
             return self._open()
+        if self._is_alone(group):
+            self._alone += 1
+            if self._alone < ALONE_MAX:
+                self._again.append(group)
+                return self._open()
+            self._proved = True
         self.bad[good[0]] = event.reason
         while not self._proved and not good_rows(group, self.bad):
             if not self._again:
@@ -514,6 +524,11 @@ class SinkCommit:
             group = [*group, *self._again.pop()]
         self._again.append(group)
         return self._open()
+
+    def _is_alone(self, group: Group) -> bool:
+        """Whether the group's one good record is all that there is, and nothing else can prove that it is bad."""
+        others = any(good_rows(one, self.bad) for one in self._again) or bad_rows(group, self.bad)
+        return self.rules.keeps_positions and not self._proved and not others
 
     def _rejoin(self, event: Failed) -> list[Effect]:
         self._rejoins += 1

@@ -298,9 +298,9 @@ class JsonPipeline:
     """Satisfies ``SinkPipeline``."""
 
     @staticmethod
-    def read(value: bytes) -> Any:
+    def read(value: bytes | None) -> Any:
         """One value."""
-        return orjson.loads(value)
+        return None if value is None else orjson.loads(value)
 
     def apply(self, table: PartitionTable) -> ConvertedTable:
         """See ``SinkPipeline``."""

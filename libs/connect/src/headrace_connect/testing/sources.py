@@ -86,7 +86,8 @@ async def check_commits(new_case: NewCase) -> None:
     """Commits that are not answered, that do not take place, and ids that are forgotten."""
     for name in ("unknown", "undelivered", "forgotten"):
         for numbers in ({1}, {2}, set(range(1, 100, 2))):
-            log = MemoryLog(**{name: numbers})
+            log = MemoryLog()
+            setattr(log, name, numbers)
             await _judge(new_case(), [KillAt()], f"commits {sorted(numbers)[:3]}… {name}", log)
 
 
