@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace_connect.core.errors import Fault
-from headrace_connect.core.source_commit import (
+from headrace_connect.core.source_commit import Boundary, Phase, Rules, SourceCommit
+from headrace_connect.core.source_steps import (
     Abort,
     Aborted,
     Arrived,
     Begin,
-    Boundary,
     Claim,
     Claimed,
     CloseAsked,
@@ -28,15 +28,12 @@ from headrace_connect.core.source_commit import (
     Located,
     NotDelivered,
     OutcomeUnknown,
-    Phase,
     Read,
     ReadFailed,
     Refused,
     ResumeAsked,
-    Rules,
     Send,
     SendPositions,
-    SourceCommit,
     Started,
     SuspendAsked,
     Ticked,

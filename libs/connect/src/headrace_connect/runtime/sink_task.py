@@ -15,10 +15,11 @@ import pyarrow as pa
 from headrace.records import PartitionTable, TopicPartition
 from headrace_common.core.errors import HeadraceError
 from headrace_common.runtime.clock import Clock
-from headrace_connect.core import sink_commit as core
+from headrace_connect.core import sink_steps as core
 from headrace_connect.core.dead_letters import Origin, Refusal, Stage
 from headrace_connect.core.errors import Fault, PartitionTaken, RowsRefused, fault_of, is_retriable
 from headrace_connect.core.pieces import Piece, Records, Row
+from headrace_connect.core.sink_commit import REJOIN_MS, SinkCommit, SinkRules
 from headrace_connect.plugin import Guarantee, Rows, Sink
 from headrace_connect.runtime.calling import Calls
 from headrace_connect.runtime.failing import OUT_OF_GROUP, TaskFailed, reason_of
@@ -47,7 +48,7 @@ class SinkTaskSettings:
 
     connector: str
     task: int
-    rules: core.SinkRules
+    rules: SinkRules
     rows_max: int = 10_000
     """Of one poll."""
     dead_letter_topic: str = ""
@@ -97,7 +98,7 @@ class SinkTask:
         self._settings = settings
         self._on_open = on_open
         self._on_commit = on_commit
-        self._machine = core.SinkCommit(settings.rules)
+        self._machine = SinkCommit(settings.rules)
         self._asked: deque[str] = deque()
         self._suspended = False
         self._rejoins = False
@@ -156,7 +157,7 @@ class SinkTask:
         group, machine = self._outside.group, self._machine
         if self._rejoins:
             self._rejoins = False
-            await self._outside.clock.sleep_ms(core.REJOIN_MS)
+            await self._outside.clock.sleep_ms(REJOIN_MS)
             await group.rejoin()
         group.pause(self._suspended or not machine.reads)
         due_ms = machine.due_ms()

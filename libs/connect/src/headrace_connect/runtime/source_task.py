@@ -17,9 +17,10 @@ from typing import Any, Final
 from headrace_common.core.errors import ErrorCode, HeadraceError, Then
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.tasks import TaskRunner
-from headrace_connect.core import source_commit as core
+from headrace_connect.core import source_steps as core
 from headrace_connect.core.errors import Fault, fault_of, is_retriable
 from headrace_connect.core.retrying import Retrying
+from headrace_connect.core.source_commit import Phase, Rules, SourceCommit
 from headrace_connect.plugin import Chunk, Position, Source, Split
 from headrace_connect.runtime.calling import Calls
 from headrace_connect.runtime.failing import FENCED, TaskFailed, reason_of
@@ -45,7 +46,7 @@ class SourceOutside:
 class SourceTaskSettings:
     """How a source's task behaves."""
 
-    rules: core.Rules = core.Rules()
+    rules: Rules = Rules()
     poll_interval_ms: float = 500
     """How long a drained source that shares its thread is left alone."""
     tolerates: bool = False
@@ -93,7 +94,7 @@ class SourceTask:
         self._settings = settings
         self._on_open = on_open
         self._on_commit = on_commit
-        self._machine = core.SourceCommit(list(self._splits), settings.rules)
+        self._machine = SourceCommit(list(self._splits), settings.rules)
         self._commit_retries = Retrying(settings.rules.retry_timeout_ms, _PAUSE_MS)
         self._inbox = Inbox()
         self._runner: TaskRunner | None = None
@@ -113,7 +114,7 @@ class SourceTask:
     def is_idle(self) -> bool:
         """Whether every split has said that there is nothing more, or has ended, and all of it is committed."""
         return (
-            self._machine.phase is core.Phase.READING
+            self._machine.phase is Phase.READING
             and not self._machine.pending
             and self._drained.keys() == self._splits.keys()
             and all(self._drained.values())

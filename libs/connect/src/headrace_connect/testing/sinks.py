@@ -29,7 +29,7 @@ from headrace_connect.testing.memory import (
     NoSteps,
 )
 
-LIMIT_S: Final = 20.0
+LIMIT_S: Final = 60.0
 _BATCH: Final = 7
 _OTHER_BATCH: Final = 4
 

@@ -14,7 +14,8 @@ from typing import Any, Final
 from headrace_common.runtime.clock import SystemClock, limit_s, pause_ms
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_connect.core.errors import Fault
-from headrace_connect.core.source_commit import CloseAsked, Rules
+from headrace_connect.core.source_commit import Rules
+from headrace_connect.core.source_steps import CloseAsked
 from headrace_connect.plugin import Position, Source, Split
 from headrace_connect.runtime.calling import Calls
 from headrace_connect.runtime.failing import TaskFailed
@@ -23,7 +24,7 @@ from headrace_connect.runtime.source_task import SourceOutside, SourceTask, Sour
 from headrace_connect.testing.faults import HoldAt, KillAt, Killed
 from headrace_connect.testing.memory import MemoryLog, MemorySourceLog, NoSteps, RawPipeline
 
-LIMIT_S: Final = 20.0
+LIMIT_S: Final = 60.0
 _RULES: Final = Rules(interval_ms=5, rows_max=10, retry_timeout_ms=5_000, retry_delay_ms_max=10)
 _SETTINGS: Final = SourceTaskSettings(_RULES, poll_interval_ms=1, tolerates=True)
 
