@@ -175,7 +175,7 @@ def test_rows_beside_a_bad_one_are_as_they_were() -> None:
 
 def test_a_long_value_is_not_repeated_whole() -> None:
     _, problems = convert([b"9" * 10_000], "int4")
-    assert len(problems[0]) < 400
+    assert len(problems[0]) < 500
 
 
 def test_a_large_value_that_did_not_change_has_a_placeholder_in_text_and_bytes() -> None:

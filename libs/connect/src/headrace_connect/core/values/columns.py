@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from headrace_connect.core.batch import NAME
+from headrace_connect.core.halving import apart
 from headrace_connect.core.pgoutput.messages import UNCHANGED, Binary, Relation, Row, Value
 from headrace_connect.core.values.modes import ValueModes
 from headrace_connect.core.values.types import Array, ColumnType, column_type
@@ -16,6 +18,7 @@ _NOT_SENT: Final = (
     "the update did not touch this large value, and the server did not send it: reselect it, or set "
     "REPLICA IDENTITY FULL"
 )
+_IN_BINARY: Final = "the server sent the binary form of the value; start replication without the option binary"
 Problems = dict[int, str]
 """By row: why it cannot be represented."""
 
@@ -54,39 +57,35 @@ class Columns:
             self.relation.columns, self._types, columns or [()] * len(self._types), strict=True
         ):
             found: Problems = {}
-            arrays.append(_convert(values, type_, 0, found))
+            arrays.append(_convert(values, type_, found))
             for place, cause in found.items():
                 problems.setdefault(place, f"{self.relation}.{column.name}: {cause}")
         nulls = pa.array([row is None for row in rows], pa.bool_())
         return pa.StructArray.from_arrays(arrays, fields=list(self.schema), mask=nulls), problems
 
 
-def _convert(values: Sequence[Value], type_: ColumnType, start: int, problems: Problems) -> Array:
-    """Halves what fails until the values that have a problem are alone."""
+def _convert(values: Sequence[Value], type_: ColumnType, problems: Problems) -> Array:
     try:
         return type_.bulk(pa.array(values, pa.binary()))
-    except (ValueError, pa.ArrowTypeError) as failed:
-        cause = failed
-    if len(values) > 1:
-        middle = len(values) // 2
-        halves = (values[:middle], start), (values[middle:], start + middle)
-        joined: Array = pa.concat_arrays([_convert(half, type_, at, problems) for half, at in halves])
-        return joined
-    (value,) = values
-    if value is UNCHANGED and type_.placeholder is not None:
-        return pa.array([type_.placeholder], type_.arrow)
-    problems[start] = _problem(value, cause)
-    return pa.array([None], type_.arrow)
-
-
-def _problem(value: Value, cause: Exception) -> str:
-    match value:
-        case Binary():
-            return "the server sent the binary form of the value; start replication without the option binary"
-        case bytes():
-            return f"{_short(value.decode(errors='backslashreplace'))!r} cannot be represented: {_short(str(cause))}"
-        case _:
-            return _NOT_SENT
+    except (ValueError, pa.ArrowTypeError):
+        texts = [value if isinstance(value, bytes) else None for value in values]
+    results, failed = apart(pa.array(texts, pa.binary()), type_.bulk)
+    others: Array = pa.array([None, type_.placeholder], type_.arrow)
+    joined: Array = pa.concat_arrays([*(array for _, array in results), others])
+    null, placeholder = len(joined) - 2, len(joined) - 1
+    places = np.full(len(values), null)
+    places[[place for of, _ in results for place in of.tolist()]] = np.arange(null)
+    for place, value in enumerate(values):
+        if place in failed:
+            assert isinstance(value, bytes), "nulls have no problem"
+            problems[place] = (
+                f"{_short(value.decode(errors='backslashreplace'))!r} cannot be represented: {failed[place]}"
+            )
+        elif value is UNCHANGED and type_.placeholder is not None:
+            places[place] = placeholder
+        elif value is UNCHANGED or isinstance(value, Binary):
+            problems[place] = _NOT_SENT if value is UNCHANGED else _IN_BINARY
+    return joined.take(pa.array(places))
 
 
 def _short(text: str) -> str:
