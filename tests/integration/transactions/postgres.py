@@ -21,9 +21,12 @@ class PostgresMissing(Exception):
 
 
 @contextmanager
-def started_postgres() -> Iterator[str]:
+def started_postgres(**settings: str) -> Iterator[str]:
     """
     Run a server while the block runs; the connection string, of a socket that only this machine has.
+
+    Args:
+        settings: of the server, beside its defaults.
 
     Raises:
         PostgresMissing: ``make setup`` installs it where it can.
@@ -37,6 +40,7 @@ def started_postgres() -> Iterator[str]:
     try:
         _run([programs / "initdb", "--auth=trust", "--username=headrace", "--no-sync", "-D", data], owner)
         options = f"-p {free_port()} -c listen_addresses=127.0.0.1 -c unix_socket_directories={directory} -c fsync=off"
+        options += "".join(f" -c {name}={value}" for name, value in settings.items())
         control = [programs / "pg_ctl", "-D", data, "-w", "-s", "-l", directory / "log"]
         _run([*control, "-o", options, "start"], owner)
         try:
