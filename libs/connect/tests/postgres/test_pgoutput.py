@@ -183,6 +183,7 @@ def test_an_abort_says_where_it_is_only_if_streaming_is_parallel() -> None:
             read(data, protocol=protocol)
 
 
+@settings(deadline=None)
 @given(u64, u64, times, st.binary(max_size=9), st.booleans())
 def test_frames(lsn: int, end: int, time: int, payload: bytes, reply: bool) -> None:
     ours = time - EPOCH_US
@@ -197,6 +198,7 @@ def test_frames(lsn: int, end: int, time: int, payload: bytes, reply: bool) -> N
     assert status_update(end, lsn, lsn, time, reply=reply) == b"r" + struct.pack(">QQQqB", end, lsn, lsn, ours, reply)
 
 
+@settings(deadline=None)
 @given(u64)
 def test_lsns_are_written_as_postgresql_writes_them(lsn: int) -> None:
     assert parse_lsn(format_lsn(lsn)) == lsn

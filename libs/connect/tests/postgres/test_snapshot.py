@@ -202,6 +202,7 @@ def test_what_a_snapshot_sees(text: str, sees: list[int], not_yet: list[int]) ->
     assert [xid for xid in [*sees, *not_yet] if visible.sees(xid)] == sees
 
 
+@settings(deadline=None)
 @given(st.integers(2**32, 2**50), st.integers(-(2**31), 2**31 - 1))
 def test_a_short_xid_is_the_nearest_long_one(near: int, distance: int) -> None:
     assert widen((near + distance) & 0xFFFF_FFFF, near) == near + distance

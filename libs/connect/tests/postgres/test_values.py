@@ -209,6 +209,7 @@ def test_an_unknown_mode_is_refused() -> None:
 dates = st.dates(date(1, 1, 1), date(9999, 12, 31))
 
 
+@settings(deadline=None)
 @given(st.lists(dates, max_size=5), st.integers(-11, 14_000))
 def test_dates_are_those_of_the_calendar_also_cycles_of_400_years_away(days: list[date], cycles: int) -> None:
     texts: list[Value] = []
@@ -224,6 +225,7 @@ EPOCH = datetime.fromisoformat("1970-01-01")
 moments = st.datetimes(EPOCH.replace(year=1, day=2), EPOCH.replace(year=9999, month=12, day=30))
 
 
+@settings(deadline=None)
 @given(st.lists(moments, max_size=5), st.integers(-50_000, 50_000))
 def test_timestamps_and_their_offsets(moments: list[datetime], offset: int) -> None:
     def text(moment: datetime) -> bytes:
@@ -239,13 +241,14 @@ def test_timestamps_and_their_offsets(moments: list[datetime], offset: int) -> N
     assert stored(array) == [(moment - EPOCH) // timedelta(microseconds=1) for moment in there]
 
 
+@settings(deadline=None)
 @given(st.lists(st.times(), max_size=5))
 def test_times_of_day(times: list[time]) -> None:
     array, problems = convert([str(at).encode() for at in times], "time")
     assert (array.to_pylist(), problems) == (times, {})
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(
     st.lists(
         st.decimals(allow_nan=False, allow_infinity=False, places=3, min_value=-999_999_999, max_value=999_999_999)
@@ -256,7 +259,7 @@ def test_decimals_are_exact(numbers: list[Decimal]) -> None:
     assert (array.to_pylist(), problems) == (numbers, {})
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(st.none() | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=6)))
 def test_arrays_of_text(items: list[str | None]) -> None:
     quoted = [None if item is None else item.replace("\\", "\\\\").replace('"', '\\"') for item in items]
@@ -265,6 +268,7 @@ def test_arrays_of_text(items: list[str | None]) -> None:
     assert (array.to_pylist(), problems) == ([items], {})
 
 
+@settings(deadline=None)
 @given(st.text('{},"\\a N', max_size=12).map(str.encode))
 def test_what_is_no_array_is_refused_and_never_cut(text: bytes) -> None:
     try:
@@ -276,6 +280,7 @@ def test_what_is_no_array_is_refused_and_never_cut(text: bytes) -> None:
     assert text.endswith(b"}")
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.just(b"infinity"), st.just(b"1970-01-01"), st.none()), max_size=40))
 def test_exactly_the_bad_rows_are_found(texts: list[bytes | None]) -> None:
     array, problems = convert(list(texts), "date")
