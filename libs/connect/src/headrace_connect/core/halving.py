@@ -41,7 +41,8 @@ def apart(rows: Rows, work: Callable[[Rows], T]) -> tuple[list[tuple[Indices, T]
     does not name.
 
     Returns:
-        The results in order, each with the indices of its rows; and what is wrong with each row that failed.
+        The results in order, each with the indices of its rows; none of no rows where ``work`` fails for them too.
+        And what is wrong with each row that failed.
     """
     results: list[tuple[Indices, T]] = []
     failed: dict[int, str] = {}
@@ -59,10 +60,9 @@ def apart(rows: Rows, work: Callable[[Rows], T]) -> tuple[list[tuple[Indices, T]
             failed |= dict.fromkeys(indices[bad].tolist(), message)
             if not bad.all():
                 left.append((indices[~bad], part.filter(pa.array(~bad))))
-        elif len(part) <= 1:
-            assert len(part), "no rows have no bad one"
+        elif len(part) == 1:
             failed[int(indices[0])] = message
-        else:
+        elif len(part):
             half = len(part) // 2
             left.append((indices[half:], part.slice(half)))
             left.append((indices[:half], part.slice(0, half)))
