@@ -536,3 +536,15 @@ def test_types_that_nothing_holds_both_of_are_several_batches_in_order() -> None
         ([3], [{"a": 4}]),
     ]
     assert all(one["headers"] == [("h", b"x")] for one in told(done)[0].values())
+
+
+def test_what_fails_in_every_row_leaves_nulls_alone() -> None:
+    rows = [row({"a": 1}), row(None), row({"a": 2})]
+    for settings in ({"filter": 'col("x") > 1'}, {"filter": 'col("a") + 1'}, {"filter": 'col("a").str.contains("x")'}):
+        found, failed = told(chain(("expr", settings)).apply(batch_of(rows)))
+        assert (found.keys(), failed.keys()) == ({1}, {0, 2})
+    bare = [row(1), row(None), row(2)]
+    found, failed = told(chain(("expr", {"with_columns": 'x=col("value")'})).apply(batch_of(bare)))
+    assert (found.keys(), failed.keys()) == ({1}, {0, 2})
+    found, failed = told(chain(("expr", {"filter": 'col("x") > 1'})).apply(batch_of([row(None)], pa.int64())))
+    assert (found.keys(), failed) == ({0}, {})

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace_connect.core.batch import Batch
-from headrace_connect.core.halving import Unfit
+from headrace_connect.core.halving import CAUGHT, Unfit
 from headrace_connect.core.kinds import nulls_of
 from headrace_connect.core.options import BadOption, Option
 from headrace_connect.transforms.expression_text import parse_columns, parse_expression
@@ -46,14 +46,19 @@ class Expression(OfSide):
         array = self.array(batch)
         nulls = nulls_of(array)
         present = batch.filter(~nulls) if nulls.any() else batch
-        table, has_fields = self._table(present)
         try:
+            table, has_fields = self._table(present)
             stays = np.ones(len(present), bool)
             if self._condition is not None:
                 stays = self._stays(table)
             made = self._computed(present.filter(stays), table.filter(pa.array(stays)), has_fields=has_fields)
-        except nw.exceptions.NarwhalsError as why:
-            raise Unfit(str(why), ~nulls) from None
+        except (*CAUGHT, nw.exceptions.NarwhalsError) as why:
+            if not len(present):  # nothing but nulls, which stay
+                return batch
+            every_row = isinstance(why, nw.exceptions.NarwhalsError) or (
+                isinstance(why, Unfit) and why.rows is not None
+            )
+            raise Unfit(str(why), ~nulls if every_row else None) from None
         if not nulls.any():
             return made
         whole = made.column(self.side)
@@ -88,9 +93,7 @@ class Expression(OfSide):
         made = expressions.computed(table, self._columns)
         if not has_fields:
             if set(self._columns) != {self.side}:
-                raise Unfit(
-                    f"the {self.side} has no fields; with_columns may make {self.side} of it", np.ones(len(batch), bool)
-                )
+                raise Unfit(f"the {self.side} has no fields; with_columns may make {self.side} of it")
             return batch.replace(self.side, _whole(made[self.side]))
         given = Fields.of(self.array(batch), self.side)
         for name in self._columns:
