@@ -1,0 +1,134 @@
+"""What the sink needs of a database, and how its failures are told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from headrace_connect.connectors.sql_sink.kinds import Column, Kind
+
+Array: TypeAlias = "pa.Array[Any]"
+TableName = tuple[str, ...]
+
+
+class RowFault(Exception):
+    """The database refuses a row: a constraint, a value that is too large, a trigger that raises."""
+
+
+class TableFault(Exception):
+    """The database refuses the statement, whatever the rows: no table, no rights, no unique key. Says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Of a statement."""
+
+    count: int
+    """Rows that it changed."""
+    rows: Sequence[tuple[Any, ...]] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Write:
+    """Rows for one table, in the order of their offsets."""
+
+    table: TableName
+    columns: dict[str, Array]
+    keys: tuple[str, ...]
+    deletes: Array
+    mode: str
+    """insert, upsert or update."""
+
+    def take(self, start: int, count: int) -> Write:
+        """Some of the rows, without a copy."""
+        columns = {name: column.slice(start, count) for name, column in self.columns.items()}
+        return Write(self.table, columns, self.keys, self.deletes.slice(start, count), self.mode)
+
+    def filter(self, mask: Array) -> Write:
+        """The rows for which ``mask`` is true."""
+        columns = {name: column.filter(mask) for name, column in self.columns.items()}
+        return Write(self.table, columns, self.keys, self.deletes.filter(mask), self.mode)
+
+    def __len__(self) -> int:
+        return len(self.deletes)
+
+
+class Database(Protocol):
+    """
+    One connection; all calls but ``connect`` and ``close`` are statements of its one transaction.
+
+    Raises, each call:
+        RetriableError: the database is away, or busy; the transaction is lost.
+        RowFault, TableFault: see there. Within ``savepoint`` only what was done in it is undone.
+    """
+
+    name_bytes_max: int
+    """Of a name of a table or column; longer ones would be cut."""
+    bytes_type: str
+    """A column for a token."""
+    widens: bool
+    """Whether a column's type can be, and has to be, changed for larger values."""
+
+    def connect(self) -> None:
+        """Connect, if there is no connection that works. There is no transaction then."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the connection; what was not committed is undone."""
+        ...
+
+    def begin(self) -> None:
+        """Begin a transaction, if there is none."""
+        ...
+
+    def commit(self) -> None:
+        """Durable when it returns. If it raises, nobody knows: connect again, and look."""
+        ...
+
+    def rollback(self) -> None:
+        """Undo the transaction, if there is one."""
+        ...
+
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> Result:
+        """Run one statement, with ``?`` where a value goes."""
+        ...
+
+    def savepoint(self) -> AbstractContextManager[None]:
+        """What fails in the block is undone, the rest of the transaction is not."""
+        ...
+
+    def quote(self, name: str) -> str:
+        """A name of a table or column, as statements have it."""
+        ...
+
+    def find_columns(self, table: TableName) -> list[Column]:
+        """The columns of a table; none: it is not there."""
+        ...
+
+    def lock_tables(self) -> None:
+        """Until the end of the transaction nobody else of us makes or changes a table."""
+        ...
+
+    def type_name(self, kind: Kind, key: bool) -> str:
+        """What a column of this kind is called."""
+        ...
+
+    def widen(self, table: TableName, column: str, kind: Kind) -> None:
+        """Change the type of a column."""
+        ...
+
+    def kind_of(self, column: Column, source: pa.DataType) -> Kind:
+        """How fields of a type are written into a column."""
+        ...
+
+    def find_unfit(self, values: Array) -> dict[int, str]:
+        """Of what fits its column: values that the database has no form of, and the reason."""
+        ...
+
+    def write(self, write: Write) -> None:
+        """Insert, update and delete rows; there are some. The last record of a key counts."""
+        ...

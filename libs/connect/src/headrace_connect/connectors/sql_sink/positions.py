@@ -1,0 +1,99 @@
+"""
+Positions and tokens in the target, changed in the transaction that writes the rows.
+
+A position belongs to an epoch: who opens a partition raises it, and who has an older one changes nothing any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from headrace.records import TopicPartition
+from headrace_connect.connectors.sql_sink.database import Database, RowFault
+from headrace_connect.plugin import PartitionTaken
+
+POSITIONS: Final = "headrace_positions"
+TOKENS: Final = "headrace_tokens"
+_WHERE: Final = "where connector = ? and topic = ? and partition = ?"
+
+
+class Positions:
+    """Of one connector. Statements belong to the transaction that is open."""
+
+    def __init__(self, database: Database, connector: str) -> None:
+        self._database = database
+        self._connector = connector
+
+    def has_tables(self) -> bool:
+        """Whether both tables are there."""
+        return all(self._database.find_columns((name,)) for name in (POSITIONS, TOKENS))
+
+    def create_tables(self) -> None:
+        """Make the two tables, if they are not there."""
+        if not self._database.find_columns((POSITIONS,)):
+            self._database.execute(
+                f"create table {POSITIONS} (connector text not null, topic text not null, partition integer not null, "
+                "position bigint, epoch bigint not null, primary key (connector, topic, partition))"
+            )
+        if not self._database.find_columns((TOKENS,)):
+            self._database.execute(
+                f"create table {TOKENS} (token {self._database.bytes_type} primary key, done integer not null)"
+            )
+
+    def take(self, partition: TopicPartition, epoch: int) -> int | None:
+        """
+        Raise the epoch of a partition; the position that is there, None: there is none.
+
+        Whatever transaction is about to change it is over when this returns: the row is locked.
+
+        Raises:
+            PartitionTaken: the epoch there is higher.
+        """
+        key = (self._connector, partition.topic, partition.partition)
+        self._database.execute(
+            f"insert into {POSITIONS} (connector, topic, partition, position, epoch) values (?, ?, ?, null, ?) "
+            "on conflict (connector, topic, partition) do nothing",
+            (*key, epoch),
+        )
+        changed = self._database.execute(
+            f"update {POSITIONS} set epoch = ? {_WHERE} and epoch <= ?", (epoch, *key, epoch)
+        )
+        if changed.count != 1:
+            raise PartitionTaken([partition])
+        ((position,),) = self._database.execute(f"select position from {POSITIONS} {_WHERE}", key).rows
+        return None if position is None else int(position)
+
+    def move(self, partition: TopicPartition, epoch: int, start: int | None, end: int) -> None:
+        """
+        Change a position from ``start`` to ``end``.
+
+        Raises:
+            PartitionTaken: there is another epoch, or another position.
+        """
+        key = (self._connector, partition.topic, partition.partition)
+        where, values = ("position is null", ()) if start is None else ("position = ?", (start,))
+        changed = self._database.execute(
+            f"update {POSITIONS} set position = ? {_WHERE} and epoch = ? and {where}", (end, *key, epoch, *values)
+        )
+        if changed.count != 1:
+            raise PartitionTaken([partition])
+
+    def add_token(self, token: bytes, partitions: Mapping[TopicPartition, int]) -> None:
+        """
+        Raises:
+            PartitionTaken: somebody has settled it: the transaction that it belongs to is given up.
+        """
+        try:
+            with self._database.savepoint():
+                self._database.execute(f"insert into {TOKENS} (token, done) values (?, 1)", (token,))
+        except RowFault as error:
+            raise PartitionTaken(partitions) from error
+
+    def settle(self, token: bytes) -> bool:
+        """Whether it was committed; if not, it cannot be any more when the transaction is over."""
+        self._database.execute(
+            f"insert into {TOKENS} (token, done) values (?, 0) on conflict (token) do nothing", (token,)
+        )
+        ((done,),) = self._database.execute(f"select done from {TOKENS} where token = ?", (token,)).rows
+        return bool(done)

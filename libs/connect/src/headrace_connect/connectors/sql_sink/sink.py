@@ -1,0 +1,227 @@
+"""The sink ``sql-sink``: rows, positions and tokens in one transaction of a database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+
+from headrace.records import TopicPartition
+from headrace_connect.connectors.sql_sink.database import Database, RowFault, TableFault, Write
+from headrace_connect.connectors.sql_sink.plan import NoSuchKey, plan_rows
+from headrace_connect.connectors.sql_sink.positions import Positions
+from headrace_connect.connectors.sql_sink.settings import SinkSettings
+from headrace_connect.connectors.sql_sink.tables import Tables
+from headrace_connect.plugin import Guarantee, PartitionTaken, RetriableError, Rows, RowsRefused, Sink
+from headrace_connect.settings import Problem, invalid
+
+_REASON_CHARS_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A partition that is open."""
+
+    epoch: int
+    position: int | None
+
+
+class SqlSink(Sink[SinkSettings]):
+    """Inserts, upserts, updates and deletes rows, and makes and widens their tables."""
+
+    guarantee = Guarantee.POSITIONS
+
+    def __init__(self, settings: SinkSettings) -> None:
+        super().__init__(settings)
+        self._database = connect_to(settings)
+        self._positions = Positions(self._database, settings.name)
+        self._tables = Tables(self._database, settings)
+        self._open: dict[TopicPartition, _Held] = {}
+        self._written: set[TopicPartition] = set()
+        """Since the last commit."""
+        self._lost: set[TopicPartition] = set()
+        """What was written of them, or where they are, is not known any more; ``open`` comes next."""
+
+    def check(self) -> Sequence[str]:
+        """See ``Connector``; makes the tables of positions in a transaction that is rolled back."""
+        try:
+            self._database.connect()
+            self._database.begin()
+            self._positions.create_tables()
+            self._database.rollback()
+        except (RetriableError, TableFault, RowFault) as error:
+            return [f"{error}; check connection.url, the user and its rights"]
+        finally:
+            self._database.close()
+        return []
+
+    def start(self) -> None:
+        """See ``Connector``."""
+        with self._transaction():
+            self._database.connect()
+            if not self._positions.has_tables() or not self._tables.has_dead_table():
+                self._database.begin()
+                self._database.lock_tables()
+                self._positions.create_tables()
+                self._tables.create_dead_table()
+                self._database.commit()
+
+    def stop(self) -> None:
+        """See ``Connector``."""
+        self._database.close()
+
+    def open(self, partitions: Sequence[TopicPartition], epoch: int) -> Mapping[TopicPartition, int]:
+        """See ``Sink``."""
+        with self._transaction(partitions):
+            self._drop()
+            self._database.connect()
+            self._database.begin()
+            # In one order, or two instances may wait for each other.
+            found = {partition: self._positions.take(partition, epoch) for partition in sorted(partitions, key=_order)}
+            self._database.commit()
+        self._open |= {partition: _Held(epoch, position) for partition, position in found.items()}
+        self._lost -= set(partitions)
+        return {partition: position for partition, position in found.items() if position is not None}
+
+    def write(self, rows: Rows) -> None:
+        """See ``Sink``. The rows are in the target's transaction when this returns."""
+        partition = TopicPartition(rows.topic, rows.partition)
+        self._written.add(partition)
+        with self._transaction():
+            self._check_open([partition])
+            self._database.begin()
+            plan = plan_rows(rows, self.settings)
+            table = self.settings.table_of(rows.topic)
+            fitted, misfits = self._tables.fit(table, plan)
+            wrong = misfits | plan.wrong
+            if wrong and not self.settings.dead_table:
+                raise RowsRefused(wrong)
+            good = [row for row in range(len(rows)) if row not in wrong]
+            write = Write(table, fitted, plan.keys, plan.deletes, self.settings.insert_mode)
+            if wrong:
+                write = write.filter(pa.array([row not in wrong for row in range(len(rows))], pa.bool_()))
+            for start in range(0, len(good) if fitted else 0, self.settings.batch_size):
+                part = write.take(start, self.settings.batch_size)
+                wrong |= {good[start + row]: reason for row, reason in self._apply(part).items()}
+            if wrong and not self.settings.dead_table:
+                raise RowsRefused(wrong)
+            if wrong:
+                self._tables.write_dead(rows, wrong)
+
+    def commit(self, positions: Mapping[TopicPartition, int], token: bytes | None) -> None:
+        """See ``Sink``."""
+        with self._transaction(positions):
+            self._check_open(positions)
+            self._database.begin()
+            for partition in sorted(positions, key=_order):
+                held = self._open[partition]
+                self._positions.move(partition, held.epoch, held.position, positions[partition])
+            if token is not None:
+                self._positions.add_token(token, positions)
+            self._database.commit()
+        self._written.clear()
+        for partition, position in positions.items():
+            self._open[partition] = replace(self._open[partition], position=position)
+
+    def settle(self, token: bytes) -> bool:
+        """See ``Sink``."""
+        with self._transaction():
+            self._drop()
+            self._database.connect()
+            self._database.begin()
+            done = self._positions.settle(token)
+            self._database.commit()
+        return done
+
+    def close(self, partitions: Sequence[TopicPartition]) -> None:
+        """See ``Sink``."""
+        if self._written & set(partitions):
+            self._drop()
+        for partition in partitions:
+            self._open.pop(partition, None)
+            self._lost.discard(partition)
+
+    def _check_open(self, partitions: Iterable[TopicPartition]) -> None:
+        """
+        Raises:
+            PartitionTaken: one is not open.
+            RetriableError: what was written of one is lost, so ``open`` has to come first.
+        """
+        closed = [partition for partition in partitions if partition not in self._open]
+        if closed:
+            raise PartitionTaken(closed)
+        if self._lost & set(partitions):
+            raise RetriableError("what was written since the last commit is lost; the partitions are opened again")
+
+    def _apply(self, write: Write) -> dict[int, str]:
+        """Write what can be written; the rows that the database refuses, and why."""
+        try:
+            with self._database.savepoint():
+                self._database.write(write)
+        except RowFault as error:
+            if len(write) == 1:
+                return {0: str(error)[:_REASON_CHARS_MAX]}
+        else:
+            return {}
+        half = len(write) // 2
+        left = self._apply(write.take(0, half))
+        right = self._apply(write.take(half, len(write) - half))
+        return left | {half + row: reason for row, reason in right.items()}
+
+    @contextmanager
+    def _transaction(self, touched: Iterable[TopicPartition] = ()) -> Iterator[None]:
+        """
+        What fails in the block undoes the transaction. Of ``touched`` the position is not known then.
+
+        Raises:
+            RetriableError: the database is away or busy.
+            InvalidConfig: the database, its tables or the settings have to be changed.
+        """
+        try:
+            yield
+        except BaseException as error:
+            self._lost |= set(touched)
+            self._drop()
+            if isinstance(error, TableFault | NoSuchKey):
+                raise invalid([Problem("", str(error))]) from error
+            if isinstance(error, RowFault):
+                raise RetriableError(str(error)) from error
+            raise
+
+    def _drop(self) -> None:
+        """Undo what was written since the last commit; whoever wrote it has to read it again."""
+        self._lost |= self._written
+        self._written.clear()
+        self._tables.forget()
+        try:
+            self._database.rollback()
+        except (RetriableError, TableFault, RowFault):
+            self._database.close()
+
+
+def connect_to(settings: SinkSettings) -> Database:
+    """
+    The database of the settings; nothing is asked of it yet.
+
+    Raises:
+        InvalidConfig: its driver is not installed.
+    """
+    if settings.scheme == "sqlite":
+        from headrace_connect.connectors.sql_sink.sqlite import Sqlite
+
+        return Sqlite(settings.path, settings.timeout_ms)
+    try:
+        from headrace_connect.connectors.sql_sink.postgres import Postgres
+    except ImportError as error:
+        message = f"PostgreSQL needs psycopg: pip install 'headrace-connect[postgres]' ({error})"
+        raise invalid([Problem("connection.url", message)]) from error
+
+    password = settings.connection_password
+    return Postgres(settings.url, settings.connection_user, password.reveal() if password else "", settings.timeout_ms)
+
+
+def _order(partition: TopicPartition) -> tuple[str, int]:
+    return partition.topic, partition.partition

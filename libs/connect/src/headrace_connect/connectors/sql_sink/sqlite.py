@@ -1,0 +1,212 @@
+"""SQLite, by the standard library."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from typing import Any, Final
+
+import pyarrow as pa
+
+from headrace_connect.connectors.sql_sink.database import Result, RowFault, TableFault, TableName, Write
+from headrace_connect.connectors.sql_sink.kinds import FLOAT64, NUMBER, TEXT, Column, Kind, is_text
+from headrace_connect.plugin import RetriableError
+
+_RETRIED: Final = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_INTERRUPT,
+        sqlite3.SQLITE_SCHEMA,
+        sqlite3.SQLITE_ABORT,
+    }
+)
+_OF_ROWS: Final = frozenset({sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG})
+_PRIMARY: Final = 0xFF
+"""Of an extended error code, the bits that say the class."""
+_TYPES: Final = {
+    "int16": "INTEGER",
+    "int32": "INTEGER",
+    "int64": "INTEGER",
+    "boolean": "INTEGER",
+    "float32": "REAL",
+    "float64": "REAL",
+    "bytes": "BLOB",
+}
+_AFFINITIES: Final = (
+    (("INT",), NUMBER),
+    (("CHAR", "CLOB", "TEXT"), TEXT),
+    (("BLOB",), Kind("other")),
+    (("REAL", "FLOA", "DOUB"), FLOAT64),
+)
+
+
+class Sqlite:
+    """Satisfies ``Database``. A transaction locks the whole database for other writers."""
+
+    name_bytes_max = 1_000
+    bytes_type = "BLOB"
+    widens = False
+
+    def __init__(self, path: str, timeout_ms: int) -> None:
+        self._path = path
+        self._timeout_s = timeout_ms / 1_000
+        self._connection: sqlite3.Connection | None = None
+
+    def connect(self) -> None:
+        """See ``Database``."""
+        if self._connection is not None:
+            self.rollback()
+            return
+        with _faults():
+            self._connection = sqlite3.connect(
+                self._path, timeout=self._timeout_s, isolation_level=None, check_same_thread=False
+            )
+            self._connection.execute("select count(*) from sqlite_master").fetchone()
+
+    def close(self) -> None:
+        """See ``Database``."""
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            connection.close()
+
+    def begin(self) -> None:
+        """See ``Database``."""
+        if not self._live.in_transaction:
+            self.execute("begin immediate")
+
+    def commit(self) -> None:
+        """See ``Database``."""
+        if self._live.in_transaction:
+            self.execute("commit")
+
+    def rollback(self) -> None:
+        """See ``Database``."""
+        if self._connection is not None and self._connection.in_transaction:
+            self.execute("rollback")
+
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> Result:
+        """See ``Database``."""
+        with _faults():
+            cursor = self._live.execute(statement, values)
+            return Result(cursor.rowcount, cursor.fetchall())
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """See ``Database``."""
+        self.execute("savepoint headrace")
+        try:
+            yield
+        except RowFault:
+            if not self._live.in_transaction:
+                raise TableFault("SQLite: a trigger has undone the whole transaction; let it RAISE(ABORT, …)") from None
+            self.execute("rollback to headrace")
+            self.execute("release headrace")
+            raise
+        self.execute("release headrace")
+
+    def quote(self, name: str) -> str:
+        """See ``Database``."""
+        if "\0" in name:
+            raise TableFault(f"SQLite has no names with NUL, as {name!r}")
+        return '"' + name.replace('"', '""') + '"'
+
+    def find_columns(self, table: TableName) -> list[Column]:
+        """See ``Database``."""
+        schema, name = (table[0], table[1]) if len(table) > 1 else ("main", table[0])
+        found = self.execute("select name, type from pragma_table_info(?, ?)", (name, schema)).rows
+        return [Column(column, _affinity(declared)) for column, declared in found]
+
+    def lock_tables(self) -> None:
+        """See ``Database``; the transaction has locked all."""
+
+    def type_name(self, kind: Kind, key: bool) -> str:
+        """See ``Database``. Decimals are text: SQLite would make doubles of them."""
+        return _TYPES.get(kind.name, "TEXT")
+
+    def widen(self, table: TableName, column: str, kind: Kind) -> None:
+        """See ``Database``; columns take whatever is larger."""
+        raise TableFault(f"the column {column!r} of {'.'.join(table)} cannot be widened in SQLite")
+
+    def kind_of(self, column: Column, source: pa.DataType) -> Kind:
+        """See ``Database``."""
+        if column.kind.name != "other":
+            return NUMBER if column.kind == FLOAT64 and not pa.types.is_integer(source) else column.kind
+        return TEXT if pa.types.is_decimal(source) or is_text(source) else NUMBER
+
+    def find_unfit(self, values: pa.Array[Any]) -> dict[int, str]:
+        """See ``Database``; what fits is stored as it is."""
+        return {}
+
+    def write(self, write: Write) -> None:
+        """See ``Database``."""
+        names = list(write.columns)
+        records = zip(
+            write.deletes.to_pylist(),
+            zip(*(write.columns[name].to_pylist() for name in names), strict=True),
+            strict=True,
+        )
+        for delete, run in groupby(records, key=lambda record: record[0]):
+            rows = [values for _, values in run]
+            statement, order = self._delete(write) if delete else self._statement(write)
+            places = [names.index(name) for name in order]
+            with _faults():
+                self._live.executemany(statement, ([values[place] for place in places] for values in rows))
+
+    def _delete(self, write: Write) -> tuple[str, list[str]]:
+        where = " and ".join(f"{self.quote(key)} = ?" for key in write.keys)
+        return f"delete from {self._table(write)} where {where}", list(write.keys)
+
+    def _statement(self, write: Write) -> tuple[str, list[str]]:
+        names = list(write.columns)
+        others = [name for name in names if name not in write.keys]
+        if write.mode == "update":
+            changes = ", ".join(f"{self.quote(name)} = ?" for name in others or write.keys)
+            where = " and ".join(f"{self.quote(key)} = ?" for key in write.keys)
+            order = [*(others or write.keys), *write.keys]
+            return f"update {self._table(write)} set {changes} where {where}", order
+        listed = ", ".join(map(self.quote, names))
+        statement = f"insert into {self._table(write)} ({listed}) values ({', '.join('?' * len(names))})"
+        if write.mode == "upsert":
+            keys = ", ".join(map(self.quote, write.keys))
+            changes = ", ".join(f"{self.quote(name)} = excluded.{self.quote(name)}" for name in others)
+            statement += f" on conflict ({keys}) do " + (f"update set {changes}" if others else "nothing")
+        return statement, names
+
+    def _table(self, write: Write) -> str:
+        return ".".join(map(self.quote, write.table))
+
+    @property
+    def _live(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise RetriableError("there is no connection to SQLite")
+        return self._connection
+
+
+def _affinity(declared: str) -> Kind:
+    """SQLite's rules: what a column makes of what it is given follows from words in its type."""
+    if not declared:
+        return Kind("other")
+    return next((kind for words, kind in _AFFINITIES if any(word in declared.upper() for word in words)), NUMBER)
+
+
+@contextmanager
+def _faults() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY
+        if code in _RETRIED:
+            raise RetriableError(f"SQLite: {error}") from error
+        if code in _OF_ROWS or isinstance(error, sqlite3.DataError | sqlite3.IntegrityError):
+            raise RowFault(str(error)) from error
+        raise TableFault(f"SQLite: {error}") from error
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise RowFault(str(error)) from error

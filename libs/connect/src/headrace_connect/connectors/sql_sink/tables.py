@@ -1,0 +1,198 @@
+"""The target's tables: what columns they have, made and widened as fields come, and fields fitted to them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from headrace_connect.connectors.sql_sink.database import Database, TableFault, TableName, Write
+from headrace_connect.connectors.sql_sink.fitting import fit
+from headrace_connect.connectors.sql_sink.kinds import Column, Kind, kind_for, wider
+from headrace_connect.connectors.sql_sink.plan import Plan
+from headrace_connect.connectors.sql_sink.settings import SinkSettings
+from headrace_connect.plugin import Rows
+
+Array: TypeAlias = "pa.Array[Any]"
+_DEAD: Final = ("connector", "topic", "partition", "position", "reason", "record_key", "record_value")
+
+
+class Tables:
+    """Knows tables until the transaction is undone."""
+
+    def __init__(self, database: Database, settings: SinkSettings) -> None:
+        self._database = database
+        self._settings = settings
+        self._known: dict[TableName, dict[str, Column]] = {}
+
+    def forget(self) -> None:
+        """What was made may be gone."""
+        self._known = {}
+
+    def fit(self, table: TableName, plan: Plan) -> tuple[dict[str, Array], dict[int, str]]:
+        """
+        The columns as the table takes them, and the rows that it cannot take. No columns: there is nothing to delete.
+
+        Raises:
+            TableFault: there is no table, or it lacks a column of the key.
+        """
+        self._check_names(list(table))
+        columns = self._columns(table, plan)
+        if not columns:
+            return {}, {}
+        fitted: dict[str, Array] = {}
+        wrong: dict[int, str] = {}
+        for name, values in plan.columns.items():
+            column = columns.get(name)
+            if column is None:
+                if name in plan.keys:
+                    raise TableFault(f"the table {_show(table)} has no column {name!r}, which is part of the key")
+                for row in _rows_with_values(values):
+                    wrong.setdefault(row, self._no_column(table, name))
+                continue
+            fitted[name], misfits = self._fit_column(table, column, values)
+            for row, reason in misfits.items():
+                wrong.setdefault(row, f"field {name!r}: {reason}")
+        if not fitted:
+            wrong |= dict.fromkeys(range(len(plan.deletes)), f"no field of the record is a column of {_show(table)}")
+        return fitted, wrong
+
+    def _fit_column(self, table: TableName, column: Column, values: Array) -> tuple[Array, dict[int, str]]:
+        kind: Kind | None = self._database.kind_of(column, values.type)
+        assert kind is not None
+        fitted, wrong = fit(values, kind)
+        if wrong and self._settings.auto_evolve and self._database.widens:
+            best, found = kind, (fitted, wrong)
+            while found[1] and (kind := wider(kind)) is not None:
+                tried = fit(values, kind)
+                if len(tried[1]) < len(found[1]):
+                    best, found = kind, tried
+            if best != self._database.kind_of(column, values.type):
+                self._database.lock_tables()
+                self._database.widen(table, column.name, best)
+                self._known[table][column.name] = Column(column.name, best)
+                fitted, wrong = found
+        return fitted, wrong | self._database.find_unfit(fitted)
+
+    def _columns(self, table: TableName, plan: Plan) -> Mapping[str, Column]:
+        """Of the table as it is, after making what is to be made."""
+        known = self._known.get(table)
+        if known is None or (self._settings.auto_evolve and self._missing(known, plan)):
+            known = self._known[table] = self._find(table)
+        if not known and all(plan.deletes.to_pylist()):
+            return {}
+        if not known:
+            if not self._settings.auto_create:
+                raise TableFault(f"there is no table {_show(table)}; make it, or set auto.create=true")
+            self._change(table, plan)
+        elif self._settings.auto_evolve and self._missing(known, plan):
+            self._change(table, plan)
+        return self._known[table]
+
+    def _find(self, table: TableName) -> dict[str, Column]:
+        return {column.name: column for column in self._database.find_columns(table)}
+
+    def _missing(self, known: Mapping[str, Column], plan: Plan) -> list[Column]:
+        """Columns to be made; a field that has only nulls has no type yet."""
+        return [
+            Column(name, kind_for(values.type), name in plan.keys)
+            for name, values in plan.columns.items()
+            if name not in known and not pa.types.is_null(values.type)
+        ]
+
+    def _change(self, table: TableName, plan: Plan) -> None:
+        self._database.lock_tables()
+        known = self._find(table)  # another task may have been first
+        missing = self._missing(known, plan)
+        self._check_names([*table, *(column.name for column in missing)])
+        name = ".".join(map(self._database.quote, table))
+        if known:
+            for column in missing:
+                self._database.execute(f"alter table {name} add column {self._declare(column)}")
+        elif missing:
+            keys = [self._database.quote(column.name) for column in missing if column.key]
+            parts = [self._declare(column) for column in missing]
+            parts += [f"primary key ({', '.join(keys)})"] if keys else []
+            self._database.execute(f"create table {name} ({', '.join(parts)})")
+        self._known[table] = self._find(table)
+
+    def _declare(self, column: Column) -> str:
+        type_ = self._database.type_name(column.kind, column.key)
+        return f"{self._database.quote(column.name)} {type_}" + (" not null" if column.key else "")
+
+    def _check_names(self, names: list[str]) -> None:
+        """
+        Raises:
+            TableFault: a name is too long, or two are the same to the database.
+        """
+        for name in names:
+            if len(name.encode()) > self._database.name_bytes_max or not name:
+                raise TableFault(
+                    f"{name!r} cannot be a name of a table or column here, of 1 to {self._database.name_bytes_max} "
+                    "bytes; set table.name.format, or rename the field with the transform ReplaceField"
+                )
+
+    def _no_column(self, table: TableName, name: str) -> str:
+        return (
+            f"the table {_show(table)} has no column {name!r}; make it, set auto.evolve=true, or leave the field out "
+            "with fields.whitelist"
+        )
+
+    def has_dead_table(self) -> bool:
+        """Whether there is a table of refused rows, if there should be one."""
+        name = self._settings.dead_table
+        return not name or bool(self._database.find_columns((name,)))
+
+    def create_dead_table(self) -> None:
+        """Make the table of refused rows, if there should be one."""
+        if not self.has_dead_table():
+            name = self._database.quote(self._settings.dead_table)
+            self._database.execute(
+                f"create table {name} (connector text not null, topic text not null, partition integer not null, "
+                "position bigint not null, reason text not null, record_key text, record_value text, "
+                "primary key (connector, topic, partition, position))"
+            )
+
+    def write_dead(self, rows: Rows, wrong: Mapping[int, str]) -> None:
+        """Write refused rows into the table for them; keys and values as JSON."""
+        records = sorted(wrong.items())
+        chosen = [row for row, _ in records]
+        columns: dict[str, Array] = {
+            "connector": pa.array([self._settings.name] * len(records)),
+            "topic": pa.array([rows.topic] * len(records)),
+            "partition": pa.array([rows.partition] * len(records), pa.int32()),
+            "position": rows.offsets.take(pa.array(chosen, pa.int64())),
+            "reason": pa.array([_without_nul(reason) for _, reason in records]),
+            "record_key": pa.array([_dump(rows.keys[row]) for row in chosen], pa.string()),
+            "record_value": pa.array([_dump(rows.values[row]) for row in chosen], pa.string()),
+        }
+        no_deletes = pa.array([False] * len(records))
+        self._database.write(Write((self._settings.dead_table,), columns, (), no_deletes, "insert"))
+
+
+def _rows_with_values(values: Array) -> list[int]:
+    return [row for row, valid in enumerate(values.is_valid().to_pylist()) if valid]
+
+
+def _show(table: TableName) -> str:
+    return ".".join(table)
+
+
+def _without_nul(text: str) -> str:
+    return text.replace("\0", "\\0")
+
+
+def _dump(value: pa.Scalar[Any]) -> str | None:
+    """As JSON; NUL is escaped there."""
+    try:
+        plain = value.as_py()
+    except (ValueError, OverflowError):
+        plain = str(value)
+    return None if plain is None else json.dumps(plain, ensure_ascii=False, default=_plain)
+
+
+def _plain(value: object) -> str:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,270 @@
+"""The sink with a real PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+from libs.connect.tests.connectors.sql_sink.records import P0, TOPIC, rows
+from libs.connect.tests.connectors.sql_sink.suite import SinkSuite, Target, opened, settings, started
+from tests.integration.transactions.postgres import started_postgres
+
+from headrace_common.core.errors import InvalidConfig
+from headrace_connect.connectors.sql_sink import SqlSink
+from headrace_connect.plugin import PartitionTaken, RetriableError, RowsRefused
+
+pytestmark = pytest.mark.integration
+
+
+class PostgresDatabase:
+    """Satisfies ``Target``."""
+
+    def __init__(self, conninfo: str) -> None:
+        self.conninfo = conninfo
+        parts = dict(part.split("=", 1) for part in conninfo.split())
+        self.url = f"postgresql://{parts['user']}@{parts['host']}:{parts['port']}/{parts['dbname']}"
+
+    def query(self, statement: str) -> list[tuple[Any, ...]]:
+        """See ``Target``."""
+        with psycopg.connect(self.conninfo, autocommit=True) as connection:
+            cursor = connection.execute(statement)  # type: ignore[call-overload]
+            return cursor.fetchall() if cursor.description else []
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresDatabase]:
+    with started_postgres() as conninfo:
+        PostgresDatabase(conninfo).query("create database shop encoding 'UTF8' template template0")
+        yield PostgresDatabase(conninfo.replace("dbname=postgres", "dbname=shop"))
+
+
+@pytest.fixture
+def target(server: PostgresDatabase) -> PostgresDatabase:
+    server.query("drop schema public cascade")
+    server.query("create schema public")
+    return server
+
+
+class TestPostgres(SinkSuite):
+    """All of the suite."""
+
+
+def test_a_row_that_is_locked_is_retried(target: PostgresDatabase) -> None:
+    with opened(target, insert_mode="upsert", pk_mode="record_value", pk_fields=("id",)) as sink:
+        sink.write(rows([{"id": 1, "n": 1}]))
+        sink.commit({P0: 1}, None)
+        with psycopg.connect(target.conninfo) as other:
+            other.execute(f'update "{TOPIC}" set n = 2')  # type: ignore[call-overload]
+            with pytest.raises(RetriableError, match="lock timeout"):
+                sink.write(rows([{"id": 1, "n": 3}], start=1))
+            other.rollback()
+        assert sink.open([P0], 1) == {P0: 1}
+        sink.write(rows([{"id": 1, "n": 3}], start=1))
+        sink.commit({P0: 2}, None)
+    assert target.query(f'select n from "{TOPIC}"') == [(3,)]
+
+
+def test_a_connection_that_is_cut_before_the_commit(target: PostgresDatabase) -> None:
+    with opened(target) as sink:
+        sink.write(rows([{"id": 1}]))
+        ours = "application_name = 'headrace-connect'"
+        target.query(f"select pg_terminate_backend(pid) from pg_stat_activity where {ours}")
+        with pytest.raises(RetriableError):
+            sink.commit({P0: 1}, None)
+        with pytest.raises(RetriableError):
+            sink.commit({P0: 1}, None)
+        assert sink.open([P0], 1) == {}
+        sink.write(rows([{"id": 1}]))
+        sink.commit({P0: 1}, None)
+    assert target.query(f'select count(*) from "{TOPIC}"') == [(1,)]
+
+
+def test_open_waits_for_a_commit_that_is_under_way(target: PostgresDatabase) -> None:
+    """A connection is lost within a commit; the server goes on with it. The row of the position says how it ended."""
+    with opened(target) as old, started(target) as new:
+        old.write(rows([{"id": 1}]))
+        old._positions.move(P0, 1, None, 1)  # all of a commit but its last statement
+        found: list[Any] = []
+        thread = threading.Thread(target=lambda: found.append(new.open([P0], 2)))
+        thread.start()
+        waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
+        while target.query(waiting) == [(0,)]:
+            assert thread.is_alive()
+        old._database.commit()
+        thread.join()
+        assert found == [{P0: 1}]
+
+
+def test_what_postgres_has_no_form_of(target: PostgresDatabase) -> None:
+    with opened(target) as sink:
+        for bad in ({"t": "a\0b"}, {"d": 10**15}):
+            column = pa.array([20_000_000, 0], pa.date32()) if "d" in bad else pa.array([bad["t"], "x"])
+            with pytest.raises(RowsRefused) as refused:
+                sink.write(rows(pa.StructArray.from_arrays([column], ["c" + next(iter(bad))])))
+            assert list(refused.value.reasons) == [0]
+            sink.open([P0], 1)
+        sink.write(rows([{"f": float("nan")}, {"f": float("-inf")}]))
+        sink.commit({P0: 2}, None)
+    assert [str(f) for (f,) in target.query(f'select f from "{TOPIC}" order by f')] == ["-inf", "nan"]
+
+
+def test_columns_that_are_there(target: PostgresDatabase) -> None:
+    target.query("create domain cents as numeric(8,2)")
+    target.query("create type size as enum ('s', 'l')")
+    target.query(
+        f'create table "{TOPIC}" (price numeric(6,2), c cents, code varchar(3), at timestamp(3), u uuid, size size, '
+        "j jsonb, r real, m money, tz timestamptz, ints int[])"
+    )
+    good = {
+        "price": "1234.50",
+        "c": 1.25,
+        "code": "äöü",
+        "at": "2024-01-01T00:00:00.123",
+        "u": "0b1c6f3e-0000-4000-8000-000000000001",
+        "size": "s",
+        "j": '{"a": [1]}',
+        "r": 0.5,
+        "tz": "2024-01-01T00:00:00+02:00",
+    }
+    bad = {
+        "price": "1.005",
+        "c": 1.255,
+        "code": "abc ",
+        "at": "2024-01-01T00:00:00.1234",
+        "u": "nobody",
+        "size": "xl",
+        "j": "{",
+        "r": 0.1,
+        "m": "1.005",
+        "tz": "2024-01-01T00:00:00.1234567Z",
+        "ints": "{1}",
+    }
+    with opened(target, dead_table="dead", auto_evolve=False) as sink:
+        for place, (name, value) in enumerate(bad.items()):
+            sink.write(rows([{name: value}], start=place))
+        sink.write(rows([good], start=len(bad)))
+        sink.commit({P0: 12}, None)
+    assert len(target.query("select * from dead")) == len(bad)
+    (row,) = target.query(f'select price, c, code, at, u, size, j, r, m, tz from "{TOPIC}"')
+    assert [str(value) for value in row[:3]] == ["1234.50", "1.25", "äöü"]
+    assert row[3].microsecond == 123_000
+    assert row[9].timestamp() == 1_704_060_000
+
+
+def test_rights_that_are_missing_are_a_matter_of_configuration(target: PostgresDatabase) -> None:
+    target.query("drop role if exists poor")
+    target.query("create role poor login")
+    target.query("grant usage on schema public to poor")
+    poor = SqlSink(settings(target, connection_user="poor"))
+    assert "rights" in poor.check()[0]
+    with pytest.raises(InvalidConfig, match="permission denied"):
+        poor.start()
+    poor.stop()
+
+
+def test_a_server_that_is_not_there(target: PostgresDatabase) -> None:
+    sink = SqlSink(settings(target, connection_url="postgresql://127.0.0.1:1/x"))
+    assert "connection" in sink.check()[0]
+    with pytest.raises(RetriableError):
+        sink.start()
+
+
+def test_a_table_that_two_tasks_make_at_once(target: PostgresDatabase) -> None:
+    errors: list[RetriableError] = []
+
+    def work(partition: int) -> None:
+        try:
+            with started(target, timeout_ms=20_000) as sink:
+                at = P0.__class__(TOPIC, partition)
+                sink.open([at], 1)
+                for step in range(5):
+                    sink.write(rows([{f"c{step}": partition}], start=step, partition=at))
+                    sink.commit({at: step + 1}, None)
+        except RetriableError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(partition,)) for partition in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # Two that widen one table may lock each other out; PostgreSQL ends one of them, and it is retried.
+    done = target.query("select count(*) from headrace_positions where position = 5")
+    assert done == [(4 - len(errors),)]
+    assert len(errors) < 4
+
+
+def test_widened_columns_keep_what_they_have(target: Target) -> None:
+    with opened(target) as sink:
+        sink.write(rows(pa.array([{"n": 1, "t": 1.5}], pa.struct([("n", pa.int16()), ("t", pa.float32())]))))
+        sink.write(rows([{"n": 2**40, "t": 0.1}], start=1))
+        sink.write(
+            rows(pa.array([{"n": 2**64 - 1, "t": 1.0}], pa.struct([("n", pa.uint64()), ("t", pa.float64())])), start=2)
+        )
+        sink.commit({P0: 3}, None)
+    found = target.query(f'select n, t from "{TOPIC}" order by n')
+    assert [(int(n), t) for n, t in found] == [(1, 1.5), (2**40, 0.1), (2**64 - 1, 1.0)]
+
+
+ROOT = Path(__file__).parents[3]
+KILLED = """
+import sys
+from libs.connect.tests.connectors.sql_sink.records import P0, rows
+from headrace_connect.connectors.sql_sink import SqlSink
+from headrace_connect.connectors.sql_sink.settings import SinkSettings
+
+url, epoch, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+sink = SqlSink(SinkSettings("shop", url, auto_create=True))
+sink.start()
+position = sink.open([P0], epoch).get(P0, 0)
+print("open", flush=True)
+while position < count:
+    end = min(count, position + 50)
+    sink.write(rows([{"n": n} for n in range(position, end)], start=position))
+    sink.commit({P0: end}, None)
+    position = end
+    print(position, flush=True)
+"""
+
+
+def test_kill_9_and_a_paused_holder(target: PostgresDatabase, tmp_path: Path) -> None:
+    script = tmp_path / "holder.py"
+    script.write_text(KILLED)
+    paused = []
+    for epoch in range(1, 6):
+        command = [sys.executable, str(script), target.url, str(epoch), "100000"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ, cwd=ROOT)
+        assert process.stdout is not None
+        for _ in range(1 + epoch):
+            process.stdout.readline()
+        if epoch % 2:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+        else:
+            process.send_signal(signal.SIGSTOP)
+            paused.append(process)
+    with started(target, auto_create=True, timeout_ms=20_000) as last:
+        position = last.open([P0], 6)[P0]
+        for process in paused:
+            process.send_signal(signal.SIGCONT)
+        last.write(rows([{"n": n} for n in range(position, position + 10)], start=position))
+        last.commit({P0: position + 10}, None)
+        for process in paused:
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+    assert target.query(f'select count(*), count(distinct n), max(n) from "{TOPIC}"') == [
+        (position + 10, position + 10, position + 9)
+    ]
+    with pytest.raises(PartitionTaken), started(target) as old:
+        old.open([P0], 5)
