@@ -17,7 +17,10 @@ from headrace_connect.settings import near
 
 GROUP: Final = "headrace.connectors"
 """Entry points of this group are connectors."""
-SHIPPED: Final[dict[str, str]] = {}
+SHIPPED: Final[dict[str, str]] = {
+    "files": "headrace_connect.connectors.files:FilesSource",
+    "sql-sink": "headrace_connect.connectors.sql_sink:SqlSink",
+}
 """Connectors of this package, by name."""
 
 

@@ -48,6 +48,12 @@ class Write:
         columns = {name: column.slice(start, count) for name, column in self.columns.items()}
         return Write(self.table, columns, self.keys, self.deletes.slice(start, count), self.mode)
 
+    def choose(self, rows: Sequence[int]) -> Write:
+        """The rows with these numbers."""
+        chosen = pa.array(rows, pa.int64())
+        columns = {name: column.take(chosen) for name, column in self.columns.items()}
+        return Write(self.table, columns, self.keys, self.deletes.take(chosen), self.mode)
+
     def filter(self, mask: Array) -> Write:
         """The rows for which ``mask`` is true."""
         columns = {name: column.filter(mask) for name, column in self.columns.items()}
@@ -70,6 +76,8 @@ class Database(Protocol):
     """Of a name of a table or column; longer ones would be cut."""
     bytes_type: str
     """A column for a token."""
+    locks_all: bool
+    """Whether an open transaction keeps all others from writing, so that it may be open for a moment only."""
     widens: bool
     """Whether a column's type can be, and has to be, changed for larger values."""
 

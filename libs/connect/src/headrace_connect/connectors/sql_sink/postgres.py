@@ -76,6 +76,7 @@ class Postgres:
 
     name_bytes_max = 63
     bytes_type = "bytea"
+    locks_all = False
     widens = True
 
     def __init__(self, url: str, user: str, password: str, timeout_ms: int) -> None:

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
-import pyarrow as pa
-
 from headrace.records import TopicPartition
 from headrace_connect.connectors.sql_sink.database import Database, RowFault, TableFault, Write
 from headrace_connect.connectors.sql_sink.plan import NoSuchKey, plan_rows
@@ -42,6 +40,8 @@ class SqlSink(Sink[SinkSettings]):
         self._open: dict[TopicPartition, _Held] = {}
         self._written: set[TopicPartition] = set()
         """Since the last commit."""
+        self._accepted: list[Write] = []
+        """Since the last commit, where a transaction may not stay open: it is written again with the positions."""
         self._lost: set[TopicPartition] = set()
         """What was written of them, or where they are, is not known any more; ``open`` comes next."""
 
@@ -87,8 +87,8 @@ class SqlSink(Sink[SinkSettings]):
         return {partition: position for partition, position in found.items() if position is not None}
 
     def write(self, rows: Rows) -> None:
-        """See ``Sink``. The rows are in the target's transaction when this returns."""
-        partition = TopicPartition(rows.topic, rows.partition)
+        """See ``Sink``. The target has accepted the rows when this returns."""
+        partition = TopicPartition(rows.original_topic or rows.topic, rows.partition)
         self._written.add(partition)
         with self._transaction():
             self._check_open([partition])
@@ -97,25 +97,50 @@ class SqlSink(Sink[SinkSettings]):
             table = self.settings.table_of(rows.topic)
             fitted, misfits = self._tables.fit(table, plan)
             wrong = misfits | plan.wrong
-            if wrong and not self.settings.dead_table:
-                raise RowsRefused(wrong)
-            good = [row for row in range(len(rows)) if row not in wrong]
-            write = Write(table, fitted, plan.keys, plan.deletes, self.settings.insert_mode)
+            self._refuse(wrong)
+            if self._database.locks_all:
+                self._database.commit()  # of tables that were made
+                self._database.begin()
+                self._write_again()
+            if fitted:
+                write = Write(table, fitted, plan.keys, plan.deletes, self.settings.insert_mode)
+                wrong |= self._apply_good(write, wrong)
+            self._refuse(wrong)
             if wrong:
-                write = write.filter(pa.array([row not in wrong for row in range(len(rows))], pa.bool_()))
-            for start in range(0, len(good) if fitted else 0, self.settings.batch_size):
-                part = write.take(start, self.settings.batch_size)
-                wrong |= {good[start + row]: reason for row, reason in self._apply(part).items()}
-            if wrong and not self.settings.dead_table:
-                raise RowsRefused(wrong)
-            if wrong:
-                self._tables.write_dead(rows, wrong)
+                self._add(self._tables.dead_rows(rows, wrong))
+            if self._database.locks_all:
+                self._database.rollback()
+
+    def _refuse(self, wrong: Mapping[int, str]) -> None:
+        if wrong and not self.settings.dead_table:
+            raise RowsRefused(wrong)
+
+    def _apply_good(self, write: Write, wrong: Mapping[int, str]) -> dict[int, str]:
+        """Write the rows that are not ``wrong``; return those that the database refuses."""
+        good = [row for row in range(len(write)) if row not in wrong]
+        refused: dict[int, str] = {}
+        for start in range(0, len(good), self.settings.batch_size):
+            some = good[start : start + self.settings.batch_size]
+            part = write.take(some[0], len(some)) if some[-1] - some[0] < len(some) else write.choose(some)
+            refused |= {some[row]: reason for row, reason in self._apply(part).items()}
+        return refused
+
+    def _add(self, write: Write) -> None:
+        self._database.write(write)
+        if self._database.locks_all:
+            self._accepted.append(write)
+
+    def _write_again(self) -> None:
+        """What was accepted since the last commit, in this transaction."""
+        for write in self._accepted:
+            self._database.write(write)
 
     def commit(self, positions: Mapping[TopicPartition, int], token: bytes | None) -> None:
         """See ``Sink``."""
         with self._transaction(positions):
             self._check_open(positions)
             self._database.begin()
+            self._write_again()
             for partition in sorted(positions, key=_order):
                 held = self._open[partition]
                 self._positions.move(partition, held.epoch, held.position, positions[partition])
@@ -123,6 +148,7 @@ class SqlSink(Sink[SinkSettings]):
                 self._positions.add_token(token, positions)
             self._database.commit()
         self._written.clear()
+        self._accepted.clear()
         for partition, position in positions.items():
             self._open[partition] = replace(self._open[partition], position=position)
 
@@ -160,7 +186,7 @@ class SqlSink(Sink[SinkSettings]):
         """Write what can be written; the rows that the database refuses, and why."""
         try:
             with self._database.savepoint():
-                self._database.write(write)
+                self._add(write)
         except RowFault as error:
             if len(write) == 1:
                 return {0: str(error)[:_REASON_CHARS_MAX]}
@@ -195,6 +221,7 @@ class SqlSink(Sink[SinkSettings]):
         """Undo what was written since the last commit; whoever wrote it has to read it again."""
         self._lost |= self._written
         self._written.clear()
+        self._accepted.clear()
         self._tables.forget()
         try:
             self._database.rollback()

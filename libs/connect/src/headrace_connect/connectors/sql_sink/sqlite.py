@@ -53,6 +53,7 @@ class Sqlite:
 
     name_bytes_max = 1_000
     bytes_type = "BLOB"
+    locks_all = True
     widens = False
 
     def __init__(self, path: str, timeout_ms: int) -> None:

@@ -156,13 +156,13 @@ class Tables:
                 "primary key (connector, topic, partition, position))"
             )
 
-    def write_dead(self, rows: Rows, wrong: Mapping[int, str]) -> None:
-        """Write refused rows into the table for them; keys and values as JSON."""
+    def dead_rows(self, rows: Rows, wrong: Mapping[int, str]) -> Write:
+        """Refused rows as rows of the table for them; keys and values as JSON."""
         records = sorted(wrong.items())
         chosen = [row for row, _ in records]
         columns: dict[str, Array] = {
             "connector": pa.array([self._settings.name] * len(records)),
-            "topic": pa.array([rows.topic] * len(records)),
+            "topic": pa.array([rows.original_topic or rows.topic] * len(records)),
             "partition": pa.array([rows.partition] * len(records), pa.int32()),
             "position": rows.offsets.take(pa.array(chosen, pa.int64())),
             "reason": pa.array([_without_nul(reason) for _, reason in records]),
@@ -170,7 +170,7 @@ class Tables:
             "record_value": pa.array([_dump(rows.values[row]) for row in chosen], pa.string()),
         }
         no_deletes = pa.array([False] * len(records))
-        self._database.write(Write((self._settings.dead_table,), columns, (), no_deletes, "insert"))
+        return Write((self._settings.dead_table,), columns, (), no_deletes, "insert")
 
 
 def _rows_with_values(values: Array) -> list[int]:
