@@ -75,6 +75,8 @@ def test_a_field_keeps_its_type_from_batch_to_batch() -> None:
         (b'{"a":1}', b'{"a":"x"}', "a: it is string here, and was int64 before"),
         (b'{"n":{"a":1}}', b'{"n":{"a":true}}', "n.a: it is bool here, and was int64 before"),
         (b'{"a":[1]}', b'{"a":["x"]}', "a.item: it is string here, and was int64 before"),
+        (b'{"a":1.5}', b'{"a":true}', "a: it is bool here, and was double before"),
+        (b'{"a":{"b":[1.5]}}', b'{"a":{"b":[false]}}', "a.b.item: it is bool here, and was double before"),
         (b'{"a":1}', b"[1]", "it is list<item: int64> here, and was struct<a: int64> before"),
         (b'{"a":9007199254740993}', b'{"a":1.5}', "a: it is double here, and was int64 before"),
         (b'{"a":1.5}', b'{"a":9007199254740993}', "9007199254740993 is outside of the range exactly representable"),
@@ -363,6 +365,16 @@ def test_rows_that_cannot_be_written_fail_alone(array: Any, failed: dict[int, st
         for row, what in failed.items():
             assert what in written.failed[row]
         assert len(written.values) == len(array) - len(failed)
+
+
+def test_a_null_where_none_may_be_fails_alone() -> None:
+    required = pa.struct([pa.field("a", pa.int64(), nullable=False)])
+    array = pa.StructArray.from_arrays(
+        [pa.array([1, None, None])], fields=list(required), mask=pa.array([False, False, True])
+    )
+    written = envelope().write("t", array, {})
+    assert written.failed == {1: "a is null, and may not be"}
+    assert written.values.to_pylist()[1] is None
 
 
 def test_a_column_without_a_form_in_json_fails_in_each_row_and_says_what_to_do() -> None:
