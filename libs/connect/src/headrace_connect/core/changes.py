@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from struct import Struct
 from typing import Final, Protocol
 
@@ -47,7 +47,7 @@ MESSAGE_BYTES: Final = 100
 _ENTRY: Final = Struct(">QI")
 
 
-class Op(Enum):
+class Op(StrEnum):
     """What a change did, with Debezium's letters."""
 
     READ = "r"

@@ -98,6 +98,10 @@ class _Record:
     header: tuple[str, Row] | None = None
 
 
+class _Unsayable(Exception):
+    """A change has no form; the message says why."""
+
+
 class Envelope:
     """Records of one relation. Immutable; one for each ``Relation``."""
 
@@ -152,52 +156,59 @@ class Envelope:
         records: list[_Record] = []
         problems: dict[int, str] = {}
         for place, change in enumerate(changes):
-            problem = self._problem(change)
-            if problem is not None:
-                problems[place] = problem
-            else:
+            try:
                 records += self._records(place, change)
+            except _Unsayable as cause:
+                problems[place] = str(cause)
         befores = self._convert(self._columns, records, [record.before for record in records], problems)
         afters = self._convert(self._columns, records, [record.after for record in records], problems)
         keys = self._convert(self._key_columns, records, [record.key for record in records], problems)
-        good = [at for at, record in enumerate(records) if record.place not in problems]
-        chosen, keep = [records[at] for at in good], pa.array(good, pa.int64())
-        before, after = befores.take(keep), afters.take(keep)
+        if problems:
+            good = [at for at, record in enumerate(records) if record.place not in problems]
+            keep = pa.array(good, pa.int64())
+            befores, afters, keys = befores.take(keep), afters.take(keep), keys.take(keep)
+            records = [records[at] for at in good]
         flat = self._form.form == "flat"
         values = (
-            self._flat(chosen, after, transaction) if flat else self._full(chosen, before, after, transaction, now_ms)
+            self._flat(records, afters, transaction)
+            if flat
+            else self._full(records, befores, afters, transaction, now_ms)
         )
         refused = [Refused(place, cause, _raw(changes[place])) for place, cause in sorted(problems.items())]
         return Records(
-            keys.take(keep) if self._key else None,
+            keys if self._key else None,
             values,
-            [transaction.commit_time_us // 1_000] * len(chosen),
-            [self._headers(record) for record in chosen],
-            [record.place for record in chosen],
+            [transaction.commit_time_us // 1_000] * len(records),
+            [[] if record.header is None else self._headers(record) for record in records],
+            [record.place for record in records],
             refused,
         )
-
-    def _problem(self, change: Change) -> str | None:
-        rows = [row for row in (change.before, change.after) if row is not None]
-        if any(row[place] is UNCHANGED for row in rows for place in self._key):
-            return f"{self.relation}: the server did not send the key of the row; set REPLICA IDENTITY FULL"
-        if not self._key and self._form.form == "flat" and change.op in (Op.DELETE, Op.UPDATE):
-            return f"{self.relation}: a table without a key has no flat form of updates and deletes; use debezium"
-        return None
 
     def _records(self, place: int, change: Change) -> list[_Record]:
         before, after, op = change.before, change.after, change.op
         if op is Op.TRUNCATE:
             wanted = self._form.truncates and self._form.form == "debezium"
             return [_Record(place, change, op, None, None, None)] if wanted else []
-        old = self.key_of(before) if before is not None and self._key else None
-        new = self.key_of(after) if after is not None and self._key else None
+        old = self._key_or_none(before)
+        new = self._key_or_none(after)
+        if not self._key and self._form.form == "flat" and op in (Op.DELETE, Op.UPDATE):
+            raise _Unsayable(
+                f"{self.relation}: a table without a key has no flat form of updates and deletes; use debezium"
+            )
         if op is Op.DELETE:
             return self._delete(place, change, old, None)
         if op is Op.UPDATE and old is not None and new is not None and old != new:
             created = _Record(place, change, Op.INSERT, new, None, after, (OLD_KEY, old))
             return [*self._delete(place, change, old, new), created]
         return [_Record(place, change, op, new, before, after)]
+
+    def _key_or_none(self, row: Row | None) -> Row | None:
+        if row is None or not self._key:
+            return None
+        key = self.key_of(row)
+        if UNCHANGED in key:
+            raise _Unsayable(f"{self.relation}: the server did not send the key of the row; set REPLICA IDENTITY FULL")
+        return key
 
     def _delete(self, place: int, change: Change, old: Row | None, new: Row | None) -> list[_Record]:
         header = (NEW_KEY, new) if new is not None else None
@@ -216,15 +227,14 @@ class Envelope:
         return array
 
     def _headers(self, record: _Record) -> Headers:
-        if record.header is None:
-            return []
+        assert record.header is not None
         name, key = record.header
         names = [column.name for column in self._key_columns.relation.columns]
         return [(name, json.dumps(dict(zip(names, map(_shown, key), strict=True))).encode())]
 
     def _flat(self, records: Sequence[_Record], after: Any, transaction: Transaction) -> Array:
         known = self._source(records, transaction)
-        known["op"] = pa.array([record.op and record.op.value for record in records], pa.string())
+        known["op"] = pa.array([record.op for record in records], pa.string())
         known["commit_lsn"] = _same(transaction.commit_lsn, records, pa.int64())
         known["index"] = pa.array([record.change.index for record in records], pa.int64())
         fields = [*self._columns.schema, *(pa.field(f"__{name}", _FLAT[name]) for name in self._form.flat_fields)]
@@ -240,7 +250,7 @@ class Envelope:
             "after": _zoned_as_text(after),
             "source": pa.StructArray.from_arrays(list(source.values()), names=list(source)),
             "transaction": self._transaction(records, transaction),
-            "op": pa.array([record.op and record.op.value for record in records], pa.string()),
+            "op": pa.array([record.op for record in records], pa.string()),
             "ts_ms": _same(now_ms, records, pa.int64()),
         }
         fields = [pa.field(name, array.type) for name, array in arrays.items()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -43,19 +43,25 @@ class Columns:
         )
         """A nullable field for each column; its metadata ``connect.name`` is Debezium's name of the type."""
 
+        self.type = pa.struct(list(self.schema))
+
     def convert(self, rows: Sequence[Row | None]) -> tuple[pa.StructArray, Problems]:
         """
         A struct of the columns for each row, null where the row is None, and the rows that have a problem.
 
         The values of a row with a problem count for nothing: it must not be used. Nothing is rounded or cut.
         """
-        absent: Row = [None] * len(self._types)
+        present = [row for row in rows if row is not None]
+        if not present:
+            nothing: Any = pa.array([None] * len(rows), self.type)
+            return nothing, {}
+        if len(present) < len(rows):
+            absent: Row = [None] * len(self._types)
+            present = [absent if row is None else row for row in rows]
         problems: Problems = {}
         arrays = []
-        columns = list(zip(*(absent if row is None else row for row in rows), strict=True))
-        for column, type_, values in zip(
-            self.relation.columns, self._types, columns or [()] * len(self._types), strict=True
-        ):
+        columns = list(zip(*present, strict=True))
+        for column, type_, values in zip(self.relation.columns, self._types, columns, strict=True):
             found: Problems = {}
             arrays.append(_convert(values, type_, found))
             for place, cause in found.items():
