@@ -10,7 +10,8 @@ import psycopg
 from libs.connect.tests.postgres.fake_spool import FakeSpool
 from psycopg import pq
 
-from headrace_connect.core.changes import Assembler, Piece, Signal
+from headrace_connect.core.assembling import Assembler
+from headrace_connect.core.changes import Piece, Signal
 from headrace_connect.core.pgoutput import Keepalive, Protocol, XLogData, decode_frame, status_update
 
 SESSION = "-c DateStyle=ISO -c TimeZone=UTC -c IntervalStyle=postgres -c bytea_output=hex -c lc_monetary=C"

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from libs.connect.tests.postgres.encoder import encode
 from libs.connect.tests.postgres.fake_spool import FakeSpool
 
-from headrace_connect.core.changes import Assembler, Change, Op, Piece, Position, Signal, Transaction
+from headrace_connect.core.assembling import Assembler
+from headrace_connect.core.changes import Change, Op, Piece, Position, Signal, Transaction
 from headrace_connect.core.pgoutput import MessageDamaged, Protocol, UnknownRelation
 from headrace_connect.core.pgoutput.frames import EPOCH_US
 from headrace_connect.core.pgoutput.messages import (
@@ -337,7 +338,7 @@ class Clients:
 actions = st.sampled_from(["change", "change", "change", "block", "undo", "commit", "abort"])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 2), actions, st.integers(0, 3)), min_size=20, max_size=80),
     st.tuples(*[st.sampled_from([True, True, False])] * 3),

@@ -106,7 +106,7 @@ def read(data: bytes, in_stream: bool = False, protocol: Protocol = V4) -> Decod
     return decode(data, LSN, protocol, {ORDERS.oid: ORDERS}, in_stream=in_stream)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(messages)
 def test_what_is_written_is_read_and_each_prefix_of_it_is_refused(written: tuple[Decoded, bool]) -> None:
     message, in_stream = written
@@ -120,7 +120,7 @@ def test_what_is_written_is_read_and_each_prefix_of_it_is_refused(written: tuple
         read(data + b"\0", in_stream)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=60), st.sampled_from(b"BCORYIUDTMSEcAbPKrp"), st.booleans())
 def test_noise_is_refused_or_is_what_it_says(noise: bytes, kind: int, in_stream: bool) -> None:
     data = bytes([kind]) + noise

@@ -352,7 +352,7 @@ def play(database: FakeDatabase, connector: Connector, steps: list[tuple[object,
         database.end(transaction)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.lists(actions, min_size=30, max_size=150),
     st.sets(st.sampled_from(KEYS), min_size=3),

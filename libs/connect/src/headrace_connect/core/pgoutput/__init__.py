@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from headrace_connect.core.pgoutput.decoder import Protocol, decode, xid_of
+from headrace_connect.core.pgoutput.decoder import decode, xid_of
 from headrace_connect.core.pgoutput.errors import MessageDamaged, UnknownRelation
 from headrace_connect.core.pgoutput.frames import Keepalive, XLogData, decode_frame, status_update
 from headrace_connect.core.pgoutput.lsn import format_lsn, parse_lsn
+from headrace_connect.core.pgoutput.reader import Protocol
 
 __all__ = [
     "Keepalive",

@@ -7,18 +7,15 @@ does. The formats are those of PostgreSQL's documentation, "Logical Replication 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from struct import Struct, error
 from typing import Final
 
-from headrace_connect.core.pgoutput.errors import MessageDamaged, UnknownRelation
-from headrace_connect.core.pgoutput.frames import EPOCH_US
+from headrace_connect.core.pgoutput.errors import MessageDamaged
 from headrace_connect.core.pgoutput.messages import (
-    UNCHANGED,
     Begin,
     BeginPrepare,
-    Binary,
     Column,
     Commit,
     CommitPrepared,
@@ -31,7 +28,6 @@ from headrace_connect.core.pgoutput.messages import (
     Relation,
     RelationDescribed,
     RollbackPrepared,
-    Row,
     StreamAbort,
     StreamCommit,
     StreamPrepare,
@@ -41,168 +37,48 @@ from headrace_connect.core.pgoutput.messages import (
     TypeDescribed,
     Update,
 )
+from headrace_connect.core.pgoutput.reader import Protocol, Reader, Relations
 
-Relations = Mapping[int, Relation]
-
-
-@dataclass(frozen=True, slots=True)
-class Protocol:
-    """How the replication was started."""
-
-    version: int
-    """``proto_version``: 1; 2 from PostgreSQL 14 (streaming), 3 from 15 (two-phase commit), 4 from 16 (parallel)."""
-    parallel: bool = False
-    """``streaming = parallel``: Stream Abort says where and when."""
-
-
-_U16: Final = Struct(">H")
 _U32: Final = Struct(">I")
-_I32: Final = Struct(">i")
-_U64: Final = Struct(">Q")
-_I64: Final = Struct(">q")
-_TEXT, _NULL, _UNCHANGED, _BINARY = b"tnub"
-_NEW, _KEY, _OLD = b"NKO"
+_NEW, _KEY = b"NK"
 
 
-class _Reader:
-    """Reads a message from its second byte on. What is cut short raises IndexError, ValueError or struct.error."""
-
-    __slots__ = ("at", "data", "lsn", "name", "protocol", "relations", "xid")
-
-    def __init__(self, data: bytes, lsn: int, name: str, relations: Relations, protocol: Protocol) -> None:
-        self.data = data
-        self.at = 1
-        self.lsn = lsn
-        self.name = name
-        self.relations = relations
-        self.protocol = protocol
-        self.xid: int | None = None
-
-    def damaged(self, cause: str) -> MessageDamaged:
-        return MessageDamaged(self.name, self.lsn, cause)
-
-    def _unpack(self, of: Struct) -> int:
-        (number,) = of.unpack_from(self.data, self.at)
-        self.at += of.size
-        assert isinstance(number, int)
-        return number
-
-    def byte(self) -> int:
-        self.at += 1
-        return self.data[self.at - 1]
-
-    def u16(self) -> int:
-        return self._unpack(_U16)
-
-    def u32(self) -> int:
-        return self._unpack(_U32)
-
-    def i32(self) -> int:
-        return self._unpack(_I32)
-
-    def u64(self) -> int:
-        return self._unpack(_U64)
-
-    def time(self) -> int:
-        return self._unpack(_I64) + EPOCH_US
-
-    def string(self) -> str:
-        end = self.data.index(0, self.at)
-        raw, self.at = self.data[self.at : end], end + 1
-        try:
-            return raw.decode()
-        except UnicodeDecodeError as cause:
-            raise self.damaged(f"has a name that is not UTF-8: {raw!r}") from cause
-
-    def take(self, size: int) -> bytes:
-        end = self.at + size
-        if end > len(self.data):
-            raise IndexError
-        raw, self.at = self.data[self.at : end], end
-        return raw
-
-    def flags(self, known: int) -> int:
-        flags = self.byte()
-        if flags & ~known:
-            raise self.damaged(f"has unknown flags {flags:#x}")
-        return flags
-
-    def relation(self) -> Relation:
-        oid = self.u32()
-        relation = self.relations.get(oid)
-        if relation is None:
-            raise UnknownRelation(self.name, self.lsn, oid)
-        return relation
-
-    def row(self, relation: Relation) -> Row:
-        data, at = self.data, self.at
-        (count,) = _U16.unpack_from(data, at)
-        if count != len(relation.columns):
-            raise self.damaged(f"has {count} values; {relation} has {len(relation.columns)} columns")
-        at += 2
-        size, u32 = len(data), _U32.unpack_from
-        row: Row = []
-        for _ in range(count):
-            kind = data[at]
-            at += 1
-            if kind in (_TEXT, _BINARY):
-                start = at + 4
-                at = start + u32(data, at)[0]
-                if at > size:
-                    raise IndexError
-                row.append(data[start:at] if kind == _TEXT else Binary(data[start:at]))
-            elif kind == _NULL:
-                row.append(None)
-            elif kind == _UNCHANGED:
-                row.append(UNCHANGED)
-            else:
-                raise self.damaged(f"has a value of unknown kind {bytes([kind])!r} in {relation}")
-        self.at = at
-        return row
-
-    def expect(self, kinds: bytes) -> int:
-        kind = self.byte()
-        if kind not in kinds:
-            raise self.damaged(f"has {bytes([kind])!r} where one of {kinds!r} belongs")
-        return kind
-
-
-def _begin(reader: _Reader) -> Decoded:
+def _begin(reader: Reader) -> Decoded:
     return Begin(reader.u64(), reader.time(), reader.u32())
 
 
-def _commit(reader: _Reader) -> Decoded:
+def _commit(reader: Reader) -> Decoded:
     reader.flags(0)
     return Commit(reader.u64(), reader.u64(), reader.time())
 
 
-def _origin(reader: _Reader) -> Decoded:
+def _origin(reader: Reader) -> Decoded:
     return Origin(reader.u64(), reader.string())
 
 
-def _relation(reader: _Reader) -> Decoded:
+def _relation(reader: Reader) -> Decoded:
     oid, schema, name = reader.u32(), reader.string() or "pg_catalog", reader.string()
     identity = chr(reader.expect(b"dnfi"))
     columns = tuple(_column(reader) for _ in range(reader.u16()))
     return RelationDescribed(Relation(oid, schema, name, identity, columns), reader.xid)
 
 
-def _column(reader: _Reader) -> Column:
+def _column(reader: Reader) -> Column:
     is_key = bool(reader.flags(1))
     return Column(reader.string(), reader.u32(), reader.i32(), is_key)
 
 
-def _type(reader: _Reader) -> Decoded:
+def _type(reader: Reader) -> Decoded:
     return TypeDescribed(reader.u32(), reader.string() or "pg_catalog", reader.string(), reader.xid)
 
 
-def _insert(reader: _Reader) -> Decoded:
+def _insert(reader: Reader) -> Decoded:
     relation = reader.relation()
     reader.expect(b"N")
     return Insert(relation, reader.row(relation), reader.xid)
 
 
-def _update(reader: _Reader) -> Decoded:
+def _update(reader: Reader) -> Decoded:
     relation = reader.relation()
     kind = reader.expect(b"KON")
     old = None
@@ -212,13 +88,13 @@ def _update(reader: _Reader) -> Decoded:
     return Update(relation, old, kind == _KEY, reader.row(relation), reader.xid)
 
 
-def _delete(reader: _Reader) -> Decoded:
+def _delete(reader: Reader) -> Decoded:
     relation = reader.relation()
     kind = reader.expect(b"KO")
     return Delete(relation, reader.row(relation), kind == _KEY, reader.xid)
 
 
-def _truncate(reader: _Reader) -> Decoded:
+def _truncate(reader: Reader) -> Decoded:
     count, flags = reader.u32(), reader.flags(3)
     if count * 4 > len(reader.data) - reader.at:
         raise IndexError
@@ -226,52 +102,52 @@ def _truncate(reader: _Reader) -> Decoded:
     return Truncate(relations, bool(flags & 1), bool(flags & 2), reader.xid)
 
 
-def _message(reader: _Reader) -> Decoded:
+def _message(reader: Reader) -> Decoded:
     transactional = bool(reader.flags(1))
     return Message(transactional, reader.u64(), reader.string(), reader.take(reader.u32()), reader.xid)
 
 
-def _stream_start(reader: _Reader) -> Decoded:
+def _stream_start(reader: Reader) -> Decoded:
     return StreamStart(reader.u32(), reader.expect(b"\0\1") == 1)
 
 
-def _stream_stop(_: _Reader) -> Decoded:
+def _stream_stop(_: Reader) -> Decoded:
     return StreamStop()
 
 
-def _stream_commit(reader: _Reader) -> Decoded:
+def _stream_commit(reader: Reader) -> Decoded:
     xid = reader.u32()
     reader.flags(0)
     return StreamCommit(xid, reader.u64(), reader.u64(), reader.time())
 
 
-def _stream_abort(reader: _Reader) -> Decoded:
+def _stream_abort(reader: Reader) -> Decoded:
     xid, sub_xid = reader.u32(), reader.u32()
     if not reader.protocol.parallel:
         return StreamAbort(xid, sub_xid, None, None)
     return StreamAbort(xid, sub_xid, reader.u64(), reader.time())
 
 
-def _begin_prepare(reader: _Reader) -> Decoded:
+def _begin_prepare(reader: Reader) -> Decoded:
     return BeginPrepare(reader.u64(), reader.u64(), reader.time(), reader.u32(), reader.string())
 
 
-def _prepare(reader: _Reader) -> Decoded:
+def _prepare(reader: Reader) -> Decoded:
     reader.flags(0)
     return Prepare(reader.u64(), reader.u64(), reader.time(), reader.u32(), reader.string())
 
 
-def _stream_prepare(reader: _Reader) -> Decoded:
+def _stream_prepare(reader: Reader) -> Decoded:
     reader.flags(0)
     return StreamPrepare(reader.u64(), reader.u64(), reader.time(), reader.u32(), reader.string())
 
 
-def _commit_prepared(reader: _Reader) -> Decoded:
+def _commit_prepared(reader: Reader) -> Decoded:
     reader.flags(0)
     return CommitPrepared(reader.u64(), reader.u64(), reader.time(), reader.u32(), reader.string())
 
 
-def _rollback_prepared(reader: _Reader) -> Decoded:
+def _rollback_prepared(reader: Reader) -> Decoded:
     reader.flags(0)
     lsns, times = (reader.u64(), reader.u64()), (reader.time(), reader.time())
     return RollbackPrepared(*lsns, *times, reader.u32(), reader.string())
@@ -282,7 +158,7 @@ class _Kind:
     name: str
     since: int
     """The first version of the protocol that has it."""
-    read: Callable[[_Reader], Decoded]
+    read: Callable[[Reader], Decoded]
     in_stream: bool = False
     """It may stand in a stream block, and then begins with an xid."""
 
@@ -335,7 +211,7 @@ def decode(data: bytes, lsn: int, protocol: Protocol, relations: Relations, *, i
         UnknownRelation: it refers to a relation that is not in ``relations``.
     """
     kind = _kind_of(data, lsn, protocol)
-    reader = _Reader(data, lsn, kind.name, relations, protocol)
+    reader = Reader(data, lsn, kind.name, relations, protocol)
     try:
         if in_stream and kind.in_stream:
             reader.xid = reader.u32()
