@@ -324,6 +324,14 @@ def test_insert_and_drop_headers() -> None:
     assert one("DropHeaders", {"headers": "a,b"}, record)["headers"] == []
 
 
+def test_headers_of_several_records_stay_with_their_records() -> None:
+    rows = [row(1, headers=[("a", b"0"), ("b", b"1")]), row(2), row(3, headers=[("a", b"2")])]
+    found, _ = told(chain(("InsertHeader", {"header": "z", "value.literal": "x"})).apply(batch_of(rows)))
+    assert [found[place]["headers"] for place in range(3)] == [[*one["headers"], ("z", b"x")] for one in rows]
+    found, _ = told(chain(("DropHeaders", {"headers": "a"})).apply(batch_of(rows)))
+    assert [found[place]["headers"] for place in range(3)] == [[("b", b"1")], [], []]
+
+
 # --- topics ---------------------------------------------------------------------------------------------------
 
 
