@@ -19,6 +19,7 @@ GROUP: Final = "headrace.connectors"
 """Entry points of this group are connectors."""
 SHIPPED: Final[dict[str, str]] = {
     "files": "headrace_connect.connectors.files:FilesSource",
+    "files-sink": "headrace_connect.connectors.files:FilesSink",
     "sql-sink": "headrace_connect.connectors.sql_sink:SqlSink",
 }
 """Connectors of this package, by name."""

@@ -61,7 +61,7 @@ class Place(Protocol):
     objects: bool
     """Whether files are objects, which are replaced whole and never grow."""
 
-    def list(self, pattern: str) -> list[str]:
+    def find(self, pattern: str) -> list[str]:
         """
         The names that match, sorted. ``*`` stops at ``/``, ``**`` does not.
 
@@ -75,6 +75,10 @@ class Place(Protocol):
         Raises:
             RetriableError: the directory or bucket is not there, or cannot be listed.
         """
+        ...
+
+    def list_directory(self, directory: str) -> list[str]:
+        """The names of the files in one directory, without those below it; none: it is not there."""
         ...
 
     def open(self, name: str) -> OpenFile | None:
@@ -138,7 +142,7 @@ class ObjectPlace:
         with retriable(f"{self._root} cannot be listed"):
             self._files.get_file_info(FileSelector(self._root))
 
-    def list(self, pattern: str) -> list[str]:
+    def find(self, pattern: str) -> list[str]:
         with retriable(f"{self._root} cannot be listed"):
             infos = self._files.get_file_info(FileSelector(self._root, recursive=True, allow_not_found=True))
         found = [info.path.removeprefix(f"{self._root}/") for info in infos if info.type == FileType.File]
@@ -148,6 +152,12 @@ class ObjectPlace:
                 f"{len(names)} files match, more than {FILES_MAX}; delete or move what was read, or narrow the pattern"
             )
         return names
+
+    def list_directory(self, directory: str) -> list[str]:
+        with retriable(f"{directory} cannot be listed"):
+            infos = self._files.get_file_info(FileSelector(self._path(directory), allow_not_found=True))
+        found = [info.path.removeprefix(f"{self._root}/") for info in infos if info.type == FileType.File]
+        return sorted(name for name in found if not _is_temporary(name))
 
     def open(self, name: str) -> OpenFile | None:
         with retriable(f"{name} cannot be opened"):
@@ -169,8 +179,12 @@ class ObjectPlace:
         return None
 
     def write(self, name: str, data: bytes) -> None:
-        with retriable(f"{name} cannot be written"), self._files.open_output_stream(self._path(name)) as target:
-            target.write(data)
+        path = self._path(name)
+        with retriable(f"{name} cannot be written"):
+            # A stream that fails leaves what it has: under its name there is never half a file.
+            with self._files.open_output_stream(f"{path}{_TEMPORARY}") as target:
+                target.write(data)
+            self._files.move(f"{path}{_TEMPORARY}", path)
 
     def delete(self, name: str) -> None:
         with retriable(f"{name} cannot be deleted"):

@@ -44,7 +44,7 @@ class FilesSource(Source[SourceSettings]):
     def splits(self) -> Sequence[Split]:
         """Each file that is there and matches."""
         assert self._place is not None, "start comes first"
-        return [Split(_split_id(name), {_NAME: name}) for name in self._place.list(self.settings.pattern)]
+        return [Split(_split_id(name), {_NAME: name}) for name in self._place.find(self.settings.pattern)]
 
     def read(self, split: Split, after: Position | None) -> Iterator[Chunk]:
         """

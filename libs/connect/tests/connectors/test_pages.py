@@ -1,0 +1,30 @@
+"""The pages of the connectors have their settings, as the dataclasses say them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace_connect.connectors.files.settings import SourceSettings
+from headrace_connect.connectors.files.sink_settings import SinkSettings as FilesSinkSettings
+from headrace_connect.connectors.sql_sink.settings import SinkSettings as SqlSinkSettings
+from headrace_connect.settings import Definition, describe
+
+PAGES = Path(__file__).parents[4] / "docs" / "connectors"
+
+
+def row(one: Definition) -> str:
+    default = "required" if one.required else f"`{one.default}`" if one.default else ""
+    choices = f" One of {', '.join(f'`{choice}`' for choice in one.choices)}." if one.choices else ""
+    text = f"{one.documentation.replace('``', '`')}{choices}"
+    return f"| `{one.key}` | {default} | {text} |".replace("|  |", "| |")
+
+
+@pytest.mark.parametrize(
+    ("page", "cls"),
+    [("files.md", SourceSettings), ("files.md", FilesSinkSettings), ("sql-sink.md", SqlSinkSettings)],
+)
+def test_each_setting_has_its_row(page: str, cls: type) -> None:
+    table = "\n".join(row(one) for one in describe(cls))
+    assert table in (PAGES / page).read_text(), f"put into {page}:\n{table}"
