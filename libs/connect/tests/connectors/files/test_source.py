@@ -184,6 +184,15 @@ def test_a_file_that_is_written_anew_in_its_place(tmp_path: Path, reading: Readi
     assert values(reading.read()) == content.decode().splitlines()
 
 
+def test_a_file_that_begins_as_before_and_is_another(tmp_path: Path, reading: Reading) -> None:
+    path = tmp_path / "a"
+    header = "x" * 1_500
+    path.write_text(f"{header}\none\n")
+    reading.read()
+    path.write_text(f"{header}\nTWO\nthree\n")  # the same inode, and the same first kilobyte
+    assert values(reading.read()) == [header, "TWO", "three"]
+
+
 def test_a_log_that_is_rotated_is_read_to_its_end_first(tmp_path: Path, reading: Reading) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"one\n")
@@ -310,6 +319,18 @@ def test_row_groups_are_read_once(tmp_path: Path, format_: str, batch_rows: int)
     assert reading.rows == table.to_pylist()
     write_groups(tmp_path / "a", format_, table.slice(0, 50), 30)
     assert reading.read() == table.slice(0, 50).to_pylist(), "written anew, with the same inode"
+
+
+@pytest.mark.parametrize("format_", ["parquet", "arrow"])
+def test_rows_are_read_once_when_settings_change(tmp_path: Path, format_: str) -> None:
+    table = pa.table({"n": range(20)})
+    write_groups(tmp_path / "a", format_, table, 10)
+    reading = Reading(tmp_path, "a", format=format_, batch_rows=4)
+    reading.read(2)
+    reading.restart()
+    reading.settings = SourceSettings(str(tmp_path), format_, batch_rows=6)  # type: ignore[arg-type]
+    reading.read()
+    assert reading.rows == table.to_pylist()
 
 
 @pytest.mark.parametrize("format_", ["parquet", "arrow"])

@@ -142,6 +142,31 @@ def test_a_commit_whose_outcome_is_unknown(tmp_path: Path, moment: str) -> None:
     assert target.query(f'select n from "{TOPIC}"') == [(1,), (2,)]
 
 
+def test_a_position_alone_whose_commit_is_unknown(tmp_path: Path) -> None:
+    """Markers and dead letters move a position without rows."""
+    target = SqliteFile(tmp_path / "x.db")
+    armed: list[str] = []
+
+    def breaks(now: str) -> bool:
+        if now in armed:
+            armed.remove(now)
+            database.close()
+            raise RetriableError("the connection is gone")
+        return False
+
+    sink, database = sink_on(target, breaks)
+    sink.start()
+    sink.open([P0], 1)
+    armed.append("behind commit")
+    with pytest.raises(RetriableError):
+        sink.commit({P0: 5}, None)
+    with pytest.raises(RetriableError):
+        sink.commit({P0: 6}, None)
+    assert sink.open([P0], 1) == {P0: 5}
+    sink.commit({P0: 6}, None)
+    sink.stop()
+
+
 class Holders(RuleBasedStateMachine):
     """Any number of instances of two partitions, in any order: old ones go on, die, open again."""
 

@@ -9,12 +9,12 @@ holders of a partition, each deletes what is shorter than the longest, whoever w
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.records import TopicPartition
 from headrace_connect.connectors.files.place import Place, find_place
@@ -80,16 +80,16 @@ class FilesSink(Sink[SinkSettings]):
     def write(self, rows: Rows) -> None:
         """See ``Sink``; rows that are in files are left out."""
         partition = self._open[TopicPartition(rows.original_topic or rows.topic, rows.partition)]
-        refused = dict.fromkeys(_true_rows(rows.values.is_null()), "the record has no value")
-        if refused:
-            raise RowsRefused(refused)
-        first = int(pc.sum(pc.less(rows.offsets, partition.end)).as_py() or 0)
+        nulls: list[Any] = rows.values.is_null().to_pylist()
+        if any(nulls):
+            raise RowsRefused({row: "the record has no value" for row, is_null in enumerate(nulls) if is_null})
+        offsets: list[Any] = rows.offsets.to_pylist()
+        first = bisect_left(offsets, partition.end)
         while first < len(rows):
-            start = self._first_of(rows.offsets[first].as_py())
-            end = start + self.settings.file_offsets
-            count = int(pc.sum(pc.less(rows.offsets, end)).as_py() or 0) - first
-            self._add(partition, rows, start, first, count)
-            first += count
+            start = self._first_of(offsets[first])
+            end = bisect_left(offsets, start + self.settings.file_offsets)
+            self._add(partition, rows, start, first, end - first)
+            first = end
 
     def commit(self, positions: Mapping[TopicPartition, int], token: bytes | None) -> None:
         """See ``Sink``."""
@@ -161,7 +161,3 @@ class FilesSink(Sink[SinkSettings]):
 
 def _directory(key: TopicPartition) -> str:
     return f"{key.topic}/{key.partition}"
-
-
-def _true_rows(mask: pa.Array[bool]) -> list[int]:
-    return [row for row, is_true in enumerate(mask.to_pylist()) if is_true]

@@ -128,7 +128,7 @@ class Compressed:
         data = self._form.write(table)
         if self._codec == "gzip":
             return gzip.compress(data, mtime=0)
-        return pa.Codec(self._codec).compress(data, asbytes=True)  # type: ignore[arg-type, return-value]
+        return pa.Codec(self._codec).compress(data, asbytes=True)  # type: ignore[arg-type]
 
     def read(self, data: bytes) -> pa.Table:
         """See ``Form``."""
