@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Mapping
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -17,8 +18,9 @@ from headrace.errors import PositionOutOfRange
 from headrace.records import PartitionTable, TopicPartition
 from headrace.work_types import GivenItem
 from headrace_common.core.errors import InvalidConfig, NotFound, ProducerFenced, UnknownTopicOrPartition
+from headrace_common.runtime.threads import run_in_thread
 from headrace_streams import agg, string
-from headrace_streams.adapters.memory_store import MemoryStores
+from headrace_streams.adapters.memory_store import MemoryStores, MemoryTaskStore
 from headrace_streams.config import StreamsConfig
 from headrace_streams.core.errors import Blocked, NotAllowed, RegistryRefused, RegistryUnavailable
 from headrace_streams.core.state.changelog import Progress
@@ -581,3 +583,29 @@ async def test_after_a_commit_state_is_at_most_what_the_worker_may_keep() -> Non
     (hits,), (misses,) = (list(worker.figures.values(name, 0)) for name in ("cache_hits", "cache_misses"))
     assert (hits[0], misses[0]) == (0, 4)
     assert hits[1].keys() == {"node"}
+
+
+async def test_a_disk_is_opened_beside_the_event_loop() -> None:
+    """A hundred of them take seconds, in which its other tasks would stand still, and their transaction time out."""
+    may = threading.Event()
+
+    class Slow(MemoryStores):
+        def open(self, sub_topology: str, partition: int) -> MemoryTaskStore:
+            assert may.wait(30), "the event loop turns meanwhile"
+            return super().open(sub_topology, partition)
+
+    app = App("a")
+    app.stream("lines", value=string, key="k").group_by("k").agg(n=agg.count(), name="counts")
+    assembly = Assembly("a", app.graph, {"lines": 1})
+    (part,) = assembly.parts
+    of_task = Spec(part, 0, ("lines",), {}, TopicPartition("a.lines.changelog", 0))
+    outside = outside_of(compute=run_in_thread, stores=Slow())
+    seat: Any = seated(outside)._seat
+    seat._assembled = Assembled(assembly, {of_task.label: of_task}, frozenset())
+    seat._changelogs = SimpleNamespace(follow=lambda owned: None)
+    seat.follows = frozenset({of_task.label})
+    standing = asyncio.create_task(seat.stand_by())
+    await asyncio.sleep(0)
+    may.set()
+    await standing
+    assert seat.followed.keys() == {of_task.label}

@@ -356,13 +356,10 @@ class TaskStores(Protocol):
         """
         ...
 
-    def checkpoints(self) -> Mapping[tuple[str, int], Checkpoint]:
-        """Of what is here, by sub-topology and partition."""
-        ...
-
-    def tidy(self, oldest_ms: int) -> None:
+    def tidy(self, oldest_ms: int) -> Mapping[tuple[str, int], Checkpoint]:
         """
-        Delete what is not open, and has no checkpoint or an older one.
+        Delete what is not open, and has no checkpoint or an older one; the checkpoints of what else is not open, by
+        sub-topology and partition.
 
         Raises:
             StorageFailed: the disk refuses.
