@@ -325,6 +325,20 @@ def test_a_task_that_begins_again_remembers_which_senders_rest(anew: bool) -> No
     assert task.watermark == 20_000, "it has rows again"
 
 
+def test_a_task_between_two_repartitions_that_rests_does_so_when_it_begins_again() -> None:
+    """Those behind it would wait: nobody says to it once more that all rest."""
+    app = App("resting")
+    stream = app.stream("in", value=json("a string, b string")).key_by("a").repartition(name="by-a")
+    stream.group_by("b", name="by-b").agg(n=agg.first("a"), name="s").to("out")
+    assembly = Assembly(app.name, app.graph, {"in": 1}, watermark_interval_ms=200)
+    for committed, idle in ({"": 5, "idle resting.by-a.repartition/0": NO_TIME}, True), ({"": 5}, False):
+        task = assembly.make(assembly.parts[1], 0)
+        task.open(lambda name: MemoryCold(), committed)
+        assert task.due == 0
+        task.flush()
+        assert [(f.watermark, f.idle) for _, f in flushes(task.take())] == [(5, idle)]
+
+
 def test_a_source_that_was_idle_is_not_when_a_task_begins_again() -> None:
     marks = Watermarks(["in", "t/0"], ["t/0"])
     marks.is_idle("in")

@@ -613,7 +613,8 @@ class Worker:
     async def _is_out(self) -> bool:
         """Records that this worker was to read are gone: has the group moved on without it?"""
         committed = await self._outside.reader.committed(list(self._of))
-        return any(committed[tp] != owned.progress.positions.get(tp.topic) for tp, owned in self._of.items())
+        of_group = {tp: None if at is None else at.offset for tp, at in committed.items()}
+        return any(of_group[tp] != owned.progress.positions.get(tp.topic) for tp, owned in self._of.items())
 
     async def _get_up(self) -> None:
         """Let go of all tasks; what was not committed is done again by whoever comes next."""
