@@ -363,12 +363,6 @@ class Task:
         """The topic's partition has stood at its end for long: it holds the others back no longer."""
         self._clock.start(self._watermarks.now)
         self._moved(self._watermarks.is_idle(topic), 0)
-        self._rest()
-
-    def _rest(self) -> None:
-        if self._watermarks.rests:
-            for step in self._steps:
-                step.operator.rest()
 
     def _moved(self, watermark: int, place: int) -> None:
         """The watermark has moved behind that many records."""
@@ -383,6 +377,12 @@ class Task:
             if now != NO_TIME:
                 for emitted in list(step.operator.advance(now, self._failing(step))):
                     self._emit(step, emitted)
+        self._rest()
+
+    def _rest(self) -> None:
+        if self._watermarks.rests:
+            for step in self._steps:
+                step.operator.rest()
 
     def _emit(self, step: Step, emitted: Emitted) -> None:
         if not emitted.rows.num_rows:
