@@ -27,7 +27,7 @@ ACTIONS: Final = (KILL, STOP)
 PATIENCE_S: Final = 5.0
 """A point that nobody comes to for so long waits for another time."""
 
-MISSES: Final = 3
+MISSES: Final = 10
 """So many count as a hit for what is armed next: the others have their turn too."""
 
 

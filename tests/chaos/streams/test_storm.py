@@ -58,7 +58,7 @@ WORDS = [f"word{number}" for number in range(300)]
 STEP_S = 0.1
 POINTS_EVERY_S = 0.2 if LONG else 1.0
 FULL_S = (2.0, 8.0)
-ABORT_EVERY_S = 0.5
+ABORT_EVERY_S = 0.25
 SLEEP_S = (4.0, 8.0)
 """Longer than the group's session: others have its tasks when a worker wakes."""
 DISK_BYTES = 256 << 20
