@@ -92,7 +92,7 @@ chaos-transactions: setup ## Copies, histories and units under kills, and each s
 	CHAOS_SEED=$(or $(SEED),$$(date +%s)) TRANSACTIONS_LONG=1 $(PYTEST) -m chaos -s tests/chaos/transactions
 	TRANSACTION_STEPS=all $(PYTEST) -m integration tests/integration/transactions/test_steps.py
 
-chaos-streams: setup ## Workers of Streams hurt at each step of a commit, full disks, both guarantees (25 min, root); SEED=N
+chaos-streams: setup ## Workers of Streams hurt at each step of a commit, full disks, both guarantees (45 min, root); SEED=N
 	CHAOS_SEED=$(or $(SEED),$$(date +%s)) STREAMS_LONG=1 $(PYTEST) -m chaos -s tests/chaos/streams
 
 chaos-compaction: setup ## Compaction and retention in a hurry under all faults, and brokers broken on purpose (15 min); SEED=N, ONLY="every"

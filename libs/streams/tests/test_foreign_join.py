@@ -137,6 +137,36 @@ def test_topics_of_questions_and_answers_are_as_wide_as_their_readers() -> None:
     assert assembly.repartitions == {"rich.asks": 2, "rich.answers": 3}
 
 
+def test_a_task_that_rests_does_so_still_when_an_answer_comes() -> None:
+    """Answers have no time. That all its topics are idle it is told once, and those behind it would wait for it."""
+    app = App("foreign")
+    rich = orders(app).join(users(app), on="user", name="rich").to_stream()
+    rich.group_by("name", name="by-name").window(tumbling("1m"), late="drop").agg(n=agg.count(), name="w").to("out")
+    assembly = Assembly("a", app.graph, {"users": 1, "orders": 1})
+    of_orders, of_users = (next(p for p in assembly.parts if topic in p.topics) for topic in ("orders", "users"))
+    asking, answering = assembly.make(of_orders, 0), assembly.make(of_users, 0)
+    for task in (asking, answering):
+        task.open(lambda store: MemoryCold(), {})
+
+    def sent(task: Task) -> dict[str, pa.Table]:
+        task.flush()
+        return {one.topic: one.records.append_column("offset", pa.array([0])) for one in task.take()}
+
+    def idle(flushes: dict[str, pa.Table]) -> list[bool]:
+        return [hop.decode(value.as_py()).idle for records in flushes.values() for value in records["value"]]
+
+    answering.feed("users", raw([(b"a", {"name": "ann"}, 1)]))
+    asking.feed("orders", raw([(b"1", {"user": "a", "n": 1}, 1)]))
+    asking.idle("orders")
+    asks = sent(asking)
+    assert idle(asks) == [True, True]
+    answering.feed("a.rich.asks.repartition", asks["a.rich.asks.repartition"])
+    asking.feed("a.rich.answers.repartition", sent(answering)["a.rich.answers.repartition"])
+    assert idle(sent(asking)) == [True]
+    asking.feed("orders", raw([(b"2", {"user": "a", "n": 1}, 2)]))
+    assert idle(sent(asking)) == [False, False]
+
+
 def test_an_answer_to_what_is_asked_no_more_does_not_count() -> None:
     """The row refers to b when the answer about a comes."""
     app = program("left")

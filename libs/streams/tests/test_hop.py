@@ -10,14 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_common.core.murmur2 import partitions_for
-from headrace_streams import App, NotAllowed, agg, json
+from headrace_streams import App, NotAllowed, agg, json, tumbling
 from headrace_streams.core.operators import hop
 from headrace_streams.core.operators.hop import Flush, HopOut
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.rows import KEYS, NO_TIME, TIMESTAMP
 from headrace_streams.core.state.changelog import NotReadable
 from headrace_streams.core.state.memory import MemoryCold
-from headrace_streams.core.time import Clock
+from headrace_streams.core.task import Task
+from headrace_streams.core.time import Clock, Watermarks
 from headrace_streams.plan.cut import Assembly
 from headrace_streams.testing import Driver
 
@@ -137,6 +138,30 @@ def test_a_sender_that_rests_says_so_until_rows_come() -> None:
     assert [(f.watermark, f.idle) for _, f in flushes(written)] == [(5, True), (6, False)]
 
 
+def test_a_sender_that_wakes_with_many_rows_says_at_no_time_that_it_rests() -> None:
+    """The others would not wait for the rows behind those that leave before the commit."""
+    out, written = sender(1)
+    list(out.advance(5, never))
+    out.rest()
+    list(out.flush())
+    written.clear()
+    list(out.feed(table([b"a" * 1_000] * 600, [6] * 600), 0, never))
+    assert written, "some leave at once"
+    list(out.advance(6, never))
+    list(out.flush())
+    assert [f.idle for _, f in flushes(written)] == [False] * len(written)
+
+
+def test_a_large_flush_of_a_sender_that_rests_leaves_it_at_rest() -> None:
+    out, written = sender(1)
+    list(out.advance(5, never))
+    out.rest()
+    list(out.flush())
+    list(out.feed(table([b"a" * 1_000] * 600, [5] * 600), 0, never))
+    list(out.flush())
+    assert [f.idle for _, f in flushes(written)][-1]
+
+
 def test_a_flush_that_grows_large_leaves_before_the_commit() -> None:
     out, written = sender(1)
     rows = table([b"a" * 1_000] * 600)
@@ -220,6 +245,28 @@ def test_what_was_told_in_an_aborted_transaction_is_told_again() -> None:
     assert told(out, written) == [(0, 5, 0), (1, 5, 0)]
 
 
+def test_a_sender_that_begins_again_tells_without_more_rows_who_was_not_told_before() -> None:
+    out, written = sender(2, 200)
+    assert out.due is None, "it has nothing to tell"
+    out.begin(5)
+    assert out.due == 0
+    assert told(out, written) == [(0, 5, 0), (1, 5, 0)]
+    assert out.due is None
+
+
+def test_a_clock_that_is_set_back_holds_nothing_up() -> None:
+    out, written = sender(1, 200)
+    out.clock.wall = 3_600_000
+    list(out.advance(5, never))
+    assert told(out, written) == [(0, 5, 0)]
+    out.clock.wall = 0
+    list(out.advance(6, never))
+    assert told(out, written) == [(0, 6, 0)]
+    list(out.advance(7, never))
+    assert told(out, written) == []
+    assert out.due == 200
+
+
 @pytest.mark.parametrize(
     ("wanted", "senders", "partitions", "is_"), [(200, 6, 6, 200), (200, 64, 64, 2_048), (0, 64, 64, 0), (1, 3, 1, 1)]
 )
@@ -240,6 +287,69 @@ def test_what_was_not_committed_is_sent_again_and_not_twice() -> None:
     list(out.feed(table([b"b"], [9]), 0, never))
     list(out.flush())
     assert [(f.watermark, f.rows.num_rows if f.rows else 0) for _, f in flushes(written)] == [(9, 1)]
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_task_that_begins_again_remembers_which_senders_rest(anew: bool) -> None:
+    """They have said so once, and say it no more: windows would stay open until they have rows."""
+    app = App("resting")
+    stream = app.stream("in", value=json("k string"))
+    windows = stream.group_by("k", name="by-k").window(tumbling("10s", grace="0s"), late="drop")
+    windows.agg(n=agg.first("k"), name="w", emit="final").to("out")
+    assembly = Assembly(app.name, app.graph, {"in": 2})
+    cold: dict[str, MemoryCold] = {}
+
+    def make() -> Task:
+        task = assembly.make(assembly.parts[1], 0)
+        task.open(lambda name: cold.setdefault(name, MemoryCold()), committed)
+        return task
+
+    def feed(flush: Flush) -> None:
+        raw = pa.table({"value": pa.array([hop.encode(flush)], pa.binary()), "offset": [0]})
+        task.feed("resting.by-k.repartition", raw)
+
+    committed: dict[str, int] = {}
+    task = make()
+    feed(Flush(1, NO_TIME, None, idle=True))
+    feed(Flush(0, 5_000, None))
+    committed = task.watermarks()
+    task.settle()
+    if anew:
+        task = make()
+    else:
+        task.rewind(committed)
+    feed(Flush(0, 20_000, None))
+    assert task.watermark == 20_000
+    feed(Flush(1, 1_000, None))
+    feed(Flush(0, 30_000, None))
+    assert task.watermark == 20_000, "it has rows again"
+
+
+def test_a_task_between_two_repartitions_that_rests_does_so_when_it_begins_again() -> None:
+    """Those behind it would wait: nobody says to it once more that all rest."""
+    app = App("resting")
+    stream = app.stream("in", value=json("a string, b string")).key_by("a").repartition(name="by-a")
+    stream.group_by("b", name="by-b").agg(n=agg.first("a"), name="s").to("out")
+    assembly = Assembly(app.name, app.graph, {"in": 1}, watermark_interval_ms=200)
+    for committed, idle in ({"": 5, "idle resting.by-a.repartition/0": NO_TIME}, True), ({"": 5}, False):
+        task = assembly.make(assembly.parts[1], 0)
+        task.open(lambda name: MemoryCold(), committed)
+        assert task.due == 0
+        task.flush()
+        assert [(f.watermark, f.idle) for _, f in flushes(task.take())] == [(5, idle)]
+
+
+def test_a_source_that_was_idle_is_not_when_a_task_begins_again() -> None:
+    marks = Watermarks(["in", "t/0"], ["t/0"])
+    marks.is_idle("in")
+    marks.is_idle("t/0")
+    again = Watermarks(["in", "t/0"], ["t/0"])
+    again.restore(marks.state())
+    assert not again.rests
+    again.is_idle("in")
+    assert again.rests
+    assert again.reached("t/0", 5) == 5
+    assert again.state() == {"in": NO_TIME, "t/0": 5, "": 5}
 
 
 def test_rows_of_another_program_that_wait_are_refused_by_name() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from headrace_streams.core.rows import Coded
 from headrace_streams.core.state.memory import MemoryCold
 from headrace_streams.core.state.slots import Field, KeyedStore, Layout, Slots, WindowedStore, prefix_of, start_of
+from headrace_streams.core.state.timers import Timer, Timers
 
 LAYOUT = Layout([Field(np.dtype(np.int64), 0), Field(np.dtype(object), list, list), Field(np.dtype(np.int64), -1)])
 
@@ -210,3 +211,36 @@ def test_any_number_of_keys(count: int) -> None:
     store.open(cold)
     places = store.places(coded(listed))
     assert store.slots.columns[0][places].tolist() == list(range(count))
+
+
+timer_steps = st.lists(st.tuples(st.sampled_from(["add", "add", "take", "commit", "abort"]), st.integers(0, 6)))
+
+
+@settings(max_examples=100)
+@given(do=timer_steps)
+def test_timers_are_what_is_committed_of_them(do: list[tuple[str, int]]) -> None:
+    cold, timers = MemoryCold(), Timers(b"t")
+    committed: set[Timer] = set()
+    now: set[Timer] = set()
+    for what, at in do:
+        match what:
+            case "add":
+                timers.add((at, b"k", "n"))
+                now.add((at, b"k", "n"))
+            case "take":
+                due = min((timer for timer in now if timer[0] <= at), default=None)
+                assert timers.take_due(at) == due
+                now -= {due} if due else set()
+            case "commit":
+                changes = timers.changes()
+                assert len(changes) == len(now ^ committed), "what is as it was is not written again"
+                cold.write(changes)
+                timers.settle()
+                committed = set(now)
+            case "abort":
+                timers.open(cold)
+                now = set(committed)
+    again = Timers(b"t")
+    again.open(cold)
+    assert {again.take_due(9) for _ in committed} == committed
+    assert again.next_due is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Mapping
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -14,21 +15,23 @@ import pytest
 from libs.streams.tests.kit.feeding import raw
 
 from headrace.errors import PositionOutOfRange
-from headrace.records import PartitionTable, TopicPartition
+from headrace.records import Committed, PartitionTable, TopicPartition
 from headrace.work_types import GivenItem
 from headrace_common.core.errors import InvalidConfig, NotFound, ProducerFenced, UnknownTopicOrPartition
+from headrace_common.runtime.threads import run_in_thread
 from headrace_streams import agg, string
-from headrace_streams.adapters.memory_store import MemoryStores
+from headrace_streams.adapters.memory_store import MemoryStores, MemoryTaskStore
 from headrace_streams.config import StreamsConfig
 from headrace_streams.core.errors import Blocked, NotAllowed, RegistryRefused, RegistryUnavailable
-from headrace_streams.core.state.changelog import Progress
+from headrace_streams.core.rows import NO_TIME
+from headrace_streams.core.state.changelog import NotReadable, Progress, of_remark, remark
 from headrace_streams.dsl.app import App
 from headrace_streams.main import _before
 from headrace_streams.patience import Patience
 from headrace_streams.plan.cut import Assembly, SubTopology
 from headrace_streams.ports import InternalTopic, TopicFacts
 from headrace_streams.runtime.assembling import Assembled, Assembling
-from headrace_streams.runtime.owned import Owned, Spec
+from headrace_streams.runtime.owned import Kept, Owned, Spec, moved
 from headrace_streams.runtime.seat import Seat
 from headrace_streams.runtime.taking import Differs, Taking
 from headrace_streams.runtime.worker import Worker
@@ -161,12 +164,12 @@ class Owner:
 
     def __init__(self, *, replaced: bool) -> None:
         self.replaced = replaced
-        self.committed: list[Mapping[TopicPartition, int]] = []
+        self.committed: list[Mapping[TopicPartition, Committed]] = []
 
     async def begin(self) -> None:
         pass
 
-    async def commit(self, positions: Mapping[TopicPartition, int]) -> None:
+    async def commit(self, positions: Mapping[TopicPartition, Committed]) -> None:
         if self.replaced:
             raise ProducerFenced("there is a newer one")
         self.committed.append(positions)
@@ -189,7 +192,9 @@ async def test_it_was_replaced_or_positions_were_changed_by_hand(replaced: bool)
     worker._seat.writer = writer  # type: ignore[assignment]
     with pytest.raises(ProducerFenced) if replaced else nullcontext():
         await worker._prove(told.value)
-    assert writer.committed == ([] if replaced else [{TopicPartition("in", 0): 5}]), "what the group has already"
+    assert writer.committed == ([] if replaced else [{TopicPartition("in", 0): Committed(5)}]), (
+        "what the group has already"
+    )
 
 
 async def test_a_task_has_the_epoch_with_which_it_was_fenced() -> None:
@@ -232,8 +237,9 @@ class Log:
         self.rows = rows
         self.positions = positions
 
-    async def committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int | None]:
-        return dict.fromkeys(partitions, self.positions.pop(0))
+    async def committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, Committed | None]:
+        at = self.positions.pop(0)
+        return dict.fromkeys(partitions, None if at is None else Committed(at))
 
     async def ends(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         return dict.fromkeys(partitions, self.rows + 1)
@@ -245,6 +251,45 @@ class Log:
         table = pa.table({"key": [b"k"] * self.rows})
         end = self.rows + 1
         return [PartitionTable(at.topic, at.partition, table, end, 0, end, end) for at in self.assigned]
+
+
+async def test_a_task_without_a_changelog_has_its_event_times_beside_its_positions() -> None:
+    """Else who takes it over could not tell event time to those that were not told before."""
+    marks = {"b": 5, "a": NO_TIME, "": 5}
+    owned = Owned(Spec(SubTopology("p", (), ("a", "b"), ()), 0, ("a", "b"), {}), None, None)  # type: ignore[arg-type]
+    of_group = moved([Kept(owned, Progress({"b": 7}, marks), [])])
+
+    class Group:
+        async def committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, Committed | None]:
+            return {at: of_group.get(at) for at in partitions}
+
+    one = taking()
+    one._outside = outside_of(reader=Group())
+    assert await one._of_group(owned) == Progress({"b": 7}, marks)
+    owned.progress = Progress({"b": 7}, marks)
+    later = {**marks, "": 9}
+    of_group |= moved([Kept(owned, Progress({"a": 1, "b": 7}, later), [])])
+    assert await one._of_group(owned) == Progress({"a": 1, "b": 7}, later), "beside the first of its topics"
+    of_group = {at: Committed(offset.offset, metadata="by hand") for at, offset in of_group.items()}
+    assert await one._of_group(owned) == Progress({"a": 1, "b": 7})
+
+
+def test_positions_that_have_not_moved_are_not_committed_again() -> None:
+    in_0 = TopicPartition("in", 0)
+    owned = Owned(spec("in"), None, SimpleNamespace(), Progress({"in": 3}))  # type: ignore[arg-type]
+    other = Owned(spec("other"), None, SimpleNamespace(), Progress({"other": 3}))  # type: ignore[arg-type]
+    kept = [Kept(owned, Progress({"in": 4}), []), Kept(other, Progress({"other": 3}), [])]
+    assert moved(kept) == {in_0: Committed(4)}
+    assert moved(kept[1:]) == {TopicPartition("other", 0): Committed(3)}, "by it the group sees who commits"
+
+
+def test_event_times_that_are_too_many_are_not_kept() -> None:
+    few, many = (
+        {f"app.by-user.repartition/{n}": 1_700_000_000_000 + n * 7_919 for n in range(k)} for k in (250, 5_000)
+    )
+    assert (len(remark(few)) <= 4_096, of_remark(remark(few)), remark(many)) == (True, few, "")
+    with pytest.raises(NotReadable, match="were not written by Streams"):
+        of_remark(remark(few)[:-9])
 
 
 @pytest.mark.parametrize(
@@ -581,3 +626,29 @@ async def test_after_a_commit_state_is_at_most_what_the_worker_may_keep() -> Non
     (hits,), (misses,) = (list(worker.figures.values(name, 0)) for name in ("cache_hits", "cache_misses"))
     assert (hits[0], misses[0]) == (0, 4)
     assert hits[1].keys() == {"node"}
+
+
+async def test_a_disk_is_opened_beside_the_event_loop() -> None:
+    """A hundred of them take seconds, in which its other tasks would stand still, and their transaction time out."""
+    may = threading.Event()
+
+    class Slow(MemoryStores):
+        def open(self, sub_topology: str, partition: int) -> MemoryTaskStore:
+            assert may.wait(30), "the event loop turns meanwhile"
+            return super().open(sub_topology, partition)
+
+    app = App("a")
+    app.stream("lines", value=string, key="k").group_by("k").agg(n=agg.count(), name="counts")
+    assembly = Assembly("a", app.graph, {"lines": 1})
+    (part,) = assembly.parts
+    of_task = Spec(part, 0, ("lines",), {}, TopicPartition("a.lines.changelog", 0))
+    outside = outside_of(compute=run_in_thread, stores=Slow())
+    seat: Any = seated(outside)._seat
+    seat._assembled = Assembled(assembly, {of_task.label: of_task}, frozenset())
+    seat._changelogs = SimpleNamespace(follow=lambda owned: None)
+    seat.follows = frozenset({of_task.label})
+    standing = asyncio.create_task(seat.stand_by())
+    await asyncio.sleep(0)
+    may.set()
+    await standing
+    assert seat.followed.keys() == {of_task.label}

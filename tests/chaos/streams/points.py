@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
+ABORTED: Final = "streams.aborted"
 POINTS: Final = (
     "streams.fed",
     "streams.flushed",
@@ -18,13 +19,16 @@ POINTS: Final = (
     "sdk.txn.end.after",
     "streams.committed",
     "streams.kept",
-    "streams.aborted",
+    ABORTED,
 )
 """One or more for each step of a commit."""
 KILL, STOP = "kill", "stop"
 ACTIONS: Final = (KILL, STOP)
 PATIENCE_S: Final = 5.0
 """A point that nobody comes to for so long waits for another time."""
+
+MISSES: Final = 10
+"""So many count as a hit for what is armed next: the others have their turn too."""
 
 
 class Points:
@@ -73,12 +77,18 @@ class Points:
             (self.directory / self._armed[0]).unlink(missing_ok=True)
 
     def _arm(self, now: float) -> None:
-        least = min(self.hits[one] + self._missed[one] for one in self.hits)
-        rare = [one for one in self.hits if self.hits[one] + self._missed[one] == least]
+        tried = {one: self.hits[one] + self._missed[one] // MISSES for one in self.hits}
+        least = min(tried.values())
+        rare = [one for one in tried if tried[one] == least]
         point, action = self._armed = self._chance.choice(rare)
         self._at = now
         (self.directory / f"{point}.new").write_text(action)
         (self.directory / f"{point}.new").rename(self.directory / point)
+
+    @property
+    def armed(self) -> str | None:
+        """The point that waits for a process."""
+        return None if self._armed is None else self._armed[0]
 
     @property
     def least(self) -> int:

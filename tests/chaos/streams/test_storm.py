@@ -3,7 +3,8 @@ A word count by two workers, which are killed and stopped at each step of a comm
 disks are full for a while and whose transactions are aborted, while brokers, coordinators and the controller are killed
 and stopped: each number of each word comes, exactly once or at least once as was asked for.
 
-STREAMS_LONG=1 is the long form (root: disks that can be full; 10 minutes for each guarantee); CHAOS_SEED names the
+STREAMS_LONG=1 is the long form (root: disks that can be full; 10 minutes for each guarantee, and then until each point
+of a commit was hit often enough); CHAOS_SEED names the
 faults.
 """
 
@@ -18,12 +19,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import orjson
 import pytest
-from tests.chaos.streams.points import STOP, Points
+from tests.chaos.streams.points import ABORTED, STOP, Points
 from tests.chaos.transactions.storm import (
     FAULTS,
     SEED,
@@ -38,17 +39,26 @@ from tests.chaos.transactions.storm import (
 )
 from tests.integration.streams.apps import Row, check_each_count, check_each_count_once
 
+from headrace.errors import HeadraceError
 from headrace.testing import TestCluster
 from headrace_streams.config import EXACTLY_ONCE
 
 LONG = os.environ.get("STREAMS_LONG") == "1"
-SECONDS, LINES = (600.0, 300_000) if LONG else (14.0, 6_000)
+SECONDS, LINES_S = (600.0, 250) if LONG else (14.0, 430)
 HITS = 20 if LONG else 0
 """Each point has to be hit so often by a kill, and by a stop."""
+HITTING_S = 1_500.0
+"""How long after the storm to go on at most, until that is so."""
+CALMER = (5.0, 10.0)
+"""Between two other faults meanwhile."""
 PARTITIONS = 3
+SLOTS = 4 if LONG else 2
+"""Workers at a time."""
 WORDS = [f"word{number}" for number in range(300)]
 STEP_S = 0.1
 POINTS_EVERY_S = 0.2 if LONG else 1.0
+FULL_S = (2.0, 8.0)
+ABORT_EVERY_S = 0.25
 SLEEP_S = (4.0, 8.0)
 """Longer than the group's session: others have its tasks when a worker wakes."""
 DISK_BYTES = 256 << 20
@@ -81,24 +91,31 @@ def disks(tmp_path: Path) -> Iterator[Path]:
 
 
 class Load(threading.Thread):
-    """Writes lines evenly over the time of the storm."""
+    """Writes lines evenly, until it is told to end."""
 
     def __init__(self, cluster: TestCluster, topic: str) -> None:
         super().__init__(daemon=True)
         self._cluster, self._topic = cluster, topic
+        self._ending = threading.Event()
         self.words: Counter[str] = Counter()
+        self.lines = 0
+
+    def end(self) -> None:
+        """Returns when all is acknowledged."""
+        self._ending.set()
+        self.join(240)
+        assert not self.is_alive(), "the load was acknowledged"
 
     def run(self) -> None:
         """To the last acknowledgement; a line that was not acknowledged fails the test by its words."""
-        chance, began, sent = random.Random(SEED), time.monotonic(), 0
+        chance, began = random.Random(SEED), time.monotonic()
         with self._cluster.producer(delivery_timeout_ms=180_000) as producer:
-            while sent < LINES:
-                due = min(LINES, int((time.monotonic() - began) / SECONDS * LINES) + 1)
-                lines = [chance.choices(WORDS, k=3) for _ in range(sent, due)]
+            while not self._ending.wait(STEP_S):
+                due = int((time.monotonic() - began) * LINES_S) + 1
+                lines = [chance.choices(WORDS, k=3) for _ in range(self.lines, due)]
                 self.words.update(word for line in lines for word in line)
                 producer.send_many(self._topic, [" ".join(line).encode() for line in lines])
-                sent = due
-                time.sleep(STEP_S)
+                self.lines = due
             producer.flush(180)
 
 
@@ -107,9 +124,13 @@ class Workers(Crew):
 
     points: Points
     chance: random.Random
+    hurts: Hurts
 
     def tend(self) -> None:
         """Also those that woke, and those that stand still at a point."""
+        self.hurts.tend()
+        if self.points.armed == ABORTED:
+            self.hurts.abort_soon()
         done = self.points.look()
         if done is not None and done[0] == STOP:
             self._replaced(done[1])
@@ -131,21 +152,37 @@ class Workers(Crew):
 class Hurts:
     """What else befalls the workers: an operator, and a disk."""
 
-    def __init__(self, cluster: TestCluster, disk: Path) -> None:
+    def __init__(self, cluster: TestCluster, disk: Path, chance: random.Random) -> None:
         self._cluster = cluster
         self._ballast = disk / "ballast"
+        self._chance = chance
+        self._room_at = float("inf")
+        self._aborted_at = float("-inf")
 
-    def abort(self) -> None:
-        """What a worker has open is aborted."""
+    def tend(self) -> None:
+        """There is room on the disk again when it is time."""
+        if time.monotonic() >= self._room_at:
+            self._ballast.unlink()
+            self._room_at = float("inf")
+
+    def abort(self, at_most: int | None = 1) -> None:
+        """What workers have open is aborted."""
+        self._aborted_at = time.monotonic()
         with self._cluster.admin(default_api_timeout_ms=5_000) as admin:
-            for one in admin.list_transactions(states=["ongoing"]).transactions[:1]:
+            for one in admin.list_transactions(states=["ongoing"]).transactions[:at_most]:
                 admin.abort_transaction(one.transactional_id)
 
+    def abort_soon(self) -> None:
+        """The same, if that was not done just now; it may fail while things are broken."""
+        if time.monotonic() - self._aborted_at >= ABORT_EVERY_S:
+            with suppress(HeadraceError):
+                self.abort(None)
+
     def fill(self) -> None:
-        """No byte is left on the disk; the next time there is room again."""
+        """No byte is left on the disk for some seconds."""
         if self._ballast.exists():
-            self._ballast.unlink()
             return
+        self._room_at = time.monotonic() + self._chance.uniform(*FULL_S)
         with self._ballast.open("wb", buffering=0) as file:
             try:
                 while True:
@@ -173,11 +210,11 @@ def test_each_number_of_each_word_comes(
     bootstrap = ",".join(cluster.bootstrap_servers)
     # The first starts find an empty disk, later ones that of an earlier worker.
     program = ["-m", "tests.chaos.streams.worker", bootstrap]
-    crew = Workers(tmp_path, lambda slot, number: [*program, str(disks / f"state-{number % 4}"), guarantee], 2)
+    crew = Workers(tmp_path, lambda slot, number: [*program, str(disks / f"state-{number % 4}"), guarantee], SLOTS)
     crew.chance = random.Random(SEED)
     crew.points = points = Points(tmp_path / "points", crew.chance, POINTS_EVERY_S)
     load = Load(cluster, lines)
-    hurts = Hurts(cluster, disks)
+    crew.hurts = hurts = Hurts(cluster, disks, crew.chance)
     storm = Storm(cluster, crew, random.Random(SEED), FAULTS | dict.fromkeys(STOPS, 1) | {"abort transaction": 3})
     storm.changes = {"abort transaction": hurts.abort, "fill disk": hurts.fill}
     if LONG:
@@ -190,10 +227,11 @@ def test_each_number_of_each_word_comes(
         crew.start_all()
         load.start()
         with hurts.mended():
-            storm.rage(SECONDS, too_few=lambda: points.least < HITS)
+            storm.rage(SECONDS)
+            storm.pauses = CALMER
+            storm.rage(HITTING_S, enough=lambda: points.least >= HITS)
         points.end()
-        load.join(240)
-        assert not load.is_alive(), "the load was acknowledged"
+        load.end()
         total = sum(load.words.values())
         with cluster.consumer(words, isolation_level="read_committed") as consumer:
 
@@ -209,7 +247,7 @@ def test_each_number_of_each_word_comes(
     finally:
         crew.end()
         print("\n".join(storm.told))
-    report(f"streams, {guarantee}", storm, lines=LINES, words=len(found))
+    report(f"streams, {guarantee}", storm, lines=load.lines, words=len(found))
     hits = {f"{point} {action}": times for (point, action), times in sorted(points.hits.items())}
     print(json.dumps({"guarantee": guarantee, "points": hits}), file=sys.stderr)
     nothing_hangs(cluster, [words])

@@ -15,13 +15,13 @@ from unittest.mock import patch
 from tests.lab.kind import Mutant
 
 from headrace.admin_types import NewTopic
-from headrace.records import TopicPartition
+from headrace.records import Committed, TopicPartition
 from headrace_streams.adapters.headrace_io import SdkReader, SdkTopics, SdkWriter, SdkWriters
 from headrace_streams.config import EXACTLY_ONCE
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.state.store import Changes
 from headrace_streams.core.task import Task
-from headrace_streams.ports import Checkpoint, InternalTopic, Positions, Sent
+from headrace_streams.ports import Checkpoint, InternalTopic, Sent
 from headrace_streams.runtime import worker
 from headrace_streams.runtime.owned import Owned, as_output
 from headrace_streams.runtime.seat import Seat
@@ -54,7 +54,7 @@ def commit_positions_first() -> Patches:
         held[self].append((output, later))
         return later
 
-    async def commit_twice(self: SdkWriter, positions: Positions) -> None:
+    async def commit_twice(self: SdkWriter, positions: Mapping[TopicPartition, Committed]) -> None:
         rows = held.pop(self, [])
         await commit(self, positions)
         if rows:
@@ -75,7 +75,7 @@ def commit_positions_later() -> Patches:
     """Positions are committed in a transaction of their own, after everything else."""
     commit = SdkWriter.commit
 
-    async def commit_twice(self: SdkWriter, positions: Positions) -> None:
+    async def commit_twice(self: SdkWriter, positions: Mapping[TopicPartition, Committed]) -> None:
         await commit(self, {})
         if positions:
             await self.begin()
@@ -132,7 +132,7 @@ def restore_what_is_decided() -> Patches:
 def end_nobody() -> Patches:
     """Who was put out may still commit: its transaction is not ended, and it is not asked whether it is a member."""
 
-    async def commit(self: SdkWriter, positions: Positions) -> None:
+    async def commit(self: SdkWriter, positions: Mapping[TopicPartition, Committed]) -> None:
         if positions:
             group = self._membership._work.name  # type: ignore[attr-defined]
             await self._producer.send_offsets_to_transaction(dict[Any, Any](positions), group)

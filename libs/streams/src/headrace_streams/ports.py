@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from headrace.group_types import ConsumerGroupMetadata
-from headrace.records import PartitionTable, TopicPartition
+from headrace.records import Committed, PartitionTable, TopicPartition
 from headrace.work_types import WorkChange
 from headrace_common.core.distribution import Distribution
 from headrace_streams.core.outputs import Output
@@ -140,7 +140,7 @@ class Reader(Protocol):
         """
         ...
 
-    async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
+    async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Committed | None]:
         """The app's positions, when no transaction that changes them is open. None: never committed."""
         ...
 
@@ -241,7 +241,7 @@ class Writer(Protocol):
         """Accept records that are of no transaction: who reads them does not wait for one."""
         ...
 
-    async def commit(self, positions: Positions) -> None:
+    async def commit(self, positions: Mapping[TopicPartition, Committed]) -> None:
         """
         Deliver everything, what was sent at once first, and commit with these positions; asks until the verdict is
         known.
@@ -356,13 +356,10 @@ class TaskStores(Protocol):
         """
         ...
 
-    def checkpoints(self) -> Mapping[tuple[str, int], Checkpoint]:
-        """Of what is here, by sub-topology and partition."""
-        ...
-
-    def tidy(self, oldest_ms: int) -> None:
+    def tidy(self, oldest_ms: int) -> Mapping[tuple[str, int], Checkpoint]:
         """
-        Delete what is not open, and has no checkpoint or an older one.
+        Delete what is not open, and has no checkpoint or an older one; the checkpoints of what else is not open, by
+        sub-topology and partition.
 
         Raises:
             StorageFailed: the disk refuses.

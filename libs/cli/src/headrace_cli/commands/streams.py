@@ -144,6 +144,7 @@ def spark(
         bootstrap=session.bootstrap,
         verbose=verbose,
     )
+    session.say(f"{app.name} starts on Spark at {master}, and goes on where {checkpoint} says. Ctrl+C ends it.")
     code = submit.run(asked, here, os.environ)
     if code != ExitCode.OK:
         raise typer.Exit(code)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from headrace import TopicRecreated, aio
 from headrace.admin_types import NewTopic
 from headrace.delivery import Deliveries
 from headrace.errors import GroupNotFound, PositionOutOfRange
-from headrace.records import PartitionTable, TopicPartition
+from headrace.records import Committed, PartitionTable, TopicPartition
 from headrace_common.core.errors import (
     HeadraceError,
     InvalidConfig,
@@ -172,9 +172,8 @@ class SdkReader:
             raise error
         return tables
 
-    async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
-        found = await self._consumer.committed(partitions)
-        return {tp: None if at is None else at.offset for tp, at in found.items()}
+    async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Committed | None]:
+        return await self._consumer.committed(partitions)
 
     async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         assert self._undecided is not None, "the reader of changelogs has it"
@@ -285,7 +284,7 @@ class SdkWriter:
             if failure is not None:
                 raise failure
 
-    async def commit(self, positions: Positions) -> None:
+    async def commit(self, positions: Mapping[TopicPartition, Committed]) -> None:
         await self._deliver()
         if positions:
             await self._producer.send_offsets_to_transaction(dict[Any, Any](positions), self._membership)

@@ -29,12 +29,9 @@ class MemoryStores:
     def open(self, sub_topology: str, partition: int) -> MemoryTaskStore:
         return self.stores.setdefault((sub_topology, partition), MemoryTaskStore())
 
-    def checkpoints(self) -> dict[tuple[str, int], Checkpoint]:
+    def tidy(self, oldest_ms: int) -> dict[tuple[str, int], Checkpoint]:
         found = ((at, store.checkpoint()) for at, store in self.stores.items())
         return {at: checkpoint for at, checkpoint in found if checkpoint is not None}
-
-    def tidy(self, oldest_ms: int) -> None:
-        """They leave with the process."""
 
 
 class MemoryTaskStore:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
@@ -43,6 +44,7 @@ _WRITE_BUFFER_BYTES: Final = 32 << 20
 _WRITE_BUFFERS_BYTES: Final = 128 << 20
 """Of all tasks together."""
 _BLOCK_CACHE_BYTES: Final = 64 << 20
+_OPENED_AT_ONCE: Final = 8
 _WORKERS_MAX: Final = 1_000
 """Of one app on one machine."""
 
@@ -74,7 +76,9 @@ class RocksDbStores:
         self._buffers = WriteBufferManager(_WRITE_BUFFERS_BYTES, allow_stall=False)
         self.directory, self._lock = _claim(state_dir / quote(app, safe=""))
         self._open: set[Path] = set()
-        self._opening = threading.Lock()
+        self._looked_at: set[Path] = set()
+        """What ``tidy`` may delete."""
+        self._changed = threading.Condition()
         for room in {*self.directory.glob("*/*")} - {*self._paths()}:  # of a worker that was killed
             shutil.rmtree(room, ignore_errors=True)
 
@@ -87,35 +91,37 @@ class RocksDbStores:
     def open(self, sub_topology: str, partition: int) -> RocksDbTaskStore:
         """The task's, made if it is not there."""
         path = self.directory / quote(sub_topology, safe="") / str(partition)
-        with self._opening:
+        with self._changed:
+            self._changed.wait_for(lambda: path not in self._looked_at)
             store = RocksDbTaskStore(path, self._cache, self._buffers, lambda: self._open.discard(path))
             self._open.add(path)
         return store
 
-    def checkpoints(self) -> dict[tuple[str, int], Checkpoint]:
-        """Of what is here, by sub-topology and partition."""
-        found = {}
-        for path in self._paths():
-            at = unquote(path.parent.name), int(path.name)
-            store = self.open(*at)
-            checkpoint = store.checkpoint()
-            if checkpoint is not None:
-                found[at] = checkpoint
-            store.close()
-        return found
+    def tidy(self, oldest_ms: int) -> dict[tuple[str, int], Checkpoint]:
+        """Delete what is not open, and has no checkpoint or an older one; the checkpoints of what else is not open."""
+        with self._changed:
+            paths = [path for path in self._paths() if path not in self._open]
+            self._looked_at.update(paths)
+        # Opening one is to wait for the disk.
+        with ThreadPoolExecutor(_OPENED_AT_ONCE, "headrace-tidy") as pool:
+            kept = zip(paths, pool.map(lambda path: self._kept(path, oldest_ms), paths), strict=True)
+            return {(unquote(path.parent.name), int(path.name)): one for path, one in kept if one is not None}
 
-    def tidy(self, oldest_ms: int) -> None:
-        """Delete what is not open, and has no checkpoint or an older one."""
-        for path in self._paths():
-            with self._opening:
-                if path in self._open:
-                    continue
-                store = RocksDbTaskStore(path, self._cache, self._buffers)
-                checkpoint = store.checkpoint()
-                store.close()
-                if checkpoint is None or checkpoint.at_ms < oldest_ms:
-                    with _told(path, "deleting"):
-                        shutil.rmtree(path)
+    def _kept(self, path: Path, oldest_ms: int) -> Checkpoint | None:
+        """The checkpoint of what is not deleted."""
+        try:
+            store = RocksDbTaskStore(path, self._cache, self._buffers)
+            checkpoint = store.checkpoint()
+            store.close()
+            if checkpoint is not None and checkpoint.at_ms >= oldest_ms:
+                return checkpoint
+            with _told(path, "deleting"):
+                shutil.rmtree(path)
+            return None
+        finally:
+            with self._changed:
+                self._looked_at.discard(path)
+                self._changed.notify_all()
 
     def _paths(self) -> list[Path]:
         """The tasks' directories."""

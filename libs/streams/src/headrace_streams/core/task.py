@@ -94,8 +94,11 @@ class Inputs:
 
     def names(self) -> list[str]:
         """What has a time of its own: topics, and the senders of each repartition topic."""
-        senders = [sender_name(topic, n) for topic, hop in self.hops.items() if hop.timed for n in range(hop.senders)]
-        return [*self.sources, *senders]
+        return [*self.sources, *self.sender_names()]
+
+    def sender_names(self) -> list[str]:
+        """The senders among them."""
+        return [sender_name(topic, n) for topic, hop in self.hops.items() if hop.timed for n in range(hop.senders)]
 
 
 def _check_columns(topic: str, rows: pa.Table, wanted: Mapping[str, str]) -> None:
@@ -160,7 +163,7 @@ class Task:
         self._inputs = inputs
         self._app = app
         self._waiting: dict[int, list[tuple[pa.Table, int]]] = {}
-        self._watermarks = Watermarks(inputs.names())
+        self._watermarks = Watermarks(inputs.names(), inputs.sender_names())
         self._clock = Clock()
         for step in self._steps:
             step.operator.clock = self._clock
@@ -220,6 +223,7 @@ class Task:
         self._clock.start(self._watermarks.now)
         for step in self._steps:
             step.operator.begin(self._watermarks.now)
+        self._rest()
 
     def feed(self, topic: str, raw: pa.Table) -> None:
         """
@@ -359,9 +363,6 @@ class Task:
         """The topic's partition has stood at its end for long: it holds the others back no longer."""
         self._clock.start(self._watermarks.now)
         self._moved(self._watermarks.is_idle(topic), 0)
-        if self._watermarks.rests:
-            for step in self._steps:
-                step.operator.rest()
 
     def _moved(self, watermark: int, place: int) -> None:
         """The watermark has moved behind that many records."""
@@ -376,6 +377,12 @@ class Task:
             if now != NO_TIME:
                 for emitted in list(step.operator.advance(now, self._failing(step))):
                     self._emit(step, emitted)
+        self._rest()
+
+    def _rest(self) -> None:
+        if self._watermarks.rests:
+            for step in self._steps:
+                step.operator.rest()
 
     def _emit(self, step: Step, emitted: Emitted) -> None:
         if not emitted.rows.num_rows:

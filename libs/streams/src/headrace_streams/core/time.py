@@ -18,6 +18,8 @@ from headrace_streams.core.rows import NO_TIME, Numbers
 
 _LATEST: Final = np.iinfo(np.int64).max
 _NONE: Final = np.zeros(1, bool)
+_IDLE: Final = "idle "
+"""Before the name of an input that has said so, in what is remembered; no name has a space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +75,13 @@ class Clock:
 class Watermarks:
     """Pure; times are ms."""
 
-    def __init__(self, inputs: Iterable[str]) -> None:
+    def __init__(self, inputs: Iterable[str], tell: Iterable[str] = ()) -> None:
+        """
+        Args:
+            tell: those of the inputs that say once that they are idle, so that has to be remembered.
+        """
         self._greatest = dict.fromkeys(inputs, NO_TIME)
+        self._tell = frozenset(tell)
         self._idle: set[str] = set()
         self.now = NO_TIME
         """The watermark of the task."""
@@ -140,10 +147,14 @@ class Watermarks:
 
     def state(self) -> dict[str, int]:
         """What has to be remembered with a commit; the task's own under the empty name."""
-        return {**self._greatest, "": self.now}
+        idle = {_IDLE + name: NO_TIME for name in sorted(self._idle & self._tell)}
+        return {**self._greatest, "": self.now, **idle}
 
     def restore(self, state: Mapping[str, int]) -> None:
-        """As of a commit. Inputs that it does not know have seen nothing; which are idle shows again."""
+        """
+        As of a commit. Inputs that it does not know have seen nothing; which are idle shows again, but for those that
+        have said so.
+        """
         self._greatest = {name: state.get(name, NO_TIME) for name in self._greatest}
-        self._idle = set()
+        self._idle = {name for name in self._tell if _IDLE + name in state}
         self.now = state.get("", NO_TIME)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.records import TopicPartition
+from headrace.records import Committed, TopicPartition
 from headrace.work_types import Declaration
 from headrace_common.runtime.clock import Clock
 from headrace_streams.core.outputs import Output
-from headrace_streams.core.state.changelog import Progress
+from headrace_streams.core.state.changelog import Progress, remark
 from headrace_streams.core.state.store import Changes
 from headrace_streams.core.task import Task
 from headrace_streams.plan.cut import SubTopology
@@ -112,18 +112,24 @@ def as_output(owned: Owned, rows: Changes) -> Output:
     return Output(changelog.topic, pa.table(columns), changelog.partition)
 
 
-def moved(kept: list[Kept]) -> dict[TopicPartition, int]:
+def moved(kept: list[Kept]) -> dict[TopicPartition, Committed]:
     """
     The positions that differ from the last commit's; all if none does: by them the group sees who commits. Called
     before the last commit is replaced.
+
+    A task without a changelog has its event times beside the first of its positions.
     """
-    positions = {
-        (k.owned, topic): (TopicPartition(topic, k.owned.spec.partition), offset)
-        for k in kept
-        for topic, offset in k.progress.positions.items()
-    }
-    changed = [at for (owned, topic), at in positions.items() if owned.progress.positions.get(topic) != at[1]]
-    return dict(changed or positions.values())
+    every: dict[TopicPartition, Committed] = {}
+    changed: dict[TopicPartition, Committed] = {}
+    for k in kept:
+        owned, positions = k.owned, k.progress.positions
+        first = next((topic for topic in owned.spec.topics if topic in positions), "") if owned.store is None else ""
+        for topic, offset in positions.items():
+            at = TopicPartition(topic, owned.spec.partition)
+            every[at] = Committed(offset, metadata=remark(k.progress.watermarks) if topic == first else "")
+            if topic == first or owned.progress.positions.get(topic) != offset:
+                changed[at] = every[at]
+    return changed or every
 
 
 def no_store(name: str) -> Any:

@@ -92,7 +92,7 @@ class Seat:
         for item, given in list(self.assigned.items()):
             owned = self.followed.pop(item, None)
             if owned is None:
-                owned = self._assembled.make(self._assembled.specs[item], self._outside)
+                owned = await self._made(item)
             taking = asyncio.create_task(self.taking.take(owned, given), name=f"take {item}")
             self.taken[item] = owned, taking
             del self.assigned[item]
@@ -147,8 +147,13 @@ class Seat:
         for item in self.followed.keys() - wanted:
             await self.leave(item)
         for item in wanted - self.followed.keys():
-            owned = self.followed[item] = self._assembled.make(self._assembled.specs[item], self._outside)
+            owned = self.followed[item] = await self._made(item)
             self._changelogs.follow(owned)
+
+    async def _made(self, item: str) -> Owned:
+        """The task, not begun; its disk is opened, which is to wait for it."""
+        made: Owned = await self._outside.compute(self._assembled.make, self._assembled.specs[item], self._outside)
+        return made
 
     def lags(self) -> dict[str, int]:
         """Of what it follows, for whichever reason, how far each is behind."""

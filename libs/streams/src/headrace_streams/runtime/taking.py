@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from headrace.records import TopicPartition
+from headrace.records import Committed, TopicPartition
 from headrace.work_types import GivenItem
 from headrace_common.core.errors import FencedWriter, NotFound
 from headrace_streams.config import StreamsConfig
 from headrace_streams.core.errors import NotAllowed
-from headrace_streams.core.state.changelog import Progress
+from headrace_streams.core.state.changelog import Progress, of_remark
 from headrace_streams.patience import Patience
 from headrace_streams.plan.compare import TOPIC, differing, store_of
 from headrace_streams.ports import Membership, Writer
@@ -24,7 +24,7 @@ from headrace_streams.runtime.owned import Outside, Owned, no_store
 class Differs(NotFound):
     """A task's state and the group's positions are not of the same commit; ``at`` are the group's."""
 
-    def __init__(self, message: str, at: Mapping[TopicPartition, int]) -> None:
+    def __init__(self, message: str, at: Mapping[TopicPartition, Committed]) -> None:
         super().__init__(message)
         self.at = at
 
@@ -69,14 +69,14 @@ class Taking:
         """
         await self.end(given)
         if owned.store is None:
-            owned.progress = Progress(await self._of_group(owned))
+            owned.progress = await self._of_group(owned)
         else:
             try:
                 fenced = await self.fence(owned, given)
             except FencedWriter:  # the next epoch ends this
                 await self._outside.clock.sleep_ms(self._config.default_api_timeout_ms)
                 raise
-            of_group = await self._of_group(owned)
+            of_group = (await self._of_group(owned)).positions
             await self._restore(owned, fenced)
             owned.progress = await self._outside.compute(progress_of, owned.store)
             self._check_basis(owned)
@@ -113,10 +113,13 @@ class Taking:
             self._membership.report(refused={given.id: given.epoch})
             raise
 
-    async def _of_group(self, owned: Owned) -> dict[str, int]:
-        """The group's positions of a task, where there are any."""
+    async def _of_group(self, owned: Owned) -> Progress:
+        """The group's positions of a task, where there are any, and the event times beside them."""
         found = await self._patience.ask(lambda: self._outside.reader.committed(owned.spec.partitions))
-        return {tp.topic: at for tp, at in found.items() if at is not None}
+        there = {tp.topic: at for tp in owned.spec.partitions if (at := found[tp]) is not None}
+        remarks = (of_remark(at.metadata) for at in there.values())
+        watermarks: dict[str, int] = next((one for one in remarks if one), {})
+        return Progress({topic: at.offset for topic, at in there.items()}, watermarks)
 
     async def _restore(self, owned: Owned, fenced: int) -> None:
         changelog = owned.spec.changelog
@@ -156,7 +159,7 @@ class Taking:
                 f"{topic}, and the group {self._app} stands at {at}: the group or the changelog was "
                 f"changed by hand, or the program has kept no state there so far. Set the group's offset back, or "
                 f"{anew(self._app)}",
-                {TopicPartition(topic, owned.spec.partition): at for topic, at in other.items()},
+                {TopicPartition(topic, owned.spec.partition): Committed(at) for topic, at in other.items()},
             )
 
 

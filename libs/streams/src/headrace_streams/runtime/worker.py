@@ -158,8 +158,7 @@ class Worker:
         """How far what is on the disk is behind, for each task that keeps state."""
         logs = {spec.changelog: spec for spec in self._assembled.specs.values() if spec.changelog is not None}
         ends = await self._changelogs.ends(list(logs)) if logs else {}
-        await self._tidy()
-        checkpoints = await self._outside.compute(self._outside.stores.checkpoints)
+        checkpoints = await self._tidy()
         lags = {}
         for log, spec in logs.items():
             kept = checkpoints.get((spec.part.name, spec.partition))
@@ -522,14 +521,21 @@ class Worker:
         owned.task.settle()
         owned.touched = False
 
-    async def _tidy(self) -> None:
-        """Tasks that moved away have left state, and some of it is too old to be used when they come back."""
+    async def _tidy(self) -> Mapping[tuple[str, int], Checkpoint]:
+        """
+        Tasks that moved away have left state, and some of it is too old to be used when they come back. What is left of
+        it, by sub-topology and partition.
+        """
         self._tidied_at_ms = self._outside.clock.monotonic_ms()
         oldest_ms = self._outside.clock.now_ms() - self._config.trusted_ms
         try:
-            await self._outside.compute(self._outside.stores.tidy, oldest_ms)
+            left: Mapping[tuple[str, int], Checkpoint] = await self._outside.compute(
+                self._outside.stores.tidy, oldest_ms
+            )
         except HeadraceError as error:
             _log.warning("old state of %s was not deleted, which costs space alone: %s", self._app.name, error)
+            return {}
+        return left
 
     async def _trim(self) -> None:
         repartitions = self._assembled.repartitions
@@ -607,7 +613,8 @@ class Worker:
     async def _is_out(self) -> bool:
         """Records that this worker was to read are gone: has the group moved on without it?"""
         committed = await self._outside.reader.committed(list(self._of))
-        return any(committed[tp] != owned.progress.positions.get(tp.topic) for tp, owned in self._of.items())
+        of_group = {tp: None if at is None else at.offset for tp, at in committed.items()}
+        return any(of_group[tp] != owned.progress.positions.get(tp.topic) for tp, owned in self._of.items())
 
     async def _get_up(self) -> None:
         """Let go of all tasks; what was not committed is done again by whoever comes next."""

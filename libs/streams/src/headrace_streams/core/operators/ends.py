@@ -164,9 +164,9 @@ class Source(Operator):
 
 def with_place(records: pa.Table, topic: str, partition: int) -> pa.Table:
     """Records with the columns ``topic`` and ``partition``: where they were read."""
-    count = records.num_rows
-    of = {"topic": pa.repeat(pa.scalar(topic), count), "partition": pa.repeat(pa.scalar(partition, pa.int32()), count)}
-    return records.append_column("topic", of["topic"]).append_column("partition", of["partition"])
+    topics: pa.Array[Any] = pa.repeat(pa.scalar(topic), records.num_rows)
+    partitions: pa.Array[Any] = pa.repeat(pa.scalar(partition, pa.int32()), records.num_rows)
+    return records.append_column("topic", topics).append_column("partition", partitions)
 
 
 def row_of(rows: pa.Table, place: int) -> pa.Table:

@@ -127,7 +127,8 @@ class HopOut(Operator):
         self._idle = False
         self._told_idle = False
         self._told = [NO_TIME] * self._partitions  # who was told more is told again: that does no harm
-        self._due: int | None = None
+        # The commit that this begins with may have left some behind, and no row may come.
+        self._due: int | None = 0 if self._interval_ms and watermark != NO_TIME else None
         self._next_ms = 0
 
     @property
@@ -150,7 +151,7 @@ class HopOut(Operator):
                 self._kept[target].append(ordered.slice(first, end - first))
         self._bytes += ordered.nbytes
         if self._bytes >= FLUSH_BYTES * self._partitions:
-            self._send()
+            self._send(idle=False)  # whether it rests shows when all of this batch is here
         return ()
 
     def advance(self, watermark: int, failed: Failed) -> Iterable[Emitted]:
@@ -162,12 +163,13 @@ class HopOut(Operator):
         self._idle = True
 
     def flush(self) -> Iterable[Emitted]:
-        self._send()
+        self._send(idle=self._idle)
         return ()
 
-    def _send(self) -> None:
-        in_time = self.clock.wall >= self._next_ms
-        news = self._idle != self._told_idle
+    def _send(self, *, idle: bool) -> None:
+        wall = self.clock.wall
+        in_time = not self._next_ms - self._interval_ms <= wall < self._next_ms  # clocks may be set back
+        news = idle != self._told_idle
         behind = False
         for target, kept in enumerate(self._kept):
             late = self._told[target] < self._watermark
@@ -178,13 +180,13 @@ class HopOut(Operator):
             for rows in first:  # what is told of time holds for the rows behind it too
                 assert rows is not None
                 self._record(target, Flush(self._sender, int(numbers(rows[WATERMARK]).max()), rows))
-            self._record(target, Flush(self._sender, self._watermark, last, self._idle))
+            self._record(target, Flush(self._sender, self._watermark, last, idle))
             self._told[target] = self._watermark
         self._kept = [[] for _ in range(self._partitions)]
         self._bytes = 0
-        self._told_idle = self._idle
+        self._told_idle = idle
         if in_time:
-            self._next_ms = self.clock.wall + self._interval_ms
+            self._next_ms = wall + self._interval_ms
         self._due = self._next_ms if behind else None
 
     def _record(self, target: int, flush: Flush) -> None:

@@ -7,6 +7,8 @@ its value says which positions and event times belong to the state.
 
 from __future__ import annotations
 
+import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -23,6 +25,9 @@ TOPIC_BYTES_MAX: Final = 8 << 20
 ROW_BYTES_MAX: Final = TOPIC_BYTES_MAX - 4_096
 """Of key and value; the rest is for what a batch has besides."""
 _VERSION: Final = 1
+_REMARK: Final = "event times: "
+_REMARK_BYTES_MAX: Final = 4_000
+"""A coordinator takes 4,096 by default."""
 
 
 class NotReadable(Rejected, code=ErrorCode.INVALID_RECORD):
@@ -58,6 +63,26 @@ class Progress:
             return Progress(row["p"], row["w"], row["b"])
         except (ValueError, TypeError, KeyError) as error:
             raise NotReadable(f"the changelog's control row was not written by Streams: {error!r}") from error
+
+
+def remark(watermarks: Mapping[str, int]) -> str:
+    """
+    Event times of a task without a changelog, as the metadata of its positions; empty where they are more than fit,
+    which takes about 300 inputs: then they begin anew with the task.
+    """
+    text = _REMARK + b64encode(zlib.compress(ormsgpack.packb(dict(watermarks)))).decode()
+    return text if len(text) <= _REMARK_BYTES_MAX else ""
+
+
+def of_remark(text: str) -> dict[str, int]:
+    """The inverse; none if the positions were set by something else."""
+    if not text.startswith(_REMARK):
+        return {}
+    try:
+        found: dict[str, int] = ormsgpack.unpackb(zlib.decompress(b64decode(text.removeprefix(_REMARK))))
+    except (ValueError, zlib.error) as error:
+        raise NotReadable(f"event times in the metadata of positions were not written by Streams: {error}") from error
+    return found
 
 
 def prefix(store: str) -> bytes:

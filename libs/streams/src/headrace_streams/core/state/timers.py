@@ -24,19 +24,21 @@ class Timers:
         """
         self._prefix = prefix
         self._timers: set[Timer] = set()
-        self._committed: set[Timer] = set()
+        self._changed: dict[Timer, bool] = {}
+        """Those that came or went since the last commit, and whether they were there then."""
         self._due: list[Timer] = []
 
     def open(self, cold: Cold) -> None:
         """Begin, with what was committed."""
         self._timers = {_timer_of(key, len(self._prefix)) for key, _ in cold.scan(self._prefix)}
-        self._committed = set(self._timers)
+        self._changed = {}
         self._due = sorted(self._timers)
 
     def add(self, timer: Timer) -> None:
         """Have it fire."""
         if timer not in self._timers:
             self._timers.add(timer)
+            self._changed.setdefault(timer, False)
             heapq.heappush(self._due, timer)
 
     def take_due(self, until: int) -> Timer | None:
@@ -45,6 +47,7 @@ class Timers:
             return None
         timer = heapq.heappop(self._due)
         self._timers.discard(timer)
+        self._changed.setdefault(timer, True)
         return timer
 
     def names(self, key: bytes) -> set[str]:
@@ -58,12 +61,12 @@ class Timers:
 
     def changes(self) -> Changes:
         """What differs from what was committed."""
-        new, gone = self._timers - self._committed, self._committed - self._timers
-        return [*((self._row(timer), b"") for timer in new), *((self._row(timer), None) for timer in gone)]
+        there = [(timer, timer in self._timers, was) for timer, was in self._changed.items()]
+        return [(self._row(timer), b"" if now else None) for timer, now, was in there if now != was]
 
     def settle(self) -> None:
         """The changes have been committed."""
-        self._committed = set(self._timers)
+        self._changed = {}
 
     def _row(self, timer: Timer) -> bytes:
         at, key, name = timer
