@@ -21,7 +21,7 @@ from headrace_connect.core.errors import PartitionTaken, RetriableError, RowsRef
 Position: TypeAlias = Mapping[str, Any]
 """Where reading goes on: what JSON can hold, at most 4 KiB of it. Only its connector understands it."""
 
-Values: TypeAlias = "pa.Table | pa.Array[Any] | Sequence[Any]"
+Values: TypeAlias = "pa.Table | pa.ChunkedArray[Any] | pa.Array[Any] | Sequence[Any]"
 """
 One value for each record: a table (a record for each row), an array (of structs, texts or bytes), or a list of dicts,
 texts or bytes. None is a null value, which deletes its key where a topic is compacted. A table has no nulls.

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headrace_common.core.errors import InvalidConfig
+from headrace_connect.core.names import NAME_BYTES_MAX, encode
 from headrace_connect.core.source_commit import Boundary
 from headrace_connect.settings import Importance, setting
 
-NAME_CHARS_MAX = 249
 _LOW = Importance.LOW
 _ERRORS = "Error Handling"
 _LONG = 2**53
@@ -27,13 +27,21 @@ class ConnectorConfig:
     tasks_max: int = setting(1, low=1, high=10_000)
     """At most so many tasks share the work."""
     key_converter: str = setting("json", key="key.converter")
-    """How keys become bytes, and bytes keys: json, string or bytes."""
+    """How keys become bytes, and bytes keys: json, string, bytes, avro, protobuf, json-schema or arrow."""
     value_converter: str = setting("json", key="value.converter")
-    """How values become bytes, and bytes values: json, string or bytes."""
+    """The same for values."""
     key_converter_settings: Mapping[str, str] = setting(prefix="key.converter.")
     """Of the converter of keys."""
     value_converter_settings: Mapping[str, str] = setting(prefix="value.converter.")
     """Of the converter of values."""
+    transforms: str = ""
+    """What changes records on their way: names in order, with commas between."""
+    transforms_settings: Mapping[str, str] = setting(prefix="transforms.")
+    """Of each transform: ``transforms.NAME.type`` and its settings."""
+    predicates: str = ""
+    """What chooses records for transforms: names, with commas between."""
+    predicates_settings: Mapping[str, str] = setting(prefix="predicates.")
+    """Of each predicate: ``predicates.NAME.type`` and its settings."""
     allow_plain_secrets: bool = setting(False, importance=_LOW)
     """Whether secrets may stand in the configuration itself."""
 
@@ -53,10 +61,28 @@ class ConnectorConfig:
     """How often in a row a task is restarted that failed by the fault of something outside; -1: for ever."""
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.name) <= NAME_CHARS_MAX:
-            raise InvalidConfig(f"name has 1 to {NAME_CHARS_MAX} characters, not {len(self.name)}")
-        if any(ord(character) < 32 for character in self.name):
-            raise InvalidConfig("name has no control characters")
+        size = len(encode(self.name))
+        if not 1 <= size <= NAME_BYTES_MAX:
+            raise InvalidConfig(
+                f"name has 1 to {NAME_BYTES_MAX} bytes as it stands in ids, percent-encoded, not {size}"
+            )
+
+    @property
+    def converting(self) -> dict[str, str]:
+        """The keys of converters, transforms and predicates, as they were given."""
+        families = {
+            "key.converter.": self.key_converter_settings,
+            "value.converter.": self.value_converter_settings,
+            "transforms.": self.transforms_settings,
+            "predicates.": self.predicates_settings,
+        }
+        return {
+            "key.converter": self.key_converter,
+            "value.converter": self.value_converter,
+            "transforms": self.transforms,
+            "predicates": self.predicates,
+            **{prefix + key: text for prefix, settings in families.items() for key, text in settings.items()},
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +97,7 @@ class SourceConfig(ConnectorConfig):
     """``required``: a connector that cannot be exactly once is refused."""
     transaction_boundary: Boundary = setting(Boundary.INTERVAL)
     """Where transactions may end: behind each chunk, when the interval has passed, or where the connector says."""
-    offset_flush_interval_ms: int = setting(1_000, low=0, high=3_600_000)
+    offset_flush_interval_ms: int = setting(1_000, low=0, high=600_000)
     """A transaction is committed after so long at the latest, in ms; it times out 10 s later."""
     offsets_storage_topic: str = "connect-offsets"
     """Where positions are."""

@@ -110,7 +110,10 @@ class GroupReader(Protocol):
         ...
 
     async def poll(self, timeout_ms: float, rows_max: int) -> Sequence[PartitionTable]:
-        """Records by partition, and progress without records; none while paused."""
+        """
+        Records by partition, and progress without records; none while paused. Each partition is heard of after it was
+        assigned or sought.
+        """
         ...
 
     def pause(self, paused: bool) -> None:
@@ -123,10 +126,6 @@ class GroupReader(Protocol):
 
     async def commit(self, positions: Mapping[TopicPartition, int]) -> None:
         """Commit the group's offsets."""
-        ...
-
-    async def is_at_end(self) -> bool:
-        """Whether there is a member, and nothing is left to hand out now."""
         ...
 
     async def close(self) -> None:

@@ -102,6 +102,8 @@ class SinkTask:
         self._asked: deque[str] = deque()
         self._suspended = False
         self._rejoins = False
+        self._lags: dict[TopicPartition, int | None] = {}
+        """Of partitions that were heard of since they were assigned or sought."""
         self._number = 0
         self._read: dict[int, _Read] = {}
         self._refused: dict[Row, Refusal] = {}
@@ -122,10 +124,12 @@ class SinkTask:
         """Commit what was written, and end."""
         self._asked.append("close")
 
-    async def is_idle(self) -> bool:
-        """Whether everything that is in the topics now is committed."""
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything that was in this task's partitions when they were last heard of is committed."""
         machine = self._machine
-        return machine.reads and not machine.group and await self._outside.group.is_at_end()
+        ends = self._lags.keys() == machine.epochs.keys() and all(lag == 0 for lag in self._lags.values())
+        return machine.reads and not machine.group and bool(self._lags) and ends
 
     async def run(self) -> None:
         """
@@ -189,15 +193,22 @@ class SinkTask:
     async def on_revoke(self, partitions: Collection[TopicPartition]) -> None:
         """See ``GroupListener``."""
         await self._handle(core.Revoked(partitions))
+        self._unheard(partitions)
 
     async def on_lost(self, partitions: Collection[TopicPartition]) -> None:
         """See ``GroupListener``."""
         await self._handle(core.Lost(partitions))
+        self._unheard(partitions)
+
+    def _unheard(self, partitions: Collection[TopicPartition]) -> None:
+        for partition in partitions:
+            self._lags.pop(partition, None)
 
     # --- records --------------------------------------------------------------------------------------------------
 
     async def _take(self, tables: Sequence[PartitionTable]) -> None:
         taken = [self._convert(table) for table in tables]
+        self._lags |= {TopicPartition(table.topic, table.partition): table.lag for table in tables}
         drained = all(table.lag == 0 for table in tables)
         await self._handle(core.Polled(taken, drained, self._now_ms()))
 
@@ -290,6 +301,7 @@ class SinkTask:
                 return core.Opened(positions)
             case core.Seek(positions):
                 self._outside.group.seek(positions)
+                self._unheard(positions)
             case core.Write(piece):
                 for rows, indices in self._rows_of(piece):
                     self._writing = indices

@@ -284,10 +284,6 @@ class MemoryGroup:
             raise StaleMemberEpoch("another member has the partition")
         self._topic.committed = positions[self.PARTITION]
 
-    async def is_at_end(self) -> bool:
-        """See ``GroupReader``."""
-        return self._held is not None and self._position >= self._topic.end
-
     async def close(self) -> None:
         """See ``GroupReader``."""
         if self._topic.member is self:

@@ -99,7 +99,7 @@ class _World:
         task = SinkTask(sink, outside, SinkTaskSettings("case", 0, rules, rows_max))
 
         async def close_when_idle() -> None:
-            while not await task.is_idle():
+            while not task.is_idle:
                 await pause_ms(1)
             task.close()
 

@@ -1,0 +1,98 @@
+"""``headrace connect`` without a cluster: files, plugins, validation, previews."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from headrace_cli.app import app
+
+PLUGIN = '''
+from dataclasses import dataclass
+from headrace_connect import Chunk, source
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Of numbers."""
+
+    first: int
+    """The first number."""
+
+@source(settings=Settings)
+def numbers(settings, after):
+    """Numbers, for good."""
+    at = after["at"] if after else settings.first
+    while True:
+        yield Chunk([{"n": at}], {"at": at + 1})
+        at += 1
+'''
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> str:
+    (tmp_path / "numbers_plugin.py").write_text(PLUGIN)
+    return f"{tmp_path}/numbers_plugin.py:numbers"
+
+
+def connect(*words: str) -> tuple[int, Any]:
+    done = CliRunner().invoke(app, ["connect", *words, "-o", "json"])
+    return done.exit_code, json.loads(done.stdout) if done.stdout.startswith("{") else done.output
+
+
+def test_a_preview_shows_records_of_all_shapes_of_files(plugin: str, tmp_path: Path) -> None:
+    config = {"name": "n", "connector.class": plugin, "topic": "t", "first": 5, "exactly.once": True}
+    flat = tmp_path / "flat.yaml"
+    flat.write_text("\n".join(f"{key}: {json.dumps(value)}" for key, value in config.items()))
+    kafka = tmp_path / "kafka.json"
+    kafka.write_text(json.dumps({"name": "n", "config": {k: v for k, v in config.items() if k != "name"}}))
+    for file in (flat, kafka):
+        code, shown = connect("preview", str(file), "--records", "2")
+        assert code == 0, shown
+        assert [json.loads(row["value"]) for row in shown["records"]] == [{"n": 5}, {"n": 6}]
+        assert shown["records"][0]["topic"] == "t"
+
+
+def test_validate_names_every_wrong_key(plugin: str, tmp_path: Path) -> None:
+    file = tmp_path / "n.yaml"
+    file.write_text(f"name: n\nconnector.class: {plugin}\ntopic: t\nfrist: 5\n")
+    code, shown = connect("validate", str(file), "--offline")
+    assert code == 1
+    assert {row["key"] for row in shown["problems"]} == {"frist", "first"}
+    file.write_text(f"name: n\nconnector.class: {plugin}\ntopic: t\nfirst: 5\n")
+    assert connect("validate", str(file)) == (0, {"problems": []})
+
+
+def test_plugin_shows_settings(plugin: str) -> None:
+    code, shown = connect("plugin", plugin)
+    assert code == 0
+    by_key = {row["key"]: row for row in shown["settings"]}
+    assert by_key["first"]["default"] == "required"
+    assert by_key["transforms.*"]["type"] == "string"
+
+
+def test_plugins_are_listed() -> None:
+    code, shown = connect("plugins")
+    assert code == 0
+    assert {row["name"] for row in shown["plugins"]} >= {"files", "sql-sink"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("- a\n", "not keys and values"),
+        ('{"name": "a", "config": {"name": "b"}}', "two names"),
+        ('{"name": "a", "config": {}, "topic": "b"}', "settings are in config"),
+        ("name: n\ndatabase:\n  host: x\n", "database is no text"),
+        ("a: [", "n.yaml"),
+    ],
+)
+def test_files_that_are_none(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "n.yaml"
+    file.write_text(text)
+    code, output = connect("validate", str(file))
+    assert code == 2
+    assert said in output

@@ -1,0 +1,34 @@
+"""Names of what a connector has in a cluster: owners, transactional ids, groups."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote
+
+NAME_BYTES_MAX: Final = 80
+"""Of a connector's name, as it stands in ids."""
+
+
+def encode(name: str) -> str:
+    """As it stands in ids: neither dots nor slashes."""
+    return quote(name, safe="").replace(".", "%2E")
+
+
+def owner_of(cluster: str, connector: str) -> str:
+    """Under which the tasks of a source claim their transactional ids."""
+    return f"connect.{encode(cluster)}.{encode(connector)}"
+
+
+def transactional_id(cluster: str, connector: str, task: int) -> str:
+    """Of a source's task."""
+    return f"{owner_of(cluster, connector)}/{task}"
+
+
+def dead_letters_id(cluster: str, connector: str, task: int) -> str:
+    """Of the dead letters of a sink's task: of no owner, so that nothing times them out."""
+    return f"connect-dlq.{encode(cluster)}.{encode(connector)}.{task}"
+
+
+def group_of(connector: str) -> str:
+    """Of which a sink's tasks are members; Kafka's name."""
+    return f"connect-{connector}"

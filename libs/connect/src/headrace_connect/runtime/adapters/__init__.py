@@ -1,0 +1,1 @@
+"""Ports of tasks on the clients for asyncio."""

@@ -1,0 +1,92 @@
+"""A connector's configuration: what is wrong with it, and what it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace_common.core.errors import InvalidConfig
+from headrace_connect.core.options import InvalidOptions
+from headrace_connect.plugin import Sink, Source
+from headrace_connect.runtime.catalog import find_connector
+from headrace_connect.runtime.config import SinkConfig, SourceConfig
+from headrace_connect.runtime.converting import Converting
+from headrace_connect.settings import Definition, Problem, Secrets, describe, find_problems, invalid, read_settings
+
+_CLASS = "connector.class"
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """A configuration that can be used."""
+
+    plugin: type[Source[Any]] | type[Sink[Any]]
+    config: SourceConfig | SinkConfig
+    settings: Any
+    """Of the plugin."""
+
+    @property
+    def name(self) -> str:
+        """Of the plugin's class, as Python has it."""
+        return f"{self.plugin.__module__}.{self.plugin.__qualname__}"
+
+    def make(self) -> Source[Any] | Sink[Any]:
+        """A new instance of the connector."""
+        return self.plugin(self.settings)
+
+    def converting(self) -> Converting:
+        """Converters and transforms, for one task."""
+        return Converting.of(self.config.converting)
+
+
+def describe_plugin(plugin: type[Source[Any]] | type[Sink[Any]]) -> tuple[Definition, ...]:
+    """Its settings, and before them those that every source or sink has."""
+    return describe(_common(plugin), plugin.settings_type)
+
+
+def find_config_problems(given: Mapping[str, str]) -> tuple[Problem, ...]:
+    """All that is wrong with a configuration; nothing is resolved, and nobody is asked."""
+    name = given.get(_CLASS)
+    if not name:
+        return (Problem(_CLASS, f"{_CLASS} is missing; `headrace connect plugins` lists what there is"),)
+    try:
+        plugin = find_connector(name)
+    except InvalidConfig as error:
+        return (Problem(_CLASS, str(error)),)
+    common = _common(plugin)
+    plain = given.get("allow.plain.secrets", "").lower() == "true"
+    problems = list(find_problems(given, common, plugin.settings_type, kind=name, allow_plain_secrets=plain))
+    try:
+        Converting.of(given)
+    except InvalidOptions as error:
+        problems += [Problem(one.key, one.message) for one in error.problems]
+    if given.get("exactly.once.support") == "required" and issubclass(plugin, Source) and not plugin.exactly_once:
+        problems.append(
+            Problem("exactly.once.support", f"exactly.once.support: {name} cannot go on exactly behind a position")
+        )
+    return tuple(problems)
+
+
+def configure(given: Mapping[str, str], secrets: Secrets) -> Configured:
+    """
+    Everything that a configuration says, with its secrets.
+
+    Raises:
+        InvalidConfig: all that is wrong, one line each.
+    """
+    problems = find_config_problems(given)
+    if problems:
+        raise invalid(problems)
+    plugin = find_connector(given[_CLASS])
+    config = read_settings(_common(plugin), given, secrets)
+    settings: Any = read_settings(plugin.settings_type, given, secrets)
+    try:
+        Converting.of(config.converting)
+    except InvalidOptions as error:
+        raise invalid([Problem(one.key, one.message) for one in error.problems]) from None
+    return Configured(plugin, config, settings)
+
+
+def _common(plugin: type[Source[Any]] | type[Sink[Any]]) -> type[SourceConfig] | type[SinkConfig]:
+    return SourceConfig if issubclass(plugin, Source) else SinkConfig

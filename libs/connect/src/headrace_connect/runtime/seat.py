@@ -1,0 +1,140 @@
+"""A task on this worker: its loop, run as its life says, and started again after failures."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from headrace_common.runtime.clock import Clock, limit_ms
+from headrace_connect.core.task import (
+    Assigned,
+    Close,
+    Effect,
+    Ended,
+    Failed,
+    Opened,
+    Progressed,
+    Resume,
+    State,
+    Suspend,
+    Target,
+    TargetChanged,
+    TaskLife,
+    Unassigned,
+    Woken,
+)
+from headrace_connect.runtime.failing import failed_by
+
+_log: Final = logging.getLogger(__name__)
+
+
+class Loop(Protocol):
+    """The loop of a task; one for each start."""
+
+    async def run(self) -> None:
+        """Until it was asked to close."""
+        ...
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing left to do for now."""
+        ...
+
+    def suspend(self) -> None:
+        """Read no more."""
+        ...
+
+    def resume(self) -> None:
+        """Read on."""
+        ...
+
+    def close(self) -> None:
+        """Commit what there is, and end."""
+        ...
+
+
+MakeLoop = Callable[[Callable[[], None], Callable[[], None]], Loop]
+"""Makes a loop that calls the first when it has opened, and the second after each commit."""
+
+
+class Seat:
+    """One task."""
+
+    def __init__(self, label: str, make: MakeLoop, clock: Clock, life: TaskLife) -> None:
+        self.life = life
+        self._label = label
+        self._make = make
+        self._clock = clock
+        self._loop: Loop | None = None
+        self._closing = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until it is closed, or has failed for good; ``life`` says which."""
+        self.life.handle(Assigned(self.life.target))
+        while True:
+            match self.life.state:
+                case State.STARTING:
+                    await self._run_loop()
+                case State.RESTARTING:
+                    await self._wait()
+                case _:
+                    return
+
+    def close(self) -> None:
+        """Have it end."""
+        self._closing.set()
+        self._do(self.life.handle(Unassigned()))
+
+    def change(self, target: Target) -> None:
+        """Pause or resume it."""
+        self._do(self.life.handle(TargetChanged(target)))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it runs, and has nothing left to do for now."""
+        return self.life.state is State.RUNNING and self._loop is not None and self._loop.is_idle
+
+    async def _run_loop(self) -> None:
+        def on_open() -> None:
+            self._do(self.life.handle(Opened()))
+
+        def on_commit() -> None:
+            self.life.handle(Progressed())
+
+        try:
+            self._loop = self._make(on_open, on_commit)
+            await self._loop.run()
+        except Exception as error:  # noqa: BLE001 - the boundary of a task: its life decides what becomes of it
+            failed = failed_by(error)
+            known = failed.fault.value in ("config", "data", "fenced")
+            _log.warning("%s has failed: %s", self._label, failed, exc_info=None if known else error)
+            self.life.handle(Failed(failed.fault, str(failed), self._clock.monotonic_ms()))
+        else:
+            self.life.handle(Ended())
+        finally:
+            self._loop = None
+
+    async def _wait(self) -> None:
+        due_ms = self.life.due_ms
+        assert due_ms is not None, "who is restarted is so at some time"
+        now_ms = self._clock.monotonic_ms()
+        _log.warning("%s is started again in %.0f s", self._label, (due_ms - now_ms) / 1_000)
+        try:
+            async with limit_ms(max(0.0, due_ms - now_ms)):
+                await self._closing.wait()
+        except TimeoutError:
+            self.life.handle(Woken(max(due_ms, self._clock.monotonic_ms())))
+
+    def _do(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if self._loop is None:
+                continue
+            match effect:
+                case Close():
+                    self._loop.close()
+                case Suspend():
+                    self._loop.suspend()
+                case Resume():
+                    self._loop.resume()

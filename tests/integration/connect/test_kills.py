@@ -1,0 +1,103 @@
+"""Processes that are killed with -9 at each step of a commit: each row is in its topic, or in its table, once."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.testing import TestCluster, started_cluster
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+CONNECTORS = Path(__file__).with_name("rows.py")
+RUN_S = 240
+SHORT_MS = {"SESSION_TIMEOUT": 3_000, "HEARTBEAT_INTERVAL": 500}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, ms in SHORT_MS.items():
+            patch.setenv(f"HEADRACE_COORDINATOR_GROUP_CONSUMER_{name}_MS", str(ms))
+        with started_cluster(tmp_path_factory.mktemp("connect") / "data") as started:
+            yield started
+
+
+def run(cluster: TestCluster, directory: Path, config: dict[str, Any], kill_at: str = "") -> None:
+    """One process, killed at the step, or until it is idle."""
+    file = directory / "connector.json"
+    file.write_text(json.dumps({"name": config["name"], "config": config}))
+    if kill_at:
+        (directory / kill_at).write_text("kill")
+    command = [sys.executable, "-m", "headrace_cli", "connect", "run", str(file), "--until-idle"]
+    command += ["--bootstrap", ",".join(cluster.bootstrap_servers)]
+    log = directory / "runs.log"
+    with log.open("ab") as out:
+        ended = subprocess.run(
+            command, env=os.environ | {"HEADRACE_FAILPOINTS_DIR": str(directory)}, stdout=out, stderr=out, timeout=RUN_S
+        )
+    assert ended.returncode == (-9 if kill_at else 0), f"{kill_at}: {log.read_text()[-4_000:]}"
+
+
+def numbers_in(cluster: TestCluster, topics: Sequence[str]) -> Counter[int]:
+    """What readers of committed records see."""
+    with cluster.consumer(*topics, isolation_level="read_committed") as consumer:
+        return Counter(json.loads(record.value)["n"] for record in consumer.read_to_end(timeout_ms=60_000))
+
+
+def test_a_source_is_killed_at_each_step(cluster: TestCluster, tmp_path: Path) -> None:
+    topic, rows = cluster.unique_topic("numbers", partitions=3), 10_000
+    config = {
+        "name": f"source.{topic}",
+        "connector.class": f"{CONNECTORS}:Numbers",
+        "topic": topic,
+        "rows": str(rows),
+        "tasks.max": "2",
+        "offset.flush.interval.ms": "50",
+    }
+    for step in ("claimed", "sent", "positions", "committed", "confirmed"):
+        run(cluster, tmp_path, config, f"connect.source.{step}")
+    run(cluster, tmp_path, config)
+    found = numbers_in(cluster, [topic])
+    assert sorted(found) == list(range(rows))
+    assert set(found.values()) == {1}
+
+
+def test_a_sink_is_killed_at_each_step(cluster: TestCluster, tmp_path: Path) -> None:
+    topic, rows, bad = cluster.unique_topic("numbers", partitions=2), 2_000, 7
+    with cluster.producer() as producer:
+        producer.send_many(topic, [json.dumps({"n": n}).encode() for n in range(rows)])
+        producer.flush()
+    dead = f"{topic}-dead"
+    config = {
+        "name": f"sink.{topic}",
+        "connector.class": f"{CONNECTORS}:Table",
+        "topics": topic,
+        "file": str(tmp_path / "target.db"),
+        "bad": str(bad),
+        "errors.tolerance": "all",
+        "errors.deadletterqueue.topic.name": dead,
+    }
+    for step in ("opened", "written", "prepared", "committed", "settled", "grouped"):
+        run(cluster, tmp_path, config, f"connect.sink.{step}")
+        with cluster.producer() as producer:  # so that each run has something to do
+            producer.send_many(topic, [json.dumps({"n": n}).encode() for n in range(rows, rows + 100)])
+            producer.send(topic, json.dumps({"n": bad}).encode())
+            producer.flush()
+        rows += 100
+    run(cluster, tmp_path, config)
+    with sqlite3.connect(tmp_path / "target.db") as db:
+        found = Counter(n for (n,) in db.execute("select n from numbers"))
+    db.close()
+    assert sorted(found) == [n for n in range(rows) if n != bad]
+    assert set(found.values()) == {1}
+    assert numbers_in(cluster, [dead]) == {bad: 7}
