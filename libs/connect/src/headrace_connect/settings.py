@@ -25,6 +25,7 @@ from headrace_common.core.bounds import find_problem, takes
 from headrace_common.core.errors import HeadraceError, InvalidConfig
 from headrace_common.runtime.docs import field_docs
 from headrace_common.runtime.env import parse_value, type_name
+from headrace_connect.core.options import Problem
 from headrace_connect.secrets import Secret, Secrets, find_reference_problem, has_reference
 
 T = TypeVar("T")
@@ -103,19 +104,6 @@ class Definition:
     """The words it takes; empty: others too."""
     family: bool = False
     """Whether ``key`` is the prefix of any number of keys."""
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Something that is wrong with a configuration."""
-
-    key: str
-    """Empty: it lies between several keys."""
-    message: str
-    """What is wrong and what would be right; shows no secret."""
-
-    def __str__(self) -> str:
-        return self.message
 
 
 @dataclass(frozen=True, slots=True)

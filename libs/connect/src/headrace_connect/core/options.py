@@ -51,9 +51,9 @@ class Problem:
     """Something that is wrong with a configuration."""
 
     key: str
-    """The whole key."""
+    """The whole key; empty: it lies between several keys."""
     message: str
-    """Begins with the key, and says what would be right."""
+    """Begins with the key where there is one, and says what would be right; shows no secret."""
 
 
 class InvalidOptions(InvalidConfig, code=ErrorCode.INVALID_CONFIG):

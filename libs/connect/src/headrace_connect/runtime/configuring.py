@@ -60,7 +60,7 @@ def find_config_problems(given: Mapping[str, str]) -> tuple[Problem, ...]:
     try:
         Converting.of(given)
     except InvalidOptions as error:
-        problems += [Problem(one.key, one.message) for one in error.problems]
+        problems += error.problems
     if given.get("exactly.once.support") == "required" and issubclass(plugin, Source) and not plugin.exactly_once:
         problems.append(
             Problem("exactly.once.support", f"exactly.once.support: {name} cannot go on exactly behind a position")
@@ -84,7 +84,7 @@ def configure(given: Mapping[str, str], secrets: Secrets) -> Configured:
     try:
         Converting.of(config.converting)
     except InvalidOptions as error:
-        raise invalid([Problem(one.key, one.message) for one in error.problems]) from None
+        raise invalid(error.problems) from None
     return Configured(plugin, config, settings)
 
 

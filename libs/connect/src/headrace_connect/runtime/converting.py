@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final, Literal
 
@@ -30,6 +31,7 @@ from headrace_connect.core.batch import (
     Failure,
 )
 from headrace_connect.core.dead_letters import Origin, Refusal, Stage
+from headrace_connect.core.options import InvalidOptions, Problem
 from headrace_connect.plugin import Chunk, Rows, Values
 from headrace_connect.runtime.pipeline import ConvertedChunk, ConvertedTable, Indices, Lost
 from headrace_connect.runtime.ports import Outgoing
@@ -62,7 +64,22 @@ class Converting:
         for side in _STAGES:
             if config.get(f"{side}.converter", "json") == "json":
                 plain.setdefault(f"{side}.converter.schemas.enable", "false")
-        return cls(make_converter(plain, "key"), make_converter(plain, "value"), make_transforms(config))
+        made: list[Any] = []
+        problems: list[Problem] = []
+        for make in (partial(make_converter, plain, "key"), partial(make_converter, plain, "value")):
+            _collect(make, made, problems)
+        _collect(partial(make_transforms, config), made, problems)
+        if problems:
+            raise InvalidOptions(problems)
+        key, value, transforms = made
+        return cls(key, value, transforms)
+
+
+def _collect(make: Callable[[], Any], made: list[Any], problems: list[Problem]) -> None:
+    try:
+        made.append(make())
+    except InvalidOptions as error:
+        problems += error.problems
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -179,7 +196,7 @@ def _parts(side: Side, given: Values, refused: dict[int, Refusal]) -> list[_Part
     """Arrays of what a connector gave; several where Python values have no one type."""
     count = len(given)
     if isinstance(given, pa.Table):
-        given = _structs(given)
+        return [_Part(np.arange(count), _structs(given), {})] if count else []
     if isinstance(given, pa.ChunkedArray):
         given = given.combine_chunks()
     if isinstance(given, pa.Array):
@@ -199,8 +216,7 @@ def _parts(side: Side, given: Values, refused: dict[int, Refusal]) -> list[_Part
 
 def _structs(table: pa.Table) -> Any:
     columns = [column.combine_chunks() for column in table.columns]
-    arrays = [column.chunk(0) if isinstance(column, pa.ChunkedArray) else column for column in columns]
-    return pa.StructArray.from_arrays(arrays, fields=list(table.schema))
+    return pa.StructArray.from_arrays(columns, fields=list(table.schema))
 
 
 def _sendable(table: pa.Table) -> pa.Table:
@@ -219,7 +235,8 @@ def _raw(given: Values | None, row: int) -> bytes | None:
     """A row as a dead letter has it: bytes and texts as they are, all else as JSON."""
     if given is None:
         return None
-    value: Any = given.slice(row, 1).to_pylist()[0] if isinstance(given, pa.Table) else given[row]
+    values: Any = given
+    value = values.slice(row, 1).to_pylist()[0] if isinstance(values, pa.Table) else values[row]
     if isinstance(value, pa.Scalar):
         value = value.as_py()
     if value is None or isinstance(value, bytes):
