@@ -1,0 +1,104 @@
+"""A CSV file into a topic, and the topic into SQLite; both processes are killed with -9 in between."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.testing import TestCluster, started_cluster
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+ROWS, IDS = 4_000, 150
+RUN_S = 240
+SHORT_MS = {"SESSION_TIMEOUT": 3_000, "HEARTBEAT_INTERVAL": 500}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, ms in SHORT_MS.items():
+            patch.setenv(f"HEADRACE_COORDINATOR_GROUP_CONSUMER_{name}_MS", str(ms))
+        with started_cluster(tmp_path_factory.mktemp("connect") / "data") as started:
+            yield started
+
+
+def run(cluster: TestCluster, directory: Path, config: dict[str, str], kill_at: str = "") -> None:
+    """One process, killed at the step, or until it is idle."""
+    file = directory / f"{config['name']}.json"
+    file.write_text(json.dumps({"name": config["name"], "config": config}))
+    if kill_at:
+        (directory / kill_at).write_text("kill")
+    command = [sys.executable, "-m", "headrace_cli", "connect", "run", str(file), "--until-idle"]
+    command += ["--bootstrap", ",".join(cluster.bootstrap_servers)]
+    environment = os.environ | {"HEADRACE_FAILPOINTS_DIR": str(directory)}
+    log = directory / "runs.log"
+    with log.open("ab") as out:
+        ended = subprocess.run(command, env=environment, stdout=out, stderr=out, timeout=RUN_S)
+    assert ended.returncode == (-9 if kill_at else 0), f"{kill_at}: {log.read_text()[-4_000:]}"
+
+
+def query(path: Path, statement: str) -> list[Any]:
+    with closing(sqlite3.connect(path)) as database:
+        return database.execute(statement).fetchall()
+
+
+def test_sums_are_equal_and_each_record_is_there_once(cluster: TestCluster, tmp_path: Path) -> None:
+    topic = cluster.unique_topic("orders", partitions=1)
+    spool, target = tmp_path / "spool", tmp_path / "shop.db"
+    spool.mkdir()
+    random.seed(topic)
+    rows = [(n, random.randrange(IDS), random.randrange(10_000)) for n in range(ROWS)]
+    lines = [f'{n},{id_},{cents},"a ""note""\nof {n}"\n' for n, id_, cents in rows]
+    source = {
+        "name": f"in-{topic}",
+        "connector.class": "files",
+        "topic": topic,
+        "path": str(spool),
+        "format": "csv",
+        "csv.types": "n:int64,id:int64,cents:int64",
+        "batch.bytes": "4096",
+        "offset.flush.interval.ms": "50",
+    }
+    sink = {
+        "connector.class": "sql-sink",
+        "topics": topic,
+        "connection.url": f"sqlite:///{target}",
+        "auto.create": "true",
+    }
+    upsert = {"insert.mode": "upsert", "pk.mode": "record_value", "pk.fields": "id", "table.name.format": "latest"}
+    tables = [
+        sink | upsert | {"name": f"upsert-{topic}"},
+        sink | {"name": f"insert-{topic}", "table.name.format": "every"},
+    ]
+    steps = ("sent", "positions", "committed"), ("written", "committed", "grouped")
+    done = 0
+    with (spool / "orders.csv").open("w") as file:
+        file.write("n,id,cents,note\n")
+        for reads, writes in zip(*steps, strict=True):
+            file.write("".join(lines[done : done + 1_000]))
+            file.flush()
+            done += 1_000
+            run(cluster, tmp_path, source, f"connect.source.{reads}")
+            run(cluster, tmp_path, source)
+            for table in tables:
+                run(cluster, tmp_path, table, f"connect.sink.{writes}")
+        file.write("".join(lines[done:]))
+    run(cluster, tmp_path, source)
+    for table in tables:
+        run(cluster, tmp_path, table)
+    latest = {id_: (n, cents) for n, id_, cents in rows}
+    assert {id_: (n, cents) for id_, n, cents in query(target, "select id, n, cents from latest")} == latest
+    assert query(target, "select sum(cents) from latest") == [(sum(cents for _, cents in latest.values()),)]
+    assert query(target, "select n, id, cents from every order by n") == rows
+    assert query(target, "select count(distinct note) from every") == [(ROWS,)]
