@@ -14,7 +14,7 @@ from difflib import ndiff
 from enum import IntEnum
 from typing import Any, Final
 
-from headrace_streams.plan.nodes import REPARTITION, repartition_topic
+from headrace_streams.plan.nodes import REPARTITION, partitions_text, repartition_topic
 
 TOPIC: Final = "topic "
 """In the basis of state: stands before the name of a topic, whose value is the topic's id."""
@@ -77,8 +77,8 @@ def _topics(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
         if was != count:
             yield Change(
                 Fate.REFUSED,
-                f"the topic {topic} has {was} partitions, and the program needs {count}: its rows or state would be "
-                "in the wrong tasks",
+                f"the topic {topic} has {partitions_text(was)}, and the program needs {count}: its rows or state would "
+                "be in the wrong tasks",
                 f"{anew} begins anew",
             )
     ids = {name: id for part in old["sub_topologies"] for name, id in part.get("topic_ids", {}).items()}

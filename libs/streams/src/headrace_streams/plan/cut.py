@@ -34,6 +34,7 @@ from headrace_streams.plan.nodes import (
     Plan,
     changelog_topic,
     is_internal,
+    partitions_text,
     repartition_topic,
 )
 
@@ -200,7 +201,7 @@ class Assembly:
         for topic, count in self.internal().items():
             if partitions[topic] != count:
                 raise NotAllowed(
-                    f"the topic {topic} has {partitions[topic]} partitions, and the program needs {count}: "
+                    f"the topic {topic} has {partitions_text(partitions[topic])}, and the program needs {count}: "
                     "a topic that it reads was enlarged, or the plan changed; start under another app name, or "
                     f"`headrace streams reset {self.app}`"
                 )
