@@ -81,9 +81,13 @@ def _topics(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
                 "be in the wrong tasks",
                 f"{anew} begins anew",
             )
-    ids = {name: id for part in old["sub_topologies"] for name, id in part.get("topic_ids", {}).items()}
-    now = {name: id for part in new["sub_topologies"] for name, id in part.get("topic_ids", {}).items()}
-    for topic in differing(ids, now):
+    before = {part["name"]: part.get("topic_ids", {}) for part in old["sub_topologies"]}
+    others = [
+        topic
+        for part in new["sub_topologies"]
+        for topic in differing(before.get(part["name"], {}), part.get("topic_ids", {}))
+    ]
+    for topic in dict.fromkeys(others):
         yield Change(
             Fate.NEEDS,
             f"the topic {topic} was deleted and made anew, and there is state that belongs to what was in it",

@@ -236,6 +236,23 @@ class Assembly:
         """The repartition topics that it reads."""
         return [repartition_topic(self.app, hop.name) for hop in part.hops]
 
+    def sender_of(self, hop: Node) -> SubTopology:
+        """Who writes a repartition topic."""
+        return next(part for part in self.parts if hop in part.nodes)
+
+    def topics_behind(self, part: SubTopology) -> list[str]:
+        """What its state is made of: the topics that it reads, and those of others that all senders before it read."""
+        senders = {part.name: part}
+        waiting = [part]
+        while waiting:
+            for hop in waiting.pop().hops:
+                sender = self.sender_of(hop)
+                if sender.name not in senders:
+                    senders[sender.name] = sender
+                    waiting.append(sender)
+        of_others = [topic for sender in senders.values() for topic in sender.topics]
+        return list(dict.fromkeys([*part.topics, *self.hops_of(part), *of_others]))
+
     def tasks_of(self, part: SubTopology) -> int:
         """How many tasks it has: its number of partitions."""
         return self._tasks[part.name]
