@@ -104,6 +104,11 @@ def test_every_error_of_the_cluster_has_a_next_step() -> None:
     assert hint_of(errors.NotFound("start one with `headrace up`")) == ""
 
 
+@pytest.mark.parametrize("known", ["it has counts, totals", "it has none", "there are: counts, totals"])
+def test_an_error_that_names_what_there_is_has_no_hint(known: str) -> None:
+    assert hint_of(errors.NotFound(f"billing has no state 'n'; {known}")) == ""
+
+
 @pytest.mark.parametrize(
     ("error", "hint"),
     [

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headrace_streams import App, agg, col, json, tumbling, value
+from headrace_streams.core.errors import NotAllowed
 from headrace_streams.dsl.stream import Stream
 from headrace_streams.plan.compare import Change, Fate, compare, differing, store_of
 from headrace_streams.plan.cut import Assembly
@@ -140,10 +141,17 @@ def test_state_that_an_older_program_left_elsewhere_is_in_nobodys_way() -> None:
     assert compare(both, {"app": "a", "topics": {}, "sub_topologies": [here]}) == []
 
 
-def test_another_number_of_partitions_is_refused() -> None:
-    change = changes(plain, partitions=4)[0]
+@pytest.mark.parametrize(("count", "said"), [(1, "1 partition"), (3, "3 partitions")])
+def test_another_number_of_partitions_is_refused(count: int, said: str) -> None:
+    text = f"the topic a.orders.changelog has {said}, and the program needs 4: "
+    change = compare(described(plain, count), described(plain, 4))[0]
     assert change.fate is Fate.REFUSED
-    assert change.what.startswith("the topic a.orders.changelog has 3 partitions, and the program needs 4")
+    assert change.what.startswith(text)
+    app = App("a")
+    plain(app)
+    assembly = Assembly("a", app.graph, {"orders": 4, "out": 4})
+    with pytest.raises(NotAllowed, match=text):
+        assembly.check(dict.fromkeys(assembly.internal(), count))
     assert change.do == "headrace streams reset a begins anew"
 
 

@@ -24,7 +24,7 @@ PROGRESS = {
     TopicPartition(BY_WORD, 1): Progress(
         {"a.by-word.repartition": 7}, {"x": NO_TIME, "y": 2_000, "z": 1_000}, {"counts": "n", "sums": "s"}
     ),
-    TopicPartition(LINES, 1): Progress(basis={"seen": OF_FUNCTION, "seen.n": "int", "topic lines": "2"}),
+    TopicPartition(LINES, 1): Progress({"lines": 6}, basis={"seen": OF_FUNCTION, "seen.n": "int", "topic lines": "2"}),
 }
 FACTS: Any = Facts(
     Standing("a", {BY_WORD: 2, LINES: 2, "a.by-word.repartition": 2}, progress=PROGRESS),

@@ -10,7 +10,7 @@ import pytest
 
 from headrace_common.core.errors import HeadraceError
 from headrace_streams.adapters.memory_store import MemoryStores
-from headrace_streams.adapters.rocksdb_store import RocksDbStores
+from headrace_streams.adapters.rocksdb_store import RocksDbStores, StateStorageFailed
 from headrace_streams.core.state.changelog import prefix
 from headrace_streams.ports import Checkpoint, TaskStore, TaskStores
 
@@ -147,3 +147,10 @@ def test_room_of_a_worker_that_was_killed_is_cleared(tmp_path: Path) -> None:
     with RocksDbStores(tmp_path, "app") as disks:
         assert not left.parent.exists()
         assert disks.tidy(OLD_MS) == {("a", 0): Checkpoint("log-0", 1, NOW_MS)}
+
+
+def test_a_state_directory_that_cannot_be_made_says_what_to_do(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(StateStorageFailed, match=r"Not a directory.*; give another state_dir \(--state-dir\)$"):
+        RocksDbStores(file, "app")

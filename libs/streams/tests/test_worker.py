@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Mapping
 from contextlib import nullcontext
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,6 +33,7 @@ from headrace_streams.plan.cut import Assembly, SubTopology
 from headrace_streams.ports import InternalTopic, TopicFacts
 from headrace_streams.runtime.assembling import Assembled, Assembling
 from headrace_streams.runtime.owned import Kept, Owned, Spec, moved
+from headrace_streams.runtime.pacing import Pace
 from headrace_streams.runtime.seat import Seat
 from headrace_streams.runtime.taking import Differs, Taking
 from headrace_streams.runtime.worker import Worker
@@ -652,3 +654,81 @@ async def test_a_disk_is_opened_beside_the_event_loop() -> None:
     may.set()
     await standing
     assert seat.followed.keys() == {of_task.label}
+
+
+class Slow:
+    """A task that takes 100 ms for a record."""
+
+    due = None
+    stores = ()
+
+    def __init__(self, clock: Stopped) -> None:
+        self._clock = clock
+        self.fed: list[int] = []
+
+    def tell(self, now: int) -> None: ...
+
+    def take(self) -> list[Any]:
+        return []
+
+    def dirty_bytes(self) -> int:
+        return 0
+
+    def feed_together(self, given: list[tuple[str, pa.Table]]) -> None:
+        ((_, records),) = given
+        self.fed.append(records.num_rows)
+        self._clock.at_ms += 100 * records.num_rows
+
+
+async def test_no_more_is_fed_than_a_transaction_has_time_for() -> None:
+    """Else it would be aborted and done again, for ever: a transaction has 10 s, and this batch takes 100."""
+    clock, commits = Stopped(0.0), []
+
+    async def compute(call: Any, *args: Any) -> Any:
+        return call(*args)
+
+    task: Any = Slow(clock)
+    owned = Owned(spec("lines"), task, None)
+    worker = seated(outside_of(clock=clock, compute=compute), owned)
+    worker._seat.in_transaction = True  # type: ignore[union-attr]
+
+    async def commit() -> None:
+        commits.append((clock.at_ms, owned.positions["lines"]))
+        worker._began_ms = clock.at_ms
+
+    worker._commit = commit  # type: ignore[method-assign]
+    records = raw([(b"k", b"v", 0)] * 1_000, 7)
+    for _ in range(2):
+        await worker._feed(PartitionTable("lines", 0, records, 1_010, 0, 1_010, 1_010))
+    assert task.fed[0] == 500, "nothing is known of it yet"
+    assert sum(task.fed) == 2_000
+    assert max(task.fed[1:]) == 12, "1.25 s"
+    times = [at for at, _ in commits]
+    assert max(b - a for a, b in pairwise(times)) <= 3_700, "a fourth of 10 s, and one part more"
+    assert commits[0] == (50_000, 507)
+    assert owned.positions == {"lines": 1_010}, "gaps behind the last record count"
+
+
+def test_a_transaction_that_was_open_for_too_long_is_told_with_the_setting() -> None:
+    clock = Stopped(5_000.0)
+    worker = seated(outside_of(clock=clock))
+    worker._seat.in_transaction = True  # type: ignore[union-attr]
+    assert worker._too_long() == ""
+    clock.at_ms = 12_000.0
+    assert worker._too_long().startswith(" (its transaction was open for 12 s; transaction_timeout_ms is 10,000.")
+    worker._seat.in_transaction = False  # type: ignore[union-attr]
+    assert worker._too_long() == ""
+
+
+def test_the_pace_is_that_of_the_last_part() -> None:
+    pace = Pace(1_250, 10_000)
+    assert pace.rows("a") == 500
+    pace.took("a", 500, 5)
+    assert (pace.rows("a"), pace.rows("b")) == (10_000, 500)
+    pace.took("a", 10_000, 100_000)
+    assert pace.rows("a") == 125
+    pace.took("a", 125, 1e9)
+    assert pace.rows("a") == 1
+    pace.took("a", 1, 0)
+    assert pace.rows("a") == 10_000
+    assert Pace(1_250, 3).rows("a") == 3

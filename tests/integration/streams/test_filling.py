@@ -22,7 +22,7 @@ from headrace_streams.config import StreamsConfig
 from headrace_streams.core.state.changelog import Progress, prefix
 from headrace_streams.core.state.store import NOTHING
 from headrace_streams.main import serve
-from headrace_streams.plan.compare import TOPIC
+from headrace_streams.plan.basis import basis_of
 from headrace_streams.plan.nodes import changelog_topic
 from headrace_streams.runtime.filling import History
 from headrace_streams.upkeep import fill, ground
@@ -51,7 +51,7 @@ def give(topic: str, out: str, servers: str) -> None:
     task.flush()
     log = TopicPartition(changelog_topic(app.name, part.name), 0)
     rows = [(prefix("counts") + key, value) for key, value in task.changes()["counts"]]
-    basis = part.form | {TOPIC + topic: found.topic_ids[topic]}
+    basis = basis_of(found.assembly, part, found.topic_ids)
     progress = Progress({topic: found.until[TopicPartition(topic, 0)]}, task.watermarks(), basis)
     fill(app, History(found.until, task.take(), {log: rows}, {log: progress}), servers)
 

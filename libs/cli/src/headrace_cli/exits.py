@@ -137,6 +137,8 @@ def _fitting(error: HeadraceError) -> str | None:
             return "`headrace topic set NAME` shows a topic's settings."
         if named & BROKER_SETTINGS.keys():
             return "`headrace cluster configs --all` shows the brokers' settings."
+    if error.kind is Kind.NOT_FOUND and re.search(r"; (it has|there are:) ", text):
+        return ""  # it names what there is
     if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and re.search(r"has (no partition|partitions) \d", text):
         return "`headrace topic describe NAME` shows the partitions there are."
     return None

@@ -284,10 +284,12 @@ async def _survey(cluster: _Cluster, name: str, app: App | None, program: _Progr
 
 
 def _described(app: App, program: _Program) -> dict[str, Any]:
-    data = as_data(app.name, program.graph, program.assembly.internal())
+    assembly, facts = program.assembly, program.facts
+    data = as_data(app.name, program.graph, assembly.internal())
+    behind = {part.name: assembly.topics_behind(part) for part in assembly.parts}
     for part in data["sub_topologies"]:
         part["topic_ids"] = {
-            topic: program.facts[topic].topic_id if topic in program.facts else "none" for topic in part["reads"]
+            topic: facts[topic].topic_id if topic in facts else "none" for topic in behind[part["name"]]
         }
     return data
 

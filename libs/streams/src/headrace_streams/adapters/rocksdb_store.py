@@ -47,6 +47,7 @@ _BLOCK_CACHE_BYTES: Final = 64 << 20
 _OPENED_AT_ONCE: Final = 8
 _WORKERS_MAX: Final = 1_000
 """Of one app on one machine."""
+_ELSEWHERE: Final = "; give another state_dir (--state-dir)"
 
 
 class StateStorageFailed(Internal, code=ErrorCode.KAFKA_STORAGE_ERROR):
@@ -54,7 +55,7 @@ class StateStorageFailed(Internal, code=ErrorCode.KAFKA_STORAGE_ERROR):
 
 
 @contextmanager
-def _told(path: Path, doing: str) -> Iterator[None]:
+def _told(path: Path, doing: str, do: str = "") -> Iterator[None]:
     try:
         yield
     except Exception as error:  # rocksdict raises nothing narrower
@@ -62,7 +63,7 @@ def _told(path: Path, doing: str) -> Iterator[None]:
             raise StateStorageFailed(
                 f"another process uses the state in {path}; a worker of the same app lets go within seconds"
             ) from error
-        raise StateStorageFailed(f"{doing} the state in {path} failed: {error}") from error
+        raise StateStorageFailed(f"{doing} the state in {path} failed: {error}{do}") from error
 
 
 class RocksDbStores:
@@ -132,7 +133,7 @@ def _claim(parent: Path) -> tuple[Path, BinaryIO]:
     """The first directory that no process has, and what holds it for this one."""
     for number in range(_WORKERS_MAX):
         directory = parent / str(number)
-        with _told(directory, "opening"):
+        with _told(directory, "opening", _ELSEWHERE):
             directory.mkdir(parents=True, exist_ok=True)
             lock = (directory / "lock").open("wb")
         try:
@@ -141,7 +142,9 @@ def _claim(parent: Path) -> tuple[Path, BinaryIO]:
             lock.close()
         else:
             return directory, lock
-    raise StateStorageFailed(f"{_WORKERS_MAX} processes use the state in {parent}; give this one another state_dir")
+    raise StateStorageFailed(
+        f"{_WORKERS_MAX} processes use the state in {parent}; give this one another state_dir (--state-dir)"
+    )
 
 
 class RocksDbTaskStore:
@@ -170,7 +173,7 @@ class RocksDbTaskStore:
         table.set_block_cache(self._cache)
         table.set_bloom_filter(10, block_based=False)
         options.set_block_based_table_factory(table)
-        with _told(self._path, "opening"):
+        with _told(self._path, "opening", _ELSEWHERE):
             self._path.mkdir(parents=True, exist_ok=True)
             return Rdict(str(self._path), options, access_type=AccessType.read_write())
 

@@ -310,6 +310,7 @@ class Task:
         step = self._by_id[source.node]
         offsets: list[Any] = raw["offset"].to_pylist()
         values: list[Any] = raw["value"].to_pylist()
+        moved = False  # by flushes without rows: what waits for event time is done once behind all of them
         for offset, value in zip(offsets, values, strict=True):
             try:
                 flush = hop.decode(value)
@@ -319,6 +320,15 @@ class Task:
             if flush.rows is not None:
                 _check_columns(topic, flush.rows, source.columns)
             sender = sender_name(topic, flush.sender)
+            if flush.rows is None and source.timed and not flush.idle:
+                if not moved:
+                    self._clock.start(self._watermarks.now)
+                self._watermarks.reached(sender, flush.watermark)
+                moved = True
+                continue
+            if moved:
+                self._moved(self._watermarks.now, 0)
+                moved = False
             self._clock.start(self._watermarks.now)
             count = 0
             if flush.rows is not None:
@@ -335,6 +345,8 @@ class Task:
             self._moved(self._watermarks.reached(sender, flush.watermark), count)
             if flush.idle:
                 self.idle(sender)
+        if moved:
+            self._moved(self._watermarks.now, 0)
 
     def reach(self, topic: str, time: int) -> None:
         """Event time of an input is ``time`` (ms) without a record that says so."""

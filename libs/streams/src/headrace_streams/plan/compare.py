@@ -14,7 +14,7 @@ from difflib import ndiff
 from enum import IntEnum
 from typing import Any, Final
 
-from headrace_streams.plan.nodes import REPARTITION, repartition_topic
+from headrace_streams.plan.nodes import REPARTITION, partitions_text, repartition_topic
 
 TOPIC: Final = "topic "
 """In the basis of state: stands before the name of a topic, whose value is the topic's id."""
@@ -77,13 +77,17 @@ def _topics(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
         if was != count:
             yield Change(
                 Fate.REFUSED,
-                f"the topic {topic} has {was} partitions, and the program needs {count}: its rows or state would be "
-                "in the wrong tasks",
+                f"the topic {topic} has {partitions_text(was)}, and the program needs {count}: its rows or state would "
+                "be in the wrong tasks",
                 f"{anew} begins anew",
             )
-    ids = {name: id for part in old["sub_topologies"] for name, id in part.get("topic_ids", {}).items()}
-    now = {name: id for part in new["sub_topologies"] for name, id in part.get("topic_ids", {}).items()}
-    for topic in differing(ids, now):
+    before = {part["name"]: part.get("topic_ids", {}) for part in old["sub_topologies"]}
+    others = [
+        topic
+        for part in new["sub_topologies"]
+        for topic in differing(before.get(part["name"], {}), part.get("topic_ids", {}))
+    ]
+    for topic in dict.fromkeys(others):
         yield Change(
             Fate.NEEDS,
             f"the topic {topic} was deleted and made anew, and there is state that belongs to what was in it",

@@ -34,6 +34,7 @@ from headrace_streams.plan.nodes import (
     Plan,
     changelog_topic,
     is_internal,
+    partitions_text,
     repartition_topic,
 )
 
@@ -200,7 +201,7 @@ class Assembly:
         for topic, count in self.internal().items():
             if partitions[topic] != count:
                 raise NotAllowed(
-                    f"the topic {topic} has {partitions[topic]} partitions, and the program needs {count}: "
+                    f"the topic {topic} has {partitions_text(partitions[topic])}, and the program needs {count}: "
                     "a topic that it reads was enlarged, or the plan changed; start under another app name, or "
                     f"`headrace streams reset {self.app}`"
                 )
@@ -234,6 +235,23 @@ class Assembly:
     def hops_of(self, part: SubTopology) -> list[str]:
         """The repartition topics that it reads."""
         return [repartition_topic(self.app, hop.name) for hop in part.hops]
+
+    def sender_of(self, hop: Node) -> SubTopology:
+        """Who writes a repartition topic."""
+        return next(part for part in self.parts if hop in part.nodes)
+
+    def topics_behind(self, part: SubTopology) -> list[str]:
+        """What its state is made of: the topics that it reads, and those of others that all senders before it read."""
+        senders = {part.name: part}
+        waiting = [part]
+        while waiting:
+            for hop in waiting.pop().hops:
+                sender = self.sender_of(hop)
+                if sender.name not in senders:
+                    senders[sender.name] = sender
+                    waiting.append(sender)
+        of_others = [topic for sender in senders.values() for topic in sender.topics]
+        return list(dict.fromkeys([*part.topics, *self.hops_of(part), *of_others]))
 
     def tasks_of(self, part: SubTopology) -> int:
         """How many tasks it has: its number of partitions."""

@@ -24,6 +24,11 @@ def repartition_topic(app: str, name: str) -> str:
     return f"{app}.{name}.repartition"
 
 
+def partitions_text(count: int) -> str:
+    """``1 partition``, ``3 partitions``."""
+    return f"{count} partition" if count == 1 else f"{count} partitions"
+
+
 def changelog_topic(app: str, sub_topology: str) -> str:
     """The topic that holds the state of a sub-topology."""
     return f"{app}.{sub_topology}.changelog"

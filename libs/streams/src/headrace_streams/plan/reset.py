@@ -59,7 +59,7 @@ class Standing:
         program would know.
         """
         for changelog, progress in self.progress.items():
-            if TOPIC + topic in progress.basis:
+            if topic in progress.positions:
                 return self.part_of(changelog.topic)
         return topic.removeprefix(f"{self.app}.").removesuffix(REPARTITION) if topic in self.topics else topic
 
@@ -240,7 +240,12 @@ def as_data(standing: Standing) -> dict[str, object]:
     parts = []
     for changelog in standing.changelogs:
         of_part = [progress for tp, progress in standing.progress.items() if tp.topic == changelog]
-        basis = {name: said for progress in of_part for name, said in progress.basis.items()}
+        said_of: dict[str, set[str]] = {}
+        for progress in of_part:
+            for name, said in progress.basis.items():
+                said_of.setdefault(name, set()).add(said)
+        # A task may have begun with a topic that was made anew, while state of another belongs to the old one.
+        basis = {name: " and ".join(sorted(said)) for name, said in said_of.items()}
         parts.append(
             {
                 "name": standing.part_of(changelog),

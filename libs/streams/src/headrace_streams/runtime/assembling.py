@@ -14,7 +14,7 @@ from headrace_streams.config import StreamsConfig
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.dsl.app import App
 from headrace_streams.patience import Patience
-from headrace_streams.plan.compare import TOPIC
+from headrace_streams.plan.basis import basis_of
 from headrace_streams.plan.cut import Assembly, on_topics
 from headrace_streams.plan.nodes import Plan, changelog_topic, repartition_topic, reset_topic
 from headrace_streams.ports import InternalTopic, TopicFacts
@@ -143,9 +143,10 @@ class Assembling:
 
     def _specs(self, assembly: Assembly, facts: dict[str, TopicFacts]) -> list[Spec]:
         found = []
+        ids = {topic: fact.topic_id for topic, fact in facts.items()}
         for part in assembly.parts:
-            topics = (*part.topics, *(repartition_topic(self._app.name, hop.name) for hop in part.hops))
-            basis = part.form | {TOPIC + topic: facts[topic].topic_id for topic in topics}
+            topics = (*part.topics, *assembly.hops_of(part))
+            basis = basis_of(assembly, part, ids)
             log = changelog_topic(self._app.name, part.name)
             for partition in range(assembly.tasks_of(part)):
                 spec = Spec(part, partition, topics, basis)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Final
 
 from headrace_common.core.distribution import Distribution
@@ -68,7 +69,7 @@ class Figures:
                 return [((now_ms - at) / 1e3, {"task": label}) for label, at in marks if at != NO_TIME]
             case "held_back_seconds":
                 held = [(label, owned.task.held_by) for label, owned in list(self.owned.items())]
-                return [(by[1] / 1e3, {"task": label, "input": by[0]}) for label, by in held if by is not None]
+                return [(by[1] / 1e3, {"task": label, "input": by[0]}) for label, by in held if by and isfinite(by[1])]
             case "restore_records":
                 return [(left, {"task": label}) for label, left in list(self.restoring.items())]
             case "read_records":

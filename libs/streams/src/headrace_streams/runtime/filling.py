@@ -67,7 +67,7 @@ def watermarks(assembly: Assembly, newest: Mapping[TopicPartition, int]) -> dict
         for partition in range(assembly.tasks_of(part)):
             times = {topic: newest.get(TopicPartition(topic, partition), NO_TIME) for topic in part.topics}
             for hop in part.hops:
-                sender = next(other for other in assembly.parts if hop in other.nodes)
+                sender = assembly.sender_of(hop)
                 topic = repartition_topic(assembly.app, hop.name)
                 for number in range(assembly.tasks_of(sender)):
                     times[sender_name(topic, number)] = found[sender.name, number].now

@@ -40,6 +40,7 @@ from headrace_streams.runtime.figures import Figures
 from headrace_streams.runtime.following import Changelogs
 from headrace_streams.runtime.merging import Merging
 from headrace_streams.runtime.owned import Kept, Outside, Owned, as_output, moved
+from headrace_streams.runtime.pacing import Pace
 from headrace_streams.runtime.queries import Queries
 from headrace_streams.runtime.seat import Seat
 from headrace_streams.runtime.snapshotting import Snapshotting
@@ -53,6 +54,8 @@ _TAKING_MS: Final = 10
 _LAGS_MS: Final = 1_000.0
 _SETTLED_MS: Final = 1_000.0
 _TIDY_MS: Final = 3_600_000.0
+_COMMITS_IN_TIMEOUT: Final = 4
+"""A transaction that has been open for a fourth of ``transaction_timeout_ms`` is committed."""
 _CALM_MS: Final = 10_000.0
 """Trouble that comes back after so long is new trouble."""
 
@@ -85,6 +88,9 @@ class Worker:
         self._merging: dict[Owned, Merging] = {}
         self._paused: set[TopicPartition] = set()
         self._rows = 0
+        timeout_ms = config.transaction_timeout_ms
+        self._pace = Pace(timeout_ms / (2 * _COMMITS_IN_TIMEOUT), config.max_batch_rows)
+        self._began_ms = 0.0
         self._heard_at_ms = self._told_lags_at_ms = float("-inf")
         self._committed_at_ms = self._trimmed_at_ms = self._looked_at_ms = self._tidied_at_ms = 0.0
         self._final: HeadraceError | None = None
@@ -323,6 +329,7 @@ class Worker:
             await self._feed(batch)
         for merging in list(self._merging.values()):
             await self._feed_all(merging.owned, merging.take(self._outside.clock.monotonic_ms()))
+            await self._commit_in_time()
         await self._rest()
         if self._is_full() or self._outside.clock.monotonic_ms() >= due_ms:
             await self._commit()
@@ -370,12 +377,33 @@ class Worker:
         if owned in self._merging:
             self._merging[owned].offer(portion, at_end=batch.lag == 0)
         else:
-            await self._feed_all(owned, [portion])
+            await self._feed_in_parts(owned, portion)
         if batch.table.num_rows or batch.lag != 0:
             owned.rows_at_ms[batch.topic] = self._outside.clock.monotonic_ms()
             owned.idle.discard(batch.topic)
         if batch.lag is not None:
             self.figures.lags[batch.topic, batch.partition] = batch.lag
+
+    async def _feed_in_parts(self, owned: Owned, portion: Portion) -> None:
+        """Feed records of one input, no more at a time than its transaction has time for."""
+        left = portion.records
+        while left.num_rows:
+            began_ms = self._outside.clock.monotonic_ms()
+            first = left.slice(0, self._pace.rows(portion.topic))
+            left = left.slice(first.num_rows)
+            next_offset = int(left["offset"][0].as_py()) if left.num_rows else portion.next_offset
+            await self._feed_all(owned, [Portion(portion.topic, first, next_offset)])
+            self._pace.took(portion.topic, first.num_rows, self._outside.clock.monotonic_ms() - began_ms)
+            await self._commit_in_time()
+        if not portion.records.num_rows:
+            await self._feed_all(owned, [portion])
+
+    async def _commit_in_time(self) -> None:
+        """Else the coordinator would abort the transaction, and all would be done again, for ever."""
+        if self._here.in_transaction:
+            open_ms = self._outside.clock.monotonic_ms() - self._began_ms
+            if open_ms >= self._config.transaction_timeout_ms / _COMMITS_IN_TIMEOUT:
+                await self._commit()
 
     async def _feed_all(self, owned: Owned, portions: list[Portion]) -> None:
         """Feed records of some of a task's inputs, together."""
@@ -467,6 +495,7 @@ class Worker:
 
     async def _begin(self) -> None:
         if not self._here.in_transaction:
+            self._began_ms = self._outside.clock.monotonic_ms()
             await self._writer.begin()
             self._here.in_transaction = True
 
@@ -592,8 +621,18 @@ class Worker:
             await self._get_up()
             await self._join()
         else:
-            _log.warning("%s goes back to its last commit: %s", self._app.name, error)
+            _log.warning("%s goes back to its last commit: %s%s", self._app.name, error, self._too_long())
             await self._rewind()
+
+    def _too_long(self) -> str:
+        """What else is to be said of a failure, if the transaction was open for too long."""
+        open_ms, timeout_ms = self._outside.clock.monotonic_ms() - self._began_ms, self._config.transaction_timeout_ms
+        if not self._here.in_transaction or open_ms < timeout_ms:
+            return ""
+        return (
+            f" (its transaction was open for {open_ms / 1e3:.0f} s; transaction_timeout_ms is {timeout_ms:,}. It does "
+            "less in one from now on; if this comes again, raise that setting, or start more workers)"
+        )
 
     async def _rewind(self) -> None:
         seat = self._here

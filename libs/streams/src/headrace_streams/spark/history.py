@@ -27,7 +27,7 @@ from headrace_streams.core.outputs import Output
 from headrace_streams.core.rows import KEY, TIME, TIMESTAMP, WATERMARK
 from headrace_streams.core.state.changelog import Progress
 from headrace_streams.core.state.store import Changes
-from headrace_streams.plan.compare import TOPIC as BASIS_TOPIC
+from headrace_streams.plan.basis import basis_of
 from headrace_streams.plan.cut import SubTopology
 from headrace_streams.plan.nodes import changelog_topic
 from headrace_streams.runtime.filling import History, watermarks
@@ -164,8 +164,7 @@ class HistoryFrames(Frames):
         for part in assembly.parts:
             if not part.stateful:
                 continue
-            read = [*part.topics, *assembly.hops_of(part)]
-            basis = part.form | {BASIS_TOPIC + topic: self._ground.topic_ids[topic] for topic in read}
+            basis = basis_of(assembly, part, self._ground.topic_ids)
             for number in range(assembly.tasks_of(part)):
                 positions = {topic: self._ground.until[TopicPartition(topic, number)] for topic in part.topics}
                 log = TopicPartition(changelog_topic(assembly.app, part.name), number)
