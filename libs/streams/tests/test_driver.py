@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from headrace_streams import App, NotAllowed, agg, col, custom, json, string, tumbling
+from headrace_streams.core.rows import NO_TIME
 from headrace_streams.core.time import Watermarks
 from headrace_streams.testing import Driver
 
@@ -100,6 +101,76 @@ def test_a_topic_that_stands_still_holds_event_time_back_for_a_while() -> None:
         assert [row["n"] for row in driver.read("counts")] == [2], "both are idle: time is that of one"
         driver.pipe("other", [{"k": "a", "at": 9_000}, {"k": "a", "at": 31_000}])
         assert [row["at"] for row in driver.read("late")] == [9_000]
+
+
+WALL_MS = 1_790_000_000_000
+"""What the clock of a table's producer says, long after the event times of the streams."""
+
+
+def beside_a_table() -> App:
+    """Windows and pairs of streams, in one task with a table."""
+    app = App("beside")
+    customers = app.table("customers", value=json("tier string"), key="k", name="customers")
+    one, other = (
+        app.stream(t, value=json(f"{t} bigint, at bigint"), key="k", timestamp="at") for t in ("one", "other")
+    )
+    joined = one.join(customers, how="left")
+    counts = joined.group_by("k").window(tumbling("10s"), late="late")
+    counts.agg(n=agg.count(), name="counts", emit="final").to("counts")
+    one.join(other.select("other"), within="10s", late="late", name="pairs").to("pairs")
+    return app
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("news", ["none", "while idle", "after a restart"])
+def test_the_clock_of_a_table_makes_no_row_of_a_stream_late(seed: int, news: str) -> None:
+    with Driver(beside_a_table(), seed=seed) as driver:
+        driver.pipe("customers", [{"k": "a", "tier": "gold"}], time=WALL_MS)
+        driver.advance("5s")
+        driver.pipe("one", [{"k": "a", "one": 1, "at": 1_000}])
+        driver.pipe("other", [{"k": "a", "other": 1, "at": 2_000}])
+        driver.advance("5s")
+        if news == "after a restart":
+            driver.crash()
+            driver.restart()
+        if news != "none":
+            driver.pipe("customers", [{"k": "a", "tier": "blue"}], time=WALL_MS + 60_000)
+            driver.advance("1s")
+        driver.pipe("other", [{"k": "a", "other": 2, "at": 4_000}])
+        driver.pipe("one", [{"k": "a", "one": 2, "at": 5_000}])
+        assert driver.read("late") == []
+        assert driver.read("counts") == []
+        assert sorted((row["one"], row["other"]) for row in driver.read("pairs")) == [(1, 1), (1, 2), (2, 1), (2, 2)]
+        driver.pipe("one", [{"k": "a", "one": 3, "at": 30_000}])
+        driver.advance("5s")
+        assert [row["n"] for row in driver.read("counts")] == [2], "time is that of the stream that is ahead"
+
+
+def test_a_table_holds_event_time_back_but_does_not_drive_it() -> None:
+    marks = Watermarks(["stream", "other", "table"], tables=["table"])
+    marks.reached("table", 5_000)
+    for name in ("stream", "other", "table"):
+        assert marks.is_idle(name) == NO_TIME, "no stream has a time yet"
+    assert marks.reached("table", 6_000) == NO_TIME
+    assert list(marks.passed_by(["stream", "table"], np.array([1, 0, 1, 0]), np.array([7_000, 10, 7_000, 8_000]))) == [
+        NO_TIME,
+        10,
+        10,
+        7_000,
+    ]
+    assert marks.is_idle("table") == 8_000
+    assert marks.is_idle("stream") == 8_000
+    again = Watermarks(["stream", "other", "table"], tables=["table"])
+    again.restore({"stream": 10, "table": 9_000, "": 9_000})
+    assert [again.is_idle(name) for name in ("stream", "other", "table")] == [9_000] * 3, "what was committed stays"
+
+
+def test_a_task_of_tables_alone_goes_by_them() -> None:
+    marks = Watermarks(["one", "other"], tables=["one", "other"])
+    marks.reached("one", 5_000)
+    assert marks.is_idle("other") == 5_000
+    assert list(marks.passed("one", np.array([6_000]))) == [6_000]
+    assert marks.is_idle("one") == 6_000
 
 
 @pytest.mark.parametrize("order", [("ahead", "behind", "empty"), ("empty", "behind", "ahead")])

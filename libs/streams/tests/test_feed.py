@@ -118,12 +118,13 @@ def test_nothing_is_fed_before_what_is_earlier_and_is_not_here_yet(times: list[l
     rows_of=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30)), min_size=1, max_size=20),
     idle=st.sets(st.integers(0, 3), max_size=3),
     cut=st.integers(1, 20),
+    tables=st.sets(st.integers(0, 3)),
 )
 def test_watermarks_of_rows_of_several_inputs_are_those_one_by_one(
-    rows_of: list[tuple[int, int]], idle: set[int], cut: int
+    rows_of: list[tuple[int, int]], idle: set[int], cut: int, tables: set[int]
 ) -> None:
     names = ["0", "1", "2", "3"]
-    together, alone = Watermarks(names), Watermarks(names)
+    together, alone = (Watermarks(names, tables=map(str, tables)) for _ in range(2))
     for marks in (together, alone):
         for number, name in enumerate(names):
             marks.reached(name, number)
@@ -133,7 +134,13 @@ def test_watermarks_of_rows_of_several_inputs_are_those_one_by_one(
     for first in range(0, len(rows_of), cut):
         of, times = np.array(rows_of[first : first + cut]).T
         found += together.passed_by(names[:3], of, times).tolist()
-    assert found == [int(alone.passed(str(of), np.array([time]))[0]) for of, time in rows_of]
+    expected, greatest = [], list(range(4))
+    for of, time in rows_of:
+        expected.append(int(alone.passed(str(of), np.array([time]))[0]))
+        greatest[of] = max(greatest[of], time)
+        leaders = {0, 1, 2, 3} - tables or tables
+        assert expected[-1] <= max(greatest[number] for number in leaders)
+    assert found == expected
     assert together.state() == alone.state()
     assert together.rests == alone.rests
 
@@ -260,3 +267,19 @@ def test_the_input_that_holds_the_others_back_is_named() -> None:
     marks.is_idle("a")
     marks.is_idle("b")
     assert marks.held_by is None, "all are idle"
+
+
+def test_a_table_that_is_ahead_is_not_held_back() -> None:
+    marks = Watermarks(["a", "b", "table"], tables=["table"])
+    marks.reached("table", 9_000)
+    assert marks.held_by is None, "no stream has a time"
+    marks.reached("a", 5_000)
+    marks.reached("b", 3_000)
+    assert marks.held_by == ("b", 2_000)
+    marks.is_idle("a")
+    marks.is_idle("b")
+    assert marks.held_by is None
+    behind = Watermarks(["a", "table"], tables=["table"])
+    behind.reached("a", 5_000)
+    behind.reached("table", 4_000)
+    assert behind.held_by == ("table", 1_000)

@@ -96,3 +96,12 @@ def test_event_times_of_all_tasks() -> None:
             "a.by.repartition/2": NO_TIME,
             "": 300,
         }
+
+
+def test_event_time_of_a_stream_beside_a_table_is_the_streams() -> None:
+    app = App("a")
+    table = app.table("t", value=json("m bigint"), key="k", name="t")
+    app.stream("in", value=json("n bigint"), key="k").join(table).to("out")
+    newest = {IN[0]: 500, TopicPartition("t", 0): 9_000, TopicPartition("t", 1): 9_000}
+    found = watermarks(Assembly("a", app.graph, {"in": 2, "t": 2}), newest)
+    assert [marks.now for marks in found.values()] == [500, NO_TIME]

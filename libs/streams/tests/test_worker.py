@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -408,6 +409,84 @@ async def test_missing_topics_are_told_once(caplog: pytest.LogCaptureFixture) ->
     assert topics.looks > 2
     told = "a waits for topics that do not exist: orders, out; headrace topic create NAME makes one"
     assert [record.message for record in caplog.records] == [told]
+
+
+class Shown(Passing):
+    """Topics of which some are deleted, and come back."""
+
+    def __init__(self, *topics: str) -> None:
+        super().__init__()
+        self.there = set(topics)
+        self.looks: list[float] = []
+
+    async def names(self) -> list[str]:
+        return sorted(self.there)
+
+    async def find(self, names: list[str]) -> dict[str, TopicFacts]:
+        self.looks.append(self.at_ms)
+        return {name: TopicFacts(name, 1) for name in names if name in self.there}
+
+    async def make(self, topics: list[InternalTopic]) -> dict[str, TopicFacts]:
+        return {topic.name: TopicFacts(topic.name, topic.partitions) for topic in topics}
+
+    async def bytes_max(self, names: list[str]) -> dict[str, int]:
+        return {}
+
+
+async def reading(shown: Shown, **settings: Any) -> Worker:
+    """A worker of a program that names a topic, and reads others by a pattern."""
+    app = App("a")
+    app.stream("orders", value=string).to("out")
+    app.stream(re.compile("eu-.*"), value=string, name="eu").to("out")
+    outside = outside_of(topics=shown, clock=shown, stores=MemoryStores())
+    worker = Worker(app, StreamsConfig(**settings), outside)
+    await worker.assemble()
+    shown.looks.clear()
+    return worker
+
+
+DELETED = (
+    "a reads topics that were deleted: orders; {}stop its workers, create them again, headrace topic create orders, "
+    "and have it begin anew, headrace streams reset a"
+)
+
+
+async def test_a_topic_that_is_deleted_while_it_runs_is_told_once_and_ends_it(caplog: pytest.LogCaptureFixture) -> None:
+    shown = Shown("orders", "eu-1", "out")
+    worker = await reading(shown, metadata_max_age_ms=30_000, default_api_timeout_ms=70_000)
+    shown.there -= {"orders", "eu-1"}
+    for at_ms in range(0, 100_000, 10_000):
+        shown.at_ms = float(at_ms)
+        await worker._look_at_topics()
+    assert [record.message for record in caplog.records] == [DELETED.format("it stops in 70 s if they stay away; ")]
+    shown.at_ms = 100_000.0
+    with pytest.raises(UnknownTopicOrPartition) as told:
+        await worker._look_at_topics()
+    assert str(told.value) == DELETED.format("")
+    assert shown.looks == [30_000, 60_000, 90_000, 100_000], "the last one before it is old enough for another look"
+    with pytest.raises(UnknownTopicOrPartition):
+        worker._judge(told.value)
+
+
+async def test_a_topic_that_comes_back_is_missing_anew_when_it_goes_again(caplog: pytest.LogCaptureFixture) -> None:
+    shown = Shown("orders", "eu-1", "out")
+    worker = await reading(shown, metadata_max_age_ms=30_000, default_api_timeout_ms=60_000)
+    for at_ms, there in ((30_000, False), (60_000, True), (90_000, False), (120_000, False)):
+        shown.there = {"eu-1", "out"} | ({"orders"} if there else set())
+        shown.at_ms = float(at_ms)
+        await worker._look_at_topics()
+    assert len(caplog.records) == 2
+
+
+async def test_a_topic_of_a_pattern_may_go(caplog: pytest.LogCaptureFixture) -> None:
+    shown = Shown("orders", "eu-1", "eu-2", "out")
+    worker = await reading(shown, metadata_max_age_ms=1_000, default_api_timeout_ms=2_000)
+    assert (await worker._assembling.on_topics()).read_by_name == ["orders"]
+    shown.there -= {"eu-2"}
+    for at_ms in range(0, 100_000, 10_000):
+        shown.at_ms = float(at_ms)
+        await worker._look_at_topics()
+    assert caplog.records == []
 
 
 class Named(Passing):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 from collections.abc import AsyncIterator
 from decimal import Decimal
@@ -18,24 +19,34 @@ from headrace.work_types import WorkItem
 from headrace_admin.engine.streams import owner_of
 from headrace_admin.ports import StoreFacts
 from headrace_admin.rpc.rest_streams import plain
-from headrace_common.core.errors import NotCoordinator, Rejected
+from headrace_common.core.errors import NetworkFailed, NotCoordinator, Rejected
 from headrace_common.core.ids import Endpoint
 from headrace_proto.v1 import streams_pb2 as pb
 
 AT = Endpoint("10.0.0.1", 9500)
+NEXT = Endpoint("10.0.0.2", 9500)
+ITEMS = [WorkItem("orders/0", stateful=True), WorkItem("orders/1", stateful=True)]
+KEY = "/v1/streams/billing/stores/totals/keys/ann?column=x/y"
 ROWS = {b'["ann","x/y"]': [{"user": "ann", "n": 3}]}
 
 
 class Worker:
     """In place of the adapter."""
 
-    def __init__(self) -> None:
+    def __init__(self, group: aio.WorkGroup) -> None:
+        self.group = group
+        """Of which it is a member."""
         self.asked: list[Endpoint] = []
         self.moves = 0
         """So many questions come while the task moves."""
+        self.dead: set[Endpoint] = set()
+        self.silent = False
+        """Whether it never answers for rows."""
 
     async def stores(self, at: Endpoint) -> list[StoreFacts]:
         self.asked.append(at)
+        if at in self.dead:
+            raise NetworkFailed("Connection refused")
         return [StoreFacts("totals", "orders", 2, {"user": "string", "page": "string"}), StoreFacts("seen", "x", 1, {})]
 
     async def locate(self, at: Endpoint, request: pb.LocateKeyRequest) -> pb.LocateKeyResponse:
@@ -45,6 +56,8 @@ class Worker:
 
     async def rows(self, at: Endpoint, request: pb.QueryStoreRequest) -> list[dict[str, Any]]:
         self.asked.append(at)
+        if self.silent:
+            await asyncio.Event().wait()
         if self.moves:
             self.moves -= 1
             raise NotCoordinator("task orders/0 is not at this worker now")
@@ -58,14 +71,13 @@ class Worker:
 @pytest.fixture
 async def worker(lab: LabCluster, rest: Rest) -> AsyncIterator[Worker]:
     """App billing, whose one worker has both tasks."""
-    made = Worker()
-    for name in ("stores", "locate", "rows"):
-        setattr(rest.world.workers, name, getattr(made, name))
     for topic in ("orders", "billing.orders.changelog", "billing.by-user.repartition", "other.orders.changelog"):
         lab.create_topic(topic, 1)
     await rest.world.make_shards()
-    items = [WorkItem("orders/0", stateful=True), WorkItem("orders/1", stateful=True)]
-    async with lab.aio_work_group("billing", items, endpoint=str(AT)) as group:
+    async with lab.aio_work_group("billing", ITEMS, endpoint=str(AT)) as group:
+        made = Worker(group)
+        for name in ("stores", "locate", "rows"):
+            setattr(rest.world.workers, name, getattr(made, name))
         while not await has_all(rest, group):
             pass
         yield made
@@ -106,10 +118,39 @@ async def test_apps_tasks_and_stores(rest: Rest, worker: Worker) -> None:
 
 
 async def test_a_key_is_read_from_the_worker_that_has_it(rest: Rest, worker: Worker) -> None:
-    worker.moves = 2
-    answer = await rest.client.get("/v1/streams/billing/stores/totals/keys/ann?column=x/y")
+    worker.moves = 100
+    began_ms = rest.world.clock.monotonic_ms()
+    answer = await rest.client.get(KEY)
     assert answer.json() == {"app": "billing", "store": "totals", "rows": [{"user": "ann", "n": 3}]}
     assert worker.moves == 0
+    assert 20_000 <= rest.world.clock.monotonic_ms() - began_ms < 30_000
+
+
+async def test_the_next_worker_is_asked_when_one_has_died(lab: LabCluster, rest: Rest, worker: Worker) -> None:
+    worker.dead.add(AT)
+    question = asyncio.create_task(rest.client.get(KEY))
+    await rest.world.clock.sleep_ms(5_000)
+    assert not question.done()
+    await worker.group.close()
+    async with lab.aio_work_group("billing", ITEMS, endpoint=str(NEXT)) as group:
+        while not await has_all(rest, group):
+            pass
+        answer = await question
+    assert answer.json()["rows"] == [{"user": "ann", "n": 3}]
+    assert worker.asked[-1] == NEXT
+
+
+@pytest.mark.parametrize("silent", [False, True])
+async def test_a_question_ends_after_30_s(rest: Rest, worker: Worker, silent: bool) -> None:
+    worker.moves = 1_000
+    worker.silent = silent
+    began_ms = rest.world.clock.monotonic_ms()
+    answer = await rest.client.get(KEY)
+    assert 29_000 < rest.world.clock.monotonic_ms() - began_ms < 31_000
+    if silent:
+        refused(answer, 504, "REQUEST_TIMED_OUT", "no worker of billing answered within 30 s")
+    else:
+        refused(answer, 503, "NOT_COORDINATOR", "task orders/0 is not at this worker now")
 
 
 async def test_what_is_not_there_is_a_problem(rest: Rest, worker: Worker) -> None:
@@ -132,8 +173,10 @@ async def test_workers_that_do_not_listen(lab: LabCluster, rest: Rest) -> None:
             pass
         answer = await rest.client.get("/v1/streams/quiet/stores")
         refused(answer, 400, "INVALID_REQUEST", "start them with --query-listen HOST:PORT")
+    began_ms = rest.world.clock.monotonic_ms()
     answer = await rest.client.get("/v1/streams/quiet/stores")
     refused(answer, 503, "LEADER_NOT_AVAILABLE", "no worker of quiet is a member of its group")
+    assert 3_000 <= rest.world.clock.monotonic_ms() - began_ms < 4_000
 
 
 def test_a_topic_belongs_to_the_app_with_the_longer_name_and_only_if_an_app_has_made_it() -> None:

@@ -71,8 +71,8 @@ class Changing:
         path.write_text(text.format(**named, filter=filter, aggregate=aggregate, more=more.format(**named)))
         return path
 
-    def start(self, program: Path, state: str = "state") -> subprocess.Popen[bytes]:
-        settings = {
+    def start(self, program: Path, state: str = "state", **more: int) -> subprocess.Popen[bytes]:
+        settings = more | {
             "bootstrap_servers": self.servers,
             "state_dir": str(self.directory / state),
             "transaction_timeout_ms": 5_000,
@@ -354,8 +354,9 @@ def test_a_reset_that_is_cut_off_is_named_and_mended(app: Changing, point: str) 
         assert app.read(2 + len(again)) == sorted([*numbered("a", "b"), *numbered(*again)])
 
 
-def test_a_topic_that_was_made_anew_needs_a_reset(app: Changing) -> None:
-    program = app.program()
+@pytest.mark.parametrize("text", [COUNTS, HOP])
+def test_a_topic_that_was_made_anew_needs_a_reset(app: Changing, text: str) -> None:
+    program = app.program(text)
     app.send("a b")
     with app.running(program):
         app.read(2)
@@ -370,6 +371,22 @@ def test_a_topic_that_was_made_anew_needs_a_reset(app: Changing) -> None:
     app.send("a")
     with app.running(program):
         assert app.read(3) == sorted([*numbered("a", "b"), ("a", 1)])
+
+
+def test_a_topic_that_is_deleted_while_it_is_read_ends_the_app(app: Changing) -> None:
+    program = app.program(HOP)
+    app.send("a b")
+    worker = app.start(program, metadata_max_age_ms=200, default_api_timeout_ms=5_000)
+    try:
+        app.read(2)
+        with app.cluster.admin() as admin:
+            admin.delete_topic(app.lines)
+        assert worker.wait(60) == Ending.FAILED, app.log()
+    finally:
+        end(worker)
+    said = f"reads topics that were deleted: {app.lines}; "
+    assert app.log().count(f"{said}it stops in 5 s if they stay away") == 1
+    assert f"{said}stop its workers, create them again" in app.log()
 
 
 # --- what there is ----------------------------------------------------------------------------------------------------

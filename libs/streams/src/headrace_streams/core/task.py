@@ -91,6 +91,8 @@ class Inputs:
     """Topics and the nodes that decode their records."""
     hops: Mapping[str, Hop] = field(default_factory=dict)
     """By repartition topic."""
+    tables: frozenset[str] = frozenset()
+    """Those of the topics that are tables."""
 
     def names(self) -> list[str]:
         """What has a time of its own: topics, and the senders of each repartition topic."""
@@ -163,7 +165,7 @@ class Task:
         self._inputs = inputs
         self._app = app
         self._waiting: dict[int, list[tuple[pa.Table, int]]] = {}
-        self._watermarks = Watermarks(inputs.names(), inputs.sender_names())
+        self._watermarks = Watermarks(inputs.names(), inputs.sender_names(), inputs.tables)
         self._clock = Clock()
         for step in self._steps:
             step.operator.clock = self._clock

@@ -2,7 +2,9 @@
 Event time of a task: the least of its inputs' greatest times.
 
 An input is a topic of a source, or one sender of a repartition topic. One that stands at its end for a while is idle,
-and does not hold the others back until it has rows again. What a task's watermark was is state: it never falls.
+and does not hold the others back until it has rows again. A table's times say when its rows were written, not how far
+the streams beside it are: it holds them back, but event time is never ahead of all inputs that are no tables. What a
+task's watermark was is state: it never falls.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import numpy as np
 
 from headrace_streams.core.rows import NO_TIME, Numbers
 
-_LATEST: Final = np.iinfo(np.int64).max
+_LATEST: Final = int(np.iinfo(np.int64).max)
 _NONE: Final = np.zeros(1, bool)
 _IDLE: Final = "idle "
 """Before the name of an input that has said so, in what is remembered; no name has a space."""
@@ -75,12 +77,16 @@ class Clock:
 class Watermarks:
     """Pure; times are ms."""
 
-    def __init__(self, inputs: Iterable[str], tell: Iterable[str] = ()) -> None:
+    def __init__(self, inputs: Iterable[str], tell: Iterable[str] = (), tables: Iterable[str] = ()) -> None:
         """
         Args:
             tell: those of the inputs that say once that they are idle, so that has to be remembered.
+            tables: those that drive event time only where there are no others.
         """
         self._greatest = dict.fromkeys(inputs, NO_TIME)
+        followers = frozenset(tables)
+        self._leaders = frozenset(self._greatest) - followers if followers else frozenset()
+        """Those whose greatest time event time is never ahead of; none: it goes by all inputs."""
         self._tell = frozenset(tell)
         self._idle: set[str] = set()
         self.now = NO_TIME
@@ -95,17 +101,25 @@ class Watermarks:
         if not len(times):
             return times
         found = np.full(len(times), _LATEST)
+        led: Numbers | int = NO_TIME
         for name, greatest in self._greatest.items():
             own = of == sources.index(name) if name in sources else _NONE
             if own.any():
                 running = np.maximum(np.maximum.accumulate(np.where(own, times, greatest)), greatest)
                 self._greatest[name] = int(running[-1])
+                if name in self._leaders:
+                    led = np.maximum(led, running)
                 if name in self._idle:
                     running[: np.argmax(own)] = _LATEST  # it holds the others back from its first row on
                     self._idle.discard(name)
                 found = np.minimum(found, running)
-            elif name not in self._idle:
+                continue
+            if name in self._leaders:
+                led = np.maximum(led, greatest)
+            if name not in self._idle:
                 found = np.minimum(found, greatest)
+        if self._leaders:
+            found = np.minimum(found, led)
         found = np.maximum.accumulate(np.maximum(found, self.now))
         self.now = int(found[-1])
         return found
@@ -129,7 +143,8 @@ class Watermarks:
             return None
         last = min(counting, key=self._greatest.__getitem__)
         least, greatest = self._greatest[last], max(self._greatest[name] for name in counting)
-        if least == greatest:
+        greatest = min(greatest, self._led)
+        if least >= greatest:
             return None
         return last, inf if least == NO_TIME else greatest - least
 
@@ -138,11 +153,16 @@ class Watermarks:
         """Whether all inputs are idle."""
         return len(self._idle) == len(self._greatest)
 
+    @property
+    def _led(self) -> int:
+        """The time that event time cannot be ahead of, ms."""
+        return max((self._greatest[name] for name in self._leaders), default=_LATEST)
+
     def _settle(self) -> int:
         counting = self._greatest.keys() - self._idle
         # If nobody is waited for, time is as far as anyone has come: else it would hang on who was idle first.
         reached = min(self._greatest[name] for name in counting) if counting else max(self._greatest.values())
-        self.now = max(self.now, reached)
+        self.now = max(self.now, min(reached, self._led))
         return self.now
 
     def state(self) -> dict[str, int]:

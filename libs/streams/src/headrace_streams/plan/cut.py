@@ -65,6 +65,12 @@ class SubTopology:
         return len(self.topics) + len(self.hops) > 1 and any(node.kind == JOIN for node in self.nodes)
 
     @property
+    def tables(self) -> frozenset[str]:
+        """The topics that it reads as tables."""
+        sources = [node for node in self.nodes if node.kind == SOURCE and node.settings.get("deletes")]
+        return frozenset(topic for node in sources for topic in node.topics)
+
+    @property
     def stores(self) -> list[str]:
         """Their names."""
         return [node.name for node in self.nodes if node.stateful]
@@ -311,5 +317,6 @@ class Assembly:
                 )
                 for hop in part.hops
             },
+            part.tables,
         )
         return Task(partition, steps, links, inputs, written, self.app)

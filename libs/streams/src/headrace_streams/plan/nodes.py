@@ -171,6 +171,12 @@ class Plan:
         self.nodes: list[Node] = []
         self.globals: list[Global] = []
 
+    @property
+    def read_by_name(self) -> list[str]:
+        """The topics that it reads, those of patterns not counted."""
+        sources = [topic for node in self.nodes if node.kind == SOURCE and not node.pattern for topic in node.topics]
+        return [*sources, *(one.topic for one in self.globals)]
+
     def add(
         self,
         kind: str,

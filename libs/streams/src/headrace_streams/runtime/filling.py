@@ -71,7 +71,7 @@ def watermarks(assembly: Assembly, newest: Mapping[TopicPartition, int]) -> dict
                 topic = repartition_topic(assembly.app, hop.name)
                 for number in range(assembly.tasks_of(sender)):
                     times[sender_name(topic, number)] = found[sender.name, number].now
-            marks = found[part.name, partition] = Watermarks(times)
+            marks = found[part.name, partition] = Watermarks(times, tables=part.tables)
             for name, time in times.items():
                 marks.reached(name, time)
                 if time == NO_TIME:

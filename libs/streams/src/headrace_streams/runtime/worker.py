@@ -23,6 +23,7 @@ from headrace_common.core.errors import (
     Internal,
     OffsetOutOfRange,
     Rejected,
+    UnknownTopicOrPartition,
 )
 from headrace_common.runtime.failpoints import failpoint
 from headrace_streams.config import EXACTLY_ONCE, StreamsConfig
@@ -39,6 +40,7 @@ from headrace_streams.runtime.assembling import Assembled, Assembling
 from headrace_streams.runtime.figures import Figures
 from headrace_streams.runtime.following import Changelogs
 from headrace_streams.runtime.merging import Merging
+from headrace_streams.runtime.missing import Missing
 from headrace_streams.runtime.owned import Kept, Outside, Owned, as_output, moved
 from headrace_streams.runtime.pacing import Pace
 from headrace_streams.runtime.queries import Queries
@@ -81,6 +83,7 @@ class Worker:
         )
         self._assembling = Assembling(app, config, outside)
         self._assembled: Assembled
+        self._missing = Missing(app.name, config.default_api_timeout_ms)
         self._seat: Seat | None = None
         self._following: asyncio.Task[None] | None = None
         self._taking_snapshots: asyncio.Task[None] | None = None
@@ -347,17 +350,23 @@ class Worker:
     async def _look_at_topics(self) -> None:
         """
         Has one that is read been enlarged, or does a pattern match one more? Then the app has more tasks, or these read
-        more, or it cannot go on; which, is seen at the start.
+        more, or it cannot go on; which, is seen at the start. One that was deleted is said.
 
         Raises:
             NotAllowed: it cannot.
+            UnknownTopicOrPartition: one that the program names has been away for ``default_api_timeout_ms``.
         """
         now = self._outside.clock.monotonic_ms()
-        if now - self._looked_at_ms < self._config.metadata_max_age_ms:
+        if now < min(self._looked_at_ms + self._config.metadata_max_age_ms, self._missing.until_ms):
             return
         self._looked_at_ms = now
         sources = {topic for spec in self._assembled.specs.values() for topic in spec.part.topics}
         facts = await self._outside.topics.find(sorted(sources | self._assembling.globals.tables.keys()))
+        try:
+            self._missing.seen(set(self._app.graph.read_by_name) - facts.keys(), now)
+        except UnknownTopicOrPartition as error:
+            self._final = error
+            raise
         await self._assembling.globals.read(facts)
         tasks = Counter(topic for spec in self._assembled.specs.values() for topic in spec.part.topics)
         news = [

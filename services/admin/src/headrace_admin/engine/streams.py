@@ -2,7 +2,8 @@
 Programs of ``headrace.streams``: which there are, who has their tasks, and what they have kept.
 
 An app is a work group to whose name internal topics belong. Its workers say to the group where they answer questions
-about state; whoever has a task is asked for it, and asked again while tasks move.
+about state; whoever has a task is asked for it. While a task moves, and when a worker has died, the group is looked up
+again and the worker that it names then is asked.
 """
 
 from __future__ import annotations
@@ -13,17 +14,32 @@ from typing import Any, Final, TypeVar
 
 from headrace_admin.engine.groups import Groups
 from headrace_admin.ports import Cluster, StoreFacts, Workers
-from headrace_common.core.errors import HeadraceError, Kind, LeaderNotAvailable, NotFound, Rejected
+from headrace_common.core.errors import (
+    ErrorCode,
+    HeadraceError,
+    Kind,
+    LeaderNotAvailable,
+    NotFound,
+    Rejected,
+    RequestTimedOut,
+)
 from headrace_common.core.ids import Endpoint
-from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.clock import Clock, limit_ms
 from headrace_proto.v1 import coordinator_pb2, streams_pb2
 
 T = TypeVar("T")
 
 _SUFFIXES: Final = (".changelog", ".repartition")
 _AGAIN: Final = (Kind.MOVED, Kind.BUSY, Kind.UNKNOWN)
-_TRIES_MAX: Final = 10
+_PATIENCE_MS: Final = 30_000.0
+"""So long a question waits for a task that moves; as long as that of a program's own ``Stores``."""
+_EMPTY_MS: Final = 3_000.0
+"""So long a group without members may be between the workers of a restart."""
 _PAUSE_MS: Final = 200.0
+
+
+class NoWorkers(LeaderNotAvailable, code=ErrorCode.LEADER_NOT_AVAILABLE):
+    """No worker of the app is a member of its group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +99,11 @@ class Streams:
 
         Raises:
             NotFound: there is no such app.
-            LeaderNotAvailable: no worker runs, or answers.
+            LeaderNotAvailable: no worker runs for 3 s, or none answers within 30 s.
             Rejected: workers do not listen for questions.
+            HeadraceError: what a worker said last, after 30 s.
         """
-        return await self._persist(lambda: self._stores(app))
+        return await self._persist(app, lambda: self._stores(app))
 
     async def rows(self, app: str, store: str, columns: Sequence[str]) -> Sequence[dict[str, Any]]:
         """
@@ -98,9 +115,10 @@ class Streams:
         Raises:
             NotFound: there is no such app, no such store, or no row of this key.
             Rejected: the key has other columns; or workers do not listen for questions.
-            LeaderNotAvailable: nobody answers for it.
+            LeaderNotAvailable: no worker runs for 3 s, or none has the task for 30 s.
+            HeadraceError: what a worker said last, after 30 s.
         """
-        found = await self._persist(lambda: self._rows(app, store, columns))
+        found = await self._persist(app, lambda: self._rows(app, store, columns))
         if not found:
             raise NotFound(f"{app} has nothing in {store!r} for the key {', '.join(columns)}")
         return found
@@ -121,16 +139,30 @@ class Streams:
         request = streams_pb2.QueryStoreRequest(store=store, partition=at.partition, key=at.key)
         return await self._workers.rows(owners[task], request)
 
-    async def _persist(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Tasks move within a second or two."""
-        for left in reversed(range(_TRIES_MAX)):
+    async def _persist(self, app: str, ask: Callable[[], Awaitable[T]]) -> T:
+        """The answer, asked for again while a task moves or the worker that has it is dead."""
+        now_ms = self._clock.monotonic_ms
+        deadline = now_ms() + _PATIENCE_MS
+        empty_since: float | None = None
+        last: HeadraceError = RequestTimedOut(f"no worker of {app} answered within {_PATIENCE_MS / 1_000:g} s")
+        while (remaining_ms := deadline - now_ms()) > 0:
             try:
-                return await ask()
+                async with limit_ms(remaining_ms):
+                    return await ask()
+            except TimeoutError:
+                break
             except HeadraceError as error:
-                if not left or error.kind not in _AGAIN:
+                if error.kind not in _AGAIN:
                     raise
+                last = error
+            if not isinstance(last, NoWorkers):
+                empty_since = None
+            elif empty_since is None:
+                empty_since = now_ms()
+            elif now_ms() - empty_since >= _EMPTY_MS:
+                break
             await self._clock.sleep_ms(_PAUSE_MS)
-        raise AssertionError("the last try returns or raises")
+        raise last
 
 
 def owner_of(topic: str, apps: Iterable[str]) -> str | None:
@@ -145,12 +177,12 @@ def _owners(group: coordinator_pb2.GroupDescription) -> Mapping[str, Endpoint]:
     Where each task is asked for.
 
     Raises:
-        LeaderNotAvailable: no worker runs.
+        NoWorkers: none runs.
         Rejected: they do not listen.
     """
     app = group.group_id
     if not group.members:
-        raise LeaderNotAvailable(f"no worker of {app} is a member of its group")
+        raise NoWorkers(f"no worker of {app} is a member of its group")
     at = {member.member_id: endpoint for member in group.members if (endpoint := _endpoint(member.endpoint))}
     if not at:
         raise Rejected(f"the workers of {app} answer no questions; start them with --query-listen HOST:PORT")
