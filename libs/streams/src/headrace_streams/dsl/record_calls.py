@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
 
@@ -96,7 +96,7 @@ class RecordCalls:
 
         Args:
             name: of the state.
-            state: what is kept for each key: ``{"seen": value(int)}`` is ``state.seen``.
+            state: what is kept for each key: ``{"seen": value(int)}`` is ``state.seen``; ``ttl(int, "1h")`` ends.
             on_timer: ``on_timer(timer's name, state, context)``, for what ``context.timer`` asked for.
             schedule: ``{"1m": function}``: each time that event time passes a full minute, ``function(state, context)``
                 is called for each key that has state, in the order of their bytes. Minutes that event time jumps
@@ -135,7 +135,7 @@ class RecordCalls:
         functions = Functions(function, on_timer, declared, parsed, what, schedules)
         settings = {
             "function": _name_of(function),
-            "state": {of: one.type.__name__ for of, one in declared.items()},
+            "state": {of: _described(one) for of, one in declared.items()},
             "columns": schema_text(parsed or RECORDS),
             **{kind: list(schedules[clock]) for clock, (kind, _) in given.items() if schedules[clock]},
         }
@@ -180,6 +180,21 @@ def value(type_: type, default: Any = None) -> Value:
         return made if default is None else Value(type_, made.kept("the default of a value", default))
     except TypeError as error:
         raise NotAllowed(f"value ({where()}): {error}") from error
+
+
+def ttl(type_: type, after: Duration, default: Any = None) -> Value:
+    """
+    A value that ``process`` keeps for each key until event time is ``after`` past the last time that it was written;
+    then it is what a key begins with.
+
+    Args:
+        type_, default: as of ``value``.
+    """
+    return replace(value(type_, default), ttl_ms=to_ms(after, f"ttl ({where()})", least=1))
+
+
+def _described(one: Value) -> str:
+    return one.type.__name__ if one.ttl_ms is None else f"{one.type.__name__} for {one.ttl_ms} ms"
 
 
 def hint(schema: pa.Schema) -> str:

@@ -30,7 +30,7 @@ from headrace_streams.core.rows import (
     user_columns,
     with_system,
 )
-from headrace_streams.core.state.objects import ObjectStore, State, Value, changes_of
+from headrace_streams.core.state.objects import ObjectStore, State, Value, changes_of, written
 from headrace_streams.core.state.timers import Timer
 from headrace_streams.core.time import Moment
 
@@ -39,6 +39,11 @@ WALL: Final = "wall"
 CLOCKS: Final = (EVENT, WALL)
 _SCHEDULE: Final = "\0"
 """Begins the name of a timer that is a schedule's, and has no key; its interval follows."""
+_TTL: Final = "\1"
+"""
+Begins the name of a timer that ends a value, and that of the hidden value beside it, which is when it was written; the
+value's name follows. Where there is one there is the other, so writing a value again and again makes no more timers.
+"""
 RECORDS: Final = pa.schema([pa.field(RECORD, pa.binary())])
 """The columns of rows that have no schema: each is JSON."""
 
@@ -77,7 +82,7 @@ class Context:
             raise ValueError(f"the timer {name!r} is at {at}; give ms since 1970")
         if clock not in CLOCKS:
             raise ValueError(f"the timer {name!r} goes by {clock!r}; choose 'event' or 'wall'")
-        if name.startswith(_SCHEDULE):
+        if name.startswith((_SCHEDULE, _TTL)):
             raise ValueError(f"a timer cannot be called {name!r}")
         name.encode()
         self._timers.append(Asked(clock, int(at), name))
@@ -283,6 +288,9 @@ class Process(Operator):
         self._timers = {EVENT: self.store.timers, WALL: self.store.wall_timers}
         self._begun: set[str] = set()
         """The clocks whose schedules have begun."""
+        self._written_at = NO_TIME
+        """Event time of what a call writes."""
+        self._ttls = {name: one.ttl_ms for name, one in functions.values.items() if one.ttl_ms is not None}
 
     def begin(self, watermark: int) -> None:
         self._begun = {clock for clock in CLOCKS if not self._functions.schedules[clock]}
@@ -308,6 +316,7 @@ class Process(Operator):
             assert key is not None, "rows without a key are dropped before"
             if self._is_due(mark):  # by records that did not come here
                 self._fire(self.clock.of(of).before, made, failed)
+            self._written_at = max(time, mark)
             try:
                 self._call(partial(self._functions.on_record, row), key, time, Moment(mark, mark, of), made)
             except Exception as error:  # noqa: BLE001  # the user's function
@@ -375,7 +384,11 @@ class Process(Operator):
 
     def _ring(self, clock: str, timer: Timer, now: int, moment: Moment, made: Made, failed: Failed) -> None:
         """A timer or a schedule; ``now`` by its clock."""
-        at, _, name = timer
+        at, key, name = timer
+        self._written_at = moment.now
+        if name.startswith(_TTL):
+            self._end(name.removeprefix(_TTL), key, at)
+            return
         if not name.startswith(_SCHEDULE):
             assert self._functions.on_timer is not None, "timers are refused where nothing takes them"
             self._try(partial(self._functions.on_timer, name), timer, moment, made, failed, clock)
@@ -387,6 +400,30 @@ class Process(Operator):
         self._schedule(clock, interval, now)
         for one in self._store.keys_with_state():
             self._try(function, (at, one, f"every {interval} ms"), moment, made, failed)
+
+    def _end(self, name: str, key: bytes, at: int) -> None:
+        """A value that was not written since is what a new key has."""
+        hidden = _TTL + name
+        kept = self._store.of(key)
+        ttl_ms = self._ttls.get(name)
+        if ttl_ms is None:  # the program before had it
+            self._store.set(key, {hidden: None})
+        elif (ends := kept[hidden] + ttl_ms) > at:
+            self._store.timers.add((ends, key, hidden))
+        else:
+            self._store.set(key, {name: self._store.values[name].default, hidden: None})
+
+    def _lives(self, state: State, key: bytes) -> dict[str, Any]:
+        """What is kept beside values that end, now that the function has written some of them."""
+        hidden: dict[str, Any] = {}
+        if not self._ttls or self._written_at == NO_TIME:
+            return hidden
+        for name in self._ttls.keys() & written(state):
+            before = self._store.of(key).get(_TTL + name)
+            at = hidden[_TTL + name] = max(self._written_at, NO_TIME if before is None else before)
+            if before is None:
+                self._store.timers.add((at + self._ttls[name], key, _TTL + name))
+        return hidden
 
     def _try(
         self,
@@ -420,6 +457,7 @@ class Process(Operator):
         if any(asked.clock == rings and asked.at <= time for asked in timers):
             raise ValueError("a timer that is set by a timer must be later than that one")
         changed = changes_of(state)
+        changed |= self._lives(state, key)
         if changed:
             self._store.set(key, changed)
         for asked in timers:

@@ -30,6 +30,8 @@ class Value:
     type: type
     default: Any
     """What a key without it has."""
+    ttl_ms: int | None = None
+    """For how much event time it is kept after it was written; None: for good."""
 
     def check(self, name: str, value: Any) -> Any:
         """
@@ -245,6 +247,15 @@ class State:
         if declared is None:
             raise AttributeError(f"state has no {name!r}; declare it: state={{{name!r}: value(TYPE)}}")
         self._changed[name] = declared.check(f"state.{name}", value)
+
+
+def written(state: State) -> list[str]:
+    """The values that a function has set or changed in place, also to what they were."""
+    return [
+        name
+        for name, value in state._changed.items()
+        if state._values[name].type in _SCALARS or value != state._kept.get(name, state._values[name].default)
+    ]
 
 
 def changes_of(state: State) -> dict[str, Any]:
