@@ -18,7 +18,7 @@ from tests.lab.streams.world import play
 
 from headrace_streams.ports import Checkpoint
 
-SOON_FOUND = ("early-outputs", "not-restored", "time-forgotten")
+SOON_FOUND = ("early-outputs", "early-state", "not-restored")
 SEEDS_PER_MUTANT = 24
 
 
