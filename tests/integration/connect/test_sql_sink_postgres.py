@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -236,33 +236,29 @@ while position < count:
 """
 
 
-def test_kill_9_and_a_paused_holder(target: PostgresDatabase, tmp_path: Path) -> None:
-    script = tmp_path / "holder.py"
-    script.write_text(KILLED)
-    paused = []
-    for epoch in range(1, 6):
-        command = [sys.executable, str(script), target.url, str(epoch), "100000"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ, cwd=ROOT)
-        assert process.stdout is not None
-        for _ in range(1 + epoch):
-            process.stdout.readline()
-        if epoch % 2:
-            process.kill()
-            process.wait()
-            process.stdout.close()
-        else:
-            process.send_signal(signal.SIGSTOP)
-            paused.append(process)
-    with started(target, auto_create=True, timeout_ms=20_000) as last:
-        position = last.open([P0], 6)[P0]
-        for process in paused:
-            process.send_signal(signal.SIGCONT)
-        last.write(rows([{"n": n} for n in range(position, position + 10)], start=position))
-        last.commit({P0: position + 10}, None)
-        for process in paused:
-            process.wait()
+def test_kill_9_and_a_paused_holder(target: PostgresDatabase) -> None:
+    with ExitStack() as holders:
+        paused = []
+        for epoch in range(1, 6):
+            command = [sys.executable, "-c", KILLED, target.url, str(epoch), "100000"]
+            process = holders.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT))
+            holders.callback(process.kill)
             assert process.stdout is not None
-            process.stdout.close()
+            for _ in range(1 + epoch):
+                assert process.stdout.readline(), "it is at work"
+            if epoch % 2:
+                process.kill()
+            else:
+                process.send_signal(signal.SIGSTOP)
+                paused.append(process)
+        with started(target, auto_create=True, timeout_ms=20_000) as last:
+            position = last.open([P0], 6)[P0]
+            for process in paused:
+                process.send_signal(signal.SIGCONT)
+            last.write(rows([{"n": n} for n in range(position, position + 10)], start=position))
+            last.commit({P0: position + 10}, None)
+            for process in paused:
+                process.communicate(timeout=60)
     assert target.query(f'select count(*), count(distinct n), max(n) from "{TOPIC}"') == [
         (position + 10, position + 10, position + 9)
     ]
