@@ -8,28 +8,18 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace.testing import TestCluster, started_cluster
+from headrace.testing import TestCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 CONNECTORS = Path(__file__).with_name("rows.py")
 RUN_S = 240
-SHORT_MS = {"SESSION_TIMEOUT": 3_000, "HEARTBEAT_INTERVAL": 500}
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, ms in SHORT_MS.items():
-            patch.setenv(f"HEADRACE_COORDINATOR_GROUP_CONSUMER_{name}_MS", str(ms))
-        with started_cluster(tmp_path_factory.mktemp("connect") / "data") as started:
-            yield started
 
 
 def run(cluster: TestCluster, directory: Path, config: dict[str, Any], kill_at: str = "") -> None:

@@ -16,5 +16,5 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
     with pytest.MonkeyPatch.context() as patch:
         for name, ms in SHORT_MS.items():
             patch.setenv(f"HEADRACE_COORDINATOR_GROUP_CONSUMER_{name}_MS", str(ms))
-        with started_cluster(tmp_path_factory.mktemp("streams") / "data") as started:
+        with started_cluster(tmp_path_factory.mktemp("cluster") / "data") as started:
             yield started

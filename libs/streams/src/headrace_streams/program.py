@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 import traceback
 from pathlib import Path
 from types import ModuleType
 
 from headrace_common.core.errors import HeadraceError
+from headrace_common.runtime.modules import load_file
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.dsl.app import App
 
@@ -59,14 +59,7 @@ def _apps_text(module: ModuleType) -> str:
 def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise NotAllowed(f"there is no file {path}")
-    sys.path.insert(0, str(path.resolve().parent))  # what stands beside it can be imported, as when it is run
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None, "a path that ends in .py"
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_file(path)
 
 
 def _load_module(name: str) -> ModuleType:

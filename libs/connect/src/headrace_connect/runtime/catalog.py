@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 from headrace_common.core.errors import HeadraceError, InvalidConfig
+from headrace_common.runtime.modules import load_file
 from headrace_connect.plugin import Connector, Sink, Source
 from headrace_connect.settings import near
 
@@ -78,14 +78,7 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "none"
 
 
-def _load_file(path: Path) -> Any:
+def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise InvalidConfig(f"connector.class: there is no file {path}")
-    sys.path.insert(0, str(path.resolve().parent))  # what stands beside it can be imported, as when it is run
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None, "a path that ends in .py"
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_file(path)
