@@ -196,7 +196,7 @@ def write_checkpoints_first() -> Patches:
     async def keep_twice(self: Worker, kept: Any, sent: Sent | None) -> None:
         owned = kept.owned
         if sent is not None:
-            owned.store.write([], Checkpoint(owned.log_id, sent.end(), self._outside.clock.now_ms()))
+            owned.store.write([], Checkpoint(owned.spec.log_id, sent.end(), self._outside.clock.now_ms()))
         await keep(self, kept, sent)
 
     return [patch.object(Worker, "_keep", keep_twice)]
