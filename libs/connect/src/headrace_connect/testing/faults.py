@@ -36,6 +36,10 @@ class HoldAt(KillAt):
         self.here = asyncio.Event()
         self.go = asyncio.Event()
 
+    def end_with(self, run: asyncio.Task[None]) -> None:
+        """``here`` is set when the run ends, too: it may have fewer steps than the one that was counted."""
+        run.add_done_callback(lambda _: self.here.set())
+
     async def reach(self, step: str) -> None:
         """See ``Steps``."""
         await super().reach(step)

@@ -194,6 +194,7 @@ async def _overtaken(world: _World, number: int, what: str) -> None:
     hold = HoldAt(number)
     async with TaskRunner() as runner:
         old = runner.start(_swallow(world.run(hold)), name="the old task")
+        hold.end_with(old)
         async with limit_s(LIMIT_S):
             await hold.here.wait()
             await world.run(NoSteps(), _OTHER_BATCH)
@@ -227,6 +228,7 @@ async def check_away(new_case: NewCase) -> None:
         async with limit_s(LIMIT_S), TaskRunner() as runner:
             hold = HoldAt(number)
             run = runner.start(world.run(hold), name="the task")
+            hold.end_with(run)
             await hold.here.wait()
             case.go_away()
             hold.go.set()

@@ -104,6 +104,7 @@ async def _overtaken(case: SourceCase, number: int, what: str) -> None:
     log, hold = MemoryLog(), HoldAt(number)
     async with TaskRunner() as runner:
         old = runner.start(_swallow(_run(case, log, 1, hold)), name="the old task")
+        hold.end_with(old)
         async with limit_s(LIMIT_S):
             await hold.here.wait()
             await _run(case, log, 2, NoSteps())
