@@ -107,7 +107,8 @@ class Batch:
     @property
     def places(self) -> np.ndarray[Any, np.dtype[np.int32]]:
         """Which rows of the batch that was first given."""
-        return self.column(PLACE).to_numpy()  # type: ignore[no-any-return]
+        found: np.ndarray[Any, np.dtype[np.int32]] = self.column(PLACE).to_numpy()
+        return found
 
     def replace(self, name: str, array: Array, metadata: Mapping[bytes, bytes] | None = None) -> Batch:
         """

@@ -107,7 +107,8 @@ def _mask(array: Any) -> Any:
 
 def nulls_of(array: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """True where there is a null."""
-    return array.is_null().to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+    found: np.ndarray[Any, np.dtype[np.bool_]] = array.is_null().to_numpy(zero_copy_only=False)
+    return found
 
 
 def struct_of(fields: list[pa.Field[Any]], columns: list[Any], nulls: Any) -> Any:

@@ -120,7 +120,7 @@ class Compressed:
 
     def __init__(self, form: Form, codec: str) -> None:
         self._form = form
-        self._codec = codec
+        self._codec: Any = codec  # the stubs know its names, and want them literally
         self.prepare = form.prepare
 
     def write(self, table: pa.Table) -> bytes:
@@ -128,11 +128,11 @@ class Compressed:
         data = self._form.write(table)
         if self._codec == "gzip":
             return gzip.compress(data, mtime=0)
-        return pa.Codec(self._codec).compress(data, asbytes=True)  # type: ignore[arg-type]
+        return pa.Codec(self._codec).compress(data, asbytes=True)
 
     def read(self, data: bytes) -> pa.Table:
         """See ``Form``."""
-        return self._form.read(pa.CompressedInputStream(pa.BufferReader(data), self._codec).read())  # type: ignore[arg-type]
+        return self._form.read(pa.CompressedInputStream(pa.BufferReader(data), self._codec).read())
 
 
 FORMS: Final[Mapping[str, Form]] = {

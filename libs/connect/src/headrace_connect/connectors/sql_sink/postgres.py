@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from headrace_connect.connectors.sql_sink.database import Result, RowFault, TableFault, TableName, Write
-from headrace_connect.connectors.sql_sink.kinds import Column, Kind, is_text
+from headrace_connect.connectors.sql_sink.kinds import Column, Kind, Name, is_text
 from headrace_connect.plugin import RetriableError
 
 _RETRIED: Final = ("08", "25", "40", "53", "55", "57", "58", "XX")
@@ -27,7 +27,7 @@ _RETRIED: Final = ("08", "25", "40", "53", "55", "57", "58", "XX")
 _OF_ROWS: Final = ("21", "22", "23", "44", "P0", "09", "27")
 """Cardinality, data, constraints, views with a check, what triggers raise."""
 _TOO_LARGE: Final = "54000"
-_KINDS: Final = {
+_KINDS: Final[dict[str, Name]] = {
     "int2": "int16",
     "int4": "int32",
     "int8": "int64",
@@ -81,7 +81,7 @@ class Postgres:
 
     def __init__(self, url: str, user: str, password: str, timeout_ms: int) -> None:
         self._url = url
-        self._login = {key: value for key, value in (("user", user), ("password", password)) if value}
+        self._login: dict[str, Any] = {key: value for key, value in (("user", user), ("password", password)) if value}
         self._timeout_ms = timeout_ms
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
         self._stages: dict[tuple[object, ...], str] = {}
@@ -106,7 +106,7 @@ class Postgres:
                 keepalives_count=3,
                 application_name="headrace-connect",
                 client_encoding="utf8",
-                **self._login,  # type: ignore[arg-type]
+                **self._login,
             )
             self._stages = {}
             self.execute(f"set lock_timeout = {self._timeout_ms}")
@@ -279,7 +279,7 @@ class Postgres:
 
 def _kind(type_: str, modifier: int, class_: str) -> Kind:
     """From the catalogue's name of a type, what its brackets say, and its class."""
-    name = _KINDS.get(type_, "other" if type_ in _PARSED or class_ == _ENUM else "unsupported")
+    name: Name = _KINDS.get(type_, "other" if type_ in _PARSED or class_ == _ENUM else "unsupported")
     if name == "numeric" and modifier >= 0:
         packed = modifier - 4
         scale = ((packed & 0x7FF) ^ 1024) - 1024
@@ -287,8 +287,8 @@ def _kind(type_: str, modifier: int, class_: str) -> Kind:
     if name == "text":
         return Kind("text", modifier - 4 if modifier >= 4 else None)
     if name in ("timestamp", "timestamptz"):
-        return Kind(name, modifier if modifier >= 0 else 6)  # type: ignore[arg-type]
-    return Kind(name)  # type: ignore[arg-type]
+        return Kind(name, modifier if modifier >= 0 else 6)
+    return Kind(name)
 
 
 def _written(column: pa.Array[Any]) -> pa.Array[Any]:
