@@ -104,6 +104,7 @@ async def test_etcd_restarts(start: Start, etcd: EtcdProcess, kill: bool) -> Non
         assert (await one.describe("before")).topic.topic.partition_count == 2
         assert await refusal_of(one.create("refused", 1)) == ErrorCode.METADATA_UNAVAILABLE
         await etcd.start()
+        await eventually(one.cluster, lambda c: c.metadata_store_reachable)  # its next attempt may be a second away
         await active_of([one])
         await eventually(lambda: one.beat(broker.node, joined.epoch, watcher.image.revision), lambda v: not v.fenced)
         assert (await one.create("after", 2)).error == ErrorCode.NONE
