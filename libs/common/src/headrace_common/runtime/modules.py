@@ -15,7 +15,9 @@ def load_file(path: Path) -> ModuleType:
     Raises:
         Exception, SystemExit: whatever the module raises.
     """
-    sys.path.insert(0, str(path.resolve().parent))
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None, "a path that ends in .py"
     assert spec.loader is not None

@@ -44,6 +44,10 @@ class ConnectorConfig:
     """Of each predicate: ``predicates.NAME.type`` and its settings."""
     allow_plain_secrets: bool = setting(False, importance=_LOW)
     """Whether secrets may stand in the configuration itself."""
+    isolation: Literal["connector", "task"] = setting("connector", importance=_LOW)
+    """On workers: whether the tasks of the connector share a process, or have one each."""
+    task_memory_max: int = setting(2 << 30, low=0, high=_LONG, importance=_LOW)
+    """On workers: a process with more memory than so many bytes for each of its tasks is restarted; 0: no limit."""
 
     errors_tolerance: Literal["none", "all"] = setting("none", group=_ERRORS)
     """What a record does that cannot be handled: ``none``: the task fails; ``all``: it becomes a dead letter."""

@@ -47,14 +47,11 @@ def describe_plugin(plugin: type[Source[Any]] | type[Sink[Any]]) -> tuple[Defini
 
 def find_config_problems(given: Mapping[str, str]) -> tuple[Problem, ...]:
     """All that is wrong with a configuration; nothing is resolved, and nobody is asked."""
-    name = given.get(_CLASS)
-    if not name:
-        return (Problem(_CLASS, f"{_CLASS} is missing; `headrace connect plugins` lists what there is"),)
     try:
-        plugin = find_connector(name)
+        plugin = _plugin_of(given)
     except InvalidConfig as error:
         return (Problem(_CLASS, str(error)),)
-    common = _common(plugin)
+    name, common = given[_CLASS], _common(plugin)
     plain = given.get("allow.plain.secrets", "").lower() == "true"
     problems = list(find_problems(given, common, plugin.settings_type, kind=name, allow_plain_secrets=plain))
     try:
@@ -73,12 +70,15 @@ def configure(given: Mapping[str, str], secrets: Secrets) -> Configured:
     Everything that a configuration says, with its secrets.
 
     Raises:
-        InvalidConfig: all that is wrong, one line each.
+        InvalidConfig: all that is wrong, one line each; its cause is what the connector's module raised.
     """
+    try:
+        plugin = _plugin_of(given)
+    except InvalidConfig as error:
+        raise invalid([Problem(_CLASS, str(error))]) from error
     problems = find_config_problems(given)
     if problems:
         raise invalid(problems)
-    plugin = find_connector(given[_CLASS])
     config = read_settings(_common(plugin), given, secrets)
     settings: Any = read_settings(plugin.settings_type, given, secrets)
     try:
@@ -86,6 +86,13 @@ def configure(given: Mapping[str, str], secrets: Secrets) -> Configured:
     except InvalidOptions as error:
         raise invalid(error.problems) from None
     return Configured(plugin, config, settings)
+
+
+def _plugin_of(given: Mapping[str, str]) -> type[Source[Any]] | type[Sink[Any]]:
+    name = given.get(_CLASS)
+    if not name:
+        raise InvalidConfig(f"{_CLASS} is missing; `headrace connect plugins` lists what there is")
+    return find_connector(name)
 
 
 def _common(plugin: type[Source[Any]] | type[Sink[Any]]) -> type[SourceConfig] | type[SinkConfig]:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import traceback
+from typing import Final
+
 from headrace_common.core.errors import ErrorCode, HeadraceError
 from headrace_connect.core.errors import Fault, fault_of
+
+TRACE_CHARS_MAX: Final = 16_000
 
 
 class TaskFailed(Exception):
@@ -30,8 +35,8 @@ OUT_OF_GROUP = frozenset(
 
 
 def reason_of(error: BaseException) -> str:
-    """One line for people."""
-    text = str(error)
+    """For people."""
+    text = sound(str(error))
     return (
         text
         if isinstance(error, HeadraceError) and text
@@ -39,6 +44,16 @@ def reason_of(error: BaseException) -> str:
         if text
         else repr(error)
     )
+
+
+def trace_of(error: BaseException) -> str:
+    """Where ``error`` was raised and by what, as Python prints it; of a long one the end."""
+    return sound("".join(traceback.format_exception(error)))
+
+
+def sound(text: str) -> str:
+    """``text`` as others can read it: bounded, the end of it where it is long, and without half characters."""
+    return text[-TRACE_CHARS_MAX:].encode(errors="replace").decode()
 
 
 def failed_by(error: Exception) -> TaskFailed:

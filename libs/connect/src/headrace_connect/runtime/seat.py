@@ -8,11 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from headrace_common.runtime.clock import Clock, limit_ms
+from headrace_connect.core.errors import Fault
 from headrace_connect.core.task import (
     Assigned,
     Close,
     Effect,
     Ended,
+    Event,
     Failed,
     Opened,
     Progressed,
@@ -25,7 +27,7 @@ from headrace_connect.core.task import (
     Unassigned,
     Woken,
 )
-from headrace_connect.runtime.failing import failed_by
+from headrace_connect.runtime.failing import failed_by, trace_of
 
 _log: Final = logging.getLogger(__name__)
 
@@ -62,8 +64,19 @@ MakeLoop = Callable[[Callable[[], None], Callable[[], None]], Loop]
 class Seat:
     """One task."""
 
-    def __init__(self, label: str, make: MakeLoop, clock: Clock, life: TaskLife) -> None:
+    def __init__(
+        self, label: str, make: MakeLoop, clock: Clock, life: TaskLife, on_change: Callable[[], None] = lambda: None
+    ) -> None:
+        """
+        Args:
+            on_change: called when ``life``, ``fault`` or ``trace`` may have changed.
+        """
         self.life = life
+        self.fault: Fault | None = None
+        """Whose failure the last one was; None while it works."""
+        self.trace = ""
+        """Where it failed last, for people; empty while it works."""
+        self._on_change = on_change
         self._label = label
         self._make = make
         self._clock = clock
@@ -72,7 +85,7 @@ class Seat:
 
     async def run(self) -> None:
         """Until it is closed, or has failed for good; ``life`` says which."""
-        self.life.handle(Assigned(self.life.target))
+        self._tell(Assigned(self.life.target))
         while True:
             match self.life.state:
                 case State.STARTING:
@@ -85,11 +98,11 @@ class Seat:
     def close(self) -> None:
         """Have it end."""
         self._closing.set()
-        self._do(self.life.handle(Unassigned()))
+        self._tell(Unassigned())
 
     def change(self, target: Target) -> None:
         """Pause or resume it."""
-        self._do(self.life.handle(TargetChanged(target)))
+        self._tell(TargetChanged(target))
 
     @property
     def is_idle(self) -> bool:
@@ -98,10 +111,11 @@ class Seat:
 
     async def _run_loop(self) -> None:
         def on_open() -> None:
-            self._do(self.life.handle(Opened()))
+            self._tell(Opened())
 
         def on_commit() -> None:
-            self.life.handle(Progressed())
+            self.fault, self.trace = None, ""
+            self._tell(Progressed())
 
         try:
             self._loop = self._make(on_open, on_commit)
@@ -110,9 +124,10 @@ class Seat:
             failed = failed_by(error)
             known = failed.fault.value in ("config", "data", "fenced")
             _log.warning("%s has failed: %s", self._label, failed, exc_info=None if known else error)
-            self.life.handle(Failed(failed.fault, str(failed), self._clock.monotonic_ms()))
+            self.fault, self.trace = failed.fault, trace_of(error)
+            self._tell(Failed(failed.fault, str(failed), self._clock.monotonic_ms()))
         else:
-            self.life.handle(Ended())
+            self._tell(Ended())
         finally:
             self._loop = None
 
@@ -125,7 +140,11 @@ class Seat:
             async with limit_ms(max(0.0, due_ms - now_ms)):
                 await self._closing.wait()
         except TimeoutError:
-            self.life.handle(Woken(max(due_ms, self._clock.monotonic_ms())))
+            self._tell(Woken(max(due_ms, self._clock.monotonic_ms())))
+
+    def _tell(self, event: Event) -> None:
+        self._do(self.life.handle(event))
+        self._on_change()
 
     def _do(self, effects: Sequence[Effect]) -> None:
         for effect in effects:

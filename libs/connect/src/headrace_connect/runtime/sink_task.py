@@ -86,11 +86,13 @@ class SinkTask:
         *,
         on_open: Callable[[], None] = lambda: None,
         on_commit: Callable[[], None] = lambda: None,
+        on_topic: Callable[[str], None] = lambda _: None,
     ) -> None:
         """
         Args:
             on_open: called once, when the task has joined the group.
             on_commit: called after each commit.
+            on_topic: called with the topic of records that were read.
         """
         self._calls = Calls(sink)
         self._sink = sink
@@ -98,6 +100,7 @@ class SinkTask:
         self._settings = settings
         self._on_open = on_open
         self._on_commit = on_commit
+        self._on_topic = on_topic
         self._machine = SinkCommit(settings.rules)
         self._asked: deque[str] = deque()
         self._suspended = False
@@ -217,6 +220,7 @@ class SinkTask:
         converted = self._outside.pipeline.apply(table)
         if table.table.num_rows:
             self._read[self._number] = _Read(table, converted.parts)
+            self._on_topic(table.topic)
         bad: dict[int, str] = {}
         for index, refusal in converted.refused.items():
             row = (self._number, index)

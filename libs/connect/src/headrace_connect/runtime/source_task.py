@@ -81,11 +81,13 @@ class SourceTask:
         *,
         on_open: Callable[[], None] = lambda: None,
         on_commit: Callable[[], None] = lambda: None,
+        on_topic: Callable[[str], None] = lambda _: None,
     ) -> None:
         """
         Args:
             on_open: called once, when reading begins.
             on_commit: called after each commit.
+            on_topic: called with the topic of records before they are sent; dead letters do not count.
         """
         self._calls = Calls(source)
         self._source = source
@@ -94,6 +96,7 @@ class SourceTask:
         self._settings = settings
         self._on_open = on_open
         self._on_commit = on_commit
+        self._on_topic = on_topic
         self._machine = SourceCommit(list(self._splits), settings.rules)
         self._commit_retries = Retrying(settings.rules.retry_timeout_ms, _PAUSE_MS)
         self._inbox = Inbox()
@@ -175,6 +178,8 @@ class SourceTask:
         chunk = read.chunk
         converted = self._outside.pipeline.apply(chunk)
         outgoing = list(converted.outgoing)
+        for records in outgoing:
+            self._on_topic(records.topic)
         if converted.lost:
             for one in converted.lost if self._settings.logs_errors or not self._settings.tolerates else ():
                 _log.warning("%s", one)

@@ -1,0 +1,270 @@
+"""Makes a connector's tasks: seats whose loops have clients of a cluster. One process and hosts use the same."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, cast
+
+from headrace import aio
+from headrace_common.runtime.clock import Clock, SystemClock
+from headrace_common.runtime.failpoints import failpoint
+from headrace_connect.core.dead_letters import Origin
+from headrace_connect.core.sink_commit import SinkRules
+from headrace_connect.core.source_commit import Rules
+from headrace_connect.core.source_steps import CloseAsked, ResumeAsked, SuspendAsked
+from headrace_connect.core.task import TaskLife
+from headrace_connect.plugin import Guarantee, Sink, Source, Split
+from headrace_connect.runtime.adapters.sink_group import SdkDeadLetters, SdkGroup
+from headrace_connect.runtime.adapters.source_log import SdkSourceLog, SourcePlace
+from headrace_connect.runtime.adapters.topics import SdkTopics
+from headrace_connect.runtime.config import ConnectorConfig, RunConfig, SinkConfig, SourceConfig
+from headrace_connect.runtime.configuring import Configured
+from headrace_connect.runtime.converting import ChunkPipeline, TablePipeline
+from headrace_connect.runtime.seat import Loop, Seat
+from headrace_connect.runtime.sink_task import SinkOutside, SinkTask, SinkTaskSettings
+from headrace_connect.runtime.source_task import SourceOutside, SourceTask, SourceTaskSettings
+from headrace_connect.runtime.watching import RESTART
+
+Fresh = Callable[[], Configured]
+"""Gives a connector's configuration with the secrets of now; asked at each start of a task."""
+Signal = Callable[[], None]
+OnTopic = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What a task calls."""
+
+    on_change: Signal = lambda: None
+    """See ``Seat``."""
+    on_topic: OnTopic = lambda _: None
+    """With the topic of each batch of records that it reads or writes."""
+
+
+NO_HOOKS: Final = Hooks()
+
+
+class Failpoints:
+    """Satisfies ``Steps``: each step is a failpoint of that name."""
+
+    async def reach(self, step: str) -> None:
+        """See ``Steps``."""
+        failpoint(step)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """What all tasks of a process share."""
+
+    config: RunConfig
+    topics: SdkTopics
+    clock: Clock
+
+
+@asynccontextmanager
+async def open_process(config: RunConfig) -> AsyncIterator[Process]:
+    """Connected to the cluster."""
+    clock = SystemClock()
+    async with aio.AdminClient(config.bootstrap_servers, default_api_timeout_ms=config.default_api_timeout_ms) as admin:
+        yield Process(config, SdkTopics(admin, clock), clock)
+
+
+async def count_sink_tasks(process: Process, config: SinkConfig) -> int:
+    """
+    How many tasks of a sink have something to do: as many as its topics that there are have partitions, and one at
+    least. With a pattern, nobody knows how many there will be.
+    """
+    if config.topics_regex:
+        return config.tasks_max
+    partitions = sum([await process.topics.partitions(topic) for topic in config.topics])
+    return min(config.tasks_max, max(1, partitions))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a task has of its connector."""
+
+    task: int
+    splits: Sequence[Split] = ()
+    """Of a source."""
+    generation: int = 0
+    """Of a source."""
+
+
+def make_seat(process: Process, fresh: Fresh, config: ConnectorConfig, part: Part, hooks: Hooks = NO_HOOKS) -> Seat:
+    """
+    A task that is not running yet.
+
+    Args:
+        config: as ``fresh`` gave it once.
+    """
+    make = partial(
+        _source_loop if isinstance(config, SourceConfig) else _sink_loop, process, fresh, part, hooks.on_topic
+    )
+    life = TaskLife(RESTART, config.errors_restart_max)
+    return Seat(f"task {part.task} of {config.name}", make, process.clock, life, hooks.on_change)
+
+
+# --- sources --------------------------------------------------------------------------------------------------------
+
+
+class _SourceLoop:
+    """Satisfies ``Loop``: a source's task and its clients."""
+
+    def __init__(self, task: SourceTask) -> None:
+        self._task = task
+
+    async def run(self) -> None:
+        """See ``Loop``."""
+        await self._task.run()
+
+    @property
+    def is_idle(self) -> bool:
+        """See ``Loop``."""
+        return self._task.is_idle
+
+    def suspend(self) -> None:
+        """See ``Loop``."""
+        self._task.ask(SuspendAsked())
+
+    def resume(self) -> None:
+        """See ``Loop``."""
+        self._task.ask(ResumeAsked())
+
+    def close(self) -> None:
+        """See ``Loop``."""
+        self._task.ask(CloseAsked())
+
+
+def _source_loop(
+    process: Process, fresh: Fresh, part: Part, on_topic: OnTopic, on_open: Signal, on_commit: Signal
+) -> Loop:
+    configured = fresh()
+    config = configured.config
+    assert isinstance(config, SourceConfig), "what a connector is does not change"
+    place = SourcePlace(
+        config.name,
+        part.task,
+        part.generation,
+        config.offsets_storage_topic,
+        config.topic_creation_enable,
+        config.exactly_once,
+        config.offset_flush_interval_ms,
+    )
+    log = SdkSourceLog(process.config, place, process.topics, process.clock)
+    origin = Origin(config.name, part.task, configured.name, config.topic)
+    pipeline = ChunkPipeline(configured.converting(), origin)
+    outside = SourceOutside(log, pipeline, process.clock, Failpoints())
+    source = cast("Source[Any]", configured.make())
+    settings = _source_settings(config)
+    task = SourceTask(source, part.splits, outside, settings, on_open=on_open, on_commit=on_commit, on_topic=on_topic)
+    return _SourceLoop(task)
+
+
+def _source_settings(config: SourceConfig) -> SourceTaskSettings:
+    return SourceTaskSettings(
+        Rules(
+            boundary=config.transaction_boundary,
+            interval_ms=config.offset_flush_interval_ms,
+            retry_timeout_ms=config.errors_retry_timeout,
+            retry_delay_ms_max=config.errors_retry_delay_max_ms,
+        ),
+        poll_interval_ms=config.poll_interval_ms,
+        tolerates=config.errors_tolerance == "all",
+        dead_letter_topic=config.errors_deadletterqueue_topic_name or None,
+        dead_letter_headers=config.errors_deadletterqueue_context_headers_enable,
+        logs_errors=config.errors_log_enable,
+    )
+
+
+# --- sinks ----------------------------------------------------------------------------------------------------------
+
+
+class _SinkLoop:
+    """Satisfies ``Loop``: a sink's task and its clients, which are made when it runs."""
+
+    def __init__(self, open_task: Callable[[AsyncExitStack], Awaitable[SinkTask]]) -> None:
+        self._open_task = open_task
+        self._task: SinkTask | None = None
+        self._closing = False
+
+    async def run(self) -> None:
+        """See ``Loop``."""
+        async with AsyncExitStack() as stack:
+            self._task = await self._open_task(stack)
+            if self._closing:
+                self._task.close()
+            await self._task.run()
+
+    @property
+    def is_idle(self) -> bool:
+        """See ``Loop``."""
+        return self._task is not None and self._task.is_idle
+
+    def suspend(self) -> None:
+        """See ``Loop``."""
+        if self._task is not None:
+            self._task.suspend()
+
+    def resume(self) -> None:
+        """See ``Loop``."""
+        if self._task is not None:
+            self._task.resume()
+
+    def close(self) -> None:
+        """See ``Loop``."""
+        self._closing = True
+        if self._task is not None:
+            self._task.close()
+
+
+def _sink_loop(
+    process: Process, fresh: Fresh, part: Part, on_topic: OnTopic, on_open: Signal, on_commit: Signal
+) -> Loop:
+    return _SinkLoop(partial(_open_sink, process, fresh(), part.task, on_topic, on_open, on_commit))
+
+
+async def _open_sink(
+    process: Process,
+    configured: Configured,
+    task: int,
+    on_topic: OnTopic,
+    on_open: Signal,
+    on_commit: Signal,
+    stack: AsyncExitStack,
+) -> SinkTask:
+    config = configured.config
+    assert isinstance(config, SinkConfig), "what a connector is does not change"
+    group = SdkGroup(process.config, config.name, config.topics, config.topics_regex, config.auto_offset_reset)
+    stack.push_async_callback(group.close)
+    dead = None
+    if config.errors_deadletterqueue_topic_name:
+        dead = SdkDeadLetters(process.config, config.name, task, process.topics, process.clock)
+        stack.push_async_callback(dead.close)
+    sink = cast("Sink[Any]", configured.make())
+    outside = SinkOutside(group, TablePipeline(configured.converting()), dead, process.clock, Failpoints())
+    settings = _sink_settings(config, sink, task)
+    return SinkTask(sink, outside, settings, on_open=on_open, on_commit=on_commit, on_topic=on_topic)
+
+
+def _sink_settings(config: SinkConfig, sink: Sink[Any], task: int) -> SinkTaskSettings:
+    interval_ms = config.offset_flush_interval_ms
+    rules = SinkRules(
+        keeps_positions=sink.guarantee is Guarantee.POSITIONS,
+        tolerates=config.errors_tolerance == "all",
+        interval_ms=sink.commit_interval_ms if interval_ms is None else interval_ms,
+        rows_max=sink.commit_rows,
+        retry_timeout_ms=config.errors_retry_timeout,
+        retry_delay_ms_max=config.errors_retry_delay_max_ms,
+    )
+    return SinkTaskSettings(
+        config.name,
+        task,
+        rules,
+        dead_letter_topic=config.errors_deadletterqueue_topic_name,
+        dead_letter_headers=config.errors_deadletterqueue_context_headers_enable,
+        logs_errors=config.errors_log_enable,
+    )
