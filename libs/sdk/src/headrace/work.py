@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from headrace._lifetime import CLOSE_TIMEOUT_S, Lifetime
 from headrace._setting_names import Servers
 from headrace._waits import check_seconds, check_wait_ms
-from headrace.aio._work import Work, open_work
+from headrace.aio._work import Work, declaration_of, open_work
 from headrace.aio._work_items import ItemQueue, OwnedItem
 from headrace.aio.work import WAIT_SLICE_MS, end
 from headrace.errors import Rejected
@@ -106,6 +106,19 @@ class WorkGroup(Lifetime):
             if queue.failure is not None:
                 failure, queue.failure = queue.failure, None
                 raise failure
+
+    def declare(self, items: Iterable[WorkItem | str] | Declaration) -> None:
+        """
+        There is something else to do from now on: as if another version of the program had come, while this member
+        stays. What it has and is declared no more is revoked; new items come to members that declare them. Members
+        whose declarations differ for longer than a moment give versions (``headrace.declare(…, version=)``).
+
+        Raises:
+            InvalidConfig: what is wrong, all of it. What the group refuses, as a version that was declared with
+                something else, is raised by ``poll``.
+        """
+        self._check_usable()
+        self._work.declare(declaration_of(items))
 
     def give_up(self, *items: str) -> None:
         """Nothing runs of these any more; what was revoked or lost goes to others by this."""

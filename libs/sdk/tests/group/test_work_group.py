@@ -10,7 +10,7 @@ import pytest
 from libs.sdk.tests.kit.cluster import LabCluster, Labs
 
 import headrace
-from headrace import TopicPartition, WorkChange, WorkGroup, WorkItem, aio
+from headrace import TopicPartition, WorkChange, WorkGroup, WorkItem, aio, declare
 from headrace.errors import ClientClosed, FencedInstanceId, InvalidConfig, Rejected, StaleMemberEpoch, UnknownMemberId
 
 PATIENCE_S = 20
@@ -98,6 +98,28 @@ def test_a_token_that_is_higher_raises_the_epoch(memory: LabCluster) -> None:
     worker.group.report(refused={"a": token})
     until(lambda: worker.doing["a"] > token, worker)
     worker.group.close()
+
+
+def test_members_declare_something_else_while_they_work(memory: LabCluster) -> None:
+    first, second = Worker(memory.work_group("w", declare(ITEMS, version=1))), Worker(memory.work_group("w", ITEMS))
+    second.group.declare(declare(ITEMS, version=1))
+    until(lambda: shared(first, second), first, second)
+    doing = [dict(worker.doing) for worker in (first, second)]
+    first.group.declare(declare([*ITEMS, "moon"], version=2))
+    until(lambda: "moon" in first.doing, first, second)
+    assert "moon" not in second.doing, "it does not know it"
+    second.group.declare(declare([*ITEMS, "moon"], version=2))
+    until(lambda: shared(first, second, items=5), first, second)
+    assert [{id: worker.doing.get(id) for id in ITEMS if id in worker.doing} for worker in (first, second)] == doing
+    for worker in (first, second):
+        worker.group.declare(declare(["moon"], version=3))
+    until(lambda: shared(first, second, items=1), first, second)
+    assert {*first.doing, *second.doing} == {"moon"}
+    second.group.declare(declare(["sun"], version=3))
+    with pytest.raises(Rejected, match="version 3"):
+        until(lambda: False, first, second)
+    for worker in (first, second):
+        worker.group.close()
 
 
 def test_another_process_with_the_same_name_puts_it_out(memory: LabCluster) -> None:

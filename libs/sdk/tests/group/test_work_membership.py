@@ -131,6 +131,24 @@ def test_lags_tokens_and_what_was_ended_are_said_once() -> None:
     assert report == WorkReport("m1", 3)
 
 
+def test_what_is_declared_anew_is_said_once_and_behind_what_is_under_way() -> None:
+    d = Dialogue()
+    d.member("x")
+    d.machine.declare()
+    assert d.said(d.tell(Polled(d.now))) == [WorkReport("m1", 3, declares=True)]
+    d.machine.declare()
+    assert d.tell(Polled(d.now)) == []
+    assert d.told(3) == [WorkReport("m1", 3, declares=True)]
+    assert d.told(3) == []
+
+
+def test_what_is_declared_anew_before_the_join_is_said_by_it() -> None:
+    d = Dialogue()
+    d.machine.declare()
+    assert d.begin().whole
+    assert d.told(3, WorkShare()) == []
+
+
 def test_a_new_stream_is_told_all() -> None:
     d = Dialogue()
     d.member("x")

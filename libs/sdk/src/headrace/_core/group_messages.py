@@ -110,6 +110,8 @@ class WorkReport:
     lags: Mapping[str, int] | None = None
     refused: Mapping[str, int] = field(default_factory=dict)
     ended: tuple[str, ...] = ()
+    declares: bool = False
+    """With what is declared, which is something else than before."""
 
 
 Request = Join | Sync | Beat | Report | WorkReport | Leave

@@ -76,6 +76,8 @@ class WorkMembership(Conversation):
         """What was said last to be its own, and of lags; None: nothing yet on this stream."""
         self._said_tokens: dict[str, int] = {}
         self._said_ended: set[str] = set()
+        self._declared = True
+        """The coordinator knows what is declared, or is told with the next heartbeat that is whole."""
         self._news = False
         """There is something to say as soon as the heartbeat that is under way is answered."""
         self._began_ms = 0.0
@@ -122,6 +124,10 @@ class WorkMembership(Conversation):
         self._tokens.update(refused)
         self._ended.update(ended)
 
+    def declare(self) -> None:
+        """What is declared is something else from now on; whoever sends reports knows what."""
+        self._declared = False
+
     # --- events -----------------------------------------------------------------------------------------------------
 
     def handle(self, event: Event) -> list[Effect]:
@@ -165,7 +171,7 @@ class WorkMembership(Conversation):
 
     def _has_news(self) -> bool:
         """Whether the coordinator does not know something yet."""
-        known = self._said == (self.owned, self._lags)
+        known = self._declared and self._said == (self.owned, self._lags)
         return not known or not self._tokens.items() <= self._said_tokens.items() or not self._ended <= self._said_ended
 
     def _greet(self, now_ms: float) -> None:
@@ -191,8 +197,10 @@ class WorkMembership(Conversation):
             self._lags if self._lags != lags else None,
             {id: token for id, token in self._tokens.items() if self._said_tokens.get(id) != token},
             tuple(sorted(self._ended - self._said_ended)),
+            self._said is not None and not self._declared,
         )
         self._said, self._said_tokens, self._said_ended = (self.owned, self._lags), dict(self._tokens), set(self._ended)
+        self._declared = True
         self._news = False
         self._ask(report, now_ms)
 

@@ -50,9 +50,9 @@ class Work(Conversing[WorkMembership]):
         self.settings = settings
         process_id = settings.process_id or f"{socket.gethostname()}-{os.getpid()}-{new_uuid()}"
         core = WorkMembership(settings.group(name), new_uuid)
-        wire = WorkWire(name, settings, declaration, process_id)
+        self._work_wire = WorkWire(name, settings, declaration, process_id)
         link = CoordinatorLink(lambda: transport.find_coordinator(name), settings, clock)
-        super().__init__("work", core, wire, link, transport, clock, notify)
+        super().__init__("work", core, self._work_wire, link, transport, clock, notify)
 
     def start(self) -> None:
         """Join."""
@@ -75,6 +75,13 @@ class Work(Conversing[WorkMembership]):
                 raise failure
         self._changed()
         return change
+
+    def declare(self, declaration: Declaration) -> None:
+        """What there is to do from now on, with the next heartbeat, which leaves at once."""
+        with self.lock:
+            self._work_wire.declare(declaration)
+            self.core.declare()
+        self._changed()
 
     def give_up(self, items: Iterable[str]) -> None:
         """Nothing runs of these any more."""
@@ -141,10 +148,20 @@ def open_work(
     settings = read_settings(WorkSettings, named)
     if not isinstance(name, str) or not 1 <= len(name) <= GROUP_ID_LENGTH_MAX:
         raise InvalidConfig(f"a group's name is a text of 1 to {GROUP_ID_LENGTH_MAX} characters, not {name!r:.300}")
-    declaration = items if isinstance(items, Declaration) else declare(items)
+    declaration = declaration_of(items)
     if transport is None:
         with needing_descriptors():
             from headrace._transport.grpc import GrpcTransport
 
             transport = GrpcTransport(bootstrap_addresses(servers), call_timeout_ms=settings.request_timeout_ms)
     return Work(name, declaration, settings, transport, SystemClock(), notify)
+
+
+def declaration_of(items: Iterable[WorkItem | str] | Declaration) -> Declaration:
+    """
+    What the application says that there is to do.
+
+    Raises:
+        InvalidConfig: what is wrong, all of it.
+    """
+    return items if isinstance(items, Declaration) else declare(items)

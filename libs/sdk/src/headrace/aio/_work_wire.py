@@ -19,6 +19,10 @@ class WorkWire:
         self._process_id = process_id
         self._declaration = _encode(declaration)
 
+    def declare(self, declaration: Declaration) -> None:
+        """What reports that declare say from now on; on any thread."""
+        self._declaration = _encode(declaration)
+
     def request(self, request: Request) -> pb.MembershipRequest:
         """What the machine wants to say."""
         assert isinstance(request, WorkReport), "it says nothing else"
@@ -38,6 +42,7 @@ class WorkWire:
             beat.process_id, beat.endpoint, beat.zone = self._process_id, settings.endpoint, settings.zone
             beat.transactional_id = transactional_id(settings, request.member_id) or ""
             beat.rebalance_timeout_ms = settings.rebalance_timeout_ms
+        if request.whole or request.declares:
             beat.declaration.CopyFrom(self._declaration)
         if request.owned is not None:
             beat.owned.ids.extend(sorted(request.owned))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from headrace._setting_names import Servers
 from headrace._waits import check_seconds, check_wait_ms
-from headrace.aio._work import Work, open_work
+from headrace.aio._work import Work, declaration_of, open_work
 from headrace.aio._work_items import ItemQueue, OwnedItem
 from headrace.errors import ClientClosed, Rejected
 from headrace.group_types import ConsumerGroupMetadata
@@ -100,6 +100,11 @@ class WorkGroup:
             if queue.failure is not None:
                 failure, queue.failure = queue.failure, None
                 raise failure
+
+    def declare(self, items: Iterable[WorkItem | str] | Declaration) -> None:
+        """There is something else to do from now on; see ``headrace.WorkGroup.declare``."""
+        self._check()
+        self._work.declare(declaration_of(items))
 
     def give_up(self, *items: str) -> None:
         """Nothing runs of these any more."""

@@ -1,0 +1,1 @@
+"""Headrace Connect worker: see README.md."""

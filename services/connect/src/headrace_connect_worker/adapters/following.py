@@ -1,0 +1,69 @@
+"""Reads a topic from its beginning, for good: keys and values, and whether that was all there was."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace import aio
+from headrace.records import TopicPartition
+from headrace_common.core.errors import HeadraceError, Then
+from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.logs import logger
+
+ROWS_MAX: Final = 10_000
+_POLL_MS: Final = 500.0
+_PAUSE_MS: Final = 200.0
+_log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RawRead:
+    """Records of one poll, in the order of each partition."""
+
+    records: Sequence[tuple[int, bytes | None, bytes | None]]
+    """Offset, key, value."""
+    at_end: bool
+    """Whether every partition was read to the end that it had."""
+
+
+async def follow_topic(servers: str, topic: str, partitions: int, clock: Clock) -> AsyncIterator[RawRead]:
+    """
+    Committed records of all partitions, for good; says at least once that the end was reached. While brokers are away it
+    waits.
+
+    Raises:
+        HeadraceError: something that waiting does not mend.
+    """
+    assigned = [TopicPartition(topic, number) for number in range(partitions)]
+    behind = set(assigned)
+    consumer: aio.Consumer[Any, Any] = aio.Consumer(
+        bootstrap_servers=servers,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
+    async with consumer:
+        await consumer.assign(assigned)
+        consumer.seek_to_beginning(*assigned)
+        while True:
+            try:
+                tables = await consumer.poll_batches(_POLL_MS, ROWS_MAX)
+            except HeadraceError as error:
+                if error.then != Then.RETRY:
+                    raise
+                _log.warning("%s cannot be read: %s", topic, error)
+                await clock.sleep_ms(_PAUSE_MS)
+                continue
+            records: list[tuple[int, bytes | None, bytes | None]] = []
+            for table in tables:
+                columns = [table.table.column(name).to_pylist() for name in ("offset", "key", "value")]
+                records += zip(*columns, strict=True)
+                at = TopicPartition(table.topic, table.partition)
+                if table.end_offset < 0 or table.next_offset < table.end_offset:
+                    behind.add(at)
+                else:
+                    behind.discard(at)
+            if tables:
+                yield RawRead(records, not behind)

@@ -1,0 +1,87 @@
+"""Settings of one Connect worker, checked once at its start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace_common.core.bounds import check, setting
+from headrace_common.core.ids import Endpoint
+from headrace_common.runtime.env import inline
+from headrace_common.runtime.service import ServerConfig
+
+
+@dataclass(frozen=True)
+class Topics:
+    """Where the workers of a Connect cluster keep what they share; made by the first one."""
+
+    config_storage_topic: str = "connect-configs"
+    """Configurations and tasks: one partition, compacted."""
+    status_storage_topic: str = "connect-status"
+    """How connectors and tasks are: compacted."""
+    offset_storage_topic: str = "connect-offsets"
+    """Positions of sources, unless a connector has its own: compacted."""
+    status_storage_partitions: int = setting(5, low=1, high=1_000)
+    """Partitions of the status topic, when it is made."""
+    offset_storage_partitions: int = setting(25, low=1, high=1_000)
+    """Partitions of the offset topic, when it is made."""
+
+    def __post_init__(self) -> None:
+        names = [self.config_storage_topic, self.status_storage_topic, self.offset_storage_topic]
+        check(
+            self,
+            (all(names), "config_storage_topic, status_storage_topic and offset_storage_topic are names of topics"),
+            (len(set(names)) == len(names), "the three topics must have different names"),
+        )
+
+
+@dataclass(frozen=True)
+class HostLimits:
+    """What host processes may take."""
+
+    worker_hosts_max: int = setting(32, low=1, high=1_000)
+    """Host processes of this worker at one time."""
+    host_silence_ms_max: int = setting(30_000, low=1_000, high=600_000)
+    """A host that says nothing for so long is killed and started again, in ms."""
+    task_stop_ms_max: int = setting(20_000, low=100, high=600_000)
+    """How long a task may take to commit and end before its host is killed, in ms."""
+    plugin_ms_max: int = setting(60_000, low=1_000, high=600_000)
+    """How long validation, a preview or the description of a plugin may take, in ms."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True)
+class ConnectConfig:
+    """A Connect worker: shares connectors and their tasks with the other workers of its group, and answers REST."""
+
+    bootstrap_servers: str = "127.0.0.1:9092"
+    """Brokers, host:port with commas."""
+    group_id: str = setting("connect-cluster")
+    """The Connect cluster: workers with the same one share connectors. Also in the names of transactional ids."""
+    http_listen: Endpoint = Endpoint("127.0.0.1", 8083)
+    """Address of REST; port 0 takes a free one. Only this machine reaches 127.0.0.1."""
+    hosts: tuple[str, ...] = ()
+    """Further names by which people reach REST, with commas, without ports; its own, localhost and addresses are known.
+    *: any, which lets a web page reach it by a name of its own."""
+    commands_max: int = setting(100, low=1)
+    """Changes that wait for the leader; more are refused with 409."""
+    command_ms_max: int = setting(30_000, low=100, high=600_000)
+    """How long a change may take to be in the config topic, in ms."""
+    call_ms_max: int = setting(60_000, low=1_000)
+    """How long the cluster may be unreachable before calls fail, in ms."""
+    topics: Topics = inline(Topics)
+    """Where the workers keep what they share."""
+    processes: HostLimits = inline(HostLimits)
+    """What host processes may take."""
+    server: ServerConfig = inline(ServerConfig)
+    """How the process is reached, and how it leaves."""
+
+    def __post_init__(self) -> None:
+        bad = [name for name in self.hosts if not name or any(c in name for c in "/:@ ")]
+        check(
+            self,
+            (bool(self.bootstrap_servers.strip()), "bootstrap_servers is empty; name at least one broker as host:port"),
+            (1 <= len(self.group_id) <= 100, "group_id has 1 to 100 characters"),
+            (not bad, f"hosts takes names such as connect.example, without scheme and port, not {bad}"),
+        )
