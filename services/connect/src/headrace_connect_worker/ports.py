@@ -27,7 +27,7 @@ Config = Mapping[str, str]
 """Of a connector, as it was given: secrets are references."""
 
 
-# --- hosts --------------------------------------------------------------------------------------------------------------
+# --- hosts ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class WorkFound:
 
 @dataclass(frozen=True, slots=True)
 class WatchFailed:
-    """``splits()`` failed, or the configuration cannot be used. With the fault ``WORLD`` it is asked again by itself."""
+    """``splits()`` failed, or the configuration cannot be used. With the fault ``WORLD`` it is asked again."""
 
     connector: str
     config_offset: int
@@ -101,8 +101,9 @@ class TopicSeen:
 @dataclass(frozen=True, slots=True)
 class HostCrashed:
     """
-    The process of this connector has ended unasked, or was silent for 30 s and was killed. All its tasks and its watcher
-    are gone, and it is forgotten: the next ``start`` or ``watch`` begins a new process. The worker waits before that.
+    The process of this connector has ended unasked, or was silent for 30 s and was killed. All its tasks and its
+    watcher are gone, and it is forgotten: the next ``start`` or ``watch`` begins a new process. The worker waits before
+    that.
     """
 
     connector: str
@@ -145,8 +146,9 @@ class HostUnavailable(Exception):
 
 class Hosts(Protocol):
     """
-    Runs connectors in child processes, one for each connector on this worker. All is said by connector's name. Calls for
-    one task, or for the watch, are made one at a time; those for other tasks of its connector may be under way. Built by ``adapters.host_processes``; a twin in memory is ``tests.kit.hosts``.
+    Runs connectors in child processes, one for each connector on this worker. All is said by connector's name. Calls
+    for one task, or for the watch, are made one at a time; those for other tasks of its connector may be under way.
+    Built by ``adapters.host_processes``; a twin in memory is ``tests.kit.hosts``.
     """
 
     async def start(self, task: StartTask) -> None:
@@ -228,7 +230,7 @@ class Hosts(Protocol):
         ...
 
 
-# --- the cluster --------------------------------------------------------------------------------------------------------
+# --- the cluster ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,8 +287,8 @@ class ConfigWriter(Protocol):
 
     async def write(self, records: Sequence[ConfigRecord]) -> int:
         """
-        Write records in one transaction: all are seen, or none. Returns the offset of the last one. When it returns they
-        are committed.
+        Write records in one transaction: all are seen, or none. Returns the offset of the last one. When it returns
+        they are committed.
 
         Raises:
             WriteFailed: another leader is there, or the cluster did not take them.
@@ -391,7 +393,7 @@ class Membership(Protocol):
         ...
 
 
-# --- for REST -----------------------------------------------------------------------------------------------------------
+# --- for REST -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,7 +478,7 @@ class Herd(Protocol):
         ...
 
     async def change_offsets(self, name: str, offsets: Sequence[ConnectorOffset] | None) -> None:
-        """Set positions, or forget all (None). The connector must be stopped, and its tasks have ended: else ``BadCommand``."""
+        """Set positions, or forget all (None). ``BadCommand`` unless the connector is stopped."""
         ...
 
     async def reset_topics(self, name: str) -> None:

@@ -30,8 +30,8 @@ class RawRead:
 
 async def follow_topic(servers: str, topic: str, partitions: int, clock: Clock) -> AsyncIterator[RawRead]:
     """
-    Committed records of all partitions, for good; says at least once that the end was reached. While brokers are away it
-    waits.
+    Committed records of all partitions, for good; says at least once that the end was reached. While brokers are away
+    it waits.
 
     Raises:
         HeadraceError: something that waiting does not mend.

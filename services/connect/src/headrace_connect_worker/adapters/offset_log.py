@@ -122,9 +122,7 @@ class SdkOffsets:
             changes = dict.fromkeys(await self._read_topic(connector, config), None)
         if not changes:
             return
-        producer = aio.Producer(
-            self._servers, transactional_id=f"{owner_name}/offsets", owner_epoch=epoch, linger_ms=0
-        )
+        producer = aio.Producer(self._servers, transactional_id=f"{owner_name}/offsets", owner_epoch=epoch, linger_ms=0)
         async with producer:
             await self._patience.ask(producer.init_transactions)
             async with producer.transaction():

@@ -14,6 +14,7 @@ from headrace_connect_worker.core.herd import ConnectorState, HerdState, TaskSet
 from headrace_connect_worker.core.records import (
     ConfigRecord,
     ConnectorConfigured,
+    RestartDropped,
     RestartSaid,
     SplitSpec,
     TargetSet,
@@ -36,7 +37,7 @@ Draw = Callable[[int], int]
 """The next generation above a number."""
 
 
-# --- commands -----------------------------------------------------------------------------------------------------------
+# --- commands -------------------------------------------------------------------------------------------------------
 
 
 def put_config(
@@ -75,10 +76,18 @@ def delete(state: HerdState, name: str) -> Sequence[ConfigRecord]:
     """
     find(state, name)
     tasks = [TaskDropped(name, task) for task in state.task_numbers(name)]
-    return [*tasks, TasksCommitted(name, None), TargetSet(name, None), ConnectorConfigured(name, None)]
+    return [
+        *tasks,
+        TasksCommitted(name, None),
+        TargetSet(name, None),
+        RestartDropped(name),
+        ConnectorConfigured(name, None),
+    ]
 
 
-def set_target(state: HerdState, name: str, target: TargetState, work: Work | None, draw: Draw) -> Sequence[ConfigRecord]:
+def set_target(
+    state: HerdState, name: str, target: TargetState, work: Work | None, draw: Draw
+) -> Sequence[ConfigRecord]:
     """
     Start, pause or stop a connector; with the tasks that it has then, if that is known.
 
@@ -122,7 +131,7 @@ def find(state: HerdState, name: str) -> ConnectorState:
     return known
 
 
-# --- generations --------------------------------------------------------------------------------------------------------
+# --- generations ----------------------------------------------------------------------------------------------------
 
 
 def tasks_due(

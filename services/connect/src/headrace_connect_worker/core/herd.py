@@ -1,8 +1,8 @@
 """
 What the config topic says should be: its records, one after the other, make the connectors and their tasks.
 
-Every worker reads all of it and comes to the same. A generation of tasks counts when its ``TasksCommitted`` was read and
-all its tasks are there: a log that was compacted, and read to somewhere in its midst, may lack some.
+Every worker reads all of it and comes to the same. A generation of tasks counts when its ``TasksCommitted`` was read
+and all its tasks are there: a log that was compacted, and read to somewhere in its midst, may lack some.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from headrace_connect_worker.core.records import (
     ConfigRecord,
     ConnectorConfigured,
     LeaderSaid,
+    RestartDropped,
     RestartSaid,
     SplitSpec,
     TargetSet,
@@ -75,7 +76,9 @@ class _Kept:
 
     @property
     def is_empty(self) -> bool:
-        return self.config is None and self.target is None and self.committed is None and not self.tasks
+        restarted = self.all_restart, self.connector_restart, *self.task_restarts.values()
+        known = self.config is not None or self.target is not None or self.committed is not None
+        return not known and not self.tasks and all(restart.offset == NEVER for restart in restarted)
 
 
 class HerdState:
@@ -109,6 +112,9 @@ class HerdState:
                 kept.committed = None if count is None else record
             case RestartSaid():
                 _note_restart(kept, record, offset)
+            case RestartDropped():
+                kept.connector_restart = kept.all_restart = Restart()
+                kept.task_restarts = {}
         self._made.pop(record.name, None)
         if kept.is_empty:
             del self._kept[record.name]

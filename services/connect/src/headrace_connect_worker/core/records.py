@@ -1,24 +1,24 @@
 """
 What stands in the config topic and the status topic: Kafka Connect's keys and values, and what is ours beside them.
 
-Values are JSON objects. Each has ``version``; a reader refuses what a newer worker wrote, and skips keys and fields that
-it does not know. A null value deletes its key.
+Values are JSON objects. Each has ``version``; a reader refuses what a newer worker wrote, and skips keys and fields
+that it does not know. A null value deletes its key.
 
 ==============================  ================================================================================
 config topic (one partition)
 ``connector-NAME``              ``{"properties": {…}}``
 ``target-state-NAME``           ``{"state": "STARTED" | "PAUSED" | "STOPPED"}``
 ``task-NAME-N``                 ``{"properties": {"headrace.generation": "G", "headrace.splits": "[…]"}}``
-``commit-NAME``                 ``{"tasks": N, "generation": G, "config_offset": O, "properties": {…}}``: tasks 0 to N - 1
-                                of generation G run with these properties, which were at offset O
+``commit-NAME``                 ``{"tasks": N, "generation": G, "config_offset": O, "properties": {…}}``: tasks 0 to
+                                N - 1 of generation G run with these properties, which were at offset O
 ``restart-connector-NAME``      ``{"connector": bool, "tasks": [N, …] | null, "only_failed": bool}``
 ``headrace-leader``             ``{"worker_id": "…", "url": "…", "epoch": E}``: who writes from here on
 status topic
 ``status-connector-NAME``       ``{"state", "trace", "worker_id", "generation"}``: generation is the epoch of the item
 ``status-task-NAME-N``          the same
 ``status-topic-T:connector-N``  ``{"topic": {"name", "connector", "task", "discoverTimestamp"}}``
-``headrace-work-NAME``          ``{"generation", "worker_id", "config_offset", "kind", "guarantee", "tasks", "splits"}``:
-                                what a watcher has found to do
+``headrace-work-NAME``          ``{"generation", "worker_id", "config_offset", "kind", "guarantee", "tasks",
+                                "splits"}``: what a watcher has found to do
 ==============================  ================================================================================
 """
 
@@ -87,7 +87,7 @@ class SplitSpec:
     detail: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
-# --- the config topic ---------------------------------------------------------------------------------------------------
+# --- the config topic -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +149,13 @@ class RestartSaid:
 
 
 @dataclass(frozen=True, slots=True)
+class RestartDropped:
+    """The connector was deleted."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class LeaderSaid:
     """From here on this worker writes."""
 
@@ -160,11 +167,18 @@ class LeaderSaid:
 
 
 ConfigRecord = (
-    ConnectorConfigured | TargetSet | TaskConfigured | TaskDropped | TasksCommitted | RestartSaid | LeaderSaid
+    ConnectorConfigured
+    | TargetSet
+    | TaskConfigured
+    | TaskDropped
+    | TasksCommitted
+    | RestartSaid
+    | RestartDropped
+    | LeaderSaid
 )
 
 
-# --- the status topic ---------------------------------------------------------------------------------------------------
+# --- the status topic -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +229,7 @@ class Work:
 StatusRecord = Status | TopicUsed | Work
 
 
-# --- out ----------------------------------------------------------------------------------------------------------------
+# --- out ------------------------------------------------------------------------------------------------------------
 
 
 def encode(record: ConfigRecord | StatusRecord) -> tuple[bytes, bytes | None]:
@@ -243,6 +257,8 @@ def _encode(record: ConfigRecord | StatusRecord) -> tuple[str, Json | None]:
         case RestartSaid(name, connector, tasks, only_failed):
             named = None if tasks is None else list(tasks)
             return _RESTART + name, {"connector": connector, "tasks": named, "only_failed": only_failed}
+        case RestartDropped(name):
+            return _RESTART + name, None
         case LeaderSaid(worker_id, url, epoch):
             return _LEADER, {"worker_id": worker_id, "url": url, "epoch": epoch}
         case Status() | TopicUsed() | Work():
@@ -263,16 +279,20 @@ def _encode_status(record: StatusRecord) -> tuple[str, Json | None]:
         case Work(name, kind):
             if not kind:
                 return _WORK + name, None
-            said = {"generation": record.epoch, "worker_id": record.worker_id, "config_offset": record.config_offset}
+            found_by = {
+                "generation": record.epoch,
+                "worker_id": record.worker_id,
+                "config_offset": record.config_offset,
+            }
             found = {"kind": kind, "guarantee": record.guarantee, "tasks": record.tasks}
-            return _WORK + name, {**said, **found, "splits": _splits_out(record.splits)}
+            return _WORK + name, {**found_by, **found, "splits": _splits_out(record.splits)}
 
 
 def _splits_out(splits: Sequence[SplitSpec]) -> list[Json]:
     return [{"id": split.id, "detail": dict(split.detail)} for split in splits]
 
 
-# --- in -----------------------------------------------------------------------------------------------------------------
+# --- in -------------------------------------------------------------------------------------------------------------
 
 
 def decode_config(key: bytes | None, value: bytes | None) -> ConfigRecord | None:
@@ -296,7 +316,7 @@ def _decode_config(key: str, said: Json | None) -> ConfigRecord | None:
         return None if said is None else LeaderSaid(str(said["worker_id"]), str(said["url"]), int(said["epoch"]))
     if key.startswith(_RESTART):
         if said is None:
-            return None
+            return RestartDropped(key.removeprefix(_RESTART))
         tasks = said.get("tasks")
         named = None if tasks is None else tuple(int(task) for task in tasks)
         return RestartSaid(key.removeprefix(_RESTART), bool(said["connector"]), named, bool(said["only_failed"]))

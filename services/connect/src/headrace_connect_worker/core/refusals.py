@@ -1,4 +1,4 @@
-"""Why a command is not carried out, as Kafka Connect's REST interface says it. Nothing was written where one is raised."""
+"""Why a command is not carried out, as Kafka Connect's REST interface says it. Nothing was written then."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """
 What a worker does about one thing that it has: a task, or a connector's watcher. ``engine.seats`` carries it out.
 
-It follows what the config topic wants. What runs is named by a number: of a task its generation, of a watcher the offset
-of the configuration. Failures of the world are repeated in the host; here only a host that died is started again, after a
-while that doubles. One effect that takes time is under way at a time; times are monotonic milliseconds.
+It follows what the config topic wants. What runs is named by a number: of a task its generation, of a watcher the
+offset of the configuration. Failures of the world are repeated in the host; here only a host that died is started
+again, after a while that doubles. One effect that takes time is under way at a time; times are monotonic milliseconds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Spec:
     restart: Restart = Restart()
 
 
-# --- events -------------------------------------------------------------------------------------------------------------
+# --- events ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Leaving:
 Event = Wanted | Started | NotStarted | Ended | Reported | Crashed | Woken | Leaving
 
 
-# --- effects ------------------------------------------------------------------------------------------------------------
+# --- effects --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,7 @@ class Working:
         self._worker_id = worker_id
         self._held: dict[str, _Held] = {}
         self._specs: dict[str, Spec | None] = {}
+        self._closing = False
 
     @property
     def items(self) -> frozenset[str]:
@@ -126,7 +127,11 @@ class Working:
             self._dispatch(event)
 
     async def leave(self, ms: float) -> None:
-        """End all that runs here, giving each item up as it has ended; at most so long."""
+        """
+        End all that runs here, and begin nothing more; at most so long. Nothing is given up by it: that would come back
+        to this worker as long as it is a member.
+        """
+        self._closing = True
         held = list(self._held.values())
         for one in held:
             one.ends()
@@ -147,8 +152,9 @@ class Working:
                 self._membership.give_up((item,))
             else:
                 held.ends()
-        for given in change.assigned:
-            self._begin(given, tasks)
+        if not self._closing:
+            for given in change.assigned:
+                self._begin(given, tasks)
 
     def _begin(self, given: GivenItem, tasks: TaskRunner) -> None:
         assert given.id not in self._held, "it was given up before it comes again"
@@ -196,7 +202,8 @@ class Working:
     def _gone(self, item: str) -> None:
         self._held.pop(item, None)
         self._specs.pop(item, None)
-        self._membership.give_up((item,))
+        if not self._closing:
+            self._membership.give_up((item,))
 
     # --- what is wanted -----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,71 @@
+"""One worker: its parts, put together over the ports, and how it begins and leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.tasks import TaskRunner
+from headrace_connect_worker.core.records import LeaderSaid
+from headrace_connect_worker.engine.commanding import Commanding
+from headrace_connect_worker.engine.following import Following
+from headrace_connect_worker.engine.leading import Leading, LeadingLimits
+from headrace_connect_worker.engine.reporting import Reporting
+from headrace_connect_worker.engine.working import Working
+from headrace_connect_worker.ports import ConfigLog, Hosts, Membership, OffsetStore, StatusLog
+
+FLUSH_MS: Final = 3_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What a worker needs."""
+
+    configs: ConfigLog
+    statuses: StatusLog
+    offsets: OffsetStore
+    membership: Membership
+    hosts: Hosts
+    clock: Clock
+
+
+class ConnectWorker:
+    """See the module's text. ``herd`` is what REST gets; it answers from ``begin`` on."""
+
+    def __init__(self, outside: Outside, worker_id: str, url: str, limits: LeadingLimits | None = None) -> None:
+        """
+        Args:
+            worker_id: ``host:port`` of its REST interface.
+            url: ``http://host:port`` of it, as other workers reach it.
+        """
+        self._outside = outside
+        clock = outside.clock
+        self.following = Following(outside.configs, outside.statuses)
+        self.reporting = Reporting(outside.statuses, self.following, clock)
+        self.leading = Leading(
+            outside.configs, self.following, self.reporting, clock, LeaderSaid(worker_id, url, 0), limits
+        )
+        self.working = Working(
+            outside.membership, outside.hosts, self.following, self.reporting, self.leading, clock, worker_id
+        )
+        self.herd = Commanding(self.following, self.leading, self.reporting, outside.offsets, worker_id)
+
+    def begin(self, tasks: TaskRunner) -> None:
+        """Follow, join, and do what comes; what fails for good is the runner's failure."""
+        tasks.start(self.following.follow_configs(), name="config topic")
+        tasks.start(self.following.follow_statuses(), name="status topic")
+        tasks.start(self.reporting.run(), name="statuses")
+        tasks.start(self.working.hear(), name="hosts")
+        tasks.start(self.working.declare(), name="declaration")
+        tasks.start(self.working.share(tasks), name="work group")
+
+    async def ready(self) -> None:
+        """Wait until it has read what there is."""
+        await self.following.until(lambda: self.following.is_ready)
+
+    async def leave(self, ms: float) -> None:
+        """End what it has, then leave the group, which gives it to others at once; at most about so long."""
+        await self.working.leave(ms)
+        await asyncio.gather(self._outside.membership.close(), self.reporting.flush(FLUSH_MS))

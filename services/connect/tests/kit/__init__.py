@@ -1,0 +1,1 @@
+"""Twins of the ports in memory, and records as tests write them."""
