@@ -217,6 +217,13 @@ class Source(Connector[S]):
         """
         raise NotImplementedError
 
+    def preview(self, split: Split) -> AsyncIterator[Chunk] | Iterator[Chunk]:
+        """
+        What ``headrace connect preview`` shows: the first rows, and then a ``drained`` chunk. As ``read`` from the
+        beginning, unless that would leave something behind in the other system.
+        """
+        return self.read(split, None)
+
     def committed(self, split: Split, position: Position) -> Awaitable[None] | None:
         """
         Everything up to ``position`` is in its topics. The source may forget it: move a slot, delete a file.

@@ -145,14 +145,18 @@ class Envelope:
         """The values of the key of a row."""
         return [row[place] for place in self._key]
 
-    def wrap(self, changes: Sequence[Change], transaction: Transaction, now_ms: int) -> Records:
+    def wrap(
+        self, changes: Sequence[Change], transactions: Transaction | Sequence[Transaction], now_ms: int
+    ) -> Records:
         """
         Records of changes of this relation, in order. Changes that cannot be represented are told beside them.
 
         Args:
-            transaction: of all of them; of rows that were read, one with xid 0 and when they were read.
+            transactions: that of all of them, or of each; of rows that were read, one with xid 0 and when they were
+                read.
             now_ms: when the connector handles them, Unix milliseconds.
         """
+        of_changes = [transactions] * len(changes) if isinstance(transactions, Transaction) else transactions
         records: list[_Record] = []
         problems: dict[int, str] = {}
         for place, change in enumerate(changes):
@@ -169,16 +173,13 @@ class Envelope:
             befores, afters, keys = befores.take(keep), afters.take(keep), keys.take(keep)
             records = [records[at] for at in good]
         flat = self._form.form == "flat"
-        values = (
-            self._flat(records, afters, transaction)
-            if flat
-            else self._full(records, befores, afters, transaction, now_ms)
-        )
+        own = [of_changes[record.place] for record in records]
+        values = self._flat(records, afters, own) if flat else self._full(records, befores, afters, own, now_ms)
         refused = [Refused(place, cause, _raw(changes[place])) for place, cause in sorted(problems.items())]
         return Records(
             keys if self._key else None,
             values,
-            [transaction.commit_time_us // 1_000] * len(records),
+            [transaction.commit_time_us // 1_000 for transaction in own],
             [[] if record.header is None else self._headers(record) for record in records],
             [record.place for record in records],
             refused,
@@ -232,58 +233,56 @@ class Envelope:
         names = [column.name for column in self._key_columns.relation.columns]
         return [(name, json.dumps(dict(zip(names, map(_shown, key), strict=True))).encode())]
 
-    def _flat(self, records: Sequence[_Record], after: Any, transaction: Transaction) -> Array:
-        known = self._source(records, transaction)
+    def _flat(self, records: Sequence[_Record], after: Any, own: Sequence[Transaction]) -> Array:
+        known = self._source(records, own)
         known["op"] = pa.array([record.op for record in records], pa.string())
-        known["commit_lsn"] = _same(transaction.commit_lsn, records, pa.int64())
+        known["commit_lsn"] = pa.array([transaction.commit_lsn for transaction in own], pa.int64())
         known["index"] = pa.array([record.change.index for record in records], pa.int64())
         fields = [*self._columns.schema, *(pa.field(f"__{name}", _FLAT[name]) for name in self._form.flat_fields)]
         arrays = [*after.flatten(), *(known[name] for name in self._form.flat_fields)]
         return pa.StructArray.from_arrays(arrays, fields=fields, mask=_tombstones(records))
 
     def _full(
-        self, records: Sequence[_Record], before: Array, after: Array, transaction: Transaction, now_ms: int
+        self, records: Sequence[_Record], before: Array, after: Array, own: Sequence[Transaction], now_ms: int
     ) -> Array:
-        source = self._source(records, transaction)
+        source = self._source(records, own)
         arrays: dict[str, Array] = {
             "before": _zoned_as_text(before),
             "after": _zoned_as_text(after),
             "source": pa.StructArray.from_arrays(list(source.values()), names=list(source)),
-            "transaction": self._transaction(records, transaction),
+            "transaction": self._transaction(records, own),
             "op": pa.array([record.op for record in records], pa.string()),
             "ts_ms": _same(now_ms, records, pa.int64()),
         }
         fields = [pa.field(name, array.type) for name, array in arrays.items()]
         return pa.StructArray.from_arrays(list(arrays.values()), fields=fields, mask=_tombstones(records))
 
-    def _source(self, records: Sequence[_Record], transaction: Transaction) -> dict[str, Array]:
+    def _source(self, records: Sequence[_Record], own: Sequence[Transaction]) -> dict[str, Array]:
         """Debezium's block. ``sequence`` has the LSN of the commit and that of the change: it orders records."""
         lsns = [record.change.lsn for record in records]
         reads = ["incremental" if record.op is Op.READ else "false" for record in records]
+        sequences = [f'["{transaction.commit_lsn}","{lsn}"]' for transaction, lsn in zip(own, lsns, strict=True)]
         text = pa.string()
-        same: dict[str, tuple[Any, pa.DataType]] = {
-            "connector": (_CONNECTOR, text),
-            "name": (self._form.name, text),
-            "ts_ms": (transaction.commit_time_us // 1_000, pa.int64()),
-            "ts_us": (transaction.commit_time_us, pa.int64()),
-            "db": (self._form.database, text),
-            "schema": (self.relation.schema, text),
-            "table": (self.relation.name, text),
-            "txId": (transaction.xid or None, pa.int64()),
+        return {
+            "connector": _same(_CONNECTOR, records, text),
+            "name": _same(self._form.name, records, text),
+            "ts_ms": pa.array([transaction.commit_time_us // 1_000 for transaction in own], pa.int64()),
+            "ts_us": pa.array([transaction.commit_time_us for transaction in own], pa.int64()),
+            "db": _same(self._form.database, records, text),
+            "schema": _same(self.relation.schema, records, text),
+            "table": _same(self.relation.name, records, text),
+            "txId": pa.array([transaction.xid or None for transaction in own], pa.int64()),
+            "snapshot": pa.array(reads, text),
+            "sequence": pa.array(sequences, text),
+            "lsn": pa.array(lsns, pa.int64()),
         }
-        block = {name: _same(value, records, kind) for name, (value, kind) in same.items()}
-        block["snapshot"] = pa.array(reads, text)
-        block["sequence"] = pa.array([f'["{transaction.commit_lsn}","{lsn}"]' for lsn in lsns], text)
-        block["lsn"] = pa.array(lsns, pa.int64())
-        return block
 
-    def _transaction(self, records: Sequence[_Record], transaction: Transaction) -> Array:
-        id_ = f"{transaction.xid}:{transaction.commit_lsn}"
-        block = {
-            "id": _same(id_, records, pa.string()),
+    def _transaction(self, records: Sequence[_Record], own: Sequence[Transaction]) -> Array:
+        block: dict[str, Array] = {
+            "id": pa.array([f"{transaction.xid}:{transaction.commit_lsn}" for transaction in own], pa.string()),
             "total_order": pa.array([record.change.index + 1 for record in records], pa.int64()),
         }
-        absent = _same(not (self._form.transactions and transaction.xid), records, pa.bool_())
+        absent = pa.array([not (self._form.transactions and transaction.xid) for transaction in own], pa.bool_())
         fields = [pa.field(name, array.type) for name, array in block.items()]
         return pa.StructArray.from_arrays(list(block.values()), fields=fields, mask=absent)
 

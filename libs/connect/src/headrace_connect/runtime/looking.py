@@ -33,7 +33,7 @@ async def preview(configured: Configured, records_max: int) -> list[Mapping[str,
     try:
         await calls.call(source.start)
         for split in await calls.call(source.splits):
-            async for chunk, _ in calls.iterate(source.read, split, None):
+            async for chunk, _ in calls.iterate(source.preview, split):
                 converted = pipeline.apply(chunk)
                 for out in converted.outgoing:
                     shown += [{"topic": out.topic, "split": split.id, **row} for row in out.table.to_pylist()]

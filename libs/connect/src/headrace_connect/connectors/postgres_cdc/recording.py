@@ -1,0 +1,120 @@
+"""Groups of changes, and rows that were read, become chunks of records with the position behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from headrace_common.runtime.clock import Clock
+from headrace_connect.connectors.postgres_cdc.collecting import Group
+from headrace_connect.connectors.postgres_cdc.position import BYTES_MAX, Place, size
+from headrace_connect.connectors.postgres_cdc.settings import SourceSettings
+from headrace_connect.connectors.postgres_cdc.tables import Table, Types
+from headrace_connect.core.changes import Change, Op, Transaction
+from headrace_connect.core.envelope import Envelope
+from headrace_connect.core.pgoutput.messages import Relation, Row
+from headrace_connect.plugin import BadItem, Chunk
+from headrace_connect.settings import Problem, invalid
+
+_READ_XID: Final = 0
+
+
+class Recorder:
+    """Makes chunks; has an envelope for each table as it was last described."""
+
+    def __init__(self, settings: SourceSettings, types: Types, tables: Mapping[int, Table], clock: Clock) -> None:
+        """
+        Args:
+            types: grows while the stream goes on (``Assembler.types``).
+            tables: by oid; may grow.
+        """
+        self._settings = settings
+        self._form = settings.form()
+        self._modes = settings.modes
+        self._types = types
+        self._tables = tables
+        self._clock = clock
+        self._envelopes: dict[int, Envelope] = {}
+
+    def wants(self, relation: Relation) -> bool:
+        """Whether changes of a table are captured."""
+        return self._settings.captures(relation.schema, relation.name)
+
+    def record_changes(self, group: Group, place: Place) -> Chunk:
+        """
+        The chunk of a group.
+
+        Raises:
+            InvalidConfig: the table has no records of this form, its topic no name, or the position is too large.
+        """
+        return self._chunk(self._find(group.relation, self._types), group.changes, group.transactions, place)
+
+    def record_rows(self, relation: Relation, types: Types, rows: Sequence[Row], lsn: int, place: Place) -> Chunk:
+        """
+        The chunk of rows that were read, which count as they were at ``lsn``.
+
+        Raises:
+            InvalidConfig: as ``record_changes``.
+        """
+        changes = [Change(Op.READ, lsn, index, relation, None, False, row) for index, row in enumerate(rows)]
+        read = Transaction(_READ_XID, lsn, self._clock.now_ms() * 1_000)
+        return self._chunk(self._find(relation, types), changes, read, place)
+
+    def record_nothing(self, place: Place, *, drained: bool = False) -> Chunk:
+        """Only the position has moved."""
+        return Chunk([], _position(place), boundary=place.index < 0, drained=drained)
+
+    def _find(self, relation: Relation, types: Types) -> Envelope:
+        known = self._envelopes.get(relation.oid)
+        if known is not None and (known.relation is relation or known.relation == relation):
+            return known
+        table = self._tables.get(relation.oid)
+        key: Sequence[str] | None = None
+        if table is not None and relation.identity not in "di" and table.primary_key:
+            names = {column.name for column in relation.columns}
+            key = table.primary_key if names >= {*table.primary_key} else None
+        made = self._envelopes[relation.oid] = Envelope(relation, self._form, self._modes, types, key)
+        return made
+
+    def _chunk(
+        self,
+        envelope: Envelope,
+        changes: Sequence[Change],
+        transactions: Transaction | Sequence[Transaction],
+        place: Place,
+    ) -> Chunk:
+        relation = envelope.relation
+        records = envelope.wrap(changes, transactions, self._clock.now_ms())
+        return Chunk(
+            records.values,
+            _position(place),
+            topic=self._topic_of(relation),
+            keys=records.keys,
+            timestamps_ms=records.timestamps_ms,
+            headers=records.headers if any(records.headers) else None,
+            boundary=place.index < 0 and not place.ahead,
+            bad=[BadItem(one.raw, one.reason) for one in records.refused],
+        )
+
+    def _topic_of(self, relation: Relation) -> str:
+        try:
+            return self._settings.topic_of(relation.schema, relation.name)
+        except ValueError as error:
+            raise invalid([Problem("topic.prefix", f"topic.prefix: {error}")]) from error
+
+
+def _position(place: Place) -> Mapping[str, object]:
+    needed = size(place)
+    if needed > BYTES_MAX:
+        rows = f", with the key of a row of table {place.rows.table} in it" if place.rows else ""
+        raise invalid(
+            [
+                Problem(
+                    "table.include.list",
+                    f"the position would have {needed:,} bytes, and {BYTES_MAX:,} fit: it names {len(place.read)} "
+                    f"tables that were read{rows}; share the tables among connectors, or leave those with long keys "
+                    "out of snapshot.include.collection.list",
+                )
+            ]
+        )
+    return place.to_json()
