@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 import pytest
-from services.admin.tests.document import Document
+from libs.common.tests.kit.document import Document
 
 from headrace_admin.rpc import answer_types as types
 from headrace_admin.rpc.models import Problem

@@ -12,12 +12,12 @@ import pytest
 from services.admin.tests.kit.rest import JSON, Rest
 from services.admin.tests.kit.world import LIMITS
 
-from headrace_admin.rpc import json_gate
-from headrace_admin.rpc.foreign_pages import Hosts
 from headrace_admin.rpc.rest import rest_app
 from headrace_common.core.errors import Internal, MetadataUnavailable, NetworkFailed, Overloaded, RequestTimedOut
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import NodeKey, Role
+from headrace_common.http import json_gate
+from headrace_common.http.foreign_pages import Hosts
 from headrace_common.runtime.metrics import open_metrics
 
 

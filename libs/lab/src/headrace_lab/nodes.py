@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace_admin import main as admin
-from headrace_admin.adapters.http_server import HttpServer
 from headrace_admin.config import AdminConfig
 from headrace_broker import main as broker
 from headrace_broker.config import BrokerConfig
 from headrace_common.core.ids import Endpoint
+from headrace_common.http.server import HttpServer
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.service import ServerConfig
 from headrace_controller import main as controller

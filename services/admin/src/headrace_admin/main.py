@@ -15,16 +15,12 @@ from headrace_admin.adapters.grpc_controllers import GrpcCluster, GrpcController
 from headrace_admin.adapters.grpc_coordinators import GrpcCoordinators
 from headrace_admin.adapters.grpc_workers import GrpcWorkers
 from headrace_admin.adapters.headrace_messages import HeadraceMessages
-from headrace_admin.adapters.http_protocol import HttpBounds
-from headrace_admin.adapters.http_server import HttpServer
 from headrace_admin.adapters.otel_waiting import publish
 from headrace_admin.config import AdminConfig, Limits
 from headrace_admin.engine.administration import Administration
 from headrace_admin.engine.messages import Messages
 from headrace_admin.engine.waiting_watch import WaitingWatch
 from headrace_admin.rpc.engines import Engines
-from headrace_admin.rpc.foreign_pages import Hosts
-from headrace_admin.rpc.problems import refusal
 from headrace_admin.rpc.rest import rest_app
 from headrace_admin.rpc.servicer import AdminServicer
 from headrace_common.adapters.controller_client import ControllerClient, Registration
@@ -32,6 +28,10 @@ from headrace_common.adapters.controller_heartbeat import HeartbeatThread, MakeH
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import Node, NodeKey, Role
+from headrace_common.http.foreign_pages import Hosts
+from headrace_common.http.problems import refusal
+from headrace_common.http.protocol import HttpBounds
+from headrace_common.http.server import HttpServer
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.entropy import new_incarnation
 from headrace_common.runtime.health import HealthPort
@@ -48,6 +48,7 @@ from headrace_proto.v1.admin_pb2_grpc import add_AdminServicer_to_server
 VERSION: Final = "0.1.0"
 SERVICE: Final = "headrace.v1.Admin"
 _LEAVE_MS: Final = 1_500.0
+_HOSTS_HOW: Final = "--hosts, HEADRACE_ADMIN_HOSTS, or admin.hosts of the chart"
 _COORDINATOR_MS_MAX: Final = 8_000
 """One call to a coordinator: longer than it waits for its own log, short enough to find the next one."""
 
@@ -145,7 +146,7 @@ def _hosts(config: AdminConfig) -> Hosts:
     """The names of this process, and those of the setting."""
     advertised = config.external.external_advertise
     own = [socket.gethostname(), config.server.advertise_host, config.http_listen.host, advertised and advertised.host]
-    return Hosts.of([*(name for name in own if name), *config.hosts])
+    return Hosts.of([*(name for name in own if name), *config.hosts], _HOSTS_HOW)
 
 
 def _http_bounds(limits: Limits) -> HttpBounds:

@@ -10,12 +10,12 @@ from typing import Any, Final, cast
 
 import httpx
 from fastapi import FastAPI
-from services.admin.tests.document import Document
+from libs.common.tests.kit.document import Document
 from services.admin.tests.kit.world import LIMITS, World
 
 from headrace_admin.rpc.engines import Engines
-from headrace_admin.rpc.foreign_pages import Hosts
 from headrace_admin.rpc.rest import rest_app
+from headrace_common.http.foreign_pages import Hosts
 
 JSON: Final = {"content-type": "application/json"}
 """What every change needs, with a body or without."""
@@ -49,7 +49,12 @@ class Rest:
 def the_app() -> FastAPI:
     """One for all tests."""
     engines = Engines(*(cast(Any, _Now(each.name)) for each in fields(Engines)))
-    return rest_app(engines, LIMITS, ready=lambda: _Now.ready[-1], hosts=Hosts.of(["headrace.example"]))
+    return rest_app(
+        engines,
+        LIMITS,
+        ready=lambda: _Now.ready[-1],
+        hosts=Hosts.of(["headrace.example"], "--hosts, HEADRACE_ADMIN_HOSTS"),
+    )
 
 
 @cache

@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeAlias
 
 from headrace_admin.ports import NewMessage, StoredMessage
 from headrace_admin.rpc import models
-from headrace_admin.rpc.json_gate import NotJson, parse_strict
 from headrace_common.core.errors import Rejected
+from headrace_common.http.json_gate import NotJson, parse_strict
 
 Form: TypeAlias = Literal["auto", "text", "json", "base64"]
 

@@ -11,9 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from fastapi import Depends, FastAPI, Request, status
-from fastapi.dependencies.utils import get_flat_params
 from fastapi.exceptions import RequestValidationError
-from fastapi.params import Query
 from opentelemetry.metrics import Meter
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -23,15 +21,11 @@ from headrace_admin.rpc import models
 from headrace_admin.rpc.answer_types import ANSWERS
 from headrace_admin.rpc.docs_page import docs_routes
 from headrace_admin.rpc.engines import Engines
-from headrace_admin.rpc.foreign_pages import Hosts
-from headrace_admin.rpc.json_gate import JsonGate
-from headrace_admin.rpc.problems import MEDIA_TYPE, problem, problem_of
 from headrace_admin.rpc.rest_broker_changes import broker_change_routes, node_routes
 from headrace_admin.rpc.rest_cluster import cluster_routes
 from headrace_admin.rpc.rest_elections import election_routes
 from headrace_admin.rpc.rest_groups import group_routes
 from headrace_admin.rpc.rest_messages import message_routes
-from headrace_admin.rpc.rest_metrics import RestMetrics
 from headrace_admin.rpc.rest_reassignments import reassignment_routes
 from headrace_admin.rpc.rest_restore import restore_routes
 from headrace_admin.rpc.rest_status import status_routes
@@ -39,8 +33,13 @@ from headrace_admin.rpc.rest_streams import streams_routes
 from headrace_admin.rpc.rest_topics import topic_routes
 from headrace_admin.rpc.rest_transactions import transaction_routes
 from headrace_admin.rpc.schemas import REFERENCE, components
-from headrace_admin.rpc.verbs import HeadAsGet, allowed
-from headrace_common.core.errors import HeadraceError, Internal, MetadataUnavailable, Rejected
+from headrace_common.core.errors import HeadraceError, Internal, MetadataUnavailable
+from headrace_common.http.foreign_pages import Hosts
+from headrace_common.http.json_gate import JsonGate
+from headrace_common.http.metrics import RestMetrics
+from headrace_common.http.problems import MEDIA_TYPE, problem, problem_of
+from headrace_common.http.queries import refuse_unknown_query
+from headrace_common.http.verbs import HeadAsGet, allowed
 from headrace_common.runtime.clock import SystemClock
 
 _log = logging.getLogger(__name__)
@@ -99,7 +98,9 @@ def rest_app(
     app.add_middleware(HeadAsGet)
     app.add_middleware(JsonGate, body_bytes_max=limits.body_bytes_max, hosts=hosts)
     if meter is not None:
-        app.add_middleware(RestMetrics, meter=meter, clock=SystemClock())  # added last: around the gate
+        app.add_middleware(
+            RestMetrics, meter=meter, clock=SystemClock(), service="admin"
+        )  # added last: around the gate
     for routes in (
         cluster_routes(engines.administration),
         status_routes(engines.statuses),
@@ -114,21 +115,11 @@ def rest_app(
         streams_routes(engines.streams),
         transaction_routes(engines.transactions, engines.open_transactions),
     ):
-        app.include_router(routes, dependencies=[Depends(_refuse_unknown_query)])
+        app.include_router(routes, dependencies=[Depends(refuse_unknown_query)])
     app.include_router(docs_routes())
     _health(app, ready)
     _errors(app)
     return app
-
-
-async def _refuse_unknown_query(request: Request) -> None:
-    """Raises: ``Rejected``: for a parameter that nothing reads, as a ``dryRun`` that means ``dry_run``."""
-    fields = get_flat_params(request.scope["route"].dependant)
-    known = {field.alias for field in fields if isinstance(field.field_info, Query)}
-    unknown = sorted(request.query_params.keys() - known)
-    if unknown:
-        takes = f"takes {', '.join(sorted(known))}" if known else "takes none"
-        raise Rejected(f"there is no query parameter {unknown[0][:80]!r}; this operation {takes}")
 
 
 def _health(app: FastAPI, ready: Callable[[], bool]) -> None:

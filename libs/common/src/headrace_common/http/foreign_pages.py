@@ -17,9 +17,6 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
-from starlette.responses import Response
-
-from headrace_admin.rpc.problems import problem
 
 ANY: Final = "*"
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -28,16 +25,29 @@ _SHOWN_MAX: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request gets no further than the gate; each service has its own form of it."""
+
+    status: int
+    """Of HTTP."""
+    detail: str
+    next_step: str
+    """What to do instead."""
+
+
+@dataclass(frozen=True, slots=True)
 class Hosts:
     """The names by which this service may be asked for, beside localhost and addresses."""
 
     names: frozenset[str] = frozenset()
     """In lower case, without port."""
+    how: str = "--hosts"
+    """How a further name is added to them, for people."""
 
     @staticmethod
-    def of(names: Iterable[str]) -> Hosts:
+    def of(names: Iterable[str], how: str = "--hosts") -> Hosts:
         """As they are written in settings; ``*``: any."""
-        return Hosts(frozenset(name.lower().rstrip(".") for name in names))
+        return Hosts(frozenset(name.lower().rstrip(".") for name in names), how)
 
     def has(self, authority: str) -> bool:
         """Whether ``name``, ``name:port``, ``address`` or ``[address]:port`` may be asked for."""
@@ -45,21 +55,41 @@ class Hosts:
         return ANY in self.names or name == "localhost" or name in self.names or _is_address(name)
 
 
-def refused(method: str, path: str, headers: Headers, hosts: Hosts) -> Response | None:
-    """What is answered to a request that may not pass; None: it may."""
+def find_refusal(method: str, headers: Headers, hosts: Hosts, *, bodiless: bool) -> Refusal | None:
+    """
+    What is answered to a request that may not pass; None: it may.
+
+    Args:
+        bodiless: whether changes without a body need no content type. A page may have those sent too, so only what
+            browsers say of it (``Origin``, ``Sec-Fetch-Site``) keeps them out.
+    """
     host = headers.get("host", "")
     if not hosts.has(host):
         step = (
-            "If this is a name of this service, add it to the setting hosts: --hosts, HEADRACE_ADMIN_HOSTS, or "
-            "admin.hosts of the chart. Otherwise use an address, or localhost."
+            f"If this is a name of this service, add it to the setting hosts: {hosts.how}. Otherwise use an address, "
+            "or localhost."
         )
-        return problem(421, f"this service does not answer as {host[:_SHOWN_MAX]!r}", path, next_step=step)
+        return Refusal(421, f"this service does not answer as {host[:_SHOWN_MAX]!r}", step)
     if method in _READING:
         return None
-    return _foreign_page(path, headers, hosts) or _unasked(path, headers)
+    return _foreign_page(headers, hosts) or (None if bodiless and not _has_body(headers) else find_not_json(headers))
 
 
-def _foreign_page(path: str, headers: Headers, hosts: Hosts) -> Response | None:
+def find_not_json(headers: Headers) -> Refusal | None:
+    """What is answered where the content type is not that of JSON; None: it is."""
+    content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type == "application/json":
+        return None
+    step = "Send the header Content-Type: application/json, also without a body; foreign pages cannot."
+    said = f"is {content_type[:_SHOWN_MAX]!r}" if content_type else "is missing"
+    return Refusal(415, f"the content type {said}", step)
+
+
+def _has_body(headers: Headers) -> bool:
+    return "transfer-encoding" in headers or headers.get("content-length", "0").strip("0") != ""
+
+
+def _foreign_page(headers: Headers, hosts: Hosts) -> Refusal | None:
     origin = headers.get("origin")
     cross_site = headers.get("sec-fetch-site", "").lower() == "cross-site"
     if not cross_site and (origin is None or _is_own(origin, headers.get("host", ""), hosts)):
@@ -69,16 +99,7 @@ def _foreign_page(path: str, headers: Headers, hosts: Hosts) -> Response | None:
         "Use the page of this service, the command or the SDK. If a proxy changes the header Host, have it pass Host "
         "on, or add the name that people use to the setting hosts."
     )
-    return problem(403, f"{page} may not change anything here", path, next_step=step)
-
-
-def _unasked(path: str, headers: Headers) -> Response | None:
-    content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type == "application/json":
-        return None
-    step = "Send the header Content-Type: application/json, also without a body; foreign pages cannot."
-    said = f"is {content_type[:_SHOWN_MAX]!r}" if content_type else "is missing"
-    return problem(415, f"the content type {said}", path, next_step=step)
+    return Refusal(403, f"{page} may not change anything here", step)
 
 
 def _is_own(origin: str, host: str, hosts: Hosts) -> bool:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final
 
@@ -24,8 +25,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headrace_admin.rpc.foreign_pages import Hosts, refused
-from headrace_admin.rpc.problems import problem
+from headrace_common.http.foreign_pages import Hosts, Refusal, find_not_json, find_refusal
+from headrace_common.http.problems import problem_of_refusal
 from headrace_common.runtime.clock import limit_s
 
 DRAIN_BYTES_MAX: Final = 64 << 20
@@ -48,47 +49,61 @@ class NotJson(ValueError):
 class JsonGate:
     """ASGI middleware around the whole application."""
 
-    def __init__(self, app: ASGIApp, body_bytes_max: int, hosts: Hosts) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        body_bytes_max: int,
+        hosts: Hosts,
+        *,
+        bodiless: bool = False,
+        answer: Callable[[Refusal, str], Response] = problem_of_refusal,
+    ) -> None:
+        """
+        Args:
+            bodiless: whether changes without a body need no content type; see ``find_refusal``.
+            answer: makes the answer of a refusal for a path.
+        """
         self._app = app
         self._body_bytes_max = body_bytes_max
         self._hosts = hosts
+        self._bodiless = bodiless
+        self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        refusal = refused(scope["method"], scope["path"], headers, self._hosts)
+        refusal = find_refusal(scope["method"], headers, self._hosts, bodiless=self._bodiless)
         if refusal is None:
             try:
                 body = await _read(receive, self._body_bytes_max)
             except ClientDisconnect:
                 return
-            refusal = self._refused_body(body, headers, scope["path"])
+            refusal = self._refused_body(body, headers)
             if refusal is None:
                 assert body is not None, "a body that is too large was refused"
                 await self._app(scope, _replay(body, receive), send)
                 return
             if body is None:
-                await _answer_and_drain(refusal, scope, receive, send)
+                response = self._answer(refusal, scope["path"])
+                response.headers["connection"] = "close"
+                await _answer_and_drain(response, scope, receive, send)
                 return
-        await refusal(scope, receive, send)
+        await self._answer(refusal, scope["path"])(scope, receive, send)
 
-    def _refused_body(self, body: bytes | None, headers: Headers, path: str) -> Response | None:
+    def _refused_body(self, body: bytes | None, headers: Headers) -> Refusal | None:
         if body is None:
-            step = "Send less at once."
-            detail = f"the body is larger than {self._body_bytes_max} bytes"
-            return problem(413, detail, path, next_step=step, headers={"connection": "close"})
+            return Refusal(413, f"the body is larger than {self._body_bytes_max} bytes", "Send less at once.")
         if not body:
             return None
-        content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if content_type != "application/json":
-            step = "Send JSON with the header Content-Type: application/json."
-            return problem(415, f"the content type is {content_type[:80]!r}", path, next_step=step)
+        not_json = find_not_json(headers)
+        if not_json is not None:
+            return not_json
         try:
             parse_strict(body)
         except NotJson as error:
-            return problem(400, str(error), path, next_step="Correct the JSON of the body.")
+            return Refusal(400, str(error), "Correct the JSON of the body.")
         return None
 
 

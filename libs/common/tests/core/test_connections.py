@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace_admin.core.connections import Admitted, Connections, Refused, subscriber
+from headrace_common.core.connections import Admitted, Connections, Refused, subscriber
 
 
 def test_a_newer_connection_takes_the_place_of_the_one_that_waited_longest() -> None:

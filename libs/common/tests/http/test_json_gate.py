@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from headrace_admin.rpc import json_gate
-from headrace_admin.rpc.json_gate import KEYS_MAX, VALUES_MAX, NotJson, _object, parse_strict
+from headrace_common.http import json_gate
+from headrace_common.http.json_gate import KEYS_MAX, VALUES_MAX, NotJson, _object, parse_strict
 
 
 class Name(str):

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from headrace_common.core.errors import ErrorCode, HeadraceError, Kind
 from headrace_common.core.problems import problem_body, status_of
+from headrace_common.http.foreign_pages import Refusal
 
 MEDIA_TYPE: Final = "application/problem+json"
 
@@ -63,9 +64,20 @@ def problem(
     return _response(status, body, headers or {})
 
 
+def problem_of_refusal(refusal: Refusal, instance: str) -> Response:
+    """The answer for a request that got no further than the gate."""
+    return problem(refusal.status, refusal.detail, instance, next_step=refusal.next_step)
+
+
 def refusal(status: int, detail: str, next_step: str) -> bytes:
     """The answer, as it goes over the wire, of a connection that never got as far as a request; it ends with it."""
-    response = problem(status, detail, "", next_step=next_step, headers={"connection": "close"})
+    return on_the_wire(problem(status, detail, "", next_step=next_step))
+
+
+def on_the_wire(response: Response) -> bytes:
+    """A whole answer, after which the connection is closed."""
+    response.headers["connection"] = "close"
+    status = response.status_code
     head = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}".encode(), *map(b": ".join, response.raw_headers)]
     return b"\r\n".join(head) + b"\r\n\r\n" + bytes(response.body)
 

@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 
-from headrace_admin.adapters import http_protocol
-from headrace_admin.adapters.http_protocol import HEAD_BYTES_MAX, BoundedProtocol, HttpBounds
-from headrace_admin.adapters.http_server import HttpServer
-from headrace_admin.rpc import json_gate
-from headrace_admin.rpc.foreign_pages import Hosts
-from headrace_admin.rpc.problems import refusal
 from headrace_common.core.ids import Endpoint
+from headrace_common.http import json_gate, protocol
+from headrace_common.http.foreign_pages import Hosts
+from headrace_common.http.problems import refusal
+from headrace_common.http.protocol import HEAD_BYTES_MAX, BoundedProtocol, HttpBounds
+from headrace_common.http.server import HttpServer
 from headrace_common.runtime.tasks import TaskRunner
 
 NEVER_MS = 3_600_000
@@ -211,7 +210,7 @@ async def test_pipelined_requests_and_large_bodies_are_answered_in_order() -> No
 
 async def test_a_client_that_never_reads_its_answer_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = asyncio.Event()
-    monkeypatch.setattr(http_protocol, "FLUSH_SECONDS", 0.03)
+    monkeypatch.setattr(protocol, "FLUSH_SECONDS", 0.03)
     ended = BoundedProtocol.connection_lost
 
     def noted(protocol: BoundedProtocol, exc: Exception | None) -> None:

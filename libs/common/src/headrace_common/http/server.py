@@ -1,7 +1,7 @@
 """
 The HTTP server: uvicorn inside the service's own event loop, on a socket that is bound before it starts.
 
-Connections are bounded in sum and per address, and each has an end to every wait (``http_protocol``), so that nobody
+Connections are bounded in sum and per address, and each has an end to every wait (``protocol``), so that nobody
 keeps others out with requests that never end.
 """
 
@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import uvicorn
 
-from headrace_admin.adapters.http_protocol import BoundedProtocol, HttpBounds, bounded
-from headrace_admin.core.connections import Connections
+from headrace_common.core.connections import Connections
 from headrace_common.core.ids import Endpoint
+from headrace_common.http.protocol import BoundedProtocol, HttpBounds, bounded
 from headrace_common.runtime.service import CannotListen, warn_unless_loopback
 from headrace_common.runtime.tasks import TaskRunner, first_of
 
@@ -54,15 +54,24 @@ class HttpServer:
     @staticmethod
     @asynccontextmanager
     async def open(
-        app: Any, listen: Endpoint, tasks: TaskRunner, bounds: HttpBounds, *, drain_ms_max: int
+        app: Any,
+        listen: Endpoint,
+        tasks: TaskRunner,
+        bounds: HttpBounds,
+        *,
+        drain_ms_max: int,
+        option: str = "--http-listen",
     ) -> AsyncIterator[HttpServer]:
         """
         Serve ``app`` until the block ends, then finish what is under way within ``drain_ms_max``.
 
+        Args:
+            option: what sets ``listen``, for messages.
+
         Raises:
             OSError: the address is taken or not of this machine.
         """
-        bound = _bound(listen)
+        bound = _bound(listen, option)
         total = min(bounds.connections_max, _descriptors_max() // _DESCRIPTORS_SHARE)
         connections: Connections[BoundedProtocol] = Connections(total, bounds.connections_per_address_max)
         config = uvicorn.Config(
@@ -89,7 +98,7 @@ class HttpServer:
             bound.close()
 
 
-def _bound(listen: Endpoint) -> socket.socket:
+def _bound(listen: Endpoint, option: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -97,7 +106,7 @@ def _bound(listen: Endpoint) -> socket.socket:
         bound.bind((listen.host, listen.port))
     except OSError as error:
         bound.close()
-        raise CannotListen(f"cannot listen on {listen}: {error.strerror}; choose another with --http-listen") from error
+        raise CannotListen(f"cannot listen on {listen}: {error.strerror}; choose another with {option}") from error
     return bound
 
 

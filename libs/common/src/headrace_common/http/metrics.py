@@ -11,12 +11,12 @@ from headrace_common.runtime.clock import Clock
 class RestMetrics:
     """ASGI middleware around everything else. Routes are named by their template, so that names stay few."""
 
-    def __init__(self, app: ASGIApp, meter: Meter, clock: Clock) -> None:
+    def __init__(self, app: ASGIApp, meter: Meter, clock: Clock, service: str) -> None:
         self._app = app
         self._clock = clock
-        self._requests = meter.create_counter("headrace_admin_http_requests", description="HTTP requests answered")
+        self._requests = meter.create_counter(f"headrace_{service}_http_requests", description="HTTP requests answered")
         self._seconds = meter.create_histogram(
-            "headrace_admin_http_duration",
+            f"headrace_{service}_http_duration",
             unit="s",
             description="Time to answer an HTTP request",
             explicit_bucket_boundaries_advisory=[0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30],

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from headrace_admin.core.connections import Connections, Refused
+from headrace_common.core.connections import Connections, Refused
 from headrace_common.runtime.clock import call_later_ms
 
 HEAD_BYTES_MAX: Final = 64 << 10
