@@ -91,7 +91,7 @@ def _one_at_a_time(cluster: HeadraceSide, source: str, target: str, count: int) 
     """In ms, sorted."""
     took: list[float] = []
     with (
-        Producer(cluster.bootstrap) as producer,
+        Producer(cluster.bootstrap, linger_ms=0) as producer,  # or its wait for company would be most of it
         Consumer(
             target, bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", isolation_level="read_committed"
         ) as consumer,

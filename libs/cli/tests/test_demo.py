@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import sqlite3
 from collections import Counter
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from headrace_cli.commands.demo import spark_to_use
-from headrace_cli.demo import streaming
+from headrace_cli.demo import connecting, streaming, tally
 from headrace_cli.demo.flights import ROWS, carrier_names, data_directory, departures, rows_as_json
 from headrace_cli.demo.spark import differences, table
 from headrace_cli.demo.tally import PROBLEMS_KEPT, Carrier, Tally
@@ -18,6 +21,7 @@ from headrace_cli.exits import CommandFailed
 from headrace_cli.percentiles import percentiles_ms
 from headrace_cli.rates import Rate
 from headrace_cli.spark import submit
+from headrace_connect.runtime.configuring import find_config_problems
 
 CSV = "dep_delay,arr_delay,carrier,tailnum\n2,11,UA,N1\nNA,NA,AA,NA\n-3,5,UA,N2\n"
 
@@ -132,6 +136,23 @@ def test_what_a_program_of_streams_has_otherwise_is_told(theirs: dict[str, Carri
 def test_what_spark_has_otherwise_is_told(sparks: dict[str, list[Carrier]], said: str) -> None:
     [wrong] = differences(OURS, sparks)
     assert said in wrong
+
+
+def test_the_connectors_of_the_demo_are_configured_as_they_should_be(tmp_path: Path) -> None:
+    found = connecting.configurations(tmp_path)
+    assert list(found) == ["flights-in", "flights-upserted", "flights-inserted"]
+    assert not any(find_config_problems(config) for config in found.values())
+
+
+def test_a_table_that_lacks_a_row_or_has_one_twice_does_not_agree(tmp_path: Path) -> None:
+    rows = [("UA", "2", "11"), ("AA", "NA", "NA"), ("UA", "-3", "NA")]
+    ours = {"UA": Carrier(2, 2, -1, 1, 11), "AA": Carrier(1, 0, 0, 0, 0)}
+    for name, there in {"whole": rows, "less": rows[:2], "twice": [*rows, rows[0]]}.items():
+        with closing(sqlite3.connect(tmp_path / name)) as db, db:
+            db.execute("create table departures (carrier text, dep_delay text, arr_delay text)")
+            db.executemany("insert into departures values (?, ?, ?)", there)
+        wrong = tally.differences(ours, connecting.sums(tmp_path / name), "the table")
+        assert bool(wrong) == (name != "whole"), wrong
 
 
 def test_sparks_sums_are_shown_the_largest_first() -> None:

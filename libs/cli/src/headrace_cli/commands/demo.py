@@ -55,6 +55,9 @@ def demo(
     spark: Annotated[
         bool | None, typer.Option("--spark/--no-spark", help="Let Spark aggregate them; done where there is one")
     ] = None,
+    connect: Annotated[
+        bool, typer.Option("--connect", help="Let connectors take their CSV through a topic into SQLite (20 s)")
+    ] = False,
 ) -> None:
     """Start a cluster, stream 336,776 real departures through it, and check that none is lost, doubled or reordered."""
     from rich.console import Console
@@ -75,7 +78,7 @@ def demo(
     if directory.locked():
         cluster = LocalCluster.attach(data_dir)
         console.print(f"Using the cluster that runs on {directory.path}.", highlight=False)
-        _run(console, cluster, rate, get_spark, owned=False, stays=True)
+        _run(console, cluster, rate, get_spark, connect=connect, owned=False, stays=True)
         return
     cluster = LocalCluster(
         data_dir,
@@ -89,7 +92,7 @@ def demo(
         with interruptible(signal.SIGTERM):
             _start(console, cluster)
             stays = stay if stay is not None else sys.stdout.isatty() and not os.environ.get("CI")
-            _run(console, cluster, rate, get_spark, owned=True, stays=stays)
+            _run(console, cluster, rate, get_spark, connect=connect, owned=True, stays=stays)
             if stays:
                 _stay(console, cluster)
     except KeyboardInterrupt:
@@ -180,6 +183,7 @@ def _run(
     rate: float,
     get_spark: Callable[[], SparkHere | str],
     *,
+    connect: bool,
     owned: bool,
     stays: bool,
 ) -> None:
@@ -194,6 +198,8 @@ def _run(
         raise CommandFailed(f"topic flights is not what it should be:\n  {listed}", hint=wipe_it)
     _tell_found(console, found)
     _stream(console, cluster, found.records, demo.progress.tally)
+    if connect:
+        _connect(console, cluster, demo.progress.tally)
     spark = get_spark()
     if not isinstance(spark, str):
         _aggregate(console, cluster, spark, demo.progress.tally)
@@ -238,6 +244,41 @@ def _stream(console: Console, cluster: LocalCluster, records: int, tally: Tally)
     how = "killed once, and it agrees" if summed.killed else "it agrees"
     took = f"{time.monotonic() - begun:.1f} s"
     _say(console, f"Streams: {how}: {summed.rows:,} hours of carriers, with the sums of the consumer ({took}).")
+
+
+def _connect(console: Console, cluster: LocalCluster, tally: Tally) -> None:
+    """The sums of two tables of SQLite, which connectors wrote, beside the consumer's."""
+    from headrace_cli.demo.connecting import TOPIC, Connecting, can_connect
+    from headrace_cli.demo.flights import data_directory
+    from headrace_cli.demo.tally import differences
+
+    if not can_connect():
+        return
+    _say(console, "")
+    _say(
+        console,
+        f"Connectors take the CSV into topic {TOPIC}, and that into two tables of SQLite; each is killed once ...",
+    )
+    begun = time.monotonic()
+    directory = cluster.directory
+    connecting = Connecting(
+        ",".join(cluster.bootstrap_servers),
+        directory.path / "connect",
+        directory.logs / "connect.log",
+        data_directory(),
+    )
+    with Waiting(console, "they read and write"):
+        connected = connecting.run()
+    wrong = [
+        said
+        for name, sums in connected.tables.items()
+        for said in differences(tally.carriers, sums, f"the table of {name}")
+    ]
+    if wrong:
+        raise CommandFailed("the tables do not agree with the consumer:\n  " + "\n  ".join(wrong))
+    how = f"killed {connected.killed} times, and " if connected.killed else ""
+    took = f"{time.monotonic() - begun:.1f} s"
+    _say(console, f"Connect: {how}both tables, by upsert and without a key, have the sums of the consumer ({took}).")
 
 
 def _aggregate(console: Console, cluster: LocalCluster, spark: SparkHere, tally: Tally) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from headrace_cli.demo import tally
 from headrace_cli.demo.tally import Carrier
 from headrace_cli.exits import CommandFailed, ExitCode
 
@@ -139,15 +140,12 @@ class Streaming:
 
 def differences(ours: Mapping[str, Carrier], theirs: Mapping[str, Carrier]) -> list[str]:
     """What is not the same as the consumer's sums; empty when all is."""
-    return [
-        f"{code}: the consumer has {_sums(ours.get(code))}, the program {_sums(theirs.get(code))}"
-        for code in sorted({*ours, *theirs})
-        if _sums(ours.get(code)) != _sums(theirs.get(code))
-    ]
+    return tally.differences(_sums(ours), _sums(theirs), "the program")
 
 
-def _sums(carrier: Carrier | None) -> tuple[int, int, int] | None:
+def _sums(carriers: Mapping[str, Carrier]) -> dict[str, tuple[int, int, int]]:
     """Departures, known delays, and their sum in minutes."""
-    if carrier is None:
-        return None
-    return carrier.departures, carrier.departure_delays, carrier.departure_delay_sum
+    return {
+        code: (carrier.departures, carrier.departure_delays, carrier.departure_delay_sum)
+        for code, carrier in carriers.items()
+    }

@@ -95,3 +95,12 @@ class Tally:
         self.wrong += 1
         if len(self.problems) < PROBLEMS_KEPT:
             self.problems.append(text)
+
+
+def differences(ours: Mapping[str, object], theirs: Mapping[str, object], who: str) -> list[str]:
+    """Carriers of which ``who`` has something else than the consumer; empty when all are the same."""
+    return [
+        f"{code}: the consumer has {ours.get(code)}, {who} {theirs.get(code)}"
+        for code in sorted({*ours, *theirs})
+        if ours.get(code) != theirs.get(code)
+    ]

@@ -20,7 +20,7 @@ class SinkSettings:
     name: str
     """The connector's name: the target keeps positions under it."""
     connection_url: str
-    """The database: ``sqlite:///var/lib/shop.db``, ``postgresql://HOST:5432/DATABASE``. ``jdbc:`` before it is left
+    """The database: ``sqlite:////var/lib/shop.db``, ``postgresql://HOST:5432/DATABASE``. ``jdbc:`` before it is left
     out."""
     connection_user: str = ""
     """Who writes; empty: what the URL says, else as the database's library decides."""
