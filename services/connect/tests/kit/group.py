@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from headrace.work_types import Declaration, GivenItem, WorkChange, WorkItem
 from headrace_common.runtime.clock import limit_ms
@@ -19,6 +19,8 @@ class MemoryGroup:
         self.members: list[MemoryMembership] = []
         self.owners: dict[str, MemoryMembership] = {}
         self.epoch = 1_000
+        self.moving: set[str] = set()
+        """To be given up by its owner."""
 
     def member(self) -> MemoryMembership:
         return MemoryMembership(self)
@@ -41,6 +43,26 @@ class MemoryGroup:
                 self.epoch += 1
                 self.owners[id] = chosen
                 chosen.give(GivenItem(id, self.epoch))
+        self._even_out(declared, items)
+
+    def _even_out(self, declared: list[MemoryMembership], items: Mapping[str, int]) -> None:
+        """Take from who has more than others, one by one."""
+        self.moving &= self.owners.keys()
+
+        def load(member: MemoryMembership) -> int:
+            return sum(items.get(id, 0) for id in self.of(member) if id not in self.moving)
+
+        while True:
+            least, most = min(declared, key=load), max(declared, key=load)
+            movable = [
+                id
+                for id in self.of(most)
+                if id in least.ids and id not in self.moving and load(most) - load(least) > items.get(id, 0)
+            ]
+            if not movable:
+                return
+            self.moving.add(movable[0])
+            most.revoke(movable[0])
 
     def of(self, member: MemoryMembership) -> list[str]:
         return [id for id, owner in self.owners.items() if owner is member]
@@ -97,6 +119,7 @@ class MemoryMembership:
         if id not in self._told:
             self._assigned = [one for one in self._assigned if one.id != id]
             self._group.owners.pop(id, None)
+            self._group.moving.discard(id)
             return
         self._revoked.add(id)
         self._news.set()

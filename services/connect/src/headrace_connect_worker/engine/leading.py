@@ -29,6 +29,7 @@ T = TypeVar("T")
 _AGAIN: Final = Backoff(200, 10_000)
 _REGENERATE: Final = Backoff(1_000, 300_000)
 """Between two generations of a connector whose tasks somebody else fences."""
+_TICK_MS: Final = 1.0
 _log = logger(__name__)
 
 
@@ -169,8 +170,10 @@ class Leading:
                     await self._plan(writer)
 
     async def _until_news(self) -> None:
-        due_ms = min((one.due_ms for one in self._fenced.values() if one.due_ms), default=None)
-        left_ms = None if due_ms is None else max(0.0, due_ms - self._clock.monotonic_ms())
+        now_ms = self._clock.monotonic_ms()
+        left_ms = min(
+            (one.due_ms - now_ms + _TICK_MS for one in self._fenced.values() if one.due_ms > now_ms), default=None
+        )
         try:
             async with limit_ms(left_ms):
                 await self._news.wait()

@@ -73,10 +73,17 @@ class Reporting:
         if isinstance(record, TopicUsed):
             return
         own = self._own.get(_place(record))
-        if own is None or record.name not in self._following.state.connectors:
-            return
-        if record.epoch < own.epoch:
+        if own is not None and record.epoch < own.epoch and self._is_there(own):
             self._put(own)
+
+    def _is_there(self, record: Status | Work) -> bool:
+        """Whether the config topic has it: else it is right that what was said of it is deleted."""
+        connector = self._following.state.connectors.get(record.name)
+        if connector is None:
+            return False
+        if isinstance(record, Work) or record.task is None:
+            return True
+        return connector.tasks is not None and record.task < len(connector.tasks.shares)
 
     async def run(self) -> None:
         """Write, for good; what the cluster does not take is tried again."""

@@ -35,6 +35,9 @@ from headrace_connect_worker.ports import Hosts, HostUnavailable, StartTask
 EVENTS_MAX: Final = 256
 """Of a host that wait for their seat; of more the oldest are forgotten, for the newest say how it is."""
 
+_TICK_MS: Final = 1.0
+"""Later than it is due, so that it is surely due then."""
+
 
 class Runs(Protocol):
     """How what has a seat is run."""
@@ -153,7 +156,7 @@ class SeatRunner:
                     await self._handle(Leaving())
 
     async def _until_news(self, ear: asyncio.Event) -> None:
-        left_ms = None if self._due_ms is None else max(0.0, self._due_ms - self._clock.monotonic_ms())
+        left_ms = None if self._due_ms is None else max(0.0, self._due_ms - self._clock.monotonic_ms()) + _TICK_MS
         try:
             async with limit_ms(left_ms):
                 await ear.wait()
