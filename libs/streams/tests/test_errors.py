@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import narwhals.stable.v2 as nw
@@ -15,6 +16,8 @@ from libs.streams.tests.kit.feeding import Fed, Record, cuts, dead, raw, run_cut
 
 from headrace_streams import App, NotAllowed, RowFailed, Stream, agg, col, custom, json, tumbling
 from headrace_streams.core.formats import string
+from headrace_streams.core.state.cache import StateCache
+from headrace_streams.runtime.figures import Figures
 from headrace_streams.testing import Driver
 
 Build = Callable[[App], Stream]
@@ -78,15 +81,17 @@ def test_a_dead_letter_is_the_record_as_it_came_and_why(name: str) -> None:
     fed = Fed(program(name, "dead"))
     table = raw([record(0), record(1, bad=True), record(2)], first=40)
     headers = pa.array([[], [("trace", b"t1"), ("none", None)], []], pa.map_(pa.string(), pa.binary()))
+    fed.task.tell(1_700_000_000_000)
     fed.task.feed("in", table.append_column("headers", headers))
     outputs = fed.commit()
     (letter,) = dead(outputs, "dead")
     assert (letter.key, letter.value, letter.time) == (b"key", b'{"s":"x1","at":1}', 1)
-    assert letter.headers[:2] == [("trace", b"t1"), ("none", b"")]
+    assert letter.headers[:2] == [("trace", b"t1"), ("none", None)]
     why = dict(letter.headers[2:])
     assert set(why) == {
-        f"headrace.error.{of}" for of in ("topic", "partition", "offset", "node", "class", "message", "app")
+        f"headrace.error.{of}" for of in ("topic", "partition", "offset", "node", "class", "message", "app", "at")
     }
+    assert why["headrace.error.at"] == b"1700000000000"
     assert (why["headrace.error.topic"], why["headrace.error.partition"]) == (b"in", b"0")
     assert (why["headrace.error.offset"], why["headrace.error.app"]) == (b"41", b"errors")
     assert b"(test_errors.py:" in why["headrace.error.node"]
@@ -178,7 +183,27 @@ def test_null_keys_have_no_place_in_state_and_are_counted() -> None:
     fed.feed("in", [(None, {"s": "1", "at": 1}, 0), record(2)])
     (output,) = fed.commit()
     assert output.records["key"].to_pylist() == [b"key"]
-    assert [step.operator.dropped for step in fed.task._steps if hasattr(step.operator, "dropped")] == [1]
+    assert dropped_rows(fed) == {"drop_null_keys": 1}
+
+
+@pytest.mark.parametrize("name", ["process", "agg", "table"])
+def test_a_dead_letter_topic_keeps_what_has_no_key(name: str) -> None:
+    """Where state is kept by key; where none is, a row needs none."""
+    app = App("errors", on_error="dead")
+    if name == "table":
+        app.table("in", value=json("s string, at bigint"), key="k", timestamp="at", name="t").to("out")
+    else:
+        NODES[name](app).to("out")
+    fed = Fed(app)
+    fed.feed("in", [record(1), (None, {"s": "1", "at": 2}, 0), record(3)])
+    outputs = fed.commit()
+    (letter,) = dead(outputs, "dead")
+    assert (letter.key, letter.value) == (None, b'{"s":"1","at":2}')
+    why = dict(letter.headers)
+    assert (why["headrace.error.class"], why["headrace.error.offset"]) == (b"NullKey", b"1")
+    assert dropped_rows(fed) == {}
+    assert list(fed.task.failed.values()) == [1]
+    assert {record["key"] for o in outputs if o.topic == "out" for record in o.records.to_pylist()} == {b"key"}
 
 
 def test_records_without_a_value_are_left_out() -> None:
@@ -188,7 +213,24 @@ def test_records_without_a_value_are_left_out() -> None:
     fed.feed("in", [(b"key", None, 0), record(2), (b"key", None, 0)])
     (output,) = fed.commit()
     assert output.records.num_rows == 1
-    assert [step.operator.empty for step in fed.task._steps if hasattr(step.operator, "empty")] == [2]
+    assert dropped_rows(fed) == {"stream": 2}
+
+
+@pytest.mark.parametrize(("how", "dropped"), [("inner", {"join": 2}), ("left", {})])
+def test_rows_without_a_key_that_a_join_drops_are_counted(how: str, dropped: dict[str, int]) -> None:
+    app = App("errors")
+    tiers = app.table("tiers", value=json("tier string"), key="k", name="tiers")
+    source(app).join(tiers, how=how).to("out")
+    fed = Fed(app)
+    fed.feed("in", [(None, {"s": "1", "at": 1}, 0), record(2), (None, {"s": "1", "at": 1}, 0)])
+    assert dropped_rows(fed) == dropped
+
+
+def dropped_rows(fed: Fed) -> dict[str, float]:
+    """As the metric has them, by the kind of the node."""
+    task: Any = SimpleNamespace(task=fed.task)
+    values = Figures(StateCache(0), owned={"in/0": task}).values("dropped_rows", 0)
+    return {of["node"].split(" (")[0]: count for count, of in values}
 
 
 # --- times --------------------------------------------------------------------------------------------------------

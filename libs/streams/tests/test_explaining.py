@@ -10,7 +10,6 @@ import pytest
 from headrace.records import TopicPartition
 from headrace_common.core.errors import NetworkFailed, NotFound, Rejected, UnsupportedVersion
 from headrace_streams import explaining
-from headrace_streams.core.rows import NO_TIME
 from headrace_streams.core.state.changelog import Progress
 from headrace_streams.explaining import Place, explain, explained, stores_of
 from headrace_streams.plan.compare import OF_FUNCTION
@@ -22,7 +21,7 @@ BY_WORD, LINES = "a.by-word.changelog", "a.lines.changelog"
 PROGRESS = {
     TopicPartition(BY_WORD, 0): Progress(basis={"counts": "n=count", "topic a.by-word.repartition": "1"}),
     TopicPartition(BY_WORD, 1): Progress(
-        {"a.by-word.repartition": 7}, {"x": NO_TIME, "y": 2_000, "z": 1_000}, {"counts": "n", "sums": "s"}
+        {"a.by-word.repartition": 7}, {"z": 500, "y": 2_000, "x": 1_000, "": 1_000}, {"counts": "n", "sums": "s"}
     ),
     TopicPartition(LINES, 1): Progress({"lines": 6}, basis={"seen": OF_FUNCTION, "seen.n": "int", "topic lines": "2"}),
 }
@@ -60,6 +59,7 @@ def test_a_key_is_explained() -> None:
         "worker": "m1",
         "listens": "h:1",
         "watermark": "1970-01-01T00:00:01.000Z",
+        "held_back_by": "x",
         "committed_at": "1970-01-01T00:00:03.000Z",
         "note": None,
         "standbys": [{"worker": "m2", "listens": None, "lag": 3, "warm_up": False}],

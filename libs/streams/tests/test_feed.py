@@ -16,7 +16,7 @@ from libs.streams.tests.test_stream_join import Given, of_two, two_topics
 from headrace_streams import App, agg, json
 from headrace_streams.core.feed import Feed, Portion, runs
 from headrace_streams.core.state.cache import StateCache
-from headrace_streams.core.time import Watermarks
+from headrace_streams.core.time import Watermarks, holding, now_of
 from headrace_streams.plan.cut import SubTopology, sub_topologies
 from headrace_streams.runtime.figures import Figures
 from headrace_streams.runtime.merging import Merging
@@ -247,6 +247,23 @@ def test_a_worker_waits_so_long_for_an_input_and_reads_no_more_of_one_that_is_ah
     assert merging.take(1_600) == [], "it waits anew"
     merging.offer(portion("b"), at_end=True)
     assert shown(merging.take(1_700)) == {"a": ([4], 4), "b": ([], 0)}
+
+
+def test_what_a_commit_remembers_names_the_input_that_holds_the_others_back() -> None:
+    marks = Watermarks(["a", "b", "c"], tell=["c"])
+    assert (holding(marks.state()), holding({})) == (None, None)
+    marks.reached("a", 5_000)
+    assert holding(marks.state()) == "b", "it has no time yet"
+    marks.reached("b", 3_000)
+    marks.reached("c", 4_000)
+    assert (holding(marks.state()), now_of(marks.state())) == ("b", 3_000)
+    marks.is_idle("b")
+    marks.is_idle("c")
+    assert (holding(marks.state()), now_of(marks.state())) == (None, 5_000)
+    again = Watermarks(["a", "b", "c"], tell=["c"])
+    again.restore(marks.state())
+    again.reached("a", 7_000)
+    assert again.now == 5_000, "b is not known to be idle"
 
 
 def test_the_input_that_holds_the_others_back_is_named() -> None:

@@ -11,6 +11,7 @@ from headrace_streams.config import StreamsConfig
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.state.changelog import Progress
 from headrace_streams.dsl.stream import Stream
+from headrace_streams.plan.compare import OF_FUNCTION
 from headrace_streams.plan.cut import Assembly, SubTopology
 from headrace_streams.runtime.owned import Outside, Owned, Spec
 from headrace_streams.runtime.taking import Taking
@@ -105,6 +106,17 @@ def check(then: dict[str, str], now: dict[str, str]) -> None:
 def test_a_program_that_keeps_state_in_another_form_is_refused() -> None:
     with pytest.raises(NotAllowed, match=r"the state 'totals' is kept as n=count.*; the program wants n=sum.* name="):
         check({"totals": "n=count()"}, {"totals": "n=sum()"})
+
+
+def test_a_program_that_does_not_lift_the_values_is_refused() -> None:
+    then = {"seen": OF_FUNCTION, "seen.n": "int, 0 at first"}
+    now = {"seen": OF_FUNCTION, "seen.n": "float, 0.0 at first", "seen.@version": "2"}
+    check(then, {**now, "seen.@lifted-from": "1"})
+    said = (
+        r"the values of 'seen' are of version 1; the program has version 2: .* headrace streams reset a --store seen$"
+    )
+    with pytest.raises(NotAllowed, match=said):
+        check(then, now)
 
 
 def test_a_topic_that_was_made_anew_is_refused() -> None:

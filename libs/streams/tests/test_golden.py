@@ -19,6 +19,7 @@ from headrace_streams.core.operators.table_rows import TableRows
 from headrace_streams.core.rows import TIMESTAMP, Coded, coded, with_system
 from headrace_streams.core.state.buffer import JoinStore
 from headrace_streams.core.state.changelog import CONTROL, NotReadable, Progress, prefix, rows
+from headrace_streams.core.state.lifting import Lifting
 from headrace_streams.core.state.memory import MemoryCold
 from headrace_streams.core.state.objects import ObjectStore, Value
 from headrace_streams.core.state.slots import Field, KeyedStore, Layout, prefix_of, start_of
@@ -101,6 +102,19 @@ def test_objects_and_timers() -> None:
     again.open(cold)
     assert again.of(b"ann") == {"seen": 3, "tags": ["a", "b"]}
     assert again.timers.take_due(1_000) == (1_000, b"ann", "check")
+
+
+def test_objects_of_another_version() -> None:
+    """The version stands beside the values, which are as ever."""
+    store = ObjectStore({"seen": Value(int, 0), "tags": Value(list, [])}, Lifting(2))
+    store.open(MemoryCold())
+    store.set(b"ann", {"seen": 3, "tags": ["a", "b"]})
+    ((key, value),) = store.changes()
+    assert (key, value) == (b"sann", STATE[:1] + b"\x83" + STATE[2:] + bytes.fromhex("a10202"))
+    cold = MemoryCold()
+    cold.write([(key, value)])
+    store.open(cold)
+    assert store.of(b"ann") == {"seen": 3, "tags": ["a", "b"]}
 
 
 def test_a_flush() -> None:

@@ -11,6 +11,7 @@ import pytest
 from headrace.errors import HeadraceError, NotEnoughReplicas
 from headrace_streams.adapters.headrace_io import SdkWriter
 from headrace_streams.config import StreamsConfig
+from headrace_streams.core.operators.headers import HEADERS
 from headrace_streams.core.outputs import Output
 from headrace_streams.dsl.app import App
 from headrace_streams.patience import Patience
@@ -141,6 +142,16 @@ async def test_few_rows_and_many_say_the_same(
         {"key": key, "value": value, "timestamp_ms": time} | wanted
         for key, value, time in zip(keys, values, times, strict=True)
     ]
+
+
+@pytest.mark.parametrize("count", [1, 3, 33])
+async def test_records_have_headers_of_their_own(writer: SdkWriter, at_once: Producer, count: int) -> None:
+    """Whether they are few or many."""
+    of_each = [[{"key": f"h{n}", "value": b"%d" % n if n % 2 else None}] * (n % 3) for n in range(count)]
+    columns = {"key": pa.nulls(count, pa.binary()), "value": pa.nulls(count, pa.binary())}
+    headers = pa.array(of_each, HEADERS)
+    await writer.send_at_once(Output("out", pa.table({**columns, "headers": headers})))
+    assert [row["headers"] for row in at_once.rows] == of_each
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from headrace_streams.dsl.app import App as App
 from headrace_streams.dsl.cogroup import cogroup as cogroup
 from headrace_streams.dsl.columns import Grouped as Grouped
 from headrace_streams.dsl.global_table import GlobalTable as GlobalTable
+from headrace_streams.dsl.lifting import versioned as versioned
 from headrace_streams.dsl.record_calls import ttl as ttl
 from headrace_streams.dsl.record_calls import value as value
 from headrace_streams.dsl.stream import Stream as Stream

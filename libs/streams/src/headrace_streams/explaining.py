@@ -9,14 +9,15 @@ from typing import Any, Final
 import pyarrow as pa
 
 from headrace_common.core.errors import HeadraceError, NotFound, Rejected, UnsupportedVersion
-from headrace_common.core.moments import TIMESTAMP_MS_MAX, iso_of
+from headrace_common.core.moments import iso_of
 from headrace_common.core.murmur2 import partitions_for
 from headrace_streams.core.formats.lookup import key_of_texts
 from headrace_streams.core.state.changelog import Progress
+from headrace_streams.core.time import holding
 from headrace_streams.plan.compare import TOPIC, names_of
 from headrace_streams.plan.reset import Standing
 from headrace_streams.stores import NotListening, Stores
-from headrace_streams.upkeep import Facts, facts_of
+from headrace_streams.upkeep import Facts, facts_of, shown_time
 
 _TIMEOUT_MS: Final = 3_000
 
@@ -100,7 +101,6 @@ def explained(facts: Facts, store: str, changelog: str, place: Place) -> dict[st
     owner = None if item is None else item.owner
     at = next((tp for tp in standing.progress if tp == (changelog, place.partition)), None)
     progress = Progress() if at is None else standing.progress[at]
-    times = [time for time in progress.watermarks.values() if 0 <= time <= TIMESTAMP_MS_MAX]
     committed_at_ms = None if at is None else facts.committed_at_ms.get(at)
     return {
         "store": store,
@@ -108,7 +108,8 @@ def explained(facts: Facts, store: str, changelog: str, place: Place) -> dict[st
         "task": task,
         "worker": owner,
         "listens": None if owner is None else endpoints.get(owner),
-        "watermark": iso_of(min(times)) if times else None,
+        "watermark": shown_time(progress.watermarks),
+        "held_back_by": holding(progress.watermarks),
         "committed_at": None if committed_at_ms is None else iso_of(committed_at_ms),
         "note": place.note or None,
         "standbys": [

@@ -12,10 +12,12 @@ from headrace import aio
 from headrace.group_types import GroupDescription, PartitionLag
 from headrace.records import TopicPartition
 from headrace_common.core.errors import NotFound, Rejected, UnknownTopicOrPartition
+from headrace_common.core.moments import TIMESTAMP_MS_MAX, iso_of
 from headrace_common.runtime.clock import SystemClock
 from headrace_streams.adapters.headrace_io import SdkTopics
 from headrace_streams.adapters.headrace_upkeep import SdkUpkeep
 from headrace_streams.config import StreamsConfig
+from headrace_streams.core.time import holding, now_of
 from headrace_streams.dsl.app import App
 from headrace_streams.plan import reset as plan_reset
 from headrace_streams.plan.compare import Change, Fate, compare
@@ -198,7 +200,8 @@ def fill(app: App, history: History, servers: Any) -> None:
 
 def tasks(app: str, program: App | None, servers: Any) -> list[dict[str, object]]:
     """
-    What each task of an app reads, how far it is, and who runs it.
+    What each task of an app reads, how far it is, and who runs it; of tasks with state their event time as of the last
+    commit, and the input that holds it back.
 
     Raises:
         NotFound: there is no such app.
@@ -209,20 +212,33 @@ def tasks(app: str, program: App | None, servers: Any) -> list[dict[str, object]
         group = await cluster.admin.describe_group(app)
         owners = {item.id: item.owner for item in group.items}
         lags = await cluster.admin.group_lag(app, ages=False)
-        return [
-            {
-                "task": (task := f"{standing.reader_of(tp.topic)}/{tp.partition}"),
-                "topic": tp.topic,
-                "partition": tp.partition,
-                "position": lag.committed_offset,
-                "end_offset": lag.end_offset,
-                "lag": lag.lag,
-                "owner": owners.get(task),
-            }
-            for tp, lag in lags.items()
-        ]
+        times = {f"{standing.part_of(tp.topic)}/{tp.partition}": one for tp, one in standing.progress.items()}
+        found: list[dict[str, object]] = []
+        for tp, lag in lags.items():
+            task = f"{standing.reader_of(tp.topic)}/{tp.partition}"
+            watermarks = times[task].watermarks if task in times else {}
+            found.append(
+                {
+                    "task": task,
+                    "topic": tp.topic,
+                    "partition": tp.partition,
+                    "position": lag.committed_offset,
+                    "end_offset": lag.end_offset,
+                    "lag": lag.lag,
+                    "owner": owners.get(task),
+                    "watermark": shown_time(watermarks),
+                    "held_back_by": holding(watermarks),
+                }
+            )
+        return found
 
     return _with_cluster(servers, app, ask)
+
+
+def shown_time(watermarks: Mapping[str, int]) -> str | None:
+    """Event time of a task, as a commit remembers it, for people; None: it has none."""
+    now = now_of(watermarks)
+    return iso_of(now) if 0 <= now <= TIMESTAMP_MS_MAX else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,7 @@ class Letter:
     key: bytes | None
     value: bytes | None
     time: int
-    headers: list[tuple[str, bytes]]
+    headers: list[tuple[str, bytes | None]]
 
 
 def dead(outputs: Iterable[Output], topic: str) -> list[Letter]:

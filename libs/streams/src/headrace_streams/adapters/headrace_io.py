@@ -317,10 +317,13 @@ async def _send(producer: aio.Producer, output: Output) -> Deliveries:
 def _lists(output: Output) -> dict[str, Any]:
     """As a producer takes few rows fastest."""
     columns = output.records.to_pydict()
+    headers: Any = [output.headers] * output.records.num_rows if output.headers else None
+    if (own := columns.get("headers")) is not None:
+        headers = [[(header["key"], header["value"]) for header in of_record] for of_record in own]
     return {
         "values": columns["value"],
         "keys": columns["key"],
-        "headers": [output.headers] * output.records.num_rows if output.headers else None,
+        "headers": headers,
         "partition": output.partition,
         "timestamps_ms": columns.get("timestamp_ms"),
     }

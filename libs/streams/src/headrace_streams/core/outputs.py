@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from headrace_streams.core.rows import Column, plain_keys
 
-Headers = tuple[tuple[str, bytes], ...]
+Headers = tuple[tuple[str, bytes | None], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +18,17 @@ class Output:
 
     topic: str
     records: pa.Table
-    """Columns ``key`` and ``value`` (binary, may be null) and ``timestamp_ms`` (int64)."""
+    """
+    Columns ``key`` and ``value`` (binary, may be null) and ``timestamp_ms`` (int64); ``headers`` where records have
+    some of their own.
+    """
     partition: int | None = None
     """None: by key, as a producer chooses it."""
     headers: Headers = ()
-    """Of each of the records."""
+    """Of each of the records, which have none of their own then."""
 
 
-def records(key: Column, value: Column | pa.Array[Any], timestamp: Column) -> pa.Table:
+def records(key: Column, value: Column | pa.Array[Any], timestamp: Column, headers: Column | None = None) -> pa.Table:
     """The columns of an output."""
-    return pa.table({"key": plain_keys(key), "value": value, "timestamp_ms": timestamp.cast(pa.int64())})
+    made = pa.table({"key": plain_keys(key), "value": value, "timestamp_ms": timestamp.cast(pa.int64())})
+    return made if headers is None else made.append_column("headers", headers)

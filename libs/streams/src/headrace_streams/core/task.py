@@ -181,6 +181,12 @@ class Task:
         return {label: count for label, count in found.items() if count}
 
     @property
+    def dropped(self) -> dict[str, int]:
+        """Rows without a key where one is needed, and records without a value that a stream reads, by label."""
+        found = {step.label: getattr(step.operator, "dropped", 0) for step in self._steps}
+        return {label: count for label, count in found.items() if count}
+
+    @property
     def hits(self) -> dict[str, int]:
         """How often a key was asked for that was in memory, by label."""
         return {step.label: step.operator.store.hits for step in self._steps if step.operator.store is not None}
@@ -445,11 +451,12 @@ class Task:
 
     def _bury(self, step: Step, rows: pa.Table, place: int, error: Exception, cause: str) -> None:
         """Write the record as it came, or the row where there is no one record, to the dead letter topic."""
-        headers: list[tuple[str, bytes]] = [
+        headers: list[tuple[str, bytes | None]] = [
             ("headrace.error.node", step.label.encode()),
             ("headrace.error.class", type(error).__name__.encode()),
             ("headrace.error.message", str(error)[:1_000].encode()),
             ("headrace.error.app", self._app.encode()),
+            ("headrace.error.at", str(self._clock.wall).encode()),
         ]
         origin = self._origin(place)
         if origin is None:
@@ -509,7 +516,7 @@ def _headers_of(raw: pa.Table, place: int) -> Headers:
         return ()
     found: Any = raw["headers"][place].as_py()
     pairs = ((h["key"], h["value"]) if isinstance(h, dict) else h for h in found or ())
-    return tuple((name, value or b"") for name, value in pairs)
+    return tuple((name, value) for name, value in pairs)
 
 
 def _as_record(rows: pa.Table) -> pa.Table:

@@ -20,6 +20,8 @@ from headrace_streams.core.rows import NO_TIME, Numbers
 
 _LATEST: Final = int(np.iinfo(np.int64).max)
 _NONE: Final = np.zeros(1, bool)
+_OWN: Final = ""
+"""Among the inputs, in what is remembered: the task itself."""
 _IDLE: Final = "idle "
 """Before the name of an input that has said so, in what is remembered; no name has a space."""
 
@@ -72,6 +74,20 @@ class Clock:
             return Moment(now, now, -1)
         before = int(self._marks[place - 1]) if place else self._before
         return Moment(before, int(self._marks[place]), -2 - int(self._places[place]))
+
+
+def now_of(state: Mapping[str, int]) -> int:
+    """Event time of a task, as a commit remembers it, ms."""
+    return state.get(_OWN, NO_TIME)
+
+
+def holding(state: Mapping[str, int]) -> str | None:
+    """The input at whose time a task's event time stands, while others are ahead; as a commit remembers it."""
+    now = now_of(state)
+    times = {name: time for name, time in state.items() if name != _OWN and not name.startswith(_IDLE)}
+    if not any(time > now for time in times.values()):
+        return None
+    return next((name for name, time in times.items() if time == now and _IDLE + name not in state), None)
 
 
 class Watermarks:
@@ -168,7 +184,7 @@ class Watermarks:
     def state(self) -> dict[str, int]:
         """What has to be remembered with a commit; the task's own under the empty name."""
         idle = {_IDLE + name: NO_TIME for name in sorted(self._idle & self._tell)}
-        return {**self._greatest, "": self.now, **idle}
+        return {**self._greatest, _OWN: self.now, **idle}
 
     def restore(self, state: Mapping[str, int]) -> None:
         """
@@ -177,4 +193,4 @@ class Watermarks:
         """
         self._greatest = {name: state.get(name, NO_TIME) for name in self._greatest}
         self._idle = {name for name in self._tell if _IDLE + name in state}
-        self.now = state.get("", NO_TIME)
+        self.now = now_of(state)

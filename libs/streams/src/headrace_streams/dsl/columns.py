@@ -32,10 +32,12 @@ from headrace_streams.core.operators.tables import Regroup
 from headrace_streams.core.operators.unique import Unique
 from headrace_streams.core.operators.windows import Counting, Hopping, Session, Sliding
 from headrace_streams.core.rows import RECORD, TIMESTAMP, empty, user_schema
+from headrace_streams.core.task import FAIL, SKIP
 from headrace_streams.dsl.agg import Agg
 from headrace_streams.dsl.durations import Duration, to_ms
-from headrace_streams.dsl.names import check_format, check_names, columns_text
-from headrace_streams.dsl.record_calls import Added, RecordCalls, check_function, hint
+from headrace_streams.dsl.headers import Headers, headers_of
+from headrace_streams.dsl.names import check_format, check_function, check_names, columns_text
+from headrace_streams.dsl.record_calls import Added, RecordCalls, hint
 from headrace_streams.dsl.where import where
 from headrace_streams.dsl.windows import AtMostEvery
 from headrace_streams.plan.nodes import REPARTITION, SINK, Input, Making, Plan, schema_text
@@ -234,8 +236,11 @@ class Columns(RecordCalls):
         return type(self)(self._plan, Input(node.id), self._schema, keyed_by, self._json)
 
     def _dropping_null_keys(self) -> Self:
-        make = columns.DropNullKeys
-        return self._next("drop_null_keys", make, {}, schema=self._schema, keyed_by=self._keyed_by)
+        def make(making: Making) -> Operator:
+            return columns.DropNullKeys(buries=making.on_error not in (FAIL, SKIP))
+
+        node = self._plan.add("drop_null_keys", where(), [self._input], make, keys=self._keys)
+        return replace(self, _input=Input(node.id))
 
     def unique(self, *names: str, within: Duration, name: str) -> Self:
         """
@@ -318,26 +323,36 @@ class Columns(RecordCalls):
         node = self._plan.add("cogroup", where(), inputs, lambda making: columns.Pad(schema), settings=settings)
         return replace(self, _input=Input(node.id), _schema=schema)
 
-    def to(self, topic: str, value: Format | None = None) -> None:
+    def to(self, topic: str, value: Format | None = None, *, headers: Headers | None = None) -> None:
         """
         Write the rows to a topic; the record's key is the stream's, its timestamp the event time.
 
         Args:
             value: the format; JSON with all columns if not told.
+            headers: of the records: ``{"trace": "trace_id"}`` gives the header ``trace``, left out where the column is
+                null; a column of all headers of a record, as ``metadata=["headers"]`` has it; or a list of these. A
+                column that is named is no part of the value then; as an expression, ``col("trace_id")``, it is.
         """
-        self._written(Sink, topic, value)
+        self._written(Sink, topic, value, headers)
 
-    def _written(self, sink: type[Sink], topic: str, value: Format | None) -> None:
+    def _written(self, sink: type[Sink], topic: str, value: Format | None, headers: Headers | None = None) -> None:
         at = where()
         what = f"to {topic!r} ({at})"
         if value is not None:
             check_format(value, f"{what}: value")
         format_ = of_topic(value or self._json, topic, "value")
-        settings = {"topic": topic, "columns": schema_text(self._schema)}
-        _check_encodable(format_, self._schema, what)
+        schema, made, without = self._schema, None, list[str]()
+        settings: dict[str, Any] = {"topic": topic}
+        if headers is not None:
+            made, without, settings["headers"] = headers_of(headers, schema, what)
+            schema = pa.schema([field for field in schema if field.name not in without])
+            if not len(schema):
+                raise NotAllowed(f"{what}: all columns are headers, and none is left for the value")
+        settings["columns"] = schema_text(schema)
+        _check_encodable(format_, schema, what)
 
         def make(making: Making) -> Operator:
-            return sink(topic, format_, making.write, making.bytes_max.get(topic))
+            return sink(topic, format_, making.write, making.bytes_max.get(topic), made, without)
 
         self._plan.add(SINK, at, [self._input], make, settings=settings, topics=(topic,), value=format_)
 

@@ -1,7 +1,8 @@
-"""Columns, formats and topics as programs name them."""
+"""Columns, formats, topics and functions as programs name them."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -34,3 +35,15 @@ def check_format(given: object, what: str) -> None:
 def columns_text(fields: Iterable[pa.Field[Any]]) -> str:
     """Columns and types, as the form of state has them."""
     return ", ".join(f"{field.name} {field.type}" for field in fields)
+
+
+def check_function(function: object, what: str) -> None:
+    """
+    Raises:
+        NotAllowed: it cannot be called, or is async: a coroutine that nobody awaits does nothing, without an error.
+    """
+    if not callable(function):
+        raise NotAllowed(f"{what} needs a function, not {function!r:.100}")
+    for called in (function, type(function).__call__):
+        if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
+            raise NotAllowed(f"{what}: {function!r:.100} is async, and nothing awaits it here; write a plain function")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,6 +16,8 @@ from headrace_streams.core.operators.functions import EVENT, RECORDS, WALL, Appl
 from headrace_streams.core.rows import RECORD
 from headrace_streams.core.state.objects import Value
 from headrace_streams.dsl.durations import Duration, to_ms
+from headrace_streams.dsl.lifting import Versioned
+from headrace_streams.dsl.names import check_function
 from headrace_streams.dsl.where import where
 from headrace_streams.plan.compare import OF_FUNCTION
 from headrace_streams.plan.nodes import schema_text
@@ -82,7 +83,7 @@ class RecordCalls:
         function: Function | None = None,
         *,
         name: str,
-        state: Mapping[str, Value] | None = None,
+        state: Mapping[str, Value] | Versioned | None = None,
         on_timer: Function | None = None,
         schedule: Mapping[Duration, Function] | None = None,
         wall_schedule: Mapping[Duration, Function] | None = None,
@@ -96,7 +97,8 @@ class RecordCalls:
 
         Args:
             name: of the state.
-            state: what is kept for each key: ``{"seen": value(int)}`` is ``state.seen``; ``ttl(int, "1h")`` ends.
+            state: what is kept for each key: ``{"seen": value(int)}`` is ``state.seen``; ``ttl(int, "1h")`` ends, and
+                ``versioned`` takes values of earlier versions of the program over.
             on_timer: ``on_timer(timer's name, state, context)``, for what ``context.timer`` asked for.
             schedule: ``{"1m": function}``: each time that event time passes a full minute, ``function(state, context)``
                 is called for each key that has state, in the order of their bytes. Minutes that event time jumps
@@ -119,9 +121,10 @@ class RecordCalls:
             raise NotAllowed(f"{what} keeps state, which needs a name: say name=")
         if on_timer is not None:
             check_function(on_timer, f"{what}: on_timer=")
-        if not isinstance(state or {}, Mapping):
-            raise NotAllowed(f"{what}: state is {state!r:.100}; write for example state={{'seen': value(int)}}")
-        declared = dict(state or {})
+        kept = state if isinstance(state, Versioned) else Versioned(state or {})
+        if not isinstance(kept.values, Mapping):
+            raise NotAllowed(f"{what}: state is {kept.values!r:.100}; write for example state={{'seen': value(int)}}")
+        declared = dict(kept.values)
         for of, one in declared.items():
             if not of.isidentifier() or of.startswith("_"):
                 raise NotAllowed(f"{what}: {of!r} cannot be the name of a value; use letters, digits and '_' inside")
@@ -132,15 +135,16 @@ class RecordCalls:
         schedules = {clock: _by_interval(of, f"{what}: {kind}=") for clock, (kind, of) in given.items()}
         if any(schedules.values()) and not declared:
             raise NotAllowed(f"{what}: a schedule is called for each key that has state, and there is none: say state=")
-        functions = Functions(function, on_timer, declared, parsed, what, schedules)
+        functions = Functions(function, on_timer, declared, parsed, what, schedules, kept.lifting(what))
         settings = {
             "function": _name_of(function),
             "state": {of: _described(one) for of, one in declared.items()},
             "columns": schema_text(parsed or RECORDS),
             **{kind: list(schedules[clock]) for clock, (kind, _) in given.items() if schedules[clock]},
+            **({"version": kept.version} if kept.version != 1 else {}),
         }
         form = {f".{of}": f"{one.type.__name__}, {one.default!r} at first" for of, one in declared.items()}
-        form[""] = OF_FUNCTION
+        form |= {"": OF_FUNCTION, **kept.form}
         added = Added("process", where(), partial(Process, functions), settings, name, on_error, form)
         stream = self._dropping_null_keys()
         return stream._added(added, parsed or RECORDS, None)
@@ -235,18 +239,6 @@ def _what(kind: str, function: Function) -> str:
     at = where()
     check_function(function, f"{kind} ({at})")
     return f"{kind} {_name_of(function)} ({at})"
-
-
-def check_function(function: object, what: str) -> None:
-    """
-    Raises:
-        NotAllowed: it cannot be called, or is async: a coroutine that nobody awaits does nothing, without an error.
-    """
-    if not callable(function):
-        raise NotAllowed(f"{what} needs a function, not {function!r:.100}")
-    for called in (function, type(function).__call__):
-        if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
-            raise NotAllowed(f"{what}: {function!r:.100} is async, and nothing awaits it here; write a plain function")
 
 
 def _one(made: Any, row: Any) -> Iterable[Any]:

@@ -20,6 +20,10 @@ TOPIC: Final = "topic "
 """In the basis of state: stands before the name of a topic, whose value is the topic's id."""
 OF_FUNCTION: Final = "values and timers of a function"
 """The form of a store whose values have forms of their own, under ``store.value``."""
+VERSION: Final = ".@version"
+"""In the form of a function's store, behind its name: the version of its values, where that is not the first."""
+LIFTED: Final = ".@lifted-from"
+"""The oldest version whose values the program lifts to its own, where it lifts any."""
 
 
 class Fate(IntEnum):
@@ -43,13 +47,61 @@ class Change:
     """What to do about it; empty: nothing."""
 
 
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """Of the values of a function."""
+
+    then: int
+    """Those that are kept."""
+    now: int
+    """Those of the program."""
+    oldest: int
+    """Of those that the program lifts to its own."""
+
+    @property
+    def lifted(self) -> bool:
+        """The program lifts what is kept."""
+        return self.oldest <= self.then < self.now
+
+    @property
+    def fit(self) -> bool:
+        """It can go on with what is kept."""
+        return self.lifted or self.then == self.now
+
+
+def versions(store: str, then: Mapping[str, str], now: Mapping[str, str]) -> Versions:
+    """Of the values of a store; of one that is not a function's in both, all are the first."""
+    if then.get(store) != OF_FUNCTION or now.get(store) != OF_FUNCTION:
+        return Versions(1, 1, 1)
+    program = now.get(store + VERSION, "1")
+    return Versions(int(then.get(store + VERSION, "1")), int(program), int(now.get(store + LIFTED, program)))
+
+
 def differing(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """
     Forms of state, or ids of topics, by name: those that both say, and say differently.
 
-    What only one says may be: state comes and goes, and the old program may come back.
+    What only one says may be: state comes and goes, and the old program may come back. Values of another version of a
+    function are its store's form, and are no difference where the program lifts them.
     """
-    return [name for name, said in now.items() if then.get(name, said) != said]
+    found: dict[str, None] = {}
+    for name, said in now.items():
+        store = store_of(name, now)
+        of = versions(store, then, now)
+        if not of.fit:
+            found[store] = None
+        elif not of.lifted and not name.endswith((VERSION, LIFTED)) and then.get(name, said) != said:
+            found[name] = None
+    return list(found)
+
+
+def difference(what: str, then: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """What differs in a form, in words."""
+    of = versions(what, then, now)
+    if of.fit:
+        return f"the state {what!r} is kept as {then[what]}; the program wants {now[what]}"
+    lifts = f", and lifts from {of.oldest} on" if of.oldest < of.now else ""
+    return f"the values of {what!r} are of version {of.then}; the program has version {of.now}{lifts}"
 
 
 def store_of(name: str, forms: Mapping[str, str]) -> str:
@@ -107,9 +159,17 @@ def _stores(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
             store = store_of(what, now)
             yield Change(
                 Fate.NEEDS,
-                f"the state {what!r} is kept as {forms[what]}; the program wants {now[what]}",
+                difference(what, forms, now),
                 f"{reset} {store} lets it begin empty, and so does another name=",
             )
+        for store in names_of(now):
+            of = versions(store, forms, now)
+            if of.lifted:
+                yield Change(
+                    Fate.SAFE,
+                    f"the values of {store!r} are lifted from version {of.then} to {of.now}; a program with version "
+                    f"{of.then} cannot go on with them then",
+                )
         for store in names_of(forms):
             if store in where and store not in names_of(now) and store not in names_of(before.get(where[store], {})):
                 yield Change(

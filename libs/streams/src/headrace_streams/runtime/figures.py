@@ -36,6 +36,7 @@ COUNTERS: Final[Mapping[str, str]] = {
     "cache_hits": "Keys of state that were asked for and were in memory, by node; of tasks that it has now",
     "cache_misses": "Keys of state that were looked up on the disk, by node; of tasks that it has now",
     "late_rows": "Rows that came after their window had closed, by node; of tasks that it has now",
+    "dropped_rows": "Rows without a key where one is needed, and records without a value in streams, by node",
     "failed_records": "Records that could not be processed, and were skipped or sent to a dead letter topic, by node",
 }
 
@@ -84,6 +85,8 @@ class Figures:
                 return self._of_nodes("misses")
             case "late_rows":
                 return self._of_nodes("late")
+            case "dropped_rows":
+                return self._of_nodes("dropped")
             case "failed_records":
                 return self._of_nodes("failed")
             case _:

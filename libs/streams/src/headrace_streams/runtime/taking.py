@@ -15,7 +15,7 @@ from headrace_streams.config import StreamsConfig
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.state.changelog import Progress, of_remark
 from headrace_streams.patience import Patience
-from headrace_streams.plan.compare import TOPIC, differing, store_of
+from headrace_streams.plan.compare import TOPIC, difference, differing, store_of
 from headrace_streams.ports import Membership, Writer
 from headrace_streams.runtime.following import Changelogs, progress_of
 from headrace_streams.runtime.owned import Outside, Owned, no_store
@@ -145,8 +145,8 @@ class Taking:
                     f"was in it: {anew(self._app)}"
                 )
             raise NotAllowed(
-                f"the state {what!r} is kept as {then[what]}; the program wants {now[what]}: give it another name= "
-                f"there, and it begins empty, or headrace streams reset {self._app} --store {store_of(what, now)}"
+                f"{difference(what, then, now)}: give it another name= there, and it begins empty, or headrace streams "
+                f"reset {self._app} --store {store_of(what, now)}"
             )
 
     def _check_positions(self, owned: Owned, of_group: Mapping[str, int]) -> None:

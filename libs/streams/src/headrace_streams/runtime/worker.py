@@ -44,6 +44,7 @@ from headrace_streams.runtime.missing import Missing
 from headrace_streams.runtime.owned import Kept, Outside, Owned, as_output, moved
 from headrace_streams.runtime.pacing import Pace
 from headrace_streams.runtime.queries import Queries
+from headrace_streams.runtime.restoring import Restoring
 from headrace_streams.runtime.seat import Seat
 from headrace_streams.runtime.snapshotting import Snapshotting
 from headrace_streams.runtime.taking import Differs
@@ -84,6 +85,7 @@ class Worker:
         self._assembling = Assembling(app, config, outside)
         self._assembled: Assembled
         self._missing = Missing(app.name, config.default_api_timeout_ms)
+        self._restoring = Restoring()
         self._seat: Seat | None = None
         self._following: asyncio.Task[None] | None = None
         self._taking_snapshots: asyncio.Task[None] | None = None
@@ -274,6 +276,9 @@ class Worker:
         taking = len(seat.taken) + len(seat.assigned)
         self.figures.states = {"running": len(seat.owned), "taking": taking, "standby": len(seat.followed)}
         self.figures.restoring = seat.lags()
+        left = {item: count for item, count in self.figures.restoring.items() if item in seat.taken}
+        if said := self._restoring.seen(left, now):
+            _log.info("%s: %s", self._app.name, said)
         if self.settled.is_set():
             return
         try:

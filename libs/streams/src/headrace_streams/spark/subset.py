@@ -184,6 +184,8 @@ class _Walk:
                 if node.key is not None:
                     yield from _format(node.key)
             case Sink():
+                if operator.headers is not None:
+                    yield "on Spark records have no headers: leave headers= out"
                 yield from _format(node.value)
             case Aggregate() if not self._history:
                 yield "aggregates without a window change with each row: say window(…) and emit='final'"

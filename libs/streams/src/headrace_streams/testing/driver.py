@@ -21,7 +21,7 @@ from headrace_streams.core.feed import Feed, Portion
 from headrace_streams.core.formats.ddl import type_text
 from headrace_streams.core.formats.framing import HEADER_BYTES, Framed, Schemas
 from headrace_streams.core.formats.port import Format
-from headrace_streams.core.operators.ends import METADATA
+from headrace_streams.core.operators.headers import HEADERS
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.rows import user_columns, whole
 from headrace_streams.core.state.cache import STATE_CACHE_BYTES, StateCache
@@ -32,12 +32,11 @@ from headrace_streams.dsl.durations import Duration, to_ms
 from headrace_streams.plan.cut import Assembly, SubTopology, on_topics
 from headrace_streams.plan.nodes import SINK, SOURCE, Global, Node, repartition_topic
 
-_HEADERS: Final = METADATA["headers"]
 _COLUMNS: Final[dict[str, pa.DataType]] = {
     "key": pa.binary(),
     "value": pa.binary(),
     "timestamp_ms": pa.int64(),
-    "headers": _HEADERS,
+    "headers": HEADERS,
 }
 _RECORD: Final = pa.schema(_COLUMNS)
 Rows = Sequence[Mapping[str, Any]]
@@ -182,7 +181,7 @@ class Driver:
         table = pa.table({**records, "timestamp_ms": pa.array(stamps, pa.int64())})
         if headers is not None:
             pairs = [[{"key": name, "value": value} for name, value in of.items()] for of in headers]
-            table = table.append_column("headers", pa.array(pairs, _HEADERS))
+            table = table.append_column("headers", pa.array(pairs, HEADERS))
         self._append(Output(topic, table, partition))
         self._work()
 
@@ -217,7 +216,7 @@ class Driver:
         records = output.records
         headers = [[{"key": name, "value": value} for name, value in output.headers]] * records.num_rows
         records = (
-            records.append_column("headers", pa.array(headers, _HEADERS))
+            records.append_column("headers", pa.array(headers, HEADERS))
             if "headers" not in records.column_names
             else records
         )

@@ -142,17 +142,32 @@ class KeyBy(Operator):
         yield Emitted(replace(rows, KEY, encode_keys([rows[name] for name in self._names])))
 
 
-class DropNullKeys(Operator):
-    """Rows that have a key: one without has no place in state. ``dropped`` counts the others."""
+class NullKey(Exception):
+    """A row has no key where state is kept by key."""
 
-    def __init__(self) -> None:
+
+class DropNullKeys(Operator):
+    """Rows that have a key: one without has no place in state."""
+
+    def __init__(self, *, buries: bool = False) -> None:
+        """
+        Args:
+            buries: the others go to a dead letter topic.
+        """
+        self._buries = buries
         self.dropped = 0
+        """The others, if they do not."""
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
         keys = rows[KEY]
         if keys.null_count:
-            self.dropped += keys.null_count
-            rows = rows.filter(pc.is_valid(keys))
+            valid = pc.is_valid(keys)
+            if self._buries:
+                for place in np.flatnonzero(~valid.to_numpy()).tolist():
+                    failed(rows.slice(place, 1), NullKey("it has no key, and what follows keeps state by key"))
+            else:
+                self.dropped += keys.null_count
+            rows = rows.filter(valid)
         yield Emitted(rows)
 
 

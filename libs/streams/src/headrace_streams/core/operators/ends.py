@@ -14,6 +14,7 @@ from headrace_streams.core.changes import ADDED, REMOVED, changes_of, take_or_nu
 from headrace_streams.core.formats.port import Format, NotEncodable
 from headrace_streams.core.operators.base import Emitted, Failed, Operator
 from headrace_streams.core.operators.columns import WithTime, times
+from headrace_streams.core.operators.headers import HEADERS, HeaderColumns, header_bytes
 from headrace_streams.core.outputs import Output, records
 from headrace_streams.core.rows import (
     KEY,
@@ -38,7 +39,7 @@ METADATA: Final[Mapping[str, pa.DataType]] = {
     "partition": pa.int32(),
     "offset": pa.int64(),
     "timestamp": TIMESTAMP,
-    "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+    "headers": HEADERS,
 }
 """What a program may ask to know of the records that it reads, as columns of these names."""
 
@@ -74,7 +75,7 @@ class Source(Operator):
         self._key = key
         self.timestamp = timestamp
         self._time = WithTime(timestamp) if timestamp is not None else None
-        self.empty = 0
+        self.dropped = 0
         """Records without a value, which a stream leaves out."""
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
@@ -86,7 +87,7 @@ class Source(Operator):
             if self._deletes:
                 deleted = places[~valid]
             else:
-                self.empty += values.null_count
+                self.dropped += values.null_count
             places = places[valid]
             values = values.drop_null()
         user, good = self._decoded(self._value, values, rows, places, failed)
@@ -182,45 +183,62 @@ class Sink(Operator):
     """Rows as records of a topic."""
 
     def __init__(
-        self, topic: str, value: Format, write: Callable[[Output], None], bytes_max: int | None = None
+        self,
+        topic: str,
+        value: Format,
+        write: Callable[[Output], None],
+        bytes_max: int | None = None,
+        headers: HeaderColumns | None = None,
+        without: Sequence[str] = (),
     ) -> None:
         """
         Args:
             bytes_max: of a batch, as the topic has it; None: not known.
+            headers: those of each record; None: none.
+            without: columns that are no part of the value.
         """
         self._topic = topic
         self._value = value
         self._write = write
         self._bytes_max = bytes_max
+        self.headers = headers
+        self._without = frozenset(without)
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
         while rows.num_rows:
             try:
+                headers = None if self.headers is None else pa.chunked_array([self.headers.of(rows)])
                 values = self._encoded(rows)
-                self._check_sizes(rows[KEY], values)
+                self._check_sizes(rows[KEY], values, headers)
             except NotEncodable as error:
                 failed(rows.slice(error.row, 1), error)
                 stays = np.ones(rows.num_rows, bool)
                 stays[error.row] = False
                 rows = rows.filter(pa.array(stays))
                 continue
-            self._write(Output(self._topic, records(rows[KEY], values, rows[TIME])))
+            self._write(Output(self._topic, records(rows[KEY], values, rows[TIME], headers)))
             break
         return ()
 
     def _encoded(self, rows: pa.Table) -> pa.Array[Any] | pa.ChunkedArray[Any]:
         if RECORD in rows.column_names:
             return pc.cast(rows[RECORD], pa.binary())
-        return self._value.encode(rows.select(user_columns(rows.column_names)))
+        return self._value.encode(rows.select([c for c in user_columns(rows.column_names) if c not in self._without]))
 
-    def _check_sizes(self, keys: pa.ChunkedArray[Any], values: pa.Array[Any] | pa.ChunkedArray[Any]) -> None:
+    def _check_sizes(
+        self,
+        keys: pa.ChunkedArray[Any],
+        values: pa.Array[Any] | pa.ChunkedArray[Any],
+        headers: pa.ChunkedArray[Any] | None,
+    ) -> None:
         """
         Raises:
             NotEncodable: a record is larger than its topic takes.
         """
-        if self._bytes_max is None or values.nbytes + keys.nbytes <= self._bytes_max - _ROOM:
+        of_headers = 0 if headers is None else header_bytes(headers)
+        if self._bytes_max is None or values.nbytes + keys.nbytes + np.sum(of_headers) <= self._bytes_max - _ROOM:
             return
-        sizes = _lengths(keys) + _lengths(values)
+        sizes = _lengths(keys) + _lengths(values) + of_headers
         (large,) = np.nonzero(sizes > self._bytes_max - _ROOM)
         if len(large):
             raise NotEncodable(

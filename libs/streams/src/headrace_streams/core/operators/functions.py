@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -30,6 +30,7 @@ from headrace_streams.core.rows import (
     user_columns,
     with_system,
 )
+from headrace_streams.core.state.lifting import Lifting
 from headrace_streams.core.state.objects import ObjectStore, State, Value, changes_of, written
 from headrace_streams.core.state.timers import Timer
 from headrace_streams.core.time import Moment
@@ -271,6 +272,8 @@ class Functions:
     what: str
     schedules: Mapping[str, Mapping[int, Callable[..., Any]]]
     """By clock and interval, ms."""
+    lifting: Lifting = field(default_factory=Lifting)
+    """Of values that an earlier version of the program has written."""
 
 
 class Process(Operator):
@@ -283,7 +286,7 @@ class Process(Operator):
 
     def __init__(self, functions: Functions) -> None:
         self._functions = functions
-        self.store = ObjectStore(dict(functions.values))
+        self.store = ObjectStore(dict(functions.values), functions.lifting)
         self._store = self.store
         self._timers = {EVENT: self.store.timers, WALL: self.store.wall_timers}
         self._begun: set[str] = set()

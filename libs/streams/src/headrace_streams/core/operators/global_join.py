@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -68,6 +69,9 @@ class JoinGlobal(JoinTable):
         """
         super().__init__(table, columns, left=left)
         self._on = on
+
+    def _looked_up(self, rows: pa.Table) -> pa.ChunkedArray[Any]:
+        return rows[self._on or KEY]
 
     def _find(self, rows: pa.Table) -> tuple[pa.Table, Numbers]:
         names, key = distinct(coded(encode_keys([rows[self._on]]) if self._on else rows[KEY]))

@@ -137,11 +137,15 @@ class JoinTable(Operator):
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
         found, places = self._find(rows)
         if not self._left:
-            self.dropped += rows[KEY].null_count
+            self.dropped += self._looked_up(rows).null_count
             there = np.flatnonzero(places >= 0)
             if len(there) < rows.num_rows:
                 rows, places = take(rows, there), places[there]
         yield Emitted(_beside(rows, found, places, self._columns))
+
+    def _looked_up(self, rows: pa.Table) -> pa.ChunkedArray[Any]:
+        """What rows of the table are looked up by."""
+        return rows[KEY]
 
     def _find(self, rows: pa.Table) -> tuple[pa.Table, Numbers]:
         """Rows of the table, and which of them each row finds; below 0: none."""

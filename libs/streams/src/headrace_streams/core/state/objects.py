@@ -11,6 +11,7 @@ from typing import Any, Final
 import ormsgpack
 
 from headrace_streams.core.errors import StateFailed
+from headrace_streams.core.state.lifting import Lifting
 from headrace_streams.core.state.store import NOTHING, OBJECT_FACTOR, Changes, Cold
 from headrace_streams.core.state.timers import Timers
 
@@ -88,8 +89,9 @@ class ObjectStore:
 
     key_at = len(_STATE)
 
-    def __init__(self, values: dict[str, Value]) -> None:
+    def __init__(self, values: dict[str, Value], lifting: Lifting | None = None) -> None:
         self.values = values
+        self._lifting = lifting or Lifting()
         self._cold: Cold = NOTHING
         self.hits = self.misses = 0
         self.timers = Timers(_TIMER)
@@ -123,13 +125,23 @@ class ObjectStore:
                 found.asked = True
         self.misses += len(missing)
         for key, value in zip(missing, self._cold.get([_STATE + key for key in missing]), strict=True):
-            values = {}
-            if value is not None:
-                assert value[0] == _VERSION, "a value of another version is migrated before"
-                values = ormsgpack.unpackb(value[1:], option=ormsgpack.OPT_NON_STR_KEYS)
+            values = {} if value is None else self._read(key, value)
             entry = self._hot[key] = _Entry(values, value is not None, _bytes_of(key, value))
             self._round.append(key)
             self._bytes += entry.bytes
+
+    def _read(self, key: bytes, value: bytes) -> dict[str, Any]:
+        """
+        Raises:
+            StateFailed: it is of another version of the program, which this one does not lift.
+        """
+        assert value[0] == _VERSION, "another form of the values has another version of the changelog"
+        kept: dict[str, Any] = ormsgpack.unpackb(value[1:], option=ormsgpack.OPT_NON_STR_KEYS)
+        return self._lifting.lifted(key, kept, self._checked)
+
+    def _checked(self, name: str, value: Any) -> Any:
+        declared = self.values.get(name)
+        return as_kept(name, value) if declared is None else declared.kept(name, value)
 
     def of(self, key: bytes) -> dict[str, Any]:
         """What is kept of a key; not to be changed."""
@@ -143,7 +155,8 @@ class ObjectStore:
     def committed(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
         """What is kept of each key, as of the last commit."""
         for key, value in self._cold.scan(_STATE):
-            yield key[len(_STATE) :], ormsgpack.unpackb(value[1:], option=ormsgpack.OPT_NON_STR_KEYS)
+            name = key[len(_STATE) :]
+            yield name, self._read(name, value)
 
     def set(self, key: bytes, changed: dict[str, Any]) -> None:
         """Keep values of a key."""
@@ -161,7 +174,7 @@ class ObjectStore:
         for key in self._dirty:
             entry = self._hot[key]
             kept = self._kept(entry)
-            value = _packed(key, kept) if kept else None
+            value = _packed(key, self._lifting.marked(kept)) if kept else None
             if kept or entry.written:
                 found.append((_STATE + key, value))
             self._bytes += _bytes_of(key, value) - entry.bytes
