@@ -260,6 +260,11 @@ def test_what_a_commit_remembers_names_the_input_that_holds_the_others_back() ->
     marks.is_idle("b")
     marks.is_idle("c")
     assert (holding(marks.state()), now_of(marks.state())) == (None, 5_000)
+    both = Watermarks(["idle", "b", "a"], tell=["idle"])
+    for name, time in (("idle", 4_000), ("b", 4_000), ("a", 5_000)):
+        both.reached(name, time)
+    both.is_idle("idle")
+    assert holding(both.state()) == "b"
     again = Watermarks(["a", "b", "c"], tell=["c"])
     again.restore(marks.state())
     again.reached("a", 7_000)

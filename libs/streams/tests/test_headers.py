@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import narwhals.stable.v2 as nw
@@ -14,10 +15,14 @@ from headrace_streams.spark.subset import steps_of
 from headrace_streams.testing import Driver
 
 OF_RECORDS = "n bigint, headers array<struct<key: string, value: binary>>"
-TRACED = [{"n": 1, "_headers": {"trace": b"7", "by": b"me"}}, {"n": 2}, {"n": 3, "_headers": {"void": None}}]
+TRACED: list[dict[str, Any]] = [
+    {"n": 1, "_headers": {"trace": b"7", "by": b"me"}},
+    {"n": 2},
+    {"n": 3, "_headers": {"void": None}},
+]
 
 
-def written(app: App, rows: list[dict[str, Any]], **more: Any) -> list[tuple[bytes | None, list[tuple[str, Any]]]]:
+def written(app: App, rows: Sequence[dict[str, Any]], **more: Any) -> list[tuple[bytes | None, list[tuple[str, Any]]]]:
     """Value and headers of each record of ``out``."""
     with Driver(app, **more) as driver:
         driver.pipe("in", rows)

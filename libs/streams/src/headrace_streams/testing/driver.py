@@ -170,7 +170,7 @@ class Driver:
         keys: Sequence[bytes | None],
         values: Sequence[bytes | None],
         *,
-        headers: Sequence[Mapping[str, bytes]] | None = None,
+        headers: Sequence[Mapping[str, bytes | None]] | None = None,
         partition: int | None = None,
         time: int | None = None,
     ) -> None:
