@@ -237,10 +237,16 @@ class Sink(Connector[S]):
     """Writes another system."""
 
     guarantee: ClassVar[Guarantee] = Guarantee.AT_LEAST_ONCE
-    commit_interval_ms: ClassVar[int] = 1_000
-    """``commit`` is called after so long at the latest, unless ``offset.flush.interval.ms`` says another time."""
-    commit_rows: ClassVar[int] = 10_000
-    """And after so many records, or 64 MiB of them: what is not committed is in memory."""
+    commit_interval_ms: int = 1_000
+    """``commit`` is called after so long at the latest, unless ``offset.flush.interval.ms`` says another time. An
+    instance may say another one than its class, also of what follows."""
+    commit_rows: int = 10_000
+    """And after so many records."""
+    commit_bytes: int = 64 << 20
+    """And after so many bytes of them, as they are in their topic: what is not committed is in memory."""
+    commit_drained: bool = True
+    """And as soon as there is nothing more to read for now. False: where each commit costs, as a file does; then only
+    with ``run --until-idle``."""
 
     def open(
         self, partitions: Sequence[TopicPartition], epoch: int

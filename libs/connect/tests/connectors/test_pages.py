@@ -8,6 +8,7 @@ import pytest
 
 from headrace_connect.connectors.files.settings import SourceSettings
 from headrace_connect.connectors.files.sink_settings import SinkSettings as FilesSinkSettings
+from headrace_connect.connectors.lake_sink.settings import SinkSettings as LakeSinkSettings
 from headrace_connect.connectors.sql_sink.settings import SinkSettings as SqlSinkSettings
 from headrace_connect.settings import Definition, describe
 
@@ -23,7 +24,12 @@ def row(one: Definition) -> str:
 
 @pytest.mark.parametrize(
     ("page", "cls"),
-    [("files.md", SourceSettings), ("files.md", FilesSinkSettings), ("sql-sink.md", SqlSinkSettings)],
+    [
+        ("files.md", SourceSettings),
+        ("files.md", FilesSinkSettings),
+        ("sql-sink.md", SqlSinkSettings),
+        ("lake-sink.md", LakeSinkSettings),
+    ],
 )
 def test_each_setting_has_its_row(page: str, cls: type) -> None:
     table = "\n".join(row(one) for one in describe(cls))

@@ -474,3 +474,13 @@ def test_each_record_is_a_row_or_a_dead_letter_once(
     assert sorted(world.rows + world.dead) == all_
     assert set(world.rows).isdisjoint(poison)
     assert set(world.dead) <= poison
+
+
+def test_a_target_where_each_commit_costs_is_not_given_little_ones() -> None:
+    """A file for each pause of a slow topic would be a file each 20 ms."""
+    soon, late = working(interval_ms=500), working(interval_ms=500, drained=False)
+    for task in (soon, late):
+        task.handle(polled(batch(1, 0, 3), drained=True))
+    assert (soon.due_ms(), late.due_ms()) == (20, 500)
+    assert late.handle(Ticked(499)) == []
+    assert Commit({ONE: 3}) in late.handle(Ticked(500))

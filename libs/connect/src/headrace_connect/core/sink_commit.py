@@ -72,6 +72,8 @@ class SinkRules:
     interval_ms: float = 1_000
     rows_max: int = 10_000
     bytes_max: int = 64 << 20
+    drained: bool = True
+    """Whether to commit as soon as there is nothing more for now."""
     retry_timeout_ms: float = 60_000
     retry_delay_ms_max: float = 60_000
 
@@ -166,7 +168,7 @@ class SinkCommit:
             return self._due_ms
         if self.phase is not Phase.WORKING or self.since_ms is None:
             return None
-        return self.since_ms + (DRAINED_MS if self.drained else self.rules.interval_ms)
+        return self.since_ms + (DRAINED_MS if self.drained and self.rules.drained else self.rules.interval_ms)
 
     @property
     def reads(self) -> bool:

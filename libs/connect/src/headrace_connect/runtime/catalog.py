@@ -20,6 +20,7 @@ GROUP: Final = "headrace.connectors"
 SHIPPED: Final[dict[str, str]] = {
     "files": "headrace_connect.connectors.files:FilesSource",
     "files-sink": "headrace_connect.connectors.files:FilesSink",
+    "lake-sink": "headrace_connect.connectors.lake_sink:LakeSink",
     "postgres-cdc": "headrace_connect.connectors.postgres_cdc:PostgresSource",
     "sql-sink": "headrace_connect.connectors.sql_sink:SqlSink",
 }

@@ -140,7 +140,9 @@ async def _run_sink(
     """As many members of its group as tasks."""
     count = await count_sink_tasks(process, config)
     async with TaskRunner() as runner:
-        seats = [make_seat(process, lambda: configured, config, Part(task)) for task in range(count)]
+        seats = [
+            make_seat(process, lambda: configured, config, Part(task, until_idle=until_idle)) for task in range(count)
+        ]
         running = _Seats(seats, process.clock, runner)
         try:
             await running.wait(stop, None, until_idle=until_idle)

@@ -92,6 +92,8 @@ class Part:
     """Of a source."""
     generation: int = 0
     """Of a source."""
+    until_idle: bool = False
+    """Of a sink: it ends when there is nothing more, so it commits then, even if it would wait for more."""
 
 
 def make_seat(process: Process, fresh: Fresh, config: ConnectorConfig, part: Part, hooks: Hooks = NO_HOOKS) -> Seat:
@@ -224,13 +226,13 @@ class _SinkLoop:
 def _sink_loop(
     process: Process, fresh: Fresh, part: Part, on_topic: OnTopic, on_open: Signal, on_commit: Signal
 ) -> Loop:
-    return _SinkLoop(partial(_open_sink, process, fresh(), part.task, on_topic, on_open, on_commit))
+    return _SinkLoop(partial(_open_sink, process, fresh(), part, on_topic, on_open, on_commit))
 
 
 async def _open_sink(
     process: Process,
     configured: Configured,
-    task: int,
+    part: Part,
     on_topic: OnTopic,
     on_open: Signal,
     on_commit: Signal,
@@ -242,27 +244,29 @@ async def _open_sink(
     stack.push_async_callback(group.close)
     dead = None
     if config.errors_deadletterqueue_topic_name:
-        dead = SdkDeadLetters(process.config, config.name, task, process.topics, process.clock)
+        dead = SdkDeadLetters(process.config, config.name, part.task, process.topics, process.clock)
         stack.push_async_callback(dead.close)
     sink = cast("Sink[Any]", configured.make())
     outside = SinkOutside(group, TablePipeline(configured.converting()), dead, process.clock, Failpoints())
-    settings = _sink_settings(config, sink, task)
+    settings = _sink_settings(config, sink, part)
     return SinkTask(sink, outside, settings, on_open=on_open, on_commit=on_commit, on_topic=on_topic)
 
 
-def _sink_settings(config: SinkConfig, sink: Sink[Any], task: int) -> SinkTaskSettings:
+def _sink_settings(config: SinkConfig, sink: Sink[Any], part: Part) -> SinkTaskSettings:
     interval_ms = config.offset_flush_interval_ms
     rules = SinkRules(
         keeps_positions=sink.guarantee is Guarantee.POSITIONS,
         tolerates=config.errors_tolerance == "all",
         interval_ms=sink.commit_interval_ms if interval_ms is None else interval_ms,
         rows_max=sink.commit_rows,
+        bytes_max=sink.commit_bytes,
+        drained=sink.commit_drained or part.until_idle,
         retry_timeout_ms=config.errors_retry_timeout,
         retry_delay_ms_max=config.errors_retry_delay_max_ms,
     )
     return SinkTaskSettings(
         config.name,
-        task,
+        part.task,
         rules,
         dead_letter_topic=config.errors_deadletterqueue_topic_name,
         dead_letter_headers=config.errors_deadletterqueue_context_headers_enable,

@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from libs.connect.tests.connectors.sql_sink.records import P0, TOPIC, rows
 from pyarrow import ipc, parquet
 
-from headrace_connect.connectors.files import place
 from headrace_connect.connectors.files.sink import FilesSink
 from headrace_connect.connectors.files.sink_settings import SinkSettings
 from headrace_connect.connectors.files.written import FORMS
+from headrace_connect.connectors.places import local
 from headrace_connect.plugin import RowsRefused, Sink
 from headrace_connect.testing import SinkCase, check_sink
 
 
 @pytest.fixture(autouse=True)
 def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place.os, "fsync", lambda _: None)
+    monkeypatch.setattr(local.os, "fsync", lambda _: None)
 
 
 def started(directory: Path, **values: Any) -> FilesSink:

@@ -15,8 +15,8 @@ from pyarrow import ipc, parquet
 
 from headrace_connect.connectors.files.identity import FilePosition, sample
 from headrace_connect.connectors.files.parsed import Damage
-from headrace_connect.connectors.files.place import OpenFile, retriable
 from headrace_connect.connectors.files.reading import Piece, Step
+from headrace_connect.connectors.places import OpenFile, retriable
 
 REFUSED: Final = "refused"
 _WRONG: Final = (OSError, pa.ArrowException, ValueError)

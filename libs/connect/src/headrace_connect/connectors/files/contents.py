@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, Protocol
 
 import pyarrow as pa
 
-from headrace_connect.connectors.files.place import OpenFile
+from headrace_connect.connectors.places import OpenFile
 
 Codec = Literal["gzip", "zstd"]
 _PIECES_BYTES: Final = (64 << 10, 1 << 10, 16, 1)

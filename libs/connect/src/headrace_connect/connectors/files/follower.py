@@ -6,9 +6,9 @@ import logging
 from dataclasses import replace
 from typing import Final
 
-from headrace_connect.connectors.files.identity import FilePosition, Seen, find_difference
-from headrace_connect.connectors.files.place import OpenFile, Place
+from headrace_connect.connectors.files.identity import FilePosition, find_difference
 from headrace_connect.connectors.files.reading import Reader, Step
+from headrace_connect.connectors.places import OpenFile, Place, Seen
 
 _log: Final = logging.getLogger(__name__)
 

@@ -7,21 +7,13 @@ from dataclasses import asdict, dataclass, fields
 from hashlib import blake2b
 from typing import Any, Final, Self
 
+from headrace_connect.connectors.places import Seen
+
 SAMPLE_BYTES: Final = 1_024
 _DIGEST_BYTES: Final = 8
 
 ReadAt = Callable[[int, int], bytes]
 """Bytes of the file: where they begin, how many."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A file as it is now."""
-
-    id: str
-    """Its inode, or its ETag; changes when another file takes its name."""
-    size: int
-    modified_ns: int
 
 
 @dataclass(frozen=True, slots=True)

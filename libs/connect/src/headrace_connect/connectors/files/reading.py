@@ -8,7 +8,7 @@ from typing import Protocol
 
 from headrace_connect.connectors.files.identity import FilePosition
 from headrace_connect.connectors.files.parsed import Damage, Rows
-from headrace_connect.connectors.files.place import OpenFile
+from headrace_connect.connectors.places import OpenFile
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from headrace_connect.connectors.files.csv_text import CsvFormat, CsvScanner, re
 from headrace_connect.connectors.files.encodings import find_encoding
 from headrace_connect.connectors.files.line_text import JsonFormat, LineFormat
 from headrace_connect.connectors.files.parsed import TextFormat
-from headrace_connect.connectors.files.place import check_url
 from headrace_connect.connectors.files.reading import Reader
 from headrace_connect.connectors.files.text_reader import TextReader
 from headrace_connect.connectors.files.typed import parse_types
+from headrace_connect.connectors.places import check_url
 from headrace_connect.settings import setting
 
 Compression = Literal["auto", "none", "gzip", "zstd"]

@@ -17,9 +17,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from headrace.records import TopicPartition
-from headrace_connect.connectors.files.place import Place, find_place
 from headrace_connect.connectors.files.sink_settings import SinkSettings
 from headrace_connect.connectors.files.written import FORMS, Compressed, Form
+from headrace_connect.connectors.places import Place, find_place
 from headrace_connect.plugin import Guarantee, RetriableError, Rows, RowsRefused, Sink
 
 _NAME: Final = re.compile(r"(\d{20})-(\d{20})\.[a-z.]+")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from headrace_connect.connectors.files.place import check_url
+from headrace_connect.connectors.places import check_url
 from headrace_connect.settings import setting
 
 

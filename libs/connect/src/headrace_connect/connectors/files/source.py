@@ -10,8 +10,8 @@ from typing import Final
 from headrace_connect.connectors.files.follower import Follower
 from headrace_connect.connectors.files.identity import FilePosition
 from headrace_connect.connectors.files.parsed import Damage
-from headrace_connect.connectors.files.place import Place, find_place
 from headrace_connect.connectors.files.settings import SourceSettings
+from headrace_connect.connectors.places import Place, find_place
 from headrace_connect.plugin import BadItem, Chunk, Position, RetriableError, Source, Split
 from headrace_connect.settings import Problem, invalid
 

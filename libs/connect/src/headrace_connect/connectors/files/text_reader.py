@@ -15,8 +15,8 @@ from headrace_connect.connectors.files.contents import Codec, CompressedContents
 from headrace_connect.connectors.files.encodings import Encoding
 from headrace_connect.connectors.files.identity import SAMPLE_BYTES, FilePosition, sample
 from headrace_connect.connectors.files.parsed import Damage, Rows, TextFormat
-from headrace_connect.connectors.files.place import OpenFile
 from headrace_connect.connectors.files.reading import Piece, Step
+from headrace_connect.connectors.places import OpenFile
 
 HALF: Final = "half"
 SKIP: Final = "skip"

@@ -1,0 +1,63 @@
+"""Settings of the sink ``lake-sink``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from headrace_connect.connectors.lake_sink.added import ADDED
+from headrace_connect.connectors.lake_sink.fitting import Drift
+from headrace_connect.connectors.places import check_url
+from headrace_connect.core.options import BadOption
+from headrace_connect.settings import near, setting
+from headrace_connect.transforms.expression_text import parse_columns
+
+_TOPIC: Final = "${topic}"
+PARTITION_BY: Final = "partition.by"
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSettings:
+    """Of the sink ``lake-sink``."""
+
+    path: str
+    """The directory that has the tables: ``/var/lib/lake``, ``s3://BUCKET/PATH``, ``gs://BUCKET/PATH``. Credentials of
+    a bucket are those of the environment."""
+    format: Literal["parquet"] = "parquet"
+    """What a table is. ``parquet``: files, and beside them which of them count."""
+    table: str = _TOPIC
+    """The table of a record: a directory below ``path``. ``${topic}`` is its topic's name."""
+    partition_by: str = setting("", key=PARTITION_BY)
+    """Columns that the table is partitioned by, as ``day=col("at").dt.date()``, or ``country=col("country")``: what the
+    transform ``expr`` takes. Empty: it is not."""
+    added_columns: tuple[str, ...] = ("partition", "offset", "timestamp")
+    """Columns that each row has beside the fields of its value: of ``topic``, ``partition``, ``offset``, ``timestamp``
+    and ``key``, as ``__connect_offset``."""
+    drift: Drift = Drift.ADD
+    """A field that the table does not have, or that has another type. ``add``: a new column; whole numbers become
+    wider ones, or doubles where none is rounded. ``strict``: the record is refused. ``fail``: the task fails.
+    ``ignore``: the field is left out; another type is refused. A value of another type that is equal in the column's
+    type fits always."""
+    flush_interval_ms: int = setting(60_000, low=0, high=3_600_000)
+    """What was read is committed after so long at the latest, in ms; ``offset.flush.interval.ms`` goes before it."""
+    flush_rows: int = setting(1_000_000, low=1, high=100_000_000)
+    """Or after so many records of a task."""
+    flush_bytes: int = setting(128 << 20, low=1 << 20, high=1 << 30)
+    """Or after so many bytes of records as they are in their topic. They are in memory, about three times."""
+
+    def __post_init__(self) -> None:
+        check_url(self.path)
+        if not self.table.strip():
+            raise ValueError("table is empty")
+        for name in self.added_columns:
+            if name not in ADDED:
+                raise ValueError(f"added.columns has {name!r}; there are {', '.join(ADDED)}{near(name, list(ADDED))}")
+        if self.partition_by:
+            try:
+                parse_columns(PARTITION_BY, self.partition_by)
+            except BadOption as error:
+                raise ValueError(f"{PARTITION_BY} {error}") from error
+
+    def table_of(self, topic: str) -> str:
+        """The table of a topic's records."""
+        return self.table.replace(_TOPIC, topic)

@@ -1,0 +1,60 @@
+"""What every sink must pass, with each kind of lake in a directory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace_common.core.errors import InvalidConfig
+from headrace_connect.connectors.lake_sink import LakeSink, open_dataset
+from headrace_connect.connectors.lake_sink.settings import SinkSettings
+from headrace_connect.plugin import Sink
+from headrace_connect.testing import SinkCase, check_sink
+from headrace_connect.testing.memory import TOPIC
+
+
+class ParquetCase(SinkCase):
+    """Numbers; no column can be of an object without fields, which one record has."""
+
+    rows = 24
+    bad = frozenset({11})
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def make(self) -> Sink[Any]:
+        return LakeSink(SinkSettings(str(self.directory / "lake"), added_columns=("offset",)))
+
+    def value(self, number: int) -> Any:
+        return {"n": number, "x": {}} if number in self.bad else {"n": number}
+
+    def stored(self) -> Sequence[int]:
+        try:
+            table = open_dataset(str(self.directory / "lake"), TOPIC).to_table(columns=["n"])
+        except InvalidConfig:
+            return []
+        found: list[Any] = table.column("n").to_pylist()
+        return found
+
+    def go_away(self) -> bool:
+        lake, away = self.directory / "lake", self.directory / "away"
+        if lake.is_dir():
+            lake.rename(away)
+        if not lake.exists():
+            lake.write_text("no directory")
+        return True
+
+    def come_back(self) -> None:
+        lake, away = self.directory / "lake", self.directory / "away"
+        if lake.is_file():
+            lake.unlink()
+        if away.is_dir():
+            away.rename(lake)
+
+
+@pytest.mark.timeout(600)
+def test_the_suite(tmp_path_factory: pytest.TempPathFactory) -> None:
+    check_sink(lambda: ParquetCase(tmp_path_factory.mktemp("lake")))
