@@ -13,6 +13,7 @@ from headrace_common.runtime.clock import limit_ms
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_connect_worker.core.records import RunState
 from headrace_connect_worker.engine.leading import LeadingLimits
+from headrace_connect_worker.engine.place import Place
 from headrace_connect_worker.engine.worker import ConnectWorker, Outside
 from headrace_connect_worker.ports import Config, ConnectorOffset
 
@@ -65,7 +66,7 @@ class TestWorker:
         self.membership: MemoryMembership = world.group.member()
         self.offsets = MemoryOffsets()
         outside = Outside(self.log, self.statuses, self.offsets, self.membership, self.hosts, world.clock)
-        self.worker = ConnectWorker(outside, f"{name}:8083", f"http://{name}:8083", LeadingLimits(3, 5_000))
+        self.worker = ConnectWorker(outside, Place(f"{name}:8083", f"http://{name}:8083"), LeadingLimits(3, 5_000))
         self.herd = self.worker.herd
         self.tasks = TaskRunner()
         self.worker.begin(self.tasks)

@@ -33,6 +33,7 @@ class SdkOffsets:
         self,
         servers: str,
         topic: str,
+        partitions: int,
         group_id: str,
         topics: SdkTopics,
         admin: aio.AdminClient,
@@ -41,6 +42,7 @@ class SdkOffsets:
     ) -> None:
         self._servers = servers
         self._topic = topic
+        self._partitions = partitions
         self._group_id = group_id
         self._topics = topics
         self._admin = admin
@@ -67,7 +69,7 @@ class SdkOffsets:
 
     async def _read_topic(self, connector: str, config: Config) -> dict[bytes, bytes]:
         """Key and value of each position of a connector."""
-        topic = config.get(_STORAGE, self._topic)
+        topic = config.get(_STORAGE) or self._topic
         partitions = await self._patience.ask(lambda: self._topics.partitions(topic))
         found: dict[bytes, bytes] = {}
         if not partitions:
@@ -113,7 +115,7 @@ class SdkOffsets:
     async def _change_topic(
         self, connector: str, config: Config, generation: int, offsets: Sequence[ConnectorOffset] | None
     ) -> None:
-        topic = config.get(_STORAGE, self._topic)
+        topic = config.get(_STORAGE) or self._topic
         changes = None if offsets is None else _of_source(connector, offsets)
         owner_name = owner_of(self._group_id, connector)
         async with UnitOwner(self._servers, owner_name) as owner:
@@ -122,6 +124,8 @@ class SdkOffsets:
             changes = dict.fromkeys(await self._read_topic(connector, config), None)
         if not changes:
             return
+        settings = {"cleanup.policy": "compact"}
+        await self._patience.ask(lambda: self._topics.ensure(topic, self._partitions, settings))
         producer = aio.Producer(self._servers, transactional_id=f"{owner_name}/offsets", owner_epoch=epoch, linger_ms=0)
         async with producer:
             await self._patience.ask(producer.init_transactions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from headrace import aio
 from headrace.work_types import Declaration, WorkChange
@@ -12,7 +12,11 @@ from headrace_common.runtime.clock import Clock
 class SdkMembership:
     """Satisfies ``Membership``."""
 
-    def __init__(self, servers: str, group_id: str, endpoint: str, clock: Clock, call_ms: int) -> None:
+    def __init__(self, servers: str, group_id: str, endpoint: Callable[[], str], clock: Clock, call_ms: int) -> None:
+        """
+        Args:
+            endpoint: where this worker answers REST, ``host:port``; asked when it joins.
+        """
         self._servers = servers
         self._group_id = group_id
         self._endpoint = endpoint
@@ -27,7 +31,7 @@ class SdkMembership:
                 self._group_id,
                 declaration,
                 self._servers,
-                endpoint=self._endpoint,
+                endpoint=self._endpoint(),
                 default_api_timeout_ms=self._call_ms,
             )
         else:

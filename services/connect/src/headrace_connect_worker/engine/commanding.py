@@ -12,6 +12,7 @@ from headrace_connect_worker.core.refusals import BadCommand, Conflict, NotWritt
 from headrace_connect_worker.core.status import Statuses
 from headrace_connect_worker.engine.following import Following
 from headrace_connect_worker.engine.leading import Leading
+from headrace_connect_worker.engine.place import Place
 from headrace_connect_worker.engine.reporting import Reporting
 from headrace_connect_worker.ports import Config, ConnectorOffset, Leader, OffsetStore
 
@@ -23,13 +24,13 @@ class Commanding:
     """See the module's text."""
 
     def __init__(
-        self, following: Following, leading: Leading, reporting: Reporting, offsets: OffsetStore, worker_id: str
+        self, following: Following, leading: Leading, reporting: Reporting, offsets: OffsetStore, place: Place
     ) -> None:
         self._following = following
         self._leading = leading
         self._reporting = reporting
         self._offsets = offsets
-        self._worker_id = worker_id
+        self._place = place
 
     @property
     def state(self) -> HerdState:
@@ -47,7 +48,7 @@ class Commanding:
         said = self._following.state.leader
         if said is None:
             return None
-        return Leader(said.worker_id, said.url, said.worker_id == self._worker_id and self._leading.leads)
+        return Leader(said.worker_id, said.url, said.worker_id == self._place.worker_id and self._leading.leads)
 
     @property
     def is_ready(self) -> bool:

@@ -22,6 +22,7 @@ from headrace_connect_worker.core.herd import ConnectorState
 from headrace_connect_worker.core.records import ConfigRecord, LeaderSaid
 from headrace_connect_worker.core.refusals import Conflict, NotLeader, NotWritten, Refusal
 from headrace_connect_worker.engine.following import Following
+from headrace_connect_worker.engine.place import Place
 from headrace_connect_worker.engine.reporting import Reporting
 from headrace_connect_worker.ports import ConfigLog, ConfigWriter, WriteFailed
 
@@ -63,18 +64,14 @@ class Leading:
         following: Following,
         reporting: Reporting,
         clock: Clock,
-        me: LeaderSaid,
+        place: Place,
         limits: LeadingLimits | None = None,
     ) -> None:
-        """
-        Args:
-            me: who and where this worker is; its epoch means nothing.
-        """
         self._log = log
         self._following = following
         self._reporting = reporting
         self._clock = clock
-        self._me = me
+        self._place = place
         self._limits = limits or LeadingLimits()
         self._commands: deque[_Command] = deque()
         self._news = asyncio.Event()
@@ -116,7 +113,7 @@ class Leading:
 
     def _other(self) -> str | None:
         leader = self._following.state.leader
-        return None if leader is None or leader.worker_id == self._me.worker_id else leader.url
+        return None if leader is None or leader.worker_id == self._place.worker_id else leader.url
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
@@ -152,7 +149,7 @@ class Leading:
     async def _lead(self, epoch: int) -> None:
         writer = await self._log.lead(epoch)
         try:
-            said = LeaderSaid(self._me.worker_id, self._me.url, epoch)
+            said = LeaderSaid(self._place.worker_id, self._place.url, epoch)
             await self._following.reached(await writer.write([said]))
             self.leads = True
             _log.info("this worker leads", extra={"epoch": epoch})

@@ -8,10 +8,10 @@ from typing import Final
 
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.tasks import TaskRunner
-from headrace_connect_worker.core.records import LeaderSaid
 from headrace_connect_worker.engine.commanding import Commanding
 from headrace_connect_worker.engine.following import Following
 from headrace_connect_worker.engine.leading import Leading, LeadingLimits
+from headrace_connect_worker.engine.place import Place
 from headrace_connect_worker.engine.reporting import Reporting
 from headrace_connect_worker.engine.working import Working
 from headrace_connect_worker.ports import ConfigLog, Hosts, Membership, OffsetStore, StatusLog
@@ -34,26 +34,31 @@ class Outside:
 class ConnectWorker:
     """See the module's text. ``herd`` is what REST gets; it answers from ``begin`` on."""
 
-    def __init__(self, outside: Outside, worker_id: str, url: str, limits: LeadingLimits | None = None) -> None:
+    def __init__(self, outside: Outside, place: Place, limits: LeadingLimits | None = None) -> None:
         """
         Args:
-            worker_id: ``host:port`` of its REST interface.
-            url: ``http://host:port`` of it, as other workers reach it.
+            place: known before ``begin``.
         """
         self._outside = outside
+        self._place = place
         clock = outside.clock
         self.following = Following(outside.configs, outside.statuses)
         self.reporting = Reporting(outside.statuses, self.following, clock)
-        self.leading = Leading(
-            outside.configs, self.following, self.reporting, clock, LeaderSaid(worker_id, url, 0), limits
-        )
+        self.leading = Leading(outside.configs, self.following, self.reporting, clock, place, limits)
         self.working = Working(
-            outside.membership, outside.hosts, self.following, self.reporting, self.leading, clock, worker_id
+            outside.membership,
+            outside.hosts,
+            self.following,
+            self.reporting,
+            self.leading,
+            clock,
+            place,
         )
-        self.herd = Commanding(self.following, self.leading, self.reporting, outside.offsets, worker_id)
+        self.herd = Commanding(self.following, self.leading, self.reporting, outside.offsets, place)
 
     def begin(self, tasks: TaskRunner) -> None:
         """Follow, join, and do what comes; what fails for good is the runner's failure."""
+        assert self._place.url, "it listens"
         tasks.start(self.following.follow_configs(), name="config topic")
         tasks.start(self.following.follow_statuses(), name="status topic")
         tasks.start(self.reporting.run(), name="statuses")

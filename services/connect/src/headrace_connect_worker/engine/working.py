@@ -33,6 +33,7 @@ from headrace_connect_worker.core.records import RunState, Status, TargetState, 
 from headrace_connect_worker.core.seat import Crashed, Reported, Say, Spec
 from headrace_connect_worker.engine.following import Following
 from headrace_connect_worker.engine.leading import Leading
+from headrace_connect_worker.engine.place import Place
 from headrace_connect_worker.engine.reporting import Reporting
 from headrace_connect_worker.engine.seats import Runs, SeatRunner, TaskRuns, WatchRuns
 from headrace_connect_worker.ports import (
@@ -71,7 +72,7 @@ class Working:
         reporting: Reporting,
         leading: Leading,
         clock: Clock,
-        worker_id: str,
+        place: Place,
     ) -> None:
         self._membership = membership
         self._hosts = hosts
@@ -79,7 +80,7 @@ class Working:
         self._reporting = reporting
         self._leading = leading
         self._clock = clock
-        self._worker_id = worker_id
+        self._place = place
         self._held: dict[str, _Held] = {}
         self._specs: dict[str, Spec | None] = {}
         self._closing = False
@@ -234,7 +235,7 @@ class Working:
 
     def _say(self, item: str, name: str, task: int | None, said: Say) -> None:
         epoch = self._held[item].epoch
-        status = Status(name, task, said.state, said.trace, self._worker_id, epoch, said.fenced)
+        status = Status(name, task, said.state, said.trace, self._place.worker_id, epoch, said.fenced)
         self._reporting.say(status)
 
     def _dispatch(self, event: HostEvent) -> None:
@@ -271,7 +272,7 @@ class Working:
                 event.guarantee,
                 event.tasks,
                 event.splits,
-                self._worker_id,
+                self._place.worker_id,
                 held.epoch,
             )
         )

@@ -1,0 +1,152 @@
+"""Topics and the work group over real brokers and coordinators, in virtual time."""
+
+from __future__ import annotations
+
+import pytest
+from libs.sdk.tests.kit.cluster import Labs
+from services.connect.tests.kit.hosts import Outer
+
+from headrace import aio
+from headrace_common.core.errors import FencedOwner, FencedWriter, HeadraceError
+from headrace_common.runtime.clock import SystemClock
+from headrace_connect.runtime.adapters.topics import SdkTopics
+from headrace_connect_worker.adapters.config_log import SdkConfigLog
+from headrace_connect_worker.core.records import ConnectorConfigured, RunState, TargetSet, TargetState
+from headrace_connect_worker.core.refusals import BadCommand
+from headrace_connect_worker.ports import ConnectorOffset, WriteFailed
+from headrace_lab.lab import install_lab
+
+from .lab_workers import CALL_MS, LabWorker, until
+
+CONFIG = {"connector.class": "files", "tasks.max": "4"}
+
+
+async def test_workers_share_connectors_and_go_on_without_one_of_them(labs: Labs) -> None:
+    cluster = labs(2, group_consumer_heartbeat_interval_ms=200)
+    outer = Outer()
+    outer.splits["c"] = ["w", "x", "y", "z"]
+    with install_lab(cluster.lab):
+        first = await LabWorker(cluster, "a", outer).open()
+        await until(lambda: first.leads, first)
+        second = await LabWorker(cluster, "b", outer).open()
+        await until(lambda: second.herd.is_ready, first, second)
+        assert await first.herd.put_config("c", CONFIG)
+        await until(lambda: len(first.hosts.tasks) == len(second.hosts.tasks) == 2, first, second)
+        await until(
+            lambda: all(
+                (status := second.herd.statuses.task("c", task)) is not None and status.state is RunState.RUNNING
+                for task in range(4)
+            ),
+            first,
+            second,
+        )
+        assert second.herd.leader is not None
+        assert second.herd.leader.url == "http://a:8083"
+        kept = {place: task.generation for place, task in second.hosts.tasks.items()}
+        await first.stop()
+        await until(lambda: second.leads and len(second.hosts.tasks) == 4, second)
+        assert kept.items() <= {place: task.generation for place, task in second.hosts.tasks.items()}.items()
+        await second.herd.delete("c")
+        await until(lambda: not second.hosts.tasks and second.herd.statuses.connector("c") is None, second)
+        third = await LabWorker(cluster, "c", outer).open()
+        await until(lambda: third.herd.is_ready, third)
+        assert not third.herd.state.connectors
+        for worker in (second, third):
+            await worker.stop()
+
+
+async def test_an_older_leader_writes_nothing_more_whatever_it_has_begun(labs: Labs) -> None:
+    cluster = labs(1)
+    with install_lab(cluster.lab):
+        servers = ",".join(cluster.bootstrap_servers)
+        async with aio.AdminClient(servers) as admin:
+            clock = SystemClock()
+            log = SdkConfigLog(servers, "connect-configs", "w", SdkTopics(admin, clock), clock, CALL_MS)
+            old = await log.lead(10)
+            await old.write([ConnectorConfigured("a", {"k": "1"}), TargetSet("a", TargetState.PAUSED)])
+            await old._producer.begin_transaction()
+            await old._producer.send("connect-configs", b"half", key=b"connector-half", partition=0)
+            await old._producer.flush()
+            new = await log.lead(11)
+            last = await new.write([ConnectorConfigured("b", {"k": "2"})])
+            with pytest.raises(HeadraceError):
+                await old._producer.commit_transaction()
+            with pytest.raises(WriteFailed) as failed:
+                await old.write([ConnectorConfigured("c", {})])
+            assert not failed.value.unknown
+            with pytest.raises((FencedOwner, FencedWriter)):
+                await log.lead(10)
+            async with aio.Producer(servers) as foreign:
+                with pytest.raises(FencedWriter):
+                    await (await foreign.send("connect-configs", b"{}", key=b"connector-x"))
+            seen: list[object] = []
+            async for read in log.follow():
+                seen += [record for _, record in read.records]
+                if read.at_end:
+                    assert read.records[-1][0] == last
+                    break
+            assert seen == [
+                ConnectorConfigured("a", {"k": "1"}),
+                TargetSet("a", TargetState.PAUSED),
+                ConnectorConfigured("b", {"k": "2"}),
+            ]
+            await old.close()
+            await new.close()
+
+
+async def test_an_empty_topic_is_at_its_end(labs: Labs) -> None:
+    cluster = labs(1)
+    with install_lab(cluster.lab):
+        servers = ",".join(cluster.bootstrap_servers)
+        async with aio.AdminClient(servers) as admin:
+            clock = SystemClock()
+            log = SdkConfigLog(servers, "connect-configs", "w", SdkTopics(admin, clock), clock, CALL_MS)
+            async for read in log.follow():
+                assert (list(read.records), read.at_end) == ([], True)
+                break
+
+
+async def test_positions_of_sources_and_of_groups_are_read_set_and_forgotten(labs: Labs) -> None:
+    cluster = labs(1)
+    cluster.create_topic("t", 2)
+    with install_lab(cluster.lab):
+        worker = LabWorker(cluster, "a", Outer())
+        await worker.open()
+        offsets = worker.offsets
+        assert await offsets.read("c", "source", {}) == []
+        one = ConnectorOffset({"split": "de"}, {"cursor": 5})
+        two = ConnectorOffset({"split": "fr"}, {"cursor": 7})
+        await offsets.change("c", "source", {}, 5, [one, two])
+        await offsets.change("d", "source", {}, 5, [one])
+        assert await offsets.read("c", "source", {}) == [one, two]
+        await offsets.change("c", "source", {}, 6, [ConnectorOffset({"split": "fr"}, None)])
+        assert await offsets.read("c", "source", {}) == [one]
+        with pytest.raises(FencedOwner):
+            await offsets.change("c", "source", {}, 5, [two])
+        await offsets.change("c", "source", {}, 7, None)
+        assert await offsets.read("c", "source", {}) == []
+        assert await offsets.read("d", "source", {}) == [one]
+        at = ConnectorOffset({"kafka_topic": "t", "kafka_partition": 0}, {"kafka_offset": 0})
+        assert await offsets.read("s", "sink", {}) == []
+        await offsets.change("s", "sink", {}, 1, [at])
+        assert await offsets.read("s", "sink", {}) == [at]
+        await offsets.change("s", "sink", {}, 1, [ConnectorOffset(at.partition, None)])
+        assert await offsets.read("s", "sink", {}) == []
+        await offsets.change("s", "sink", {}, 1, [at])
+        await offsets.change("s", "sink", {}, 1, None)
+        assert await offsets.read("s", "sink", {}) == []
+        for wrong in (
+            ConnectorOffset({"split": ""}, {}),
+            ConnectorOffset({"file": "x"}, {}),
+            ConnectorOffset({"split": "x"}, {"cursor": "y" * 5_000}),
+        ):
+            with pytest.raises(BadCommand):
+                await offsets.change("c", "source", {}, 9, [wrong])
+        for wrong in (
+            ConnectorOffset({"kafka_topic": "t"}, {"kafka_offset": 0}),
+            ConnectorOffset(at.partition, {"kafka_offset": -1}),
+            ConnectorOffset(at.partition, {"offset": 1}),
+        ):
+            with pytest.raises(BadCommand):
+                await offsets.change("s", "sink", {}, 9, [wrong])
+        await worker.close()
