@@ -11,7 +11,7 @@ PYTEST = $(BIN)/pytest
 # Where the machine's Python keeps no bytecode, each process of each cluster would compile our modules anew at its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help chart manifests setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos exits chaos-groups chaos-held chaos-transactions chaos-streams chaos-compaction chaos-short spark-chaos e2e-kubernetes test run run-spark up down status bench bench-peer bench-spark images ci measure clean
+.PHONY: help chart manifests setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos exits chaos-groups chaos-held chaos-transactions chaos-streams chaos-compaction chaos-short spark-chaos e2e-kubernetes test run run-spark up down status bench bench-peer bench-spark connect-differential images ci measure clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -130,6 +130,9 @@ bench: setup ## Benchmarks, ratios in one run; ONLY=name runs one, FULL=1 the gi
 
 bench-peer: setup ## Beside a real Kafka on this machine, interleaved (needs Java 17 and Maven)
 	$(PY) -m bench --peer $(if $(ONLY),--only $(ONLY))
+
+connect-differential: setup ## Whether Kafka's own Connect answers as tests have it (1 min; needs Java 17 and Maven); ARGS=--keep keeps its answers
+	$(PY) -m services.connect.tests.differential.record $(ARGS)
 
 bench-spark: setup-spark ## The Spark connector beside Spark's Kafka source on a real Kafka, Parquet, rate (8 min; ARGS=--no-peer: without Maven)
 	@JAVA_HOME="$$($(PY) -m headrace_cli.spark.java)" $(PY) -m bench.spark $(if $(ONLY),--only $(ONLY)) $(ARGS)

@@ -71,8 +71,8 @@ class KafkaSide:
 
     @staticmethod
     @contextlib.contextmanager
-    def running(*, brokers: int = 1, flush_each: bool = False) -> Iterator[KafkaSide]:
-        """Start it, warmed up; stop it and remove its data afterwards. Each broker is a controller too."""
+    def running(*, brokers: int = 1, flush_each: bool = False, warm: bool = True) -> Iterator[KafkaSide]:
+        """Start it, warmed up unless told otherwise; stop it and remove its data. Each broker is a controller too."""
         fetch()
         side = KafkaSide(Path(tempfile.mkdtemp(prefix="bench-kafka-")), brokers)
         controllers = {number: free_port() for number in side.ports}
@@ -93,7 +93,8 @@ class KafkaSide:
                 side.start(number)
             for port in side.ports.values():
                 _wait_for_port(port)
-            side.client("produce", topic=side.topic(6, brokers), records=1_000_000, tuned=True)  # its JIT warms up
+            if warm:
+                side.client("produce", topic=side.topic(6, brokers), records=1_000_000, tuned=True)  # its JIT warms up
             yield side
         finally:
             side.stop()

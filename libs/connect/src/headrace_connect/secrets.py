@@ -50,6 +50,23 @@ def has_reference(text: str) -> bool:
     return _REFERENCE.search(text) is not None
 
 
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What stands in the place of a secret."""
+
+    text: str
+    """All of it: ``${file:PATH:KEY}``."""
+    how: str
+    """``file``, ``dir``, ``env``, or something that there is not."""
+    what: str
+    """Behind that."""
+
+
+def find_references(text: str) -> tuple[Reference, ...]:
+    """All in ``text``, whether they are right or not."""
+    return tuple(Reference(found[0], found["how"], found["what"]) for found in _REFERENCE.finditer(text))
+
+
 def find_reference_problem(text: str) -> str | None:
     """What is wrong with the form of a reference in ``text``; nothing is read."""
     for found in _REFERENCE.finditer(text):

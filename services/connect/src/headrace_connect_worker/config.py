@@ -8,6 +8,7 @@ from headrace_common.core.bounds import check, setting
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.env import inline
 from headrace_common.runtime.service import ServerConfig
+from headrace_connect_worker.core.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,38 @@ class HostLimits:
 
 
 @dataclass(frozen=True)
+class Reach:
+    """What configurations that come by REST may reach on the machines of workers: nothing but what is named here."""
+
+    plugins_allowed: tuple[str, ...] = ()
+    """Connectors that have no name: package.module:Class, with commas."""
+    transforms_python_allowed: tuple[str, ...] = ()
+    """Functions that transforms may be: module:function, with commas."""
+    config_providers_file_allowed_paths: tuple[str, ...] = ()
+    """Directories of secrets, for ${file:...} and ${dir:...}, with commas."""
+    env_allowed: tuple[str, ...] = ()
+    """Variables of the environment, for ${env:...}, with commas."""
+    files_allowed_paths: tuple[str, ...] = ()
+    """Directories that connectors and converters may read and write, with commas."""
+
+    def __post_init__(self) -> None:
+        directories = (*self.config_providers_file_allowed_paths, *self.files_allowed_paths)
+        bad = [path for path in directories if not path.startswith("/")]
+        check(self, (not bad, f"directories are absolute paths, not {bad}"))
+
+    @property
+    def policy(self) -> Policy:
+        """The same, for who decides."""
+        return Policy(
+            self.plugins_allowed,
+            self.transforms_python_allowed,
+            self.config_providers_file_allowed_paths,
+            self.env_allowed,
+            self.files_allowed_paths,
+        )
+
+
+@dataclass(frozen=True)
 class ConnectConfig:
     """A Connect worker: shares connectors and their tasks with the other workers of its group, and answers REST."""
 
@@ -74,6 +107,8 @@ class ConnectConfig:
     """Where the workers keep what they share."""
     processes: HostLimits = inline(HostLimits)
     """What host processes may take."""
+    reach: Reach = inline(Reach)
+    """What configurations may reach here."""
     server: ServerConfig = inline(ServerConfig)
     """How the process is reached, and how it leaves."""
 

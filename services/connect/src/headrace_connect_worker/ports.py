@@ -484,3 +484,32 @@ class Herd(Protocol):
     async def reset_topics(self, name: str) -> None:
         """Forget which topics it has used; any worker does it."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    """What another worker answered."""
+
+    status: int
+    """Of HTTP."""
+    body: bytes
+    """JSON, or nothing."""
+    location: str | None = None
+    """The header."""
+
+
+class Forwarding(Protocol):
+    """Requests of REST to the worker that leads."""
+
+    async def send(self, url: str, method: str, path: str, query: Sequence[tuple[str, str]], body: bytes) -> Forwarded:
+        """
+        One request, once.
+
+        Args:
+            url: of the worker, ``http://host:port``.
+            path: percent-encoded.
+
+        Raises:
+            headrace_common.core.errors.NetworkFailed: no answer, or not in time; it may have been carried out.
+        """
+        ...

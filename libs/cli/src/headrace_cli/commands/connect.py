@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from headrace_cli.commanding import command, plain_command, read_text
+from headrace_cli.commanding import command, plain_command
+from headrace_cli.commands import connect_workers
+from headrace_cli.connector_file import File, read_connector
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.session import Session, check_reachable
 
@@ -17,10 +18,7 @@ if TYPE_CHECKING:
     from headrace_connect.runtime.configuring import Configured
 
 HELP = "Connectors: data of other systems into topics, and topics into other systems"
-_TAKES: Final = "YAML or JSON: name, connector.class and settings, or Kafka's {name, config}"
 _SHOWN_CHARS_MAX: Final = 200
-
-File = Annotated[str, typer.Argument(metavar="FILE", help="The connector's configuration, YAML or JSON; -: stdin")]
 
 
 def register(app: typer.Typer) -> None:
@@ -30,6 +28,7 @@ def register(app: typer.Typer) -> None:
     plain_command(app)(plugin)
     plain_command(app)(validate)
     plain_command(app)(preview)
+    connect_workers.register(app)
 
 
 def run(
@@ -109,7 +108,7 @@ def validate(
     from headrace_connect.runtime import main
     from headrace_connect.runtime.configuring import find_config_problems
 
-    given = _read(file)
+    given = read_connector(file)
     problems = [{"key": problem.key or None, "problem": problem.message} for problem in find_config_problems(given)]
     if not problems and not offline:
         problems = [{"key": None, "problem": said} for said in main.check(_configured(file, given))]
@@ -155,63 +154,13 @@ def _configured(file: str, given: Mapping[str, str] | None = None) -> Configured
     from headrace_connect.runtime.configuring import configure
     from headrace_connect.settings import Secrets
 
-    return configure(_read(file) if given is None else given, Secrets())
+    return configure(read_connector(file) if given is None else given, Secrets())
 
 
 def _kind(found: type) -> str:
     from headrace_connect.plugin import Source
 
     return "source" if issubclass(found, Source) else "sink"
-
-
-def _read(file: str) -> dict[str, str]:
-    """
-    The configuration in a file, as Kafka has it: texts by key.
-
-    Raises:
-        CommandFailed: the file has something else in it.
-    """
-    data = _parse(read_text(file, _TAKES), file)
-    if not isinstance(data, dict):
-        raise _wrong(file, f"it holds {type(data).__name__}, not keys and values")
-    inner = data.get("config")
-    if isinstance(inner, dict):
-        more = sorted(set(data) - {"name", "config"})
-        if more:
-            raise _wrong(file, f"beside name and config there is {more[0]}; settings are in config")
-        if "name" in data and inner.setdefault("name", data["name"]) != data["name"]:
-            raise _wrong(file, f"it has two names, {data['name']} and {inner['name']}")
-        data = inner
-    return {str(key): _value(file, str(key), value) for key, value in data.items() if value is not None}
-
-
-def _parse(text: str, file: str) -> Any:
-    import yaml
-
-    from headrace_cli.once import OnceLoader
-
-    try:
-        return yaml.load(text, OnceLoader)  # JSON is YAML, but for tabs
-    except (yaml.YAMLError, RecursionError) as error:
-        try:
-            return json.loads(text)
-        except (ValueError, RecursionError):
-            raise _wrong(file, " ".join(str(error).split()) or "it is nested too deeply") from None
-
-
-def _value(file: str, key: str, value: Any) -> str:
-    match value:
-        case bool():
-            return str(value).lower()
-        case str() | int() | float():
-            return str(value)
-        case list() if all(isinstance(item, str | int | float) for item in value):
-            return ",".join(_value(file, key, item) for item in value)
-    raise _wrong(file, f"{key} is no text, number, true, false or list of these: keys are flat, with dots")
-
-
-def _wrong(file: str, what: str) -> CommandFailed:
-    return CommandFailed(f"{file}: {what}", ExitCode.USAGE, f"It takes {_TAKES}.")
 
 
 def _check_installed() -> None:

@@ -1,0 +1,115 @@
+"""
+A client of the REST interface of Connect workers, ours or Kafka's: one request at a time, each with an end to its wait.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from http.client import HTTPException
+from typing import Any, Final
+from urllib.parse import quote, urlencode, urlsplit
+
+from headrace_cli.exits import CommandFailed, ExitCode
+
+DEFAULT_URL: Final = "http://127.0.0.1:8083"
+ANSWER_SECONDS: Final = 100.0
+"""Longer than a worker takes for any request."""
+ANSWER_BYTES_MAX: Final = 512 << 20
+_EXITS: Final[Mapping[int, ExitCode]] = {
+    400: ExitCode.USAGE,
+    404: ExitCode.NOT_FOUND,
+    409: ExitCode.FAILED,
+    429: ExitCode.UNREACHABLE,
+    503: ExitCode.UNREACHABLE,
+}
+
+
+class Workers:
+    """Whichever worker answers at a URL; it asks the others."""
+
+    def __init__(self, url: str) -> None:
+        """
+        Raises:
+            CommandFailed: it is no URL of HTTP.
+        """
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
+            raise CommandFailed(f"{url!r} is no URL of a worker", ExitCode.USAGE, f"Write it as {DEFAULT_URL}.")
+        self._url = url.rstrip("/")
+        # no proxy: workers are near, and a proxy of the environment may not know them
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def get(self, *path: str, **query: Any) -> Any:
+        return self._ask("GET", path, query, None)
+
+    def find(self, *path: str) -> Any:
+        """The same; None where there is nothing."""
+        try:
+            return self.get(*path)
+        except CommandFailed as failed:
+            if failed.exit_code is ExitCode.NOT_FOUND:
+                return None
+            raise
+
+    def post(self, *path: str, body: Any = None, **query: Any) -> Any:
+        return self._ask("POST", path, query, body)
+
+    def put(self, *path: str, body: Any = None) -> Any:
+        return self._ask("PUT", path, {}, body)
+
+    def patch(self, *path: str, body: Any) -> Any:
+        return self._ask("PATCH", path, {}, body)
+
+    def delete(self, *path: str) -> Any:
+        return self._ask("DELETE", path, {}, None)
+
+    def _ask(self, method: str, path: tuple[str, ...], query: Mapping[str, Any], body: Any) -> Any:
+        """
+        The answer's JSON; None: it has no body.
+
+        Raises:
+            CommandFailed: the worker says no, or nobody answers.
+        """
+        url = "/".join([self._url, *(quote(part, safe="") for part in path)])
+        asked = {name: value for name, value in query.items() if value is not None}
+        url += f"?{urlencode(asked, doseq=True)}" if asked else ""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+        try:
+            with self._opener.open(request, timeout=ANSWER_SECONDS) as answer:
+                return self._read(answer.read(ANSWER_BYTES_MAX))
+        except urllib.error.HTTPError as error:
+            raise self._refused(error) from None
+        except TimeoutError:
+            hint = "What was asked may still happen; `headrace connect status` shows how it is."
+            raise CommandFailed(f"{self._url} does not answer", ExitCode.TIMED_OUT, hint) from None
+        except (OSError, HTTPException) as error:
+            reason = getattr(error, "reason", error)
+            hint = "Is it running? --url URL or HEADRACE_CONNECT_URL names another."
+            raise CommandFailed(
+                f"no worker can be reached at {self._url}: {reason}", ExitCode.UNREACHABLE, hint
+            ) from None
+
+    def _read(self, content: bytes) -> Any:
+        if not content:
+            return None
+        try:
+            return json.loads(content)
+        except ValueError:
+            raise CommandFailed(
+                f"{self._url} does not answer as a worker does", ExitCode.FAILED, "Is it the URL of a Connect worker?"
+            ) from None
+
+    def _refused(self, error: urllib.error.HTTPError) -> CommandFailed:
+        with error:
+            content = error.read(1 << 20)
+        try:
+            said = json.loads(content)
+            message = str(said.get("message") or said.get("detail") or error.reason)
+        except (ValueError, AttributeError):
+            message = f"{self._url} answers {error.code} {error.reason}"
+        hints = {404: "`headrace connect list` shows the connectors.", 409: "Try again in a moment."}
+        return CommandFailed(message, _EXITS.get(error.code, ExitCode.FAILED), hints.get(error.code, ""))

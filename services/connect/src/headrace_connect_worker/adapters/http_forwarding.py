@@ -1,0 +1,61 @@
+"""Sends requests of REST to the worker that leads."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import httpx
+
+from headrace_common.core.errors import NetworkFailed
+from headrace_connect_worker.ports import Forwarded
+
+ANSWER_BYTES_MAX: Final = 8 << 20
+CONNECTIONS_MAX: Final = 32
+_CONNECT_S: Final = 3.0
+
+
+class HttpForwarding:
+    """Satisfies ``Forwarding``; made by ``open``."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
+
+    @staticmethod
+    @asynccontextmanager
+    async def open(answer_ms_max: float) -> AsyncIterator[HttpForwarding]:
+        """
+        Args:
+            answer_ms_max: how long a leader may take for an answer.
+        """
+        timeout = httpx.Timeout(answer_ms_max / 1_000, connect=_CONNECT_S)
+        limits = httpx.Limits(max_connections=CONNECTIONS_MAX)
+        async with httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False) as client:
+            yield HttpForwarding(client)
+
+    async def send(self, url: str, method: str, path: str, query: Sequence[tuple[str, str]], body: bytes) -> Forwarded:
+        """See ``Forwarding``."""
+        headers = {"content-type": "application/json"} if body else {}
+        asked = self._client.build_request(method, f"{url}{path}", params=list(query), content=body, headers=headers)
+        try:
+            answer = await self._client.send(asked, stream=True)
+            try:
+                return await _read(answer)
+            finally:
+                await answer.aclose()
+        except httpx.HTTPError as error:
+            raise NetworkFailed(
+                f"the leader at {url} did not answer: {error or type(error).__name__}; it may have carried it out"
+            ) from error
+
+
+async def _read(answer: httpx.Response) -> Forwarded:
+    parts: list[bytes] = []
+    size = 0
+    async for part in answer.aiter_bytes():
+        size += len(part)
+        if size > ANSWER_BYTES_MAX:
+            raise NetworkFailed(f"the answer of the leader has more than {ANSWER_BYTES_MAX} bytes")
+        parts.append(part)
+    return Forwarded(answer.status_code, b"".join(parts), answer.headers.get("location"))

@@ -1,0 +1,127 @@
+"""
+Decides what a configuration that came by REST may reach on the machines of workers: code, files, variables of the
+environment. Called before anything is made of it: a host that only looks at a configuration opens what it names.
+
+Nothing may be reached unless a setting of the worker says so. Paths are compared as they are written; the host that
+reads a secret looks again where links lead.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote
+
+from headrace_connect.core.options import Problem
+from headrace_connect.secrets import Reference, find_references
+
+_CLASS: Final = "connector.class"
+_PYTHON: Final = "python:"
+_LOCAL: Final = ("file:", "sqlite:", "jdbc:sqlite:")
+_PATHS: Final = re.compile(r"(^|[._])(path|file|filename|dir|directory|descriptor)$|\.converter\.schema$")
+_BEGINS: Final = ("/", "~", "./", "../")
+_REMOTE: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_JSON: Final = ("{", "[", '"')
+_SHOWN: Final = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What may be reached; the settings of the worker that have these names."""
+
+    classes: Sequence[str] = ()
+    """``plugins.allowed``: classes that have no name of their own, as ``package.module:Class``."""
+    python: Sequence[str] = ()
+    """``transforms.python.allowed``: functions, as ``module:function``."""
+    secrets: Sequence[str] = ()
+    """``config.providers.file.allowed.paths``: directories of files with secrets."""
+    variables: Sequence[str] = ()
+    """``env.allowed``: variables of the environment."""
+    files: Sequence[str] = ()
+    """``files.allowed.paths``: directories of what connectors read and write."""
+
+    def find_problems(self, config: Mapping[str, str], installed: Collection[str]) -> tuple[Problem, ...]:
+        """
+        All that ``config`` names and may not reach.
+
+        Args:
+            installed: classes of the plugins that have a name, as ``package.module:Class``.
+        """
+        problems: list[Problem] = []
+        for key, value in config.items():
+            problems += self._code(key, value, installed)
+            problems += (wrong for one in find_references(value) if (wrong := self._secret(key, one)) is not None)
+            problems += self._file(key, value)
+        return tuple(problems)
+
+    def _code(self, key: str, value: str, installed: Collection[str]) -> list[Problem]:
+        if key == _CLASS and (":" in value or value.endswith(".py")):
+            if value in self.classes or value in installed:
+                return []
+            what = f"{value[:_SHOWN]} is code that has no name here; name an installed plugin"
+            return [Problem(key, f"{key}: {what}, or have plugins.allowed of the workers name it")]
+        if key.startswith("transforms.") and key.endswith(".type") and value.startswith(_PYTHON):
+            if value.removeprefix(_PYTHON) in self.python:
+                return []
+            what = f"{value[:_SHOWN]} is code; transforms.python.allowed of the workers names what may run"
+            return [Problem(key, f"{key}: {what}")]
+        return []
+
+    def _secret(self, key: str, reference: Reference) -> Problem | None:
+        if reference.how == "env":
+            if reference.what in self.variables:
+                return None
+            return Problem(key, f"{key}: {reference.text}: env.allowed of the workers does not name this variable")
+        if reference.how in ("file", "dir") and not _is_below(reference.what.rpartition(":")[0], self.secrets):
+            setting = "config.providers.file.allowed.paths"
+            return Problem(key, f"{key}: {reference.text}: {setting} of the workers does not have this directory")
+        return None
+
+    def _file(self, key: str, value: str) -> list[Problem]:
+        if not _is_local(key, value):
+            return []
+        if find_references(value):
+            return [Problem(key, f"{key} is a path, and a path cannot be a secret: write it out")]
+        path = _path_of(value)
+        if _is_below(path, self.files) and _is_below(unquote(path), self.files):
+            return []
+        return [
+            Problem(
+                key,
+                f"{key}: {path[:_SHOWN]} is on the machine where the connector runs; files.allowed.paths of the "
+                "workers names the directories that connectors may read and write",
+            )
+        ]
+
+
+def _is_local(key: str, value: str) -> bool:
+    """Whether a value names something in the file system, by how it looks or what its key is called."""
+    lower = value.lower()
+    if lower.startswith(_LOCAL) or (len(value) > 1 and value.startswith(_BEGINS)):
+        return True
+    if _PATHS.search(key) is None or not value:
+        return False
+    return not _REMOTE.match(value) and not value.lstrip().startswith(_JSON)
+
+
+def _path_of(value: str) -> str:
+    """``file:///a/b``, ``jdbc:sqlite:////a/b?mode=ro`` and ``/a/b`` as ``/a/b``; ``sqlite:///a`` is relative: ``a``."""
+    scheme, colon, rest = re.sub(r"^jdbc:", "", value, flags=re.IGNORECASE).partition(":")
+    if not colon or scheme.lower() not in ("file", "sqlite"):
+        return value
+    if scheme.lower() == "file":
+        return rest.removeprefix("//")
+    return rest.partition("?")[0].removeprefix("///" if rest.startswith("///") else "//")
+
+
+def _is_below(path: str, directories: Sequence[str]) -> bool:
+    if not path.startswith("/"):
+        return False
+    whole = posixpath.normpath(re.sub("^/+", "/", path))
+    return any(
+        whole == directory or whole.startswith(f"{directory.rstrip('/')}/")
+        for directory in map(posixpath.normpath, directories)
+    )

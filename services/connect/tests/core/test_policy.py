@@ -1,0 +1,118 @@
+"""What configurations that came by REST may reach: nothing, but for what the settings of the worker name."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace_connect_worker.core.policy import Policy
+
+NOTHING = Policy()
+SOME = Policy(
+    classes=("shop:Weather",),
+    python=("shop.money:round",),
+    secrets=("/etc/headrace/", "/run/secrets"),
+    variables=("SHOP_PASSWORD",),
+    files=("/data",),
+)
+INSTALLED = ("headrace_connect.connectors.files:FilesSource",)
+
+
+def wrong(policy: Policy, key: str, value: str) -> list[str]:
+    return [problem.key for problem in policy.find_problems({key: value}, INSTALLED)]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("connector.class", "files"),
+        ("connector.class", "io.debezium.connector.postgresql.PostgresConnector"),
+        ("connector.class", INSTALLED[0]),
+        ("transforms.a.type", "MaskField$Value"),
+        ("transforms.a.type", "org.apache.kafka.connect.transforms.MaskField$Value"),
+        ("path", "s3://bucket/path"),
+        ("connection.url", "postgresql://db/shop"),
+        ("connection.url", "jdbc:postgresql://db/shop"),
+        ("url", "https://example.org/weather"),
+        ("value.converter.schema", '{"type": "record"}'),
+        ("csv.delimiter", "/"),
+        ("topics.regex", "shop-.*"),
+        ("topic", ""),
+        ("path", ""),
+    ],
+)
+def test_what_reaches_nothing_needs_no_setting(key: str, value: str) -> None:
+    assert wrong(NOTHING, key, value) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("connector.class", "shop:Weather"),
+        ("transforms.a.type", "python:shop.money:round"),
+        ("password", "${file:/etc/headrace/db.properties:password}"),
+        ("password", "${file:/etc/headrace/a/../db:password}"),
+        ("password", "${dir:/run/secrets:db}"),
+        ("password", "x${env:SHOP_PASSWORD}y"),
+        ("path", "/data"),
+        ("path", "/data/in"),
+        ("path", "//data//in/"),
+        ("path", "file:///data/in"),
+        ("connection.url", "sqlite:////data/shop.db"),
+        ("connection.url", "jdbc:sqlite:////data/shop.db?mode=ro"),
+        ("value.converter.schema", "/data/schema.avsc"),
+    ],
+)
+def test_what_a_setting_names_may_be_reached(key: str, value: str) -> None:
+    assert wrong(NOTHING, key, value) == [key]
+    assert wrong(SOME, key, value) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("connector.class", "shop:Other"),
+        ("connector.class", "/data/shop.py"),
+        ("connector.class", "os:system"),
+        ("transforms.a.type", "python:os:system"),
+        ("transforms.a.type", "python:shop.money:round:"),
+        ("password", "${file:/etc/headrace2/db:password}"),
+        ("password", "${file:/etc/headrace/../shadow:root}"),
+        ("password", "${file:etc/headrace/db:password}"),
+        ("password", "${dir:/run:secrets}"),
+        ("password", "${env:SHOP_PASSWORD}${env:HOME}"),
+        ("password", "${env:shop_password}"),
+        ("any.key", "${file:/etc/shadow:root}"),
+        ("path", "/data/../etc"),
+        ("path", "/database"),
+        ("path", "data"),
+        ("path", "~/data"),
+        ("path", "."),
+        ("path", "file:///etc"),
+        ("path", "file:///data/%2e%2e/etc"),
+        ("path", "FILE:///etc/passwd"),
+        ("path", "file://data/in"),
+        ("any.key", "/etc/passwd"),
+        ("any.key", "../etc/passwd"),
+        ("connection.url", "sqlite:///data/shop.db"),
+        ("connection.url", "jdbc:sqlite:////etc/shop.db"),
+        ("connection.url", "SQLITE:////etc/shop.db"),
+        ("connection.url", "sqlite:file:/etc/shop.db"),
+        ("value.converter.schema", "/etc/passwd"),
+        ("value.converter.descriptor", "shop.desc"),
+        ("path", "${env:SHOP_PASSWORD}"),
+    ],
+)
+def test_nothing_beside_that(key: str, value: str) -> None:
+    assert wrong(SOME, key, value), f"{key}={value} passes"
+
+
+def test_everything_is_said_at_once_and_no_secret_is_shown() -> None:
+    config = {
+        "connector.class": "os:system",
+        "password": "hunter2-${env:HOME}",
+        "path": "/etc",
+        "topic": "t",
+    }
+    problems = NOTHING.find_problems(config, ())
+    assert [problem.key for problem in problems] == ["connector.class", "password", "path"]
+    assert not any("hunter2" in problem.message for problem in problems)

@@ -1,0 +1,201 @@
+"""``headrace connect apply``, ``list``, ``status``, …, over the real REST interface of a worker in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from services.connect.tests.kit.rest import make_app
+from services.connect.tests.kit.twin import ME, TwinForwarding, TwinHerd, TwinHosts
+from typer.testing import CliRunner
+
+from headrace_cli.app import app
+from headrace_common.core.ids import Endpoint
+from headrace_common.http.protocol import HttpBounds
+from headrace_common.http.server import HttpServer
+from headrace_common.runtime.tasks import TaskRunner
+from headrace_connect_worker.core.records import RunState, TargetState
+from headrace_connect_worker.ports import ConnectorOffset
+from headrace_connect_worker.rpc.answering import refuse_connection
+
+runner = CliRunner()
+BOUNDS = HttpBounds(
+    connections_max=100,
+    connections_per_address_max=0,
+    head_ms_max=10_000,
+    body_ms_max=10_000,
+    refusal=refuse_connection,
+)
+
+
+@dataclass
+class Worker:
+    """Who answers, and at which URL."""
+
+    herd: TwinHerd
+    hosts: TwinHosts
+    url: str
+    folder: Path
+
+    def run(self, *words: str, code: int = 0) -> str:
+        """What a command prints."""
+        done = runner.invoke(app, ["connect", *words, "--url", self.url])
+        assert done.exit_code == code, done.output
+        self.herd.follow()
+        return done.output
+
+    def data(self, *words: str, code: int = 0) -> Any:
+        return json.loads(self.run(*words, "-o", "json", code=code))
+
+    def file(self, **config: Any) -> str:
+        path = self.folder / "connector.json"
+        path.write_text(json.dumps({"name": "s", "connector.class": "FileStreamSource", "topic": "t", **config}))
+        return str(path)
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Worker]:
+    herd, hosts = TwinHerd(), TwinHosts()
+    served: Future[str] = Future()
+    loop = asyncio.new_event_loop()
+    stop = asyncio.Event()
+
+    async def serve() -> None:
+        rest = make_app(herd, hosts, TwinForwarding())
+        async with (
+            TaskRunner() as tasks,
+            HttpServer.open(rest, Endpoint("127.0.0.1", 0), tasks, BOUNDS, drain_ms_max=1_000) as server,
+        ):
+            served.set_result(f"http://{server.endpoint}")
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    try:
+        yield Worker(herd, hosts, served.result(60), tmp_path)
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(60)
+        loop.close()
+
+
+def test_apply_creates_and_changes(worker: Worker) -> None:
+    file = worker.file(**{"batch.size": 5})
+    planned = worker.data("apply", file, "--plan")
+    assert (planned["action"], planned["problems"]) == ("create", [])
+    assert not worker.herd.state.connectors
+    assert worker.data("apply", file)["action"] == "create"
+    assert "as it was" in worker.run("apply", file)
+    file = worker.file(**{"file": "/data/a"})
+    planned = worker.data("apply", file, "--plan")
+    assert planned["changes"] == [
+        {"key": "batch.size", "before": "5", "after": None},
+        {"key": "file", "before": None, "after": "/data/a"},
+    ]
+    assert "changed, 2 keys" in worker.run("apply", file)
+    assert worker.herd.state.connectors["s"].config["file"] == "/data/a"
+
+
+def test_apply_says_what_is_wrong(worker: Worker) -> None:
+    file = worker.file(**{"tpoic": "t", "file": "/etc/passwd"})
+    assert "files.allowed.paths" in worker.run("apply", file, "--plan", code=1)
+    assert "tpoic" in worker.run("apply", worker.file(**{"tpoic": "t"}), code=2)
+    assert "has no name" in worker.run("apply", worker.file(name=""), code=2)
+
+
+def test_list_and_status(worker: Worker) -> None:
+    assert worker.data("list") == {"connectors": []}
+    worker.run("apply", worker.file())
+    (row,) = worker.data("list")["connectors"]
+    assert row == {
+        "name": "s",
+        "type": "source",
+        "class": "FileStreamSource",
+        "state": "RUNNING",
+        "tasks": 1,
+        "running": 1,
+        "worker": ME,
+    }
+    worker.herd.run("s", RunState.FAILED, "Traceback (most recent call last):\n  File\nValueError: no such table\n")
+    shown = runner.invoke(app, ["connect", "status", "s", "--url", worker.url]).output
+    assert "task 0" in shown
+    assert "FAILED" in shown
+    assert "ValueError: no such table" in shown
+    assert "Traceback" not in shown
+    assert "s" in worker.run("list")
+    assert "not found" in worker.run("status", "nobody", code=3)
+
+
+def test_targets_of_several(worker: Worker) -> None:
+    worker.run("apply", worker.file())
+    for word, target in (
+        ("pause", TargetState.PAUSED),
+        ("resume", TargetState.STARTED),
+        ("stop", TargetState.STOPPED),
+    ):
+        assert worker.data(word, "s", "s") == {"connectors": [{"name": "s", "error": None}]}
+        assert worker.herd.state.connectors["s"].target is target
+    output = worker.run("resume", "nobody", "s", code=3)
+    assert "s: resumed" in output, "the others are not left"
+
+
+def test_restart(worker: Worker) -> None:
+    worker.run("apply", worker.file())
+    worker.run("restart", "s")
+    worker.run("restart", "s", "--tasks", "--only-failed")
+    worker.run("restart", "s", "--task", "0")
+    assert worker.herd.restarts == [("s", True, (), False), ("s", True, None, True), ("s", False, [0], False)]
+    worker.run("restart", "s", "--task", "0", "--tasks", code=2)
+    worker.run("restart", "s", "--task", "7", code=3)
+
+
+def test_offsets(worker: Worker) -> None:
+    worker.run("apply", worker.file(file="/data/a"))
+    worker.herd.kept["s"] = [ConnectorOffset({"split": "/data/a"}, {"at": 5})]
+    assert '{"split": "/data/a"}' in worker.run("offsets", "s")
+    file = worker.folder / "offsets.json"
+    file.write_text(json.dumps(worker.data("offsets", "s")))
+    assert "STOPPED" in worker.run("offsets", "s", "--set", str(file), code=2)
+    worker.run("stop", "s")
+    assert "altered successfully" in worker.run("offsets", "s", "--set", str(file))
+    assert "--yes" in worker.run("offsets", "s", "--reset", code=2)
+    assert "reset successfully" in worker.run("offsets", "s", "--reset", "--yes")
+    assert "nothing is committed" in worker.run("offsets", "s")
+    file.write_text("{")
+    worker.run("offsets", "s", "--set", str(file), code=2)
+
+
+def test_delete(worker: Worker) -> None:
+    worker.run("apply", worker.file())
+    assert "--yes" in worker.run("delete", "s", code=2)
+    worker.run("delete", "s", "--dry-run")
+    assert worker.herd.state.connectors
+    assert "s: deleted" in worker.run("delete", "s", "--yes")
+    assert not worker.herd.state.connectors
+    worker.run("delete", "s", "--dry-run", code=3)
+
+
+def test_names_with_what_paths_are_made_of(worker: Worker) -> None:
+    worker.run("apply", worker.file(name="a/b ü%"))
+    assert worker.data("status", "a/b ü%")["name"] == "a/b ü%"
+    worker.run("delete", "a/b ü%", "--yes")
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "says"),
+    [
+        ("http://127.0.0.1:1", 4, "no worker can be reached"),
+        ("127.0.0.1:8083", 2, "no URL of a worker"),
+        ("ftp://127.0.0.1", 2, "no URL of a worker"),
+    ],
+)
+def test_nobody_is_there(url: str, code: int, says: str) -> None:
+    done = runner.invoke(app, ["connect", "list", "--url", url])
+    assert (done.exit_code, says in done.output) == (code, True), done.output
