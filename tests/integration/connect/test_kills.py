@@ -7,12 +7,17 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from tests.integration.connect.test_sql_sink_postgres import PostgresDatabase
+from tests.integration.transactions.postgres import started_postgres
 
 from headrace.testing import TestCluster
 
@@ -59,6 +64,55 @@ def test_a_source_is_killed_at_each_step(cluster: TestCluster, tmp_path: Path) -
     run(cluster, tmp_path, config)
     found = numbers_in(cluster, [topic])
     assert sorted(found) == list(range(rows))
+    assert set(found.values()) == {1}
+
+
+@contextmanager
+def writing(conninfo: str) -> Iterator[None]:
+    """Transactions that overlap while the block runs: numbers are drawn in one order, and committed in another one."""
+    stop = threading.Event()
+
+    def write() -> None:
+        with psycopg.connect(conninfo, autocommit=True) as connection:
+            while not stop.is_set():
+                with connection.transaction():
+                    connection.execute("insert into numbers default values")
+                    connection.execute("select pg_sleep(random() * 0.02)")
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_a_table_is_read_while_it_is_written(cluster: TestCluster, tmp_path: Path) -> None:
+    topic = cluster.unique_topic("numbers", partitions=2)
+    with started_postgres() as conninfo:
+        database = PostgresDatabase(conninfo)
+        database.query("create table numbers (n serial primary key)")
+        config = {
+            "name": f"table.{topic}",
+            "connector.class": "sql-source",
+            "connection.url": database.url,
+            "query": "select * from numbers",
+            "topic.prefix": topic,
+            "mode": "incrementing",
+            "incrementing.column.name": "n",
+            "batch.max.rows": "10",
+            "offset.flush.interval.ms": "20",
+        }
+        with writing(conninfo):
+            for step in ("sent", "committed"):
+                run(cluster, tmp_path, config, f"connect.source.{step}")
+        run(cluster, tmp_path, config)
+        wanted = [n for (n,) in database.query("select n from numbers order by n")]
+    found = numbers_in(cluster, [topic])
+    assert sorted(found) == wanted
     assert set(found.values()) == {1}
 
 

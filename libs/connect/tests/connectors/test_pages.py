@@ -10,6 +10,7 @@ from headrace_connect.connectors.files.settings import SourceSettings
 from headrace_connect.connectors.files.sink_settings import SinkSettings as FilesSinkSettings
 from headrace_connect.connectors.lake_sink.settings import SinkSettings as LakeSinkSettings
 from headrace_connect.connectors.sql_sink.settings import SinkSettings as SqlSinkSettings
+from headrace_connect.connectors.sql_source.settings import SourceSettings as SqlSourceSettings
 from headrace_connect.settings import Definition, describe
 
 PAGES = Path(__file__).parents[4] / "docs" / "connectors"
@@ -29,6 +30,7 @@ def row(one: Definition) -> str:
         ("files.md", FilesSinkSettings),
         ("sql-sink.md", SqlSinkSettings),
         ("lake-sink.md", LakeSinkSettings),
+        ("sql-source.md", SqlSourceSettings),
     ],
 )
 def test_each_setting_has_its_row(page: str, cls: type) -> None:

@@ -23,6 +23,7 @@ SHIPPED: Final[dict[str, str]] = {
     "lake-sink": "headrace_connect.connectors.lake_sink:LakeSink",
     "postgres-cdc": "headrace_connect.connectors.postgres_cdc:PostgresSource",
     "sql-sink": "headrace_connect.connectors.sql_sink:SqlSink",
+    "sql-source": "headrace_connect.connectors.sql_source:SqlSource",
 }
 """Connectors of this package, by name."""
 

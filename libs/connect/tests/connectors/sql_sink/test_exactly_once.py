@@ -16,8 +16,8 @@ from libs.connect.tests.connectors.sql_sink.records import P0, P1, TOPIC, rows
 from libs.connect.tests.connectors.sql_sink.test_sqlite import SqliteFile
 
 from headrace.records import TopicPartition
+from headrace_connect.connectors.sql.session import Result
 from headrace_connect.connectors.sql_sink import SqlSink
-from headrace_connect.connectors.sql_sink.database import Result
 from headrace_connect.connectors.sql_sink.settings import SinkSettings
 from headrace_connect.connectors.sql_sink.sqlite import Sqlite
 from headrace_connect.plugin import PartitionTaken, RetriableError

@@ -148,7 +148,7 @@ def test_settings_that_cannot_work(values: dict[str, Any], error: str) -> None:
 def test_paths_of_urls() -> None:
     urls = {"sqlite:///a": "a", "sqlite:////a/b": "/a/b", "jdbc:sqlite:c": "c", "sqlite:/d": "/d"}
     for url, path in urls.items():
-        assert SinkSettings("x", url).path == path
+        assert SinkSettings("x", url).url.path == path
 
 
 def test_the_target_protocol(target: Target) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import gzip
-import json
 from collections.abc import Mapping
-from datetime import date, datetime, time
-from decimal import Decimal
 from io import BytesIO
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
 from pyarrow import csv, ipc, parquet
+
+from headrace_connect.core.json_text import dump, plain
 
 _LINE: Final = "line"
 
@@ -43,7 +41,7 @@ class JsonForm:
 
     def prepare(self, values: pa.Table) -> pa.Table:
         """See ``Form``."""
-        lines = [_dump(row) for row in values.to_pylist(maps_as_pydicts="strict")]
+        lines = [dump(row) for row in values.to_pylist(maps_as_pydicts="strict")]
         return pa.table({_LINE: pa.array(lines, pa.string())})
 
     def write(self, table: pa.Table) -> bytes:
@@ -152,19 +150,4 @@ def _as_text(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
 
 
 def _text(value: Any) -> str:
-    return _plain(value) if isinstance(value, bytes) else _dump(value)
-
-
-def _dump(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
-
-
-def _plain(value: object) -> str:
-    match value:
-        case Decimal():
-            return format(value, "f")
-        case bytes():
-            return base64.b64encode(value).decode()
-        case datetime() | date() | time():
-            return value.isoformat()
-    raise ValueError(f"{type(value).__name__} has no form in JSON")
+    return plain(value) if isinstance(value, bytes) else dump(value)

@@ -1,4 +1,4 @@
-"""What the sink needs of a database, and how its failures are told apart."""
+"""What the sink needs of a database."""
 
 from __future__ import annotations
 
@@ -9,27 +9,10 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from headrace_connect.connectors.sql.session import Result, TableName
 from headrace_connect.connectors.sql_sink.kinds import Column, Kind
 
 Array: TypeAlias = "pa.Array[Any]"
-TableName = tuple[str, ...]
-
-
-class RowFault(Exception):
-    """The database refuses a row: a constraint, a value that is too large, a trigger that raises."""
-
-
-class TableFault(Exception):
-    """The database refuses the statement, whatever the rows: no table, no rights, no unique key. Says what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """Of a statement."""
-
-    count: int
-    """Rows that it changed."""
-    rows: Sequence[tuple[Any, ...]] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

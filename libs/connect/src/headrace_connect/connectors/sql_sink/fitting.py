@@ -7,11 +7,8 @@ exact where the double's shortest form has the same digits.
 
 from __future__ import annotations
 
-import base64
-import json
 import re
 from collections.abc import Callable, Mapping
-from datetime import date, datetime, time
 from decimal import Decimal, InvalidOperation
 from math import isfinite
 from typing import Any, Final, TypeAlias
@@ -20,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace_connect.connectors.sql_sink.kinds import Kind, is_bytes, is_text
+from headrace_connect.core.json_text import dump
 
 Array: TypeAlias = "pa.Array[Any]"
 _SHOWN_CHARS_MAX: Final = 60
@@ -190,7 +188,7 @@ def _parse_timestamps(texts: Array) -> Array:
 def _to_json(values: Array, kind: Kind) -> Array:
     if is_text(values.type):
         return values.cast(pa.string())
-    return pa.array([None if one is None else _dump(one) for one in values.to_pylist(maps_as_pydicts="strict")])
+    return pa.array([None if one is None else dump(one) for one in values.to_pylist(maps_as_pydicts="strict")])
 
 
 def _to_other(values: Array, kind: Kind) -> Array:
@@ -273,22 +271,6 @@ def _written_date(texts: Array) -> Array:
     if pc.any(pc.match_substring_regex(texts, "^[<-]"), min_count=0).as_py():
         raise Misfit  # before the year 0, or beyond what Arrow writes
     return texts
-
-
-def _dump(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
-
-
-def _plain(value: object) -> str:
-    """What JSON has no form of, as text."""
-    match value:
-        case Decimal():
-            return format(value, "f")
-        case bytes():
-            return base64.b64encode(value).decode()
-        case datetime() | date() | time():
-            return value.isoformat()
-    raise Misfit
 
 
 def _raise() -> Array:

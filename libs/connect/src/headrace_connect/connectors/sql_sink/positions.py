@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from headrace.records import TopicPartition
-from headrace_connect.connectors.sql_sink.database import Database, RowFault
+from headrace_connect.connectors.sql.session import RowFault
+from headrace_connect.connectors.sql_sink.database import Database
 from headrace_connect.plugin import PartitionTaken
 
 POSITIONS: Final = "headrace_positions"

@@ -6,8 +6,7 @@ The temporary table has the types of the target's columns, so the server reads t
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from itertools import groupby
@@ -18,15 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from headrace_connect.connectors.sql_sink.database import Result, RowFault, TableFault, TableName, Write
+from headrace_connect.connectors.sql.postgres import PostgresSession
+from headrace_connect.connectors.sql.session import RowFault, TableName
+from headrace_connect.connectors.sql_sink.database import Write
 from headrace_connect.connectors.sql_sink.kinds import Column, Kind, Name, is_text
-from headrace_connect.plugin import RetriableError
 
-_RETRIED: Final = ("08", "25", "40", "53", "55", "57", "58", "XX")
-"""Classes of SQLSTATE: connection, transaction state (a standby), rollback, resources, locks, operator, system."""
-_OF_ROWS: Final = ("21", "22", "23", "44", "P0", "09", "27")
-"""Cardinality, data, constraints, views with a check, what triggers raise."""
-_TOO_LARGE: Final = "54000"
 _KINDS: Final[dict[str, Name]] = {
     "int2": "int16",
     "int4": "int32",
@@ -68,79 +63,31 @@ from pg_attribute a join pg_type t on t.oid = a.atttypid
 where a.attrelid = to_regclass(?) and a.attnum > 0 and not a.attisdropped order by a.attnum
 """
 _TABLES_LOCK: Final = 0x6865616472616365
-_QUOTED_OR_VALUE: Final = re.compile(r'"(?:[^"]|"")*"|\?|%')
 
 
-class Postgres:
+class Postgres(PostgresSession):
     """Satisfies ``Database``."""
 
-    name_bytes_max = 63
     bytes_type = "bytea"
     locks_all = False
     widens = True
 
     def __init__(self, url: str, user: str, password: str, timeout_ms: int) -> None:
-        self._url = url
-        self._login: dict[str, Any] = {key: value for key, value in (("user", user), ("password", password)) if value}
-        self._timeout_ms = timeout_ms
-        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+        super().__init__(url, user, password, timeout_ms)
         self._stages: dict[tuple[object, ...], str] = {}
         self._stages_made = 0
 
-    def connect(self) -> None:
-        """See ``Database``."""
-        if self._connection is not None and not self._connection.closed:
-            try:
-                self.rollback()
-            except RetriableError:
-                self.close()
-            else:
-                return
-        with self._faults():
-            self._connection = psycopg.connect(
-                self._url,
-                autocommit=True,
-                connect_timeout=max(2, self._timeout_ms // 1_000),
-                keepalives_idle=10,
-                keepalives_interval=5,
-                keepalives_count=3,
-                application_name="headrace-connect",
-                client_encoding="utf8",
-                **self._login,
-            )
-            self._stages = {}
-            self.execute(f"set lock_timeout = {self._timeout_ms}")
-            # The locks of one that is paused, or cut off, must not be there for good.
-            self.execute(f"set idle_in_transaction_session_timeout = {2 * self._timeout_ms}")
-
-    def close(self) -> None:
-        """See ``Database``."""
-        if self._connection is not None:
-            connection, self._connection = self._connection, None
-            connection.close()
-
-    def begin(self) -> None:
-        """See ``Database``."""
-        if self._status == psycopg.pq.TransactionStatus.IDLE:
-            self.execute("begin")
-
-    def commit(self) -> None:
-        """See ``Database``."""
-        if self._status != psycopg.pq.TransactionStatus.IDLE:
-            self.execute("commit")
+    def _prepare(self) -> None:
+        self._stages = {}
+        # The locks of one that is paused, or cut off, must not be there for good.
+        self.execute(f"set idle_in_transaction_session_timeout = {2 * self._timeout_ms}")
 
     def rollback(self) -> None:
         """See ``Database``."""
         if self._connection is not None and self._status != psycopg.pq.TransactionStatus.IDLE:
-            self.execute("rollback")
+            super().rollback()
             self._stages = {}
             self.execute("discard temp")
-
-    def execute(self, statement: str, values: Sequence[Any] = ()) -> Result:
-        """See ``Database``."""
-        with self._faults():
-            cursor = self._live.execute(_with_places(statement) if values else statement, values or None)
-            return Result(cursor.rowcount, cursor.fetchall() if cursor.description else ())
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -154,12 +101,6 @@ class Postgres:
             self._stages = {}  # one that was made in the block is gone
             raise
         self.execute("release savepoint headrace")
-
-    def quote(self, name: str) -> str:
-        """See ``Database``."""
-        if "\0" in name:
-            raise TableFault(f"PostgreSQL has no names with NUL, as {name!r}")
-        return '"' + name.replace('"', '""') + '"'
 
     def find_columns(self, table: TableName) -> list[Column]:
         """See ``Database``."""
@@ -249,33 +190,6 @@ class Postgres:
             copy.write(text.getbuffer())
         return stage
 
-    @property
-    def _live(self) -> psycopg.Connection[tuple[Any, ...]]:
-        if self._connection is None:
-            raise RetriableError("there is no connection to PostgreSQL")
-        return self._connection
-
-    @property
-    def _status(self) -> psycopg.pq.TransactionStatus:
-        return self._live.info.transaction_status
-
-    @contextmanager
-    def _faults(self) -> Iterator[None]:
-        try:
-            yield
-        except psycopg.Error as error:
-            state = error.sqlstate or ""
-            message = f"PostgreSQL: {str(error).strip()}"
-            if not state or state.startswith(_RETRIED):
-                if self._connection is not None and (self._connection.closed or state[:2] in ("08", "57")):
-                    self.close()
-                if not state and isinstance(error, psycopg.DataError):
-                    raise RowFault(message) from error
-                raise RetriableError(message) from error
-            if state.startswith(_OF_ROWS) or state == _TOO_LARGE:
-                raise RowFault(message) from error
-            raise TableFault(f"{message} ({state})") from error
-
 
 def _kind(type_: str, modifier: int, class_: str) -> Kind:
     """From the catalogue's name of a type, what its brackets say, and its class."""
@@ -306,13 +220,3 @@ def _last_of_keys(write: Write) -> pa.Array[Any] | None:
         return None
     rows = set(last.values())
     return pa.array([row in rows for row in range(len(keys))])
-
-
-def _with_places(statement: str) -> str:
-    """As psycopg wants it: ``%s`` where a value goes, and ``%%`` for a percent sign."""
-
-    def place(found: re.Match[str]) -> str:
-        text = found[0]
-        return "%s" if text == "?" else text.replace("%", "%%")
-
-    return _QUOTED_OR_VALUE.sub(place, statement)

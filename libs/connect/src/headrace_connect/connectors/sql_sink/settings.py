@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from headrace_connect.connectors.sql.url import DatabaseUrl
 from headrace_connect.settings import Secret, setting
 
 KAFKA_KEY: Final = ("__connect_topic", "__connect_partition", "__connect_offset")
 _TOPIC: Final = "${topic}"
-_SCHEMES: Final = ("sqlite", "postgresql", "postgres")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +53,7 @@ class SinkSettings:
     ``errors.deadletterqueue.topic.name``. It is made if it is not there. Empty: there is none."""
 
     def __post_init__(self) -> None:
-        if self.scheme not in _SCHEMES:
-            raise ValueError(
-                "connection.url is sqlite:///PATH or postgresql://HOST:PORT/DATABASE; other databases need a connector "
-                "of their own"
-            )
-        if self.scheme == "sqlite" and not self.path:
-            raise ValueError("connection.url has no path; it is sqlite:///PATH, four slashes for an absolute one")
+        DatabaseUrl.parse(self.connection_url)
         if self.insert_mode != "insert" and self.pk_mode == "none":
             raise ValueError(f"insert.mode={self.insert_mode} needs a key: set pk.mode to record_key or record_value")
         if self.delete_enabled and self.pk_mode != "record_key":
@@ -75,22 +68,9 @@ class SinkSettings:
             raise ValueError("table.name.format is empty")
 
     @property
-    def url(self) -> str:
-        """Without ``jdbc:``."""
-        return re.sub(r"^jdbc:", "", self.connection_url)
-
-    @property
-    def scheme(self) -> str:
-        """Which database: sqlite, postgresql."""
-        return self.url.partition(":")[0]
-
-    @property
-    def path(self) -> str:
-        """Of SQLite."""
-        rest = self.url.partition(":")[2]
-        if rest.startswith("//"):
-            return rest[3:] if rest.startswith("///") else ""
-        return rest
+    def url(self) -> DatabaseUrl:
+        """Where the database is."""
+        return DatabaseUrl.parse(self.connection_url)
 
     @property
     def kafka_key(self) -> tuple[str, str, str]:

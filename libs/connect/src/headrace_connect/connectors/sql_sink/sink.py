@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from headrace.records import TopicPartition
-from headrace_connect.connectors.sql_sink.database import Database, RowFault, TableFault, Write
+from headrace_connect.connectors.sql.session import RowFault, TableFault, needs_psycopg
+from headrace_connect.connectors.sql_sink.database import Database, Write
 from headrace_connect.connectors.sql_sink.plan import NoSuchKey, plan_rows
 from headrace_connect.connectors.sql_sink.positions import Positions
 from headrace_connect.connectors.sql_sink.settings import SinkSettings
@@ -236,18 +237,16 @@ def connect_to(settings: SinkSettings) -> Database:
     Raises:
         InvalidConfig: its driver is not installed.
     """
-    if settings.scheme == "sqlite":
+    if settings.url.scheme == "sqlite":
         from headrace_connect.connectors.sql_sink.sqlite import Sqlite
 
-        return Sqlite(settings.path, settings.timeout_ms)
-    try:
+        return Sqlite(settings.url.path, settings.timeout_ms)
+    with needs_psycopg():
         from headrace_connect.connectors.sql_sink.postgres import Postgres
-    except ImportError as error:
-        message = f"PostgreSQL needs psycopg: pip install 'headrace-connect[postgres]' ({error})"
-        raise invalid([Problem("connection.url", message)]) from error
 
     password = settings.connection_password
-    return Postgres(settings.url, settings.connection_user, password.reveal() if password else "", settings.timeout_ms)
+    reveal = password.reveal() if password else ""
+    return Postgres(settings.url.text, settings.connection_user, reveal, settings.timeout_ms)
 
 
 def _order(partition: TopicPartition) -> tuple[str, int]:

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import groupby
 from typing import Any, Final
 
 import pyarrow as pa
 
-from headrace_connect.connectors.sql_sink.database import Result, RowFault, TableFault, TableName, Write
+from headrace_connect.connectors.sql.session import RowFault, TableFault, TableName
+from headrace_connect.connectors.sql.sqlite import SqliteSession, faults
+from headrace_connect.connectors.sql_sink.database import Write
 from headrace_connect.connectors.sql_sink.kinds import FLOAT64, NUMBER, TEXT, Column, Kind, is_text
-from headrace_connect.plugin import RetriableError
 
-_RETRIED: Final = frozenset(
-    {
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_LOCKED,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_NOMEM,
-        sqlite3.SQLITE_PROTOCOL,
-        sqlite3.SQLITE_INTERRUPT,
-        sqlite3.SQLITE_SCHEMA,
-        sqlite3.SQLITE_ABORT,
-    }
-)
-_OF_ROWS: Final = frozenset({sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG})
-_PRIMARY: Final = 0xFF
-"""Of an extended error code, the bits that say the class."""
 _TYPES: Final = {
     "int16": "INTEGER",
     "int32": "INTEGER",
@@ -48,7 +31,7 @@ _AFFINITIES: Final = (
 )
 
 
-class Sqlite:
+class Sqlite(SqliteSession):
     """Satisfies ``Database``. A transaction locks the whole database for other writers."""
 
     name_bytes_max = 1_000
@@ -56,48 +39,10 @@ class Sqlite:
     locks_all = True
     widens = False
 
-    def __init__(self, path: str, timeout_ms: int) -> None:
-        self._path = path
-        self._timeout_s = timeout_ms / 1_000
-        self._connection: sqlite3.Connection | None = None
-
-    def connect(self) -> None:
-        """See ``Database``."""
-        if self._connection is not None:
-            self.rollback()
-            return
-        with _faults():
-            self._connection = sqlite3.connect(
-                self._path, timeout=self._timeout_s, isolation_level=None, check_same_thread=False
-            )
-            self._connection.execute("select count(*) from sqlite_master").fetchone()
-
-    def close(self) -> None:
-        """See ``Database``."""
-        if self._connection is not None:
-            connection, self._connection = self._connection, None
-            connection.close()
-
     def begin(self) -> None:
         """See ``Database``."""
         if not self._live.in_transaction:
             self.execute("begin immediate")
-
-    def commit(self) -> None:
-        """See ``Database``."""
-        if self._live.in_transaction:
-            self.execute("commit")
-
-    def rollback(self) -> None:
-        """See ``Database``."""
-        if self._connection is not None and self._connection.in_transaction:
-            self.execute("rollback")
-
-    def execute(self, statement: str, values: Sequence[Any] = ()) -> Result:
-        """See ``Database``."""
-        with _faults():
-            cursor = self._live.execute(statement, values)
-            return Result(cursor.rowcount, cursor.fetchall())
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -112,12 +57,6 @@ class Sqlite:
             self.execute("release headrace")
             raise
         self.execute("release headrace")
-
-    def quote(self, name: str) -> str:
-        """See ``Database``."""
-        if "\0" in name:
-            raise TableFault(f"SQLite has no names with NUL, as {name!r}")
-        return '"' + name.replace('"', '""') + '"'
 
     def find_columns(self, table: TableName) -> list[Column]:
         """See ``Database``."""
@@ -158,7 +97,7 @@ class Sqlite:
             rows = [values for _, values in run]
             statement, order = self._delete(write) if delete else self._statement(write)
             places = [names.index(name) for name in order]
-            with _faults():
+            with faults():
                 self._live.executemany(statement, ([values[place] for place in places] for values in rows))
 
     def _delete(self, write: Write) -> tuple[str, list[str]]:
@@ -184,30 +123,9 @@ class Sqlite:
     def _table(self, write: Write) -> str:
         return ".".join(map(self.quote, write.table))
 
-    @property
-    def _live(self) -> sqlite3.Connection:
-        if self._connection is None:
-            raise RetriableError("there is no connection to SQLite")
-        return self._connection
-
 
 def _affinity(declared: str) -> Kind:
     """SQLite's rules: what a column makes of what it is given follows from words in its type."""
     if not declared:
         return Kind("other")
     return next((kind for words, kind in _AFFINITIES if any(word in declared.upper() for word in words)), NUMBER)
-
-
-@contextmanager
-def _faults() -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY
-        if code in _RETRIED:
-            raise RetriableError(f"SQLite: {error}") from error
-        if code in _OF_ROWS or isinstance(error, sqlite3.DataError | sqlite3.IntegrityError):
-            raise RowFault(str(error)) from error
-        raise TableFault(f"SQLite: {error}") from error
-    except (OverflowError, UnicodeEncodeError) as error:
-        raise RowFault(str(error)) from error

@@ -9,7 +9,8 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from headrace_connect.connectors.sql_sink.database import Database, TableFault, TableName, Write
+from headrace_connect.connectors.sql.session import TableFault, TableName, show_table
+from headrace_connect.connectors.sql_sink.database import Database, Write
 from headrace_connect.connectors.sql_sink.fitting import fit
 from headrace_connect.connectors.sql_sink.kinds import Column, Kind, kind_for, wider
 from headrace_connect.connectors.sql_sink.plan import Plan
@@ -49,7 +50,7 @@ class Tables:
             column = columns.get(name)
             if column is None:
                 if name in plan.keys:
-                    raise TableFault(f"the table {_show(table)} has no column {name!r}, which is part of the key")
+                    raise TableFault(f"the table {show_table(table)} has no column {name!r}, which is part of the key")
                 for row in _rows_with_values(values):
                     wrong.setdefault(row, self._no_column(table, name))
                 continue
@@ -57,7 +58,9 @@ class Tables:
             for row, reason in misfits.items():
                 wrong.setdefault(row, f"field {name!r}: {reason}")
         if not fitted:
-            wrong |= dict.fromkeys(range(len(plan.deletes)), f"no field of the record is a column of {_show(table)}")
+            wrong |= dict.fromkeys(
+                range(len(plan.deletes)), f"no field of the record is a column of {show_table(table)}"
+            )
         return fitted, wrong
 
     def _fit_column(self, table: TableName, column: Column, values: Array) -> tuple[Array, dict[int, str]]:
@@ -86,7 +89,7 @@ class Tables:
             return {}
         if not known:
             if not self._settings.auto_create:
-                raise TableFault(f"there is no table {_show(table)}; make it, or set auto.create=true")
+                raise TableFault(f"there is no table {show_table(table)}; make it, or set auto.create=true")
             self._change(table, plan)
         elif self._settings.auto_evolve and self._missing(known, plan):
             self._change(table, plan)
@@ -137,8 +140,8 @@ class Tables:
 
     def _no_column(self, table: TableName, name: str) -> str:
         return (
-            f"the table {_show(table)} has no column {name!r}; make it, set auto.evolve=true, or leave the field out "
-            "with fields.whitelist"
+            f"the table {show_table(table)} has no column {name!r}; make it, set auto.evolve=true, or leave the field "
+            "out with fields.whitelist"
         )
 
     def has_dead_table(self) -> bool:
@@ -175,10 +178,6 @@ class Tables:
 
 def _rows_with_values(values: Array) -> list[int]:
     return [row for row, valid in enumerate(values.is_valid().to_pylist()) if valid]
-
-
-def _show(table: TableName) -> str:
-    return ".".join(table)
 
 
 def _without_nul(text: str) -> str:

@@ -58,22 +58,32 @@ class Columns:
         if len(present) < len(rows):
             absent: Row = [None] * len(self._types)
             present = [absent if row is None else row for row in rows]
+        converted, problems = self._convert(list(zip(*present, strict=True)))
+        nulls = pa.array([row is None for row in rows], pa.bool_())
+        return pa.StructArray.from_arrays(converted, fields=list(self.schema), mask=nulls), problems
+
+    def convert_texts(self, columns: Sequence[Array]) -> tuple[pa.StructArray, Problems]:
+        """The same of columns of text (binary), of which there is at least one, without rows that are None."""
+        converted, problems = self._convert(columns)
+        return pa.StructArray.from_arrays(converted, fields=list(self.schema)), problems
+
+    def _convert(self, columns: Sequence[Sequence[Value] | Array]) -> tuple[list[Array], Problems]:
         problems: Problems = {}
-        arrays = []
-        columns = list(zip(*present, strict=True))
+        arrays: list[Array] = []
         for column, type_, values in zip(self.relation.columns, self._types, columns, strict=True):
             found: Problems = {}
             arrays.append(_convert(values, type_, found))
             for place, cause in found.items():
                 problems.setdefault(place, f"{self.relation}.{column.name}: {cause}")
-        nulls = pa.array([row is None for row in rows], pa.bool_())
-        return pa.StructArray.from_arrays(arrays, fields=list(self.schema), mask=nulls), problems
+        return arrays, problems
 
 
-def _convert(values: Sequence[Value], type_: ColumnType, problems: Problems) -> Array:
+def _convert(values: Sequence[Value] | Array, type_: ColumnType, problems: Problems) -> Array:
     try:
-        return type_.bulk(pa.array(values, pa.binary()))
+        return type_.bulk(values if isinstance(values, pa.Array) else pa.array(values, pa.binary()))
     except (ValueError, pa.ArrowTypeError):
+        if isinstance(values, pa.Array):
+            values = values.to_pylist()
         texts = [value if isinstance(value, bytes) else None for value in values]
     results, failed = apart(pa.array(texts, pa.binary()), type_.bulk)
     others: Array = pa.array([None, type_.placeholder], type_.arrow)

@@ -1,0 +1,137 @@
+"""A connection to PostgreSQL, by psycopg 3."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import psycopg
+
+from headrace_connect.connectors.sql.session import Result, RowFault, TableFault
+from headrace_connect.plugin import RetriableError
+
+_RETRIED: Final = ("08", "25", "40", "53", "55", "57", "58", "XX")
+"""Classes of SQLSTATE: connection, transaction state (a standby), rollback, resources, locks, operator, system."""
+_OF_ROWS: Final = ("21", "22", "23", "44", "P0", "09", "27")
+"""Cardinality, data, constraints, views with a check, what triggers raise."""
+_TOO_LARGE: Final = "54000"
+_QUOTED_OR_VALUE: Final = re.compile(r'"(?:[^"]|"")*"|\?|%')
+
+
+class PostgresSession:
+    """
+    One connection; it commits each statement, unless there was a ``begin``.
+
+    Raises, each call:
+        RetriableError: the database is away, or busy; the transaction is lost.
+        RowFault, TableFault: see there.
+    """
+
+    name_bytes_max = 63
+
+    def __init__(self, url: str, user: str, password: str, timeout_ms: int) -> None:
+        self._url = url
+        self._login: dict[str, Any] = {key: value for key, value in (("user", user), ("password", password)) if value}
+        self._timeout_ms = timeout_ms
+        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+
+    def connect(self) -> None:
+        """Connect, if there is no connection that works. There is no transaction then."""
+        if self._connection is not None and not self._connection.closed:
+            try:
+                self.rollback()
+            except RetriableError:
+                self.close()
+            else:
+                return
+        with self._faults():
+            self._connection = psycopg.connect(
+                self._url,
+                autocommit=True,
+                connect_timeout=max(2, self._timeout_ms // 1_000),
+                keepalives_idle=10,
+                keepalives_interval=5,
+                keepalives_count=3,
+                application_name="headrace-connect",
+                client_encoding="utf8",
+                **self._login,
+            )
+            self.execute(f"set lock_timeout = {self._timeout_ms}")
+            self._prepare()
+
+    def _prepare(self) -> None:
+        """Set what the session needs; it is new."""
+
+    def close(self) -> None:
+        """Let go of the connection; what was not committed is undone."""
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            connection.close()
+
+    def begin(self) -> None:
+        """Begin a transaction, if there is none."""
+        if self._status == psycopg.pq.TransactionStatus.IDLE:
+            self.execute("begin")
+
+    def commit(self) -> None:
+        """Durable when it returns. If it raises, nobody knows: connect again, and look."""
+        if self._status != psycopg.pq.TransactionStatus.IDLE:
+            self.execute("commit")
+
+    def rollback(self) -> None:
+        """Undo the transaction, if there is one."""
+        if self._connection is not None and self._status != psycopg.pq.TransactionStatus.IDLE:
+            self.execute("rollback")
+
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> Result:
+        """Run one statement, with ``?`` where a value goes, if there are any."""
+        with self._faults():
+            cursor = self._live.execute(_with_places(statement) if values else statement, values or None)
+            return Result(cursor.rowcount, cursor.fetchall() if cursor.description else ())
+
+    def quote(self, name: str) -> str:
+        """A name of a table or column, as statements have it."""
+        if "\0" in name:
+            raise TableFault(f"PostgreSQL has no names with NUL, as {name!r}")
+        return '"' + name.replace('"', '""') + '"'
+
+    @property
+    def _live(self) -> psycopg.Connection[tuple[Any, ...]]:
+        if self._connection is None:
+            raise RetriableError("there is no connection to PostgreSQL")
+        return self._connection
+
+    @property
+    def _status(self) -> psycopg.pq.TransactionStatus:
+        return self._live.info.transaction_status
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            state = error.sqlstate or ""
+            message = f"PostgreSQL: {str(error).strip()}"
+            if not state and isinstance(error, psycopg.ProgrammingError):
+                raise TableFault(message) from error  # libpq does not understand the URL
+            if not state or state.startswith(_RETRIED):
+                if self._connection is not None and (self._connection.closed or state[:2] in ("08", "57")):
+                    self.close()
+                if not state and isinstance(error, psycopg.DataError):
+                    raise RowFault(message) from error
+                raise RetriableError(message) from error
+            if state.startswith(_OF_ROWS) or state == _TOO_LARGE:
+                raise RowFault(message) from error
+            raise TableFault(f"{message} ({state})") from error
+
+
+def _with_places(statement: str) -> str:
+    """As psycopg wants it: ``%s`` where a value goes, and ``%%`` for a percent sign."""
+
+    def place(found: re.Match[str]) -> str:
+        text = found[0]
+        return "%s" if text == "?" else text.replace("%", "%%")
+
+    return _QUOTED_OR_VALUE.sub(place, statement)

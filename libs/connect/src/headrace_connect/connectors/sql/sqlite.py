@@ -1,0 +1,117 @@
+"""A connection to SQLite, by the standard library."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from headrace_connect.connectors.sql.session import Result, RowFault, TableFault
+from headrace_connect.plugin import RetriableError
+
+_RETRIED: Final = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_INTERRUPT,
+        sqlite3.SQLITE_SCHEMA,
+        sqlite3.SQLITE_ABORT,
+    }
+)
+_OF_ROWS: Final = frozenset({sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG})
+_PRIMARY: Final = 0xFF
+"""Of an extended error code, the bits that say the class."""
+
+
+class SqliteSession:
+    """
+    One connection; it commits each statement, unless there was a ``begin``.
+
+    Raises, each call:
+        RetriableError: the database is locked, or cannot be opened; the transaction is lost.
+        RowFault, TableFault: see there.
+    """
+
+    def __init__(self, path: str, timeout_ms: int, *, creates: bool = True) -> None:
+        """
+        Args:
+            creates: make the file, if there is none.
+        """
+        self._path = path
+        self._creates = creates
+        self._timeout_s = timeout_ms / 1_000
+        self._connection: sqlite3.Connection | None = None
+
+    def connect(self) -> None:
+        """Connect, if there is no connection that works. There is no transaction then."""
+        if self._connection is not None:
+            self.rollback()
+            return
+        place = self._path if self._creates else f"{Path(self._path).absolute().as_uri()}?mode=rw"
+        with faults():
+            self._connection = sqlite3.connect(
+                place, timeout=self._timeout_s, isolation_level=None, check_same_thread=False, uri=not self._creates
+            )
+            self._connection.execute("select count(*) from sqlite_master").fetchone()
+
+    def close(self) -> None:
+        """Let go of the connection; what was not committed is undone."""
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            connection.close()
+
+    def begin(self) -> None:
+        """Begin a transaction, if there is none."""
+        if not self._live.in_transaction:
+            self.execute("begin")
+
+    def commit(self) -> None:
+        """Durable when it returns. If it raises, nobody knows: connect again, and look."""
+        if self._live.in_transaction:
+            self.execute("commit")
+
+    def rollback(self) -> None:
+        """Undo the transaction, if there is one."""
+        if self._connection is not None and self._connection.in_transaction:
+            self.execute("rollback")
+
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> Result:
+        """Run one statement, with ``?`` where a value goes."""
+        with faults():
+            cursor = self._live.execute(statement, values)
+            return Result(cursor.rowcount, cursor.fetchall())
+
+    def quote(self, name: str) -> str:
+        """A name of a table or column, as statements have it."""
+        if "\0" in name:
+            raise TableFault(f"SQLite has no names with NUL, as {name!r}")
+        return '"' + name.replace('"', '""') + '"'
+
+    @property
+    def _live(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise RetriableError("there is no connection to SQLite")
+        return self._connection
+
+
+@contextmanager
+def faults() -> Iterator[None]:
+    """Tells SQLite's failures apart."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY
+        if code in _RETRIED:
+            raise RetriableError(f"SQLite: {error}") from error
+        if code in _OF_ROWS or isinstance(error, sqlite3.DataError | sqlite3.IntegrityError):
+            raise RowFault(str(error)) from error
+        raise TableFault(f"SQLite: {error}") from error
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise RowFault(str(error)) from error
