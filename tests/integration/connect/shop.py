@@ -93,7 +93,7 @@ async def run(
     meanwhile: Callable[[SourceTask], Awaitable[None]] | None = None,
     generation: int = 0,
 ) -> None:
-    """A task, until it is idle, or until ``meanwhile`` has ended and then it is."""
+    """A task, until it is idle; then ``meanwhile``, and until it is idle again."""
     pipeline = ChunkPipeline(Converting.of({}), Origin("test", 0, "postgres-cdc", ""))
     outside = SourceOutside(MemorySourceLog(log, generation), pipeline, SystemClock(), NoSteps())
     source = PostgresSource(settings)
@@ -102,14 +102,19 @@ async def run(
 
     async def end() -> None:
         if meanwhile is not None:
+            await until_idle(task)
             await meanwhile(task)
-        while not task.is_idle:
-            await pause_ms(2)
+        await until_idle(task)
         task.ask(CloseAsked())
 
     async with limit_s(RUN_S), TaskRunner() as runner:
         runner.start(end(), name="end it")
         await task.run()
+
+
+async def until_idle(task: SourceTask) -> None:
+    while not task.is_idle:
+        await pause_ms(2)
 
 
 def run_until_idle(settings: SourceSettings, log: MemoryLog) -> None:

@@ -9,6 +9,7 @@ import pytest
 from headrace_connect.connectors.files.settings import SourceSettings
 from headrace_connect.connectors.files.sink_settings import SinkSettings as FilesSinkSettings
 from headrace_connect.connectors.lake_sink.settings import SinkSettings as LakeSinkSettings
+from headrace_connect.connectors.postgres_cdc.settings import SourceSettings as PostgresSettings
 from headrace_connect.connectors.sql_sink.settings import SinkSettings as SqlSinkSettings
 from headrace_connect.connectors.sql_source.settings import SourceSettings as SqlSourceSettings
 from headrace_connect.settings import Definition, describe
@@ -31,6 +32,7 @@ def row(one: Definition) -> str:
         ("sql-sink.md", SqlSinkSettings),
         ("lake-sink.md", LakeSinkSettings),
         ("sql-source.md", SqlSourceSettings),
+        ("postgres-cdc.md", PostgresSettings),
     ],
 )
 def test_each_setting_has_its_row(page: str, cls: type) -> None:

@@ -67,7 +67,7 @@ def _of_lists(facts: Facts, settings: SourceSettings, tables: Sequence[Table]) -
             meant = get_close_matches(pattern.replace("\\", ""), names, n=1)
             hint = f"; is {meant[0]} meant?" if meant else "; a pattern is for the whole of SCHEMA.TABLE"
             yield _at("table.include.list", f"there is no table {pattern}{hint}")
-    if not tables and not settings.table_include_list:
+    if not tables and not settings.table_include_list and makes_publication(settings):
         yield _at("table.include.list", "the database has no table that would be captured")
 
 
@@ -132,7 +132,12 @@ def _of_rows(settings: SourceSettings, tables: Sequence[Table]) -> Iterator[Prob
     closed = [table for table in read if not table.readable]
     if closed:
         user = quote(settings.database_user)
-        yield _at("database.user", f"the user may not read rows: GRANT SELECT ON {_names(closed)} TO {user};")
+        schemas = listed(sorted({quote(table.schema) for table in closed}))
+        yield _at(
+            "database.user",
+            f"the user may not read rows: GRANT USAGE ON SCHEMA {schemas} TO {user}; GRANT SELECT ON {_names(closed)} "
+            f"TO {user};",
+        )
     needed = size_when_read([table.oid for table in read]) + _SPARE_BYTES
     if needed > BYTES_MAX:
         yield _at(

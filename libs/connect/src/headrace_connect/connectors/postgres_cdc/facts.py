@@ -94,17 +94,24 @@ def makes_publication(settings: SourceSettings) -> bool:
 
 
 def statement_for(facts: Facts, settings: SourceSettings) -> str | None:
-    """What has to be done so that all captured tables are published; None: nothing."""
-    name = quote(settings.publication)
-    if facts.publication is None:
-        if settings.publication_autocreate_mode == "all_tables":
-            return f"create publication {name} for all tables {_VIA_ROOT}"
-        return f"create publication {name} for table {_quoted(captured(facts, settings))} {_VIA_ROOT}"
-    missing = [table for table in captured(facts, settings) if not table.published]
-    if facts.publication.all_tables or not missing or not makes_publication(settings):
+    """
+    What has to be done so that the captured tables are published that may be; None: nothing.
+
+    A table without a replica identity is never published: its updates and deletes would fail from then on.
+    """
+    name, publication = quote(settings.publication), facts.publication
+    if publication is None and settings.publication_autocreate_mode == "all_tables":
+        return f"create publication {name} for all tables {_VIA_ROOT}" if _all_log_changes(facts) else None
+    needs_identity = publication is None or publication.needs_identity
+    missing = [table for table in captured(facts, settings) if not table.published and table.owned]
+    missing = [table for table in missing if table.logs_changes or not needs_identity]
+    if not missing or not makes_publication(settings) or (publication is not None and publication.all_tables):
         return None
-    return f"alter publication {name} add table {_quoted(missing)}"
+    tables = ", ".join(quote(table.schema, table.name) for table in missing)
+    if publication is None:
+        return f"create publication {name} for table {tables} {_VIA_ROOT}"
+    return f"alter publication {name} add table {tables}"
 
 
-def _quoted(tables: list[Table]) -> str:
-    return ", ".join(quote(table.schema, table.name) for table in tables)
+def _all_log_changes(facts: Facts) -> bool:
+    return all(table.logs_changes for table in facts.tables)

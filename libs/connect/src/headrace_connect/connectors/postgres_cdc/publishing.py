@@ -45,11 +45,12 @@ class Publisher:
         problems = find_problems(facts, self._settings)
         if problems and first:
             raise invalid(problems)
-        if not captured(facts, self._settings):
-            raise invalid(problems or [Problem("", "there is no table that could be captured")])
         for problem in problems:
             _log.warning("%s", problem.message)
-        return await self._publish(facts)
+        facts = await self._publish(facts)
+        if not self.tables:
+            raise invalid(problems or [Problem("", "there is no table that could be captured")])
+        return facts
 
     async def look(self) -> list[Table]:
         """

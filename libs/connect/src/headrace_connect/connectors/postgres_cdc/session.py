@@ -10,6 +10,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from headrace_connect.connectors.postgres_cdc.settings import SourceSettings
+from headrace_connect.connectors.sql.postgres import RETRIED
 from headrace_connect.core.pgoutput.messages import Row
 from headrace_connect.plugin import RetriableError
 from headrace_connect.settings import Problem, invalid
@@ -30,8 +31,6 @@ _WORK: Final = {
     "statement_timeout": "60000",
     "synchronous_commit": "local",
 }
-_RETRIED: Final = ("08", "25", "40", "53", "55", "57", "58", "XX")
-"""Classes of SQLSTATE: connection, transaction state, rollback, resources, object state, operator, system."""
 CONNECT_S: Final = 10
 NAME: Final = "headrace-connect"
 
@@ -141,6 +140,8 @@ def faults() -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
+        if error.sqlstate is None and isinstance(error, psycopg.ProgrammingError):
+            raise invalid([Problem("", f"PostgreSQL: {error}")]) from error  # libpq does not take the settings
         raise fault_of(error.sqlstate, str(error)) from error
 
 
@@ -152,7 +153,7 @@ def fault_of(sqlstate: str | None, message: str) -> Exception:
         sqlstate: None: the connection itself failed.
     """
     text = f"PostgreSQL: {' '.join(message.split())}"
-    if not sqlstate or sqlstate.startswith(_RETRIED):
+    if not sqlstate or sqlstate.startswith(RETRIED):
         return RetriableError(text)
     return invalid([Problem("", f"{text} ({sqlstate})")])
 

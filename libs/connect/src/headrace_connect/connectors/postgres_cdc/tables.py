@@ -20,7 +20,8 @@ _KEY: Final = """array(select a.attname::text from pg_index i
 _TABLES: Final = f"""
 select c.oid::int8, n.nspname::text, c.relname::text, c.relreplident::text,
     {_KEY.format("indisprimary")}, {_KEY.format("indisreplident")},
-    has_table_privilege(c.oid, 'SELECT'), pg_has_role(c.relowner, 'USAGE'), c.relispartition,
+    has_table_privilege(c.oid, 'SELECT') and has_schema_privilege(n.oid, 'USAGE'),
+    pg_has_role(c.relowner, 'USAGE'), c.relispartition,
     p.pubname is not null, {{filters}}
 from pg_class c
 join pg_namespace n on n.oid = c.relnamespace

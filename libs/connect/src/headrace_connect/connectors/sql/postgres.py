@@ -12,7 +12,7 @@ import psycopg
 from headrace_connect.connectors.sql.session import Result, RowFault, TableFault
 from headrace_connect.plugin import RetriableError
 
-_RETRIED: Final = ("08", "25", "40", "53", "55", "57", "58", "XX")
+RETRIED: Final = ("08", "25", "40", "53", "55", "57", "58", "XX")
 """Classes of SQLSTATE: connection, transaction state (a standby), rollback, resources, locks, operator, system."""
 _OF_ROWS: Final = ("21", "22", "23", "44", "P0", "09", "27")
 """Cardinality, data, constraints, views with a check, what triggers raise."""
@@ -116,7 +116,7 @@ class PostgresSession:
             message = f"PostgreSQL: {str(error).strip()}"
             if not state and isinstance(error, psycopg.ProgrammingError):
                 raise TableFault(message) from error  # libpq does not understand the URL
-            if not state or state.startswith(_RETRIED):
+            if not state or state.startswith(RETRIED):
                 if self._connection is not None and (self._connection.closed or state[:2] in ("08", "57")):
                     self.close()
                 if not state and isinstance(error, psycopg.DataError):

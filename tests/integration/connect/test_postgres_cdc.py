@@ -1,0 +1,339 @@
+"""The source ``postgres-cdc`` with a real PostgreSQL: each change once, in order, and what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import yaml
+from tests.integration.connect.shop import Shop, brief, records, run, run_until_idle, started_shop
+
+from headrace_common.runtime.clock import pause_ms
+from headrace_connect.connectors.postgres_cdc import PostgresSource, following
+from headrace_connect.connectors.postgres_cdc.copying import Copier
+from headrace_connect.core.errors import Fault
+from headrace_connect.core.snapshot import Event, ReadChunk
+from headrace_connect.plugin import Split
+from headrace_connect.runtime.calling import Calls
+from headrace_connect.runtime.configuring import find_config_problems
+from headrace_connect.runtime.failing import TaskFailed
+from headrace_connect.runtime.source_task import SourceTask
+from headrace_connect.testing.memory import MemoryLog
+
+PAGE = Path(__file__).parents[3] / "docs" / "connectors" / "postgres-cdc.md"
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Shop]:
+    with started_shop(logical_decoding_work_mem="64kB") as shop:
+        yield shop
+
+
+@pytest.fixture
+def shop(server: Shop) -> Shop:
+    server.drop_slots()
+    server.do("drop schema public cascade", "create schema public", "grant usage on schema public to public")
+    for (name,) in server.rows("select pubname from pg_publication"):
+        server.do(f'drop publication "{name}"')
+    return server
+
+
+def table_of(log: MemoryLog, topic: str, key: str = "id") -> dict[Any, Any]:
+    """What a topic says that its table has."""
+    state: dict[Any, Any] = {}
+    for of, value in records(log, topic):
+        if value is None or value["op"] == "d":
+            state.pop(of[key], None)
+        else:
+            state[of[key]] = value["after"]
+    return state
+
+
+def read_table(shop: Shop, table: str) -> dict[Any, Any]:
+    return {row[0]: {"id": row[0], "n": row[1]} for row in shop.rows(f"select id, n from {table}")}
+
+
+def failure(shop: Shop, log: MemoryLog, tables: str = "public.*", **settings: Any) -> str:
+    with pytest.raises(TaskFailed) as failed:
+        run_until_idle(shop.settings("p", tables, **settings), log)
+    assert failed.value.fault is Fault.CONFIG
+    return str(failed.value)
+
+
+def test_rows_and_then_changes_in_the_order_of_commits(shop: Shop) -> None:
+    shop.do(
+        "create table a (id int primary key, n text)",
+        "create table b (id int primary key, n text)",
+        "create table other (id int primary key)",
+        "insert into a select g, 'old' from generate_series(1, 25) g",
+    )
+    log, settings = MemoryLog(), shop.settings("p", "public.a public.b", incremental_snapshot_chunk_size=10)
+    run_until_idle(settings, log)
+    assert brief(log, "p.public.a") == [("r", {"id": id_, "n": "old"}) for id_ in range(1, 26)]
+    with psycopg.connect(shop.conninfo) as late:
+        late.execute("insert into a values (100, 'late')")
+        shop.do(
+            "begin",
+            "insert into a values (30, 'x')",
+            "insert into b values (1, 'b')",
+            "insert into other values (1)",
+            "update a set n = 'y' where id = 30",
+            "commit",
+            "begin",
+            "delete from a where id < 30",
+            "rollback",
+            "update a set id = 31 where id = 30",
+        )
+        late.commit()
+    shop.do("alter table a add more int default 5", "insert into a values (40, 'm', 6)", "truncate a")
+    before = len(log.records["p.public.a"])
+    run_until_idle(replace(settings, truncate_handling_mode="include"), log)
+    assert brief(log, "p.public.a")[before:] == [
+        ("c", {"id": 30, "n": "x"}),
+        ("u", {"id": 30, "n": "y"}),
+        ("d", {"id": 30, "n": None}),
+        (None, {"id": 30}),
+        ("c", {"id": 31, "n": "y"}),
+        ("c", {"id": 100, "n": "late"}),
+        ("c", {"id": 40, "n": "m", "more": 6}),
+        ("t", None),
+    ]
+    assert brief(log, "p.public.b") == [("c", {"id": 1, "n": "b"})]
+    assert sorted(log.records) == ["p.public.a", "p.public.b"]
+    run_until_idle(settings, log)
+    assert len(log.records["p.public.a"]) == before + 8
+
+
+def change_after_chunks(patch: pytest.MonkeyPatch, change: Callable[[int], None]) -> None:
+    """Behind each reading of a chunk, before its high mark."""
+    do, chunks = Copier.do, [0]
+
+    async def wrapped(self: Copier, effect: Any) -> Event | None:
+        event = await do(self, effect)
+        if isinstance(effect, ReadChunk):
+            chunks[0] += 1
+            change(chunks[0])
+        return event
+
+    patch.setattr(Copier, "do", wrapped)
+
+
+def test_keys_that_change_while_their_chunk_is_read(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.do(
+        "create table a (id int primary key, n text)", "insert into a select g, 'old' from generate_series(1, 40) g"
+    )
+
+    def change(chunk: int) -> None:
+        first = 10 * chunk - 9
+        if chunk <= 4:
+            shop.do(
+                f"update a set n = 'new' where id = {first}",
+                f"delete from a where id = {first + 1}",
+                f"update a set id = {first + 100} where id = {first + 2}",
+                f"update a set id = {first + 200} where id = {first + 12}",
+            )
+
+    change_after_chunks(monkeypatch, change)
+    log = MemoryLog()
+    run_until_idle(shop.settings("p", "public.a", incremental_snapshot_chunk_size=10), log)
+    assert table_of(log, "p.public.a") == read_table(shop, "a")
+    reads = [row["id"] for op, row in brief(log, "p.public.a") if op == "r"]
+    assert not {1, 2, 3} & {*reads}, "the change counts, not what was read before it"
+    assert len(reads) == len(set(reads))
+
+
+def test_a_table_without_a_key_is_read_at_once_and_again_when_it_changes(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.do(
+        "create table log (n text)",
+        "alter table log replica identity full",
+        "insert into log values ('x'), ('x'), ('y')",
+    )
+    change_after_chunks(monkeypatch, lambda chunk: shop.do("insert into log values ('z')") if chunk < 3 else None)
+    log = MemoryLog()
+    settings = shop.settings("p", "public.log")
+    run_until_idle(settings, log)
+    assert brief(log, "p.public.log") == [
+        *[("c", {"n": "z"})] * 2,
+        *[("r", {"n": text}) for text in ("x", "x", "y", "z", "z")],
+    ]
+    shop.do("delete from log where n = 'y'")
+    run_until_idle(settings, log)
+    assert brief(log, "p.public.log")[7:] == [("d", {"n": "y"})]
+    shop.drop_slots()
+    message = failure(shop, MemoryLog(), snapshot_unkeyed_rows_max=3)
+    assert "public.log has no primary key, so its rows are read at once, and it has more than 3 rows" in message
+
+
+def test_a_large_transaction_in_pieces_and_one_that_is_undone(shop: Shop) -> None:
+    shop.do("create table a (id int primary key, n text)", "create table b (id int primary key)")
+    log, settings = MemoryLog(), shop.settings("p", "public.*", max_batch_size=700)
+    run_until_idle(settings, log)
+    rows = "insert into a select g, repeat('x', 100) from generate_series({}, {}) g"
+    shop.do("begin", rows.format(1, 2_000), "savepoint s", rows.format(2_001, 3_000), "rollback to s")
+    with psycopg.connect(shop.conninfo) as other:
+        other.execute("insert into b values (1)")
+    shop.do(
+        "insert into b values (2)", rows.format(3_001, 4_000), "commit", "begin", rows.format(5_000, 7_000), "rollback"
+    )
+    run_until_idle(settings, log)
+    ids = [row["id"] for _, row in brief(log, "p.public.a")]
+    assert ids == [*range(1, 2_001), *range(3_001, 4_001)]
+    assert [row["id"] for _, row in brief(log, "p.public.b")] == [1, 2]
+
+
+def test_a_slot_that_is_gone(shop: Shop) -> None:
+    shop.do("create table a (id int primary key, n text)", "insert into a values (1, 'x')")
+    log, settings = MemoryLog(), shop.settings("p", "public.a")
+    run_until_idle(settings, log)
+    shop.drop_slots()
+    shop.do("insert into a values (2, 'y')")
+    assert "there is no slot headrace_p any more" in failure(shop, log)
+    shop.do("select pg_create_logical_replication_slot('headrace_p', 'pgoutput')")
+    assert "somebody else has read or made it" in failure(shop, log), "changes before it are lost all the same"
+    run_until_idle(replace(settings, on_slot_lost="resnapshot"), log)
+    assert table_of(log, "p.public.a") == read_table(shop, "a")
+    assert [op for op, _ in brief(log, "p.public.a")] == ["r", "r", "r"]
+    shop.do("insert into a values (3, 'z')")
+    run_until_idle(settings, log)
+    assert brief(log, "p.public.a")[3:] == [("c", {"id": 3, "n": "z"})]
+
+
+def test_a_slot_of_another_program(shop: Shop) -> None:
+    shop.do("create table a (id int primary key)")
+    log, settings = MemoryLog(), shop.settings("p", "public.a")
+    run_until_idle(settings, log)
+    (position,) = log.positions.values()
+    other = PostgresSource(replace(settings, name="other"))
+
+    async def steal() -> None:
+        async def until_it_fails(_: SourceTask) -> None:
+            calls = Calls(other)
+            chunks = calls.iterate(other.read, Split("all"), position)
+            with pytest.raises(Exception, match=r"is read by headrace-connect .* of the server"):
+                await anext(aiter(chunks))
+            await calls.stop()
+
+        await run(settings, log, meanwhile=until_it_fails)
+
+    asyncio.run(steal())
+
+
+def test_wal_does_not_pile_up_behind_tables_that_are_not_captured(shop: Shop) -> None:
+    shop.do("create table a (id int primary key)", "create table other (id int)")
+    log, settings = MemoryLog(), shop.settings("p", "public.a", heartbeat_interval_ms=100)
+
+    async def wait(task: SourceTask) -> None:
+        for _ in range(2):
+            shop.do("insert into other select generate_series(1, 1000)", "select pg_logical_emit_message(true, '', '')")
+            ((end,),) = shop.rows("select pg_current_wal_flush_lsn()::text")
+            behind = f"select 1 from pg_replication_slots where confirmed_flush_lsn < '{end}'"
+            while shop.rows(behind):
+                await pause_ms(5)
+
+    asyncio.run(run(settings, log, meanwhile=wait))
+
+
+def test_a_table_that_is_made_later(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "LOOK_MS", 50)
+    shop.do("create table a (id int primary key, n text)")
+    log, settings = MemoryLog(), shop.settings("p", "public.*", heartbeat_interval_ms=100)
+
+    async def make(task: SourceTask) -> None:
+        shop.do("create table b (id int primary key, n text)", "insert into b values (1, 'x'), (2, 'y')")
+        shop.do("create table unfit (id int)")
+        while len(log.records["p.public.b"]) < 2:
+            await pause_ms(5)
+        shop.do("update b set n = 'z' where id = 1", "update unfit set id = 2")
+
+    asyncio.run(run(settings, log, meanwhile=make))
+    run_until_idle(settings, log)
+    assert brief(log, "p.public.b") == [
+        ("r", {"id": 1, "n": "x"}),
+        ("r", {"id": 2, "n": "y"}),
+        ("u", {"id": 1, "n": "z"}),
+    ]
+
+
+def check(shop: Shop, tables: str, **settings: Any) -> list[str]:
+    return list(asyncio.run(_check(PostgresSource(shop.settings("p", tables, **settings)))))
+
+
+async def _check(source: PostgresSource) -> Any:
+    return await source.check()
+
+
+def test_what_validate_says(shop: Shop) -> None:
+    shop.do(
+        "create table orders (id int primary key)",
+        "create table log (n text)",
+        "drop role if exists poor",
+        "create role poor login",
+    )
+    assert check(shop, "public.orders") == []
+    poor = check(shop, "public.orders", database_user="poor")
+    assert [line.partition(":")[0] for line in poor] == [
+        "database.user",
+        "database.user",
+        "publication.autocreate.mode",
+        "database.user",
+    ]
+    for typed in (
+        'ALTER ROLE "poor" REPLICATION',
+        'GRANT CREATE ON DATABASE "shop" TO "poor"',
+        'CREATE PUBLICATION "headrace_p" FOR TABLE "public"."orders"',
+        'GRANT SELECT ON "public"."orders" TO "poor"',
+    ):
+        assert typed in "\n".join(poor)
+    (missing,) = check(shop, "public.orderz public.orders")
+    assert missing == "table.include.list: there is no table public.orderz; is public.orders meant?"
+    (unfit,) = check(shop, "public.*")
+    assert 'ALTER TABLE "public"."log" REPLICA IDENTITY FULL' in unfit
+    (unpublished,) = check(shop, "public.orders", publication_autocreate_mode="disabled")
+    assert unpublished.startswith("publication.name: there is no publication")
+    (away,) = check(shop, "public.orders", database_port=1)
+    assert away.startswith("database.hostname: ")
+    assert "public.log has no primary key" in failure(shop, MemoryLog())
+    assert not shop.rows("select 1 from pg_publication"), "nothing is made where something is wrong"
+
+
+def test_the_quick_start_of_the_page(shop: Shop) -> None:
+    sql, text = re.findall(r"```(?:sql|yaml)\n(.*?)```", PAGE.read_text(), re.DOTALL)[:2]
+    shop.do("create table orders (id int primary key)", "create table customers (id int primary key)")
+    shop.do("insert into orders values (1)", "drop role if exists headrace_shop")
+    statements = [line for line in sql.replace("ROLE headrace", "ROLE headrace_shop").splitlines() if line]
+    assert statements.pop(0) == "ALTER SYSTEM SET wal_level = logical;"
+    shop.do(*(line.replace("TO headrace;", "TO headrace_shop;") for line in statements))
+    given = yaml.safe_load(text)
+    assert find_config_problems({key: str(value) for key, value in given.items()}) == ()
+    tables = given["table.include.list"].replace(", ", " ")
+    settings = shop.settings(given["topic.prefix"], tables, database_user="headrace_shop")
+    assert asyncio.run(_check(PostgresSource(settings))) == []
+    log = MemoryLog()
+    run_until_idle(settings, log)
+    assert brief(log, "shop.public.orders") == [("r", {"id": 1})]
+    shop.drop_slots()
+    shop.do("drop owned by headrace_shop", "drop role headrace_shop")
+
+
+def test_preview_leaves_nothing_behind(shop: Shop) -> None:
+    shop.do("create table a (id int primary key, n text)", "insert into a values (1, 'x')")
+
+    async def first() -> Any:
+        source = PostgresSource(shop.settings("p", "public.a"))
+        return [chunk async for chunk, _ in Calls(source).iterate(source.preview, Split("all"))]
+
+    rows, end = asyncio.run(first())
+    assert rows.rows.to_pylist()[0]["after"] == {"id": 1, "n": "x"}
+    assert rows.topic == "p.public.a"
+    assert end.drained
+    assert not shop.rows("select 1 from pg_replication_slots")
+    assert not shop.rows("select 1 from pg_publication")

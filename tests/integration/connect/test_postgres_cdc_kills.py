@@ -1,0 +1,116 @@
+"""Processes that are killed with -9 while they read rows and changes, and a database that goes on meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from tests.integration.connect.shop import Shop, started_shop
+
+from headrace.testing import TestCluster
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+RUN_S = 240
+ROWS = 600
+
+
+def run(cluster: TestCluster, directory: Path, config: dict[str, str], kill_at: str = "") -> None:
+    """One process, killed at the step, or until it is idle."""
+    file = directory / "connector.json"
+    file.write_text(json.dumps({"name": config["name"], "config": config}))
+    if kill_at:
+        (directory / kill_at).write_text("kill")
+    command = [sys.executable, "-m", "headrace_cli", "connect", "run", str(file), "--until-idle"]
+    command += ["--bootstrap", ",".join(cluster.bootstrap_servers)]
+    environment = os.environ | {"HEADRACE_FAILPOINTS_DIR": str(directory)}
+    log = directory / "runs.log"
+    with log.open("ab") as out:
+        ended = subprocess.run(command, env=environment, stdout=out, stderr=out, timeout=RUN_S)
+    assert ended.returncode == (-9 if kill_at else 0), f"{kill_at}: {log.read_text()[-4_000:]}"
+
+
+@contextmanager
+def writing(shop: Shop) -> Iterator[list[int]]:
+    """Transactions over both tables until the block ends; how many of them have committed."""
+    stop, count = threading.Event(), [0]
+
+    def write() -> None:
+        with psycopg.connect(shop.conninfo) as session:
+            while not stop.wait(0.01):
+                n = count[0] + 1
+                session.execute("insert into log values (%s)", [n])
+                session.execute("update a set n = %s where id %% 100 = %s", [n, n % 100])
+                session.execute("delete from a where id = %s", [7 * n])
+                session.execute("insert into a values (%s, %s)", [10_000 + n, n])
+                session.commit()
+                count[0] = n
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield count
+    finally:
+        stop.set()
+        thread.join()
+
+
+def values(cluster: TestCluster, topic: str) -> list[tuple[Any, Any]]:
+    """Keys and values that readers of committed records see."""
+    with cluster.consumer(topic, isolation_level="read_committed") as consumer:
+        read = consumer.read_to_end(timeout_ms=60_000)
+        return [(_json(record.key), _json(record.value)) for record in read]
+
+
+def _json(text: bytes | None) -> Any:
+    return None if text is None else json.loads(text)
+
+
+def test_each_change_is_there_once_in_the_order_of_commits(cluster: TestCluster, tmp_path: Path) -> None:
+    config = {"offset.flush.interval.ms": "50", "incremental.snapshot.chunk.size": "50", "max.batch.size": "200"}
+    with started_shop() as shop, cluster.admin() as admin:
+        shop.do(
+            "create table a (id int primary key, n int)",
+            "create table log (n int)",
+            "alter table log replica identity full",
+            f"insert into a select g, 0 from generate_series(1, {ROWS}) g",
+        )
+        for table in ("a", "log"):
+            admin.create_topic(f"shop.public.{table}", 1)
+        given = shop.config("shop", "public.a public.log", **config)
+        with writing(shop) as count:
+            for step in ("sent", "committed", "committed", "positions"):
+                run(cluster, tmp_path, given, f"connect.source.{step}")
+        run(cluster, tmp_path, given)
+        in_database = dict(shop.rows("select id, n from a"))
+    changes = [value for _, value in values(cluster, "shop.public.log")]
+    inserted = [value["after"]["n"] for value in changes if value["op"] == "c"]
+    assert inserted == list(range(inserted[0], count[0] + 1)), "each once, in the order of commits"
+    assert [value["op"] for value in changes].count("r") >= inserted[0] - 1, "what was there before the slot was read"
+    state: dict[int, int] = {}
+    reads: list[int] = []
+    places: list[tuple[int, int, str]] = []
+    for key, value in values(cluster, "shop.public.a"):
+        if value is None:
+            state.pop(key["id"], None)
+            continue
+        if value["after"] is not None:
+            state[key["id"]] = value["after"]["n"]
+        if value["op"] == "r":
+            reads.append(key["id"])
+        else:
+            commit, _ = json.loads(value["source"]["sequence"])
+            places.append((int(commit), value["source"]["lsn"], value["op"]))
+    assert state == in_database
+    assert len(reads) == len(set(reads)), "no row is read twice"
+    assert [commit for commit, _, _ in places] == sorted(commit for commit, _, _ in places)
+    assert len(places) == len(set(places)), "no change is there twice"
