@@ -81,30 +81,37 @@ class Policy:
         return None
 
     def _file(self, key: str, value: str) -> list[Problem]:
-        if not _is_local(key, value):
+        paths = [part for number, part in enumerate(_parts(key, value)) if _is_local(key, part, first=number == 0)]
+        if not paths:
             return []
         if find_references(value):
             return [Problem(key, f"{key} is a path, and a path cannot be a secret: write it out")]
-        path = _path_of(value)
-        if _is_below(path, self.files) and _is_below(unquote(path), self.files):
-            return []
+        outside = [path for path in map(_path_of, paths) if not self._has_file(path)]
         return [
             Problem(
                 key,
                 f"{key}: {path[:_SHOWN]} is on the machine where the connector runs; files.allowed.paths of the "
                 "workers names the directories that connectors may read and write",
             )
+            for path in outside
         ]
 
+    def _has_file(self, path: str) -> bool:
+        return _is_below(path, self.files) and _is_below(unquote(path), self.files)
 
-def _is_local(key: str, value: str) -> bool:
-    """Whether a value names something in the file system, by how it looks or what its key is called."""
-    lower = value.lower()
-    if lower.startswith(_LOCAL) or (len(value) > 1 and value.startswith(_BEGINS)):
+
+def _parts(key: str, value: str) -> list[str]:
+    """A list's parts, for any setting may be a list; a schema that is written out is none."""
+    if _PATHS.search(key) and value.lstrip().startswith(_JSON):
+        return []
+    return [part.strip() for part in value.split(",")]
+
+
+def _is_local(key: str, value: str, *, first: bool) -> bool:
+    """Whether a value names something in the file system: by how it looks or, of a list the first, its key's name."""
+    if value.lower().startswith(_LOCAL) or (len(value) > 1 and value.startswith(_BEGINS)):
         return True
-    if _PATHS.search(key) is None or not value:
-        return False
-    return not _REMOTE.match(value) and not value.lstrip().startswith(_JSON)
+    return first and bool(value) and _PATHS.search(key) is not None and not _REMOTE.match(value)
 
 
 def _path_of(value: str) -> str:
