@@ -47,6 +47,13 @@ class HostLimits:
     """How long a task may take to commit and end before its host is killed, in ms."""
     plugin_ms_max: int = setting(60_000, low=1_000, high=600_000)
     """How long validation, a preview or the description of a plugin may take, in ms."""
+    plugin_path: tuple[str, ...] = ()
+    """Folders of virtual environments with connectors of their own, with commas; a connector that the worker does not
+    have runs under the Python of the first one that has it."""
+    config_providers_file_allowed_paths: tuple[str, ...] = ()
+    """Folders whose files connectors may refer to for secrets, with commas. Empty: none."""
+    env_allowed: tuple[str, ...] = ()
+    """Variables of the environment that connectors may refer to for secrets, with commas. Empty: none."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -103,8 +103,8 @@ class SourceConfig(ConnectorConfig):
     """Where transactions may end: behind each chunk, when the interval has passed, or where the connector says."""
     offset_flush_interval_ms: int = setting(1_000, low=0, high=600_000)
     """A transaction is committed after so long at the latest, in ms; it times out 10 s later."""
-    offsets_storage_topic: str = "connect-offsets"
-    """Where positions are."""
+    offsets_storage_topic: str = ""
+    """Where positions are; empty: where those of its Connect cluster are, ``connect-offsets``."""
     poll_interval_ms: int = setting(500, low=1, high=3_600_000)
     """How often a source that has no more is asked, in ms, unless it waits by itself."""
     rescan_interval_ms: int = setting(60_000, low=100, high=86_400_000)
@@ -142,6 +142,8 @@ class RunConfig:
     """``host:port``, several with commas; None: found as all clients find it."""
     group_id: str = "connect-cluster"
     """The Connect cluster that the process belongs to: two that run one connector of one cluster fence each other."""
+    offset_storage_topic: str = "connect-offsets"
+    """Where positions of sources are that name no topic for them."""
     transaction_timeout_ms: int = setting(10_000, low=1_000, high=900_000)
     """What a dead task left open is aborted after so long, unless its successor does it before, in ms."""
     default_api_timeout_ms: int = setting(60_000, low=1, high=3_600_000)

@@ -151,7 +151,7 @@ def _source_loop(
         config.name,
         part.task,
         part.generation,
-        config.offsets_storage_topic,
+        config.offsets_storage_topic or process.config.offset_storage_topic,
         config.topic_creation_enable,
         config.exactly_once,
         config.offset_flush_interval_ms,

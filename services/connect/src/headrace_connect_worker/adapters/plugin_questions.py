@@ -1,0 +1,128 @@
+"""Asks about plugins and configurations: each question has a host process of its own, which ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from headrace_common.core.errors import InvalidConfig
+from headrace_common.runtime.clock import Clock, limit_ms
+from headrace_common.runtime.tasks import TaskRunner, first_of
+from headrace_connect.core import host_messages as messages
+from headrace_connect.core.errors import Fault
+from headrace_connect.core.host_messages import Question, Report
+from headrace_connect.core.options import Problem
+from headrace_connect.settings import Definition, Importance, ValueType
+from headrace_connect_worker.adapters.environments import Environment, Environments
+from headrace_connect_worker.adapters.host_process import HostProcess, HostSettings
+from headrace_connect_worker.ports import Config, HostUnavailable, Plugin, Validation
+
+AT_ONCE: Final = 2
+"""Further questions wait."""
+PLUGINS_KEPT_MS: Final = 60_000.0
+_ID: Final = 1
+
+
+class PluginQuestions:
+    """Of one worker."""
+
+    def __init__(self, settings: HostSettings, answer_ms_max: int, environments: Environments, clock: Clock) -> None:
+        self._settings = settings
+        self._answer_ms_max = answer_ms_max
+        self._environments = environments
+        self._clock = clock
+        self._turn = asyncio.Semaphore(AT_ONCE)
+        self._plugins: Sequence[Plugin] = ()
+        self._plugins_until_ms = 0.0
+
+    async def validate(self, config: Config, *, ask: bool) -> Validation:
+        """See ``Hosts``."""
+        name = config.get("connector.class", "")
+        result = await self._ask(self._environments.find(name), messages.Validate(_ID, config, offline=not ask))
+        problems = tuple(Problem(one["key"], one["message"]) for one in result["problems"])
+        return Validation(name, result["kind"], _definitions(result), problems)
+
+    async def describe(self, plugin: str) -> tuple[Definition, ...]:
+        """See ``Hosts``."""
+        return _definitions(await self._ask(self._environments.find(plugin), messages.Describe(_ID, plugin)))
+
+    async def plugins(self) -> Sequence[Plugin]:
+        """See ``Hosts``. Those of an environment go behind those of the worker; asked again after a minute."""
+        if self._clock.monotonic_ms() >= self._plugins_until_ms:
+            found: dict[str, Plugin] = {}
+            for environment in self._environments.all():
+                for one in (await self._ask(environment, messages.ListPlugins(_ID)))["plugins"]:
+                    found.setdefault(one["name"], Plugin(one["name"], one["where"], one["kind"], one["version"]))
+            self._plugins = sorted(found.values(), key=lambda plugin: plugin.name)
+            self._plugins_until_ms = self._clock.monotonic_ms() + PLUGINS_KEPT_MS
+        return self._plugins
+
+    async def preview(self, config: Config, records_max: int) -> Sequence[Mapping[str, Any]]:
+        """
+        See ``Hosts``.
+
+        Raises:
+            InvalidConfig: the configuration cannot be used.
+        """
+        environment = self._environments.find(config.get("connector.class", ""))
+        records: Sequence[Mapping[str, Any]] = (
+            await self._ask(environment, messages.Preview(_ID, config, records_max))
+        )["records"]
+        return records
+
+    async def _ask(self, environment: Environment, question: Question) -> Mapping[str, Any]:
+        """
+        Raises:
+            InvalidConfig: what was asked about is wrong.
+            HostUnavailable: there is no answer.
+        """
+        answers: list[Report] = []
+        answered = asyncio.Event()
+
+        def on_report(report: Report) -> None:
+            if isinstance(report, messages.Answer | messages.NoAnswer):
+                answers.append(report)
+                answered.set()
+
+        async with self._turn, TaskRunner() as runner:
+            host = HostProcess("a question", environment, self._settings, self._clock, on_report)
+            running = runner.start(host.run(), name="host of a question")
+            await host.opened()
+            host.send(question)
+            try:
+                async with limit_ms(self._answer_ms_max):
+                    await first_of(answered.wait(), asyncio.wait([running]))
+            except TimeoutError:
+                host.kill(f"it did not answer within {self._answer_ms_max} ms")
+                await asyncio.wait([running])
+            if not answers:
+                raise HostUnavailable(host.trace)
+            host.kill("it has answered")
+            await asyncio.wait([running])
+        return _result(answers[0])
+
+
+def _result(report: Report) -> Mapping[str, Any]:
+    match report:
+        case messages.Answer(_, result):
+            return result
+        case messages.NoAnswer(_, Fault.CONFIG, reason):
+            raise InvalidConfig(reason)
+        case messages.NoAnswer(_, _, reason, trace):
+            raise HostUnavailable(f"{reason}\n{trace}")
+    raise AssertionError("only answers were kept")
+
+
+def _definitions(result: Mapping[str, Any]) -> tuple[Definition, ...]:
+    return tuple(
+        Definition(
+            **{
+                **one,
+                "type": ValueType(one["type"]),
+                "importance": Importance(one["importance"]),
+                "choices": tuple(one["choices"]),
+            }
+        )
+        for one in result["definitions"]
+    )

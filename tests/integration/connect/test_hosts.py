@@ -1,0 +1,161 @@
+"""Host processes against a cluster: tasks are started, paused, resumed, killed, moved on and stopped; each row once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from headrace.testing import TestCluster
+from headrace_common.runtime.clock import SystemClock, limit_s, pause_ms
+from headrace_common.runtime.threads import run_in_thread
+from headrace_connect.core.errors import Fault
+from headrace_connect.core.splitting import share
+from headrace_connect_worker.adapters.host_processes import HostProcesses
+from headrace_connect_worker.config import ConnectConfig
+from headrace_connect_worker.core.records import RunState, SplitSpec, TargetState
+from headrace_connect_worker.ports import (
+    HostCrashed,
+    HostEvent,
+    StartTask,
+    TaskReported,
+    TopicSeen,
+    WorkFound,
+)
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+FILES, ROWS = 2, 500
+
+
+class Files:
+    """A connector of files, and the events of its hosts."""
+
+    def __init__(self, hosts: HostProcesses, topic: str, directory: Path) -> None:
+        self.hosts = hosts
+        self.topic = topic
+        self.name = f"files-{topic}"
+        self.directory = directory
+        self.config = {
+            "name": self.name,
+            "connector.class": "files",
+            "path": str(directory),
+            "format": "jsonl",
+            "topic": topic,
+            "tasks.max": "2",
+            "offset.flush.interval.ms": "100",
+            "poll.interval.ms": "50",
+        }
+        self.written = 0
+        self._events: AsyncIterator[HostEvent] = hosts.events()
+
+    def write(self) -> None:
+        for number in range(FILES):
+            with (self.directory / f"{number}.jsonl").open("a") as file:
+                for _ in range(ROWS):
+                    file.write(json.dumps({"n": self.written}) + "\n")
+                    self.written += 1
+
+    async def next(self) -> HostEvent:
+        async with limit_s(60):
+            return await anext(self._events)
+
+    async def both(self, state: RunState) -> None:
+        """Wait until both tasks are in ``state``."""
+        seen: set[int] = set()
+        while len(seen) < FILES:
+            event = await self.next()
+            if isinstance(event, TaskReported) and event.state is state:
+                seen.add(event.task)
+
+    async def start(self, splits: tuple[SplitSpec, ...], generation: int) -> None:
+        by_id = {split.id: split for split in splits}
+        for task, own in enumerate(share(list(by_id), 2)):
+            parts = tuple(by_id[split] for split in own)
+            await self.hosts.start(StartTask(self.name, task, self.config, parts, generation))
+
+    async def refuse_secrets(self) -> None:
+        """A variable that the worker does not allow is refused, and not shown."""
+        config = {**self.config, "topic": "${env:HOME}"}
+        await self.hosts.start(StartTask(self.name, 0, config, (), 13))
+        while True:
+            event = await self.next()
+            if isinstance(event, TaskReported) and event.generation == 13:
+                break
+        assert (event.state, event.fault) == (RunState.FAILED, Fault.CONFIG)
+        assert "env.allowed names those that may" in event.trace
+
+    async def set_target(self, target: TargetState) -> None:
+        for task in range(FILES):
+            await self.hosts.set_target(self.name, task, target)
+
+
+def numbers_in(cluster: TestCluster, topic: str) -> Counter[int]:
+    with cluster.consumer(topic, isolation_level="read_committed") as consumer:
+        return Counter(json.loads(record.value)["n"] for record in consumer.read_to_end(timeout_ms=60_000))
+
+
+async def until_all_are_there(cluster: TestCluster, files: Files) -> None:
+    async with limit_s(60):
+        while sum((found := await run_in_thread(numbers_in, cluster, files.topic)).values()) < files.written:
+            await pause_ms(50)
+    assert found == Counter(range(files.written))
+
+
+async def test_two_tasks_of_a_file_source(cluster: TestCluster, tmp_path: Path) -> None:
+    topic = cluster.unique_topic("numbers", partitions=2)
+    config = ConnectConfig(bootstrap_servers=",".join(cluster.bootstrap_servers))
+    async with HostProcesses.of(config, SystemClock()) as hosts:
+        files = Files(hosts, topic, tmp_path)
+        files.write()
+        await hosts.watch(files.name, files.config, 1)
+        work = await files.next()
+        assert isinstance(work, WorkFound)
+        assert {split.id for split in work.splits} == {"0.jsonl", "1.jsonl"}
+
+        await files.start(work.splits, 10)
+        topics: set[tuple[int, str]] = set()
+        while len(topics) < FILES:
+            event = await files.next()
+            if isinstance(event, TopicSeen):
+                topics.add((event.task, event.topic))
+        assert topics == {(0, topic), (1, topic)}
+        await until_all_are_there(cluster, files)
+
+        await files.set_target(TargetState.PAUSED)
+        await files.both(RunState.PAUSED)
+        files.write()
+        await files.set_target(TargetState.STARTED)
+        await files.both(RunState.RUNNING)
+        await until_all_are_there(cluster, files)
+
+        [host] = hosts._hosts.values()
+        assert host.pid is not None
+        files.write()
+        os.kill(host.pid, signal.SIGKILL)
+        while not isinstance(crashed := await files.next(), HostCrashed):
+            pass
+        assert "killed by SIGKILL" in crashed.trace
+        await hosts.watch(files.name, files.config, 1)
+        await files.start(work.splits, 11)
+        await files.both(RunState.RUNNING)
+        await until_all_are_there(cluster, files)
+
+        await hosts.stop(files.name, 0)
+        await hosts.start(StartTask(files.name, 0, files.config, work.splits, 12))
+        files.write()  # both tasks read, and the one of the older generation is fenced
+        while True:
+            event = await files.next()
+            if isinstance(event, TaskReported) and (event.task, event.state) == (1, RunState.UNASSIGNED):
+                break
+        assert event.fault is Fault.FENCED
+        await until_all_are_there(cluster, files)
+        await hosts.stop(files.name, 0)
+        assert len(hosts._hosts) == 1, "that of the watch"
+        await files.refuse_secrets()
+    assert numbers_in(cluster, topic) == Counter(range(files.written))
