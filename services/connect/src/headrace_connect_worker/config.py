@@ -50,10 +50,6 @@ class HostLimits:
     plugin_path: tuple[str, ...] = ()
     """Folders of virtual environments with connectors of their own, with commas; a connector that the worker does not
     have runs under the Python of the first one that has it."""
-    config_providers_file_allowed_paths: tuple[str, ...] = ()
-    """Folders whose files connectors may refer to for secrets, with commas. Empty: none."""
-    env_allowed: tuple[str, ...] = ()
-    """Variables of the environment that connectors may refer to for secrets, with commas. Empty: none."""
 
     def __post_init__(self) -> None:
         check(self)

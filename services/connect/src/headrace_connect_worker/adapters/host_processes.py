@@ -84,8 +84,8 @@ class HostProcesses:
             cluster,
             silence_ms=limits.host_silence_ms_max,
             end_ms=limits.task_stop_ms_max,
-            directories=limits.config_providers_file_allowed_paths,
-            names=limits.env_allowed,
+            directories=config.reach.config_providers_file_allowed_paths,
+            names=config.reach.env_allowed,
         )
         return cls(settings, limits, clock)
 

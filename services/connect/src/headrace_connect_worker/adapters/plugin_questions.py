@@ -1,4 +1,7 @@
-"""Asks about plugins and configurations: each question has a host process of its own, which ends."""
+"""
+Asks about plugins and configurations: each question has a host process of its own, which ends. ``engine.checking``
+bounds how many there are.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,6 @@ from headrace_connect_worker.adapters.environments import Environment, Environme
 from headrace_connect_worker.adapters.host_process import HostProcess, HostSettings
 from headrace_connect_worker.ports import Config, HostUnavailable, Plugin, Validation
 
-AT_ONCE: Final = 2
-"""Further questions wait."""
 PLUGINS_KEPT_MS: Final = 60_000.0
 _ID: Final = 1
 
@@ -32,7 +33,6 @@ class PluginQuestions:
         self._answer_ms_max = answer_ms_max
         self._environments = environments
         self._clock = clock
-        self._turn = asyncio.Semaphore(AT_ONCE)
         self._plugins: Sequence[Plugin] = ()
         self._plugins_until_ms = 0.0
 
@@ -85,7 +85,7 @@ class PluginQuestions:
                 answers.append(report)
                 answered.set()
 
-        async with self._turn, TaskRunner() as runner:
+        async with TaskRunner() as runner:
             host = HostProcess("a question", environment, self._settings, self._clock, on_report)
             running = runner.start(host.run(), name="host of a question")
             await host.opened()
