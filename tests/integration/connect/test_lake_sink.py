@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from libs.connect.tests.connectors.sql_sink.records import P0, TOPIC, rows
 from tests.integration.streams.s3_server import BUCKET, started_s3
 
@@ -20,8 +21,8 @@ from headrace.testing import TestCluster
 from headrace_common.core.errors import InvalidConfig
 from headrace_connect.connectors.lake_sink import LakeSink, committed_files, open_dataset
 from headrace_connect.connectors.lake_sink.settings import SinkSettings
-from headrace_connect.connectors.places import find_place
-from headrace_connect.plugin import PartitionTaken, Sink
+from headrace_connect.connectors.places import find_place, storage_options
+from headrace_connect.plugin import PartitionTaken, RetriableError, Sink
 from headrace_connect.testing import SinkCase
 from headrace_connect.testing import memory as suite_memory
 from headrace_connect.testing.sinks import check_kills
@@ -62,8 +63,8 @@ def test_of_two_objects_with_one_name_the_first_stays(bucket: str) -> None:
 
 def test_two_holders_in_a_bucket(bucket: str) -> None:
     url = bucket.format("holders")
-    assert LakeSink(SinkSettings(url)).check() == []
-    sinks = [LakeSink(SinkSettings(url, partition_by='odd=col("n") % 2')) for _ in range(2)]
+    assert LakeSink(SinkSettings("lake", url)).check() == []
+    sinks = [LakeSink(SinkSettings("lake", url, partition_by='odd=col("n") % 2')) for _ in range(2)]
     for sink in sinks:
         sink.start()
         sink.open([P0], 1)
@@ -73,6 +74,23 @@ def test_two_holders_in_a_bucket(bucket: str) -> None:
         sinks[0].commit({P0: 2}, None)
     assert sorted(numbers(url)) == [0, 1]
     assert len(committed_files(url)) == 2
+
+
+def test_two_holders_of_a_delta_table_in_a_bucket(bucket: str) -> None:
+    given = SinkSettings("lake", bucket.format("delta"), "delta", table="t")
+    assert LakeSink(given).check() == []
+    sinks = [LakeSink(given) for _ in range(2)]
+    for sink in sinks:
+        sink.start()
+        sink.open([P0], 1)
+        sink.write(rows([{"n": 0}, {"n": 1}]))
+    sinks[1].commit({P0: 2}, b"token")
+    with pytest.raises((PartitionTaken, RetriableError)):
+        sinks[0].commit({P0: 2}, None)
+    assert sinks[0].open([P0], 1) == {P0: 2}
+    assert sinks[0].settle(b"token")
+    location, options = storage_options(given.path, "t")
+    assert DeltaTable(location, storage_options=options).to_pyarrow_table().num_rows == 2
 
 
 class BucketCase(SinkCase):
@@ -85,7 +103,7 @@ class BucketCase(SinkCase):
         self.url = bucket.format(f"lake-{next(NUMBERS)}")
 
     def make(self) -> Sink[Any]:
-        return LakeSink(SinkSettings(self.url))
+        return LakeSink(SinkSettings("lake", self.url))
 
     def value(self, number: int) -> Any:
         return {"n": number, "x": {}} if number in self.bad else {"n": number}

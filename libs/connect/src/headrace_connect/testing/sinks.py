@@ -203,6 +203,8 @@ async def _overtaken(world: _World, number: int, what: str) -> None:
             await world.run(NoSteps(), _OTHER_BATCH)
             old.cancel()
             await asyncio.wait([old])
+            if world.dead.prepared:  # it has ended between two steps; whoever starts next settles that
+                await world.run(NoSteps(), _OTHER_BATCH)
     world.check(what)
 
 

@@ -10,3 +10,4 @@ import pytest
 @pytest.fixture(autouse=True)
 def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
+    monkeypatch.setattr(os, "sync", lambda: None)

@@ -15,7 +15,7 @@ from headrace_connect.connectors.places import OpenFile, Place, find_place
 
 
 def started(directory: Path, **values: Any) -> LakeSink:
-    sink = LakeSink(SinkSettings(str(directory), **{"added_columns": ()} | values))
+    sink = LakeSink(SinkSettings("lake", str(directory), **{"added_columns": ()} | values))
     sink.start()
     return sink
 

@@ -285,9 +285,9 @@ def test_a_topic_that_a_transform_renames(tmp_path: Path) -> None:
 
 def test_check_needs_rights(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert LakeSink(SinkSettings(str(tmp_path / "lake"))).check() == []
+    assert LakeSink(SinkSettings("lake", str(tmp_path / "lake"))).check() == []
     assert list((tmp_path / "lake").rglob("*.*")) == []
-    assert "may be read and written" in LakeSink(SinkSettings(str(tmp_path / "file"))).check()[0]
+    assert "may be read and written" in LakeSink(SinkSettings("lake", str(tmp_path / "file"))).check()[0]
 
 
 @pytest.mark.parametrize(
@@ -303,11 +303,11 @@ def test_check_needs_rights(tmp_path: Path) -> None:
 )
 def test_settings_that_cannot_work(values: dict[str, Any], error: str) -> None:
     with pytest.raises(ValueError, match=error):
-        SinkSettings(**{"path": "/lake"} | values)
+        SinkSettings(**{"name": "lake", "path": "/lake"} | values)
 
 
 def test_settings_say_when_to_commit(tmp_path: Path) -> None:
-    sink = LakeSink(SinkSettings(str(tmp_path), flush_interval_ms=5, flush_rows=6, flush_bytes=7 << 20))
+    sink = LakeSink(SinkSettings("lake", str(tmp_path), flush_interval_ms=5, flush_rows=6, flush_bytes=7 << 20))
     assert (sink.commit_interval_ms, sink.commit_rows, sink.commit_bytes) == (5, 6, 7 << 20)
     assert not sink.commit_drained
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from headrace_common.core.errors import InvalidConfig
 from headrace_connect.connectors.lake_sink import LakeSink, open_dataset
@@ -26,7 +27,7 @@ class ParquetCase(SinkCase):
         self.directory = directory
 
     def make(self) -> Sink[Any]:
-        return LakeSink(SinkSettings(str(self.directory / "lake"), added_columns=("offset",)))
+        return LakeSink(SinkSettings("lake", str(self.directory / "lake"), added_columns=("offset",)))
 
     def value(self, number: int) -> Any:
         return {"n": number, "x": {}} if number in self.bad else {"n": number}
@@ -55,6 +56,25 @@ class ParquetCase(SinkCase):
             away.rename(lake)
 
 
+class DeltaCase(ParquetCase):
+    """The same in a Delta table."""
+
+    rows = 16
+
+    def make(self) -> Sink[Any]:
+        return LakeSink(
+            SinkSettings("lake", str(self.directory / "lake"), "delta", table="t", added_columns=("offset",))
+        )
+
+    def stored(self) -> Sequence[int]:
+        table = self.directory / "lake" / "t"
+        if not table.is_dir():
+            return []
+        found: list[Any] = DeltaTable(str(table)).to_pyarrow_table(columns=["n"]).column("n").to_pylist()
+        return found
+
+
 @pytest.mark.timeout(600)
-def test_the_suite(tmp_path_factory: pytest.TempPathFactory) -> None:
-    check_sink(lambda: ParquetCase(tmp_path_factory.mktemp("lake")))
+@pytest.mark.parametrize("case", [ParquetCase, DeltaCase])
+def test_the_suite(tmp_path_factory: pytest.TempPathFactory, case: type[ParquetCase]) -> None:
+    check_sink(lambda: case(tmp_path_factory.mktemp("lake")))

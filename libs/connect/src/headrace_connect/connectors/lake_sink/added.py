@@ -22,6 +22,12 @@ ADDED: Final[Mapping[str, Callable[[Rows], Array]]] = {
     "timestamp": lambda rows: rows.timestamps_ms.cast(pa.timestamp("ms", "UTC")),
     "key": lambda rows: rows.keys,
 }
+_TYPES: Final[Mapping[str, Any]] = {
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}
 OFFSET: Final = f"{PREFIX}offset"
 
 
@@ -72,3 +78,8 @@ def with_computed(table: pa.Table, columns: Mapping[str, expressions.Expr]) -> p
             raise RowsRefused(reasons) from None
         made = pa.concat_tables([part for _, part in results], promote_options="permissive")
     return made.select([*table.column_names, *(name for name in columns if name not in table.column_names)])
+
+
+def schema_of(names: Sequence[str]) -> pa.Schema:
+    """The columns of these names, as tables have them; without that of the key, whose type is not known before."""
+    return pa.schema([(f"{PREFIX}{name}", _TYPES[name]) for name in names if name in _TYPES])

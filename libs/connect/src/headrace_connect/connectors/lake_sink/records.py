@@ -43,6 +43,10 @@ class Records:
         finally:
             self._place.delete(name)
 
+    def has_any(self, directory: str) -> bool:
+        """Whether there is a file in the directory."""
+        return bool(self._place.list_directory(directory))
+
     # --- commits --------------------------------------------------------------------------------------------------
 
     def locate(self, partition: TopicPartition) -> tuple[int | None, Slot]:

@@ -20,11 +20,15 @@ PARTITION_BY: Final = "partition.by"
 class SinkSettings:
     """Of the sink ``lake-sink``."""
 
+    name: str
+    """The connector's name: a table of Delta keeps positions under it."""
     path: str
     """The directory that has the tables: ``/var/lib/lake``, ``s3://BUCKET/PATH``, ``gs://BUCKET/PATH``. Credentials of
     a bucket are those of the environment."""
-    format: Literal["parquet"] = "parquet"
-    """What a table is. ``parquet``: files, and beside them which of them count."""
+    format: Literal["parquet", "delta"] = "parquet"
+    """What a table is. ``parquet``: files, and beside them which of them count. ``delta``: a Delta table."""
+    topics: tuple[str, ...] = ()
+    """What is read. With ``delta``, all topics go to one table: it has the positions."""
     table: str = _TOPIC
     """The table of a record: a directory below ``path``. ``${topic}`` is its topic's name."""
     partition_by: str = setting("", key=PARTITION_BY)
@@ -49,6 +53,11 @@ class SinkSettings:
         check_url(self.path)
         if not self.table.strip():
             raise ValueError("table is empty")
+        if self.format != "parquet" and _TOPIC in self.table and len(self.topics) != 1:
+            raise ValueError(
+                f"with format={self.format} a connector writes one table; set table to its name, or make a connector "
+                "for each topic"
+            )
         for name in self.added_columns:
             if name not in ADDED:
                 raise ValueError(f"added.columns has {name!r}; there are {', '.join(ADDED)}{near(name, list(ADDED))}")
@@ -57,6 +66,11 @@ class SinkSettings:
                 parse_columns(PARTITION_BY, self.partition_by)
             except BadOption as error:
                 raise ValueError(f"{PARTITION_BY} {error}") from error
+
+    @property
+    def only_table(self) -> str:
+        """Of formats in which all partitions write one."""
+        return self.table_of(self.topics[0]) if self.topics else self.table
 
     def table_of(self, topic: str) -> str:
         """The table of a topic's records."""

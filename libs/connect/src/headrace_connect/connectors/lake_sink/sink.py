@@ -9,12 +9,13 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.records import TopicPartition
-from headrace_connect.connectors.lake_sink.added import with_added, with_computed
+from headrace_connect.connectors.lake_sink.added import schema_of, with_added, with_computed
 from headrace_connect.connectors.lake_sink.fitting import Fitted, Rules, fit, refit
 from headrace_connect.connectors.lake_sink.lake import Lake, Move, Part
 from headrace_connect.connectors.lake_sink.parquet import ParquetLake
 from headrace_connect.connectors.lake_sink.settings import PARTITION_BY, SinkSettings
 from headrace_connect.plugin import Guarantee, PartitionTaken, RetriableError, Rows, RowsRefused, Sink
+from headrace_connect.settings import Problem, invalid
 from headrace_connect.transforms.expression_text import parse_columns
 
 
@@ -167,4 +168,11 @@ def lake_of(settings: SinkSettings, partition_by: Sequence[str]) -> Lake:
     Raises:
         InvalidConfig: what it needs is not installed.
     """
-    return ParquetLake(settings.path, partition_by)
+    if settings.format == "parquet":
+        return ParquetLake(settings.path, partition_by)
+    try:
+        from headrace_connect.connectors.lake_sink.delta import DeltaLake
+    except ImportError as error:
+        message = f"Delta needs deltalake: pip install 'headrace-connect[lake]' ({error})"
+        raise invalid([Problem("format", message)]) from error
+    return DeltaLake(settings.path, settings.name, settings.only_table, partition_by, schema_of(settings.added_columns))

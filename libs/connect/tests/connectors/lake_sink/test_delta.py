@@ -1,0 +1,384 @@
+"""A Delta table: its rows, who of two holders commits, tokens, and what it has no form of."""
+
+from __future__ import annotations
+
+import datetime
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+from libs.connect.tests.connectors.sql_sink.records import P0, P1, TOPIC, rows
+
+from headrace.records import TopicPartition
+from headrace_common.core.errors import InvalidConfig
+from headrace_connect.connectors.lake_sink import LakeSink
+from headrace_connect.connectors.lake_sink import delta as module
+from headrace_connect.connectors.lake_sink.delta import DeltaLake
+from headrace_connect.connectors.lake_sink.settings import SinkSettings
+from headrace_connect.plugin import PartitionTaken, RetriableError, RowsRefused
+
+
+def started(directory: Path, **values: Any) -> LakeSink:
+    given = {"format": "delta", "table": "t", "added_columns": ("partition", "offset")} | values
+    sink = LakeSink(SinkSettings("lake", str(directory), **given))
+    sink.start()
+    return sink
+
+
+def opened(directory: Path, **values: Any) -> LakeSink:
+    sink = started(directory, **values)
+    sink.open([P0], 1)
+    return sink
+
+
+def put(sink: LakeSink, start: int, end: int, partition: TopicPartition = P0) -> None:
+    sink.write(rows([{"n": n} for n in range(start, end)], start=start, partition=partition))
+
+
+def stored(directory: Path) -> list[dict[str, Any]]:
+    table = DeltaTable(str(directory / "t")).to_pyarrow_table()
+    return sorted(table.to_pylist(), key=lambda row: (row["__connect_partition"], row["__connect_offset"]))
+
+
+def numbers(directory: Path) -> list[int]:
+    return [row["n"] for row in stored(directory)]
+
+
+def test_rows_and_their_position_come_together(tmp_path: Path) -> None:
+    sink = opened(tmp_path)
+    sink.commit({P0: 2}, None)  # there is no table yet
+    put(sink, 3, 5)
+    sink.commit({P0: 5}, None)
+    sink.commit({P0: 7}, None)
+    put(sink, 7, 8)
+    sink.write(rows([{"n": 8, "new": {"a": [1]}}], start=8))
+    sink.commit({P0: 9}, b"token")
+    assert numbers(tmp_path) == [3, 4, 7, 8]
+    assert stored(tmp_path)[-1]["new"] == {"a": [1]}
+    again = started(tmp_path)
+    assert again.open([P0, P1], 2) == {P0: 9}
+    assert again.settle(b"token")
+    assert DeltaTable(str(tmp_path / "t")).transaction_version(f"headrace/lake/{TOPIC}/0") == 9
+
+
+def test_positions_outlive_checkpoints_and_the_commits_of_others(tmp_path: Path) -> None:
+    sink = opened(tmp_path)
+    put(sink, 0, 2)
+    sink.commit({P0: 2}, b"token")
+    table = DeltaTable(str(tmp_path / "t"))
+    table.optimize.compact()
+    table.create_checkpoint()
+    again = started(tmp_path)
+    assert again.open([P0], 1) == {P0: 2}
+    assert again.settle(b"token")
+    put(sink, 2, 3)
+    sink.commit({P0: 3}, None)
+    assert numbers(tmp_path) == [0, 1, 2]
+
+
+def test_the_holder_that_was_paused_writes_nothing_more(tmp_path: Path) -> None:
+    old, new = opened(tmp_path), opened(tmp_path)
+    put(new, 0, 3)
+    new.commit({P0: 3}, None)
+    put(old, 0, 8)
+    with pytest.raises(PartitionTaken):
+        old.commit({P0: 8}, None)
+    assert numbers(tmp_path) == [0, 1, 2]
+
+
+def test_who_commits_between_look_and_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both have seen the same table."""
+    sink, other, third = opened(tmp_path), opened(tmp_path), started(tmp_path)
+    put(sink, 0, 1)
+    sink.commit({P0: 1}, None)
+    for one in (sink, other):
+        one.open([P0], 1)
+        put(one, 1, 3)
+    third.open([P1], 1)
+    put(third, 0, 1, P1)
+
+    def meanwhile(table: DeltaTable, *args: Any, **named: Any) -> None:
+        monkeypatch.undo()
+        third.commit({P1: 1}, None)  # no conflict: another partition
+        other.commit({P0: 3}, None)
+        write_deltalake(table, *args, **named)
+
+    monkeypatch.setattr(module, "write_deltalake", meanwhile)
+    with pytest.raises(RetriableError, match="Concurrent transaction"):
+        sink.commit({P0: 3}, None)
+    assert sink.open([P0], 1) == {P0: 3}
+    assert numbers(tmp_path) == [0, 1, 2, 0]
+
+
+def test_two_make_the_table_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """deltalake does not look for conflicts with the first commit of a table, so that has no rows."""
+    sink, other = opened(tmp_path), opened(tmp_path)
+    for one in (sink, other):
+        put(one, 0, 2)
+
+    create = DeltaTable.create
+
+    def meanwhile(*args: Any, **named: Any) -> DeltaTable:
+        monkeypatch.undo()
+        other.commit({P0: 2}, None)
+        return create(*args, **named)
+
+    monkeypatch.setattr(DeltaTable, "create", meanwhile)
+    with pytest.raises(PartitionTaken):
+        sink.commit({P0: 2}, None)
+    assert numbers(tmp_path) == [0, 1]
+
+
+def test_a_token_that_was_given_up(tmp_path: Path) -> None:
+    sink = opened(tmp_path)
+    put(sink, 0, 1)
+    assert not started(tmp_path).settle(b"early"), "there is no table yet"
+    with pytest.raises(PartitionTaken):
+        sink.commit({P0: 1}, b"early")
+    sink.open([P0], 1)
+    put(sink, 0, 1)
+    sink.commit({P0: 1}, None)
+    assert not started(tmp_path).settle(b"late")
+    assert not started(tmp_path).settle(b"late")
+    put(sink, 1, 2)
+    with pytest.raises(PartitionTaken):
+        sink.commit({P0: 2}, b"late")
+    assert numbers(tmp_path) == [0]
+    assert not sink.settle(b"early")
+
+
+def test_a_token_is_settled_while_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink, other = opened(tmp_path), started(tmp_path)
+    put(sink, 0, 1)
+    sink.commit({P0: 1}, None)
+    put(sink, 1, 2)
+
+    def meanwhile(*args: Any, **named: Any) -> None:
+        monkeypatch.undo()
+        assert not other.settle(b"token")
+        write_deltalake(*args, **named)
+
+    monkeypatch.setattr(module, "write_deltalake", meanwhile)
+    with pytest.raises(RetriableError):
+        sink.commit({P0: 2}, b"token")
+    assert numbers(tmp_path) == [0]
+    assert sink.open([P0], 1) == {P0: 1}
+
+
+def test_all_records_so_far_are_dead_letters(tmp_path: Path) -> None:
+    sink = opened(tmp_path)
+    sink.commit({P0: 2}, b"token")
+    assert started(tmp_path).open([P0], 1) == {P0: 2}
+    put(sink, 2, 3)
+    sink.commit({P0: 3}, None)
+    assert numbers(tmp_path) == [2]
+    none = opened(tmp_path, table="u", added_columns=())
+    with pytest.raises(InvalidConfig, match="make the table"):
+        none.commit({P0: 2}, b"another")
+
+
+def test_types_of_columns(tmp_path: Path) -> None:
+    values = pa.StructArray.from_arrays(
+        [
+            pa.array([float("nan")]),
+            pa.array([2**64 - 1], pa.uint64()),
+            pa.array([1_500], pa.timestamp("ms")),
+            pa.array([253_402_300_800_000_000], pa.timestamp("us", "Europe/Berlin")),
+            pa.array(["a\0b"], pa.large_string()),
+            pa.array(["x"]).dictionary_encode(),
+            pa.array([[{"a": 1}]]),
+            pa.array([{"a": None, "b": 1}]),
+        ],
+        names=["nan", "unsigned", "ms", "year", "nul", "dictionary", "list", "nulls"],
+    )
+    sink = opened(tmp_path)
+    sink.write(rows(values))
+    sink.commit({P0: 1}, None)
+    table = DeltaTable(str(tmp_path / "t")).to_pyarrow_table()
+    assert table.column("year").cast(pa.int64())[0].as_py() == 253_402_300_800_000_000
+    (found,) = table.drop_columns(["year", "__connect_partition", "__connect_offset"]).to_pylist()
+    assert found.pop("nan") != 0
+    assert found == {
+        "unsigned": 2**64 - 1,
+        "ms": datetime.datetime.fromisoformat("1970-01-01T00:00:01.500000"),
+        "nul": "a\0b",
+        "dictionary": "x",
+        "list": [{"a": 1}],
+        "nulls": {"b": 1},
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (pa.array([1_001], pa.timestamp("ns")), "lose data"),
+        (pa.array([10**75], pa.decimal256(76, 0)), "38 digits"),
+        (pa.array([{}]), "without fields"),
+        (pa.array([{"a": None}]), "without fields"),
+        (pa.array([[None]]), "type of its items"),
+        (pa.array([datetime.time(1)]), "no form"),
+        (pa.array([1.5]), "truncated"),
+    ],
+)
+def test_values_without_a_form(tmp_path: Path, value: pa.Array[Any], reason: str) -> None:
+    sink = opened(tmp_path)
+    sink.write(rows([{"n": 1}]))
+    sink.commit({P0: 1}, None)
+    name = "n" if pa.types.is_floating(value.type) else "x"
+    with pytest.raises(RowsRefused, match=reason):
+        sink.write(rows(pa.StructArray.from_arrays([value], names=[name]), start=1))
+
+
+def test_1600_columns(tmp_path: Path) -> None:
+    value = {f"c{n}": n for n in range(1_600)}
+    sink = opened(tmp_path)
+    sink.write(rows([value]))
+    sink.commit({P0: 1}, None)
+    assert len(stored(tmp_path)[0]) == 1_602
+
+
+def test_partitions_and_columns_that_another_task_adds(tmp_path: Path) -> None:
+    given = {"partition_by": 'odd=col("n") % 2 == 1'}
+    one, other = opened(tmp_path, **given), started(tmp_path, **given)
+    other.open([P1], 1)
+    one.write(rows([{"n": 1, "a": 1}]))
+    other.write(rows([{"n": 2, "b": 1}], partition=P1))
+    one.commit({P0: 1}, None)
+    with pytest.raises(RetriableError, match="columns"):
+        other.commit({P1: 1}, None)
+    other.open([P1], 1)
+    other.write(rows([{"n": 2, "b": 1}], partition=P1))
+    other.commit({P1: 1}, None)
+    assert [(row["a"], row["b"], row["odd"]) for row in stored(tmp_path)] == [(1, None, True), (None, 1, False)]
+    assert DeltaTable(str(tmp_path / "t")).metadata().partition_columns == ["odd"]
+
+
+def test_one_table(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="one table"):
+        SinkSettings("lake", str(tmp_path), "delta", topics=("a", "b"))
+    assert SinkSettings("lake", str(tmp_path), "delta", topics=("a",)).only_table == "a"
+    sink = opened(tmp_path, table="${topic}", topics=("other",))
+    with pytest.raises(InvalidConfig, match="all of a connector"):
+        put(sink, 0, 1)
+
+
+def test_check_needs_rights(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    given = {"format": "delta", "table": "t"}
+    assert LakeSink(SinkSettings("lake", str(tmp_path / "lake"), **given)).check() == []  # type: ignore[arg-type]
+    (wrong,) = LakeSink(SinkSettings("lake", str(tmp_path / "file"), **given)).check()  # type: ignore[arg-type]
+    assert "may be read and written" in wrong
+
+
+class Holders(RuleBasedStateMachine):
+    """Any number of instances of two partitions, in any order, with commits that get no answer."""
+
+    holders = Bundle("holders")
+    COUNT = 9
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = tempfile.TemporaryDirectory()
+        self.path = Path(self.directory.name)
+        self.tokens = 0
+
+    def teardown(self) -> None:
+        holder = self.new_holder()
+        self.opens(holder)
+        for partition in (P0, P1):
+            for _ in range(self.COUNT):
+                self.writes(holder, partition, 3)
+                self.commits(holder, False, False)
+        self.check()
+        assert len(stored(self.path)) == 2 * self.COUNT
+        self.directory.cleanup()
+
+    @rule(target=holders)
+    def new_holder(self) -> dict[str, Any]:
+        return {"sink": started(self.path), "read": {}, "done": {}}
+
+    @rule(holder=holders)
+    def opens(self, holder: dict[str, Any]) -> None:
+        self._try(holder, lambda: holder["read"].update(self._opened(holder)))
+
+    def _opened(self, holder: dict[str, Any]) -> dict[TopicPartition, int]:
+        found = holder["sink"].open([P0, P1], 1)
+        holder["done"] = {}
+        return {partition: found.get(partition, 0) for partition in (P0, P1)}
+
+    @rule(holder=holders, partition=st.sampled_from([P0, P1]), count=st.integers(1, 4))
+    def writes(self, holder: dict[str, Any], partition: TopicPartition, count: int) -> None:
+        start = holder["read"].get(partition)
+        if start is None or start >= self.COUNT:
+            return
+        end = min(self.COUNT, start + count)
+
+        def write() -> None:
+            put(holder["sink"], start, end, partition)
+            holder["read"][partition] = holder["done"][partition] = end
+
+        self._try(holder, write)
+
+    @rule(holder=holders, lost=st.booleans(), token=st.booleans())
+    def commits(self, holder: dict[str, Any], lost: bool, token: bool) -> None:
+        self.tokens += 1
+        used = b"%d" % self.tokens if token else None
+
+        def commit() -> None:
+            holder["sink"].commit(holder["done"], used)
+            if lost:
+                holder["sink"]._lost |= {P0, P1}
+                raise RetriableError("nobody answers")
+            holder["done"] = {}
+
+        if holder["done"]:
+            self._try(holder, commit)
+            if used is not None and lost:
+                assert holder["sink"].settle(used) in (True, False)
+
+    def _try(self, holder: dict[str, Any], call: Callable[[], None]) -> None:
+        try:
+            call()
+        except (RetriableError, PartitionTaken):
+            holder["read"] = {}
+            holder["done"] = {}
+
+    @invariant()
+    def check(self) -> None:
+        if not (self.path / "t").exists():
+            return
+        found = [(row["__connect_partition"], row["n"]) for row in stored(self.path)]
+        for partition in (0, 1):
+            own = [n for of, n in found if of == partition]
+            assert own == list(range(len(own))), "each once, and none is missing before another"
+
+
+TestHolders = Holders.TestCase
+TestHolders.settings = settings(
+    max_examples=5, stateful_step_count=15, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+def test_the_first_writer_of_a_foreign_table(tmp_path: Path) -> None:
+    """A table that was there before, with other applications' transactions."""
+    write_deltalake(
+        str(tmp_path / "t"),
+        pa.table({"n": pa.array([7], pa.int32()), "__connect_partition": [9], "__connect_offset": [0]}),
+        commit_properties=CommitProperties(app_transactions=[Transaction("spark", 1)]),
+    )
+    sink = opened(tmp_path)
+    sink.write(rows([{"n": 1}]))
+    with pytest.raises(RowsRefused, match="not in range"):
+        sink.write(rows([{"n": 2**40}], start=1))
+    sink.open([P0], 1)
+    sink.write(rows([{"n": 1}]))
+    sink.commit({P0: 1}, None)
+    assert numbers(tmp_path) == [1, 7]
+    assert isinstance(sink._lake, DeltaLake)
