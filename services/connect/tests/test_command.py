@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from services.connect.tests.kit.rest import make_app
 from services.connect.tests.kit.twin import ME, TwinForwarding, TwinHerd, TwinHosts
 from typer.testing import CliRunner
 
 from headrace_cli.app import app
+from headrace_cli.commanding import add_shared_options
+from headrace_cli.commands import connect_workers
 from headrace_common.core.ids import Endpoint
 from headrace_common.http.protocol import HttpBounds
 from headrace_common.http.server import HttpServer
@@ -26,6 +29,10 @@ from headrace_connect_worker.ports import ConnectorOffset
 from headrace_connect_worker.rpc.answering import refuse_connection
 
 runner = CliRunner()
+commands = typer.Typer(rich_markup_mode=None)
+"""Those of workers alone: the parser of all is made anew for each line."""
+connect_workers.register(commands)
+add_shared_options(commands)
 BOUNDS = HttpBounds(
     connections_max=100,
     connections_per_address_max=0,
@@ -46,7 +53,7 @@ class Worker:
 
     def run(self, *words: str, code: int = 0) -> str:
         """What a command prints."""
-        done = runner.invoke(app, ["connect", *words, "--url", self.url])
+        done = runner.invoke(commands, [*words, "--url", self.url])
         assert done.exit_code == code, done.output
         self.herd.follow()
         return done.output
@@ -124,7 +131,7 @@ def test_list_and_status(worker: Worker) -> None:
         "worker": ME,
     }
     worker.herd.run("s", RunState.FAILED, "Traceback (most recent call last):\n  File\nValueError: no such table\n")
-    shown = runner.invoke(app, ["connect", "status", "s", "--url", worker.url]).output
+    shown = runner.invoke(commands, ["status", "s", "--url", worker.url]).output
     assert "task 0" in shown
     assert "FAILED" in shown
     assert "ValueError: no such table" in shown
