@@ -68,17 +68,20 @@ async def test_an_older_leader_writes_nothing_more_whatever_it_has_begun(labs: L
             await old._producer.send("connect-configs", b"half", key=b"connector-half", partition=0)
             await old._producer.flush()
             new = await log.lead(11)
-            last = await new.write([ConnectorConfigured("b", {"k": "2"})])
+            await new.write([ConnectorConfigured("b", {"k": "2"})])
             with pytest.raises(HeadraceError):
                 await old._producer.commit_transaction()
             with pytest.raises(WriteFailed) as failed:
                 await old.write([ConnectorConfigured("c", {})])
             assert not failed.value.unknown
-            with pytest.raises((FencedOwner, FencedWriter)):
+            with pytest.raises(FencedOwner):
                 await log.lead(10)
+            last = await new.write([ConnectorConfigured("b", {"k": "3"})])
             async with aio.Producer(servers) as foreign:
                 with pytest.raises(FencedWriter):
                     await (await foreign.send("connect-configs", b"{}", key=b"connector-x"))
+                with pytest.raises(FencedWriter):
+                    await foreign.fence("connect-configs", 0, 10)
             seen: list[object] = []
             async for read in log.follow():
                 seen += [record for _, record in read.records]
@@ -89,7 +92,12 @@ async def test_an_older_leader_writes_nothing_more_whatever_it_has_begun(labs: L
                 ConnectorConfigured("a", {"k": "1"}),
                 TargetSet("a", TargetState.PAUSED),
                 ConnectorConfigured("b", {"k": "2"}),
+                ConnectorConfigured("b", {"k": "3"}),
             ]
+            async with aio.Producer(servers) as foreign:
+                await foreign.fence("connect-configs", 0, 12)
+            with pytest.raises(WriteFailed):
+                await new.write([ConnectorConfigured("b", {"k": "4"})])
             await old.close()
             await new.close()
 

@@ -85,6 +85,25 @@ async def test_a_paused_leader_writes_nothing(world: World) -> None:
     assert list(other.herd.state.connectors) == ["c"]
 
 
+async def test_who_leads_has_read_what_the_leaders_before_it_wrote(world: World) -> None:
+    old, other = world.worker("a"), world.worker("b")
+    assert await world.until_leader() is old
+    other.log.sees.clear()
+    await old.herd.put_config("c", CONFIG)
+    await old.kill()
+    world.workers.remove(old)
+    world.group.kill(old.membership)
+    await world.until(lambda: len(world.configs.rows) >= 4)
+    await asyncio.sleep(5)
+    assert not other.worker.leading.leads
+    with pytest.raises(NotLeader):
+        await other.herd.put_config("c", CONFIG, only_new=True)
+    other.log.sees.set()
+    await world.until(lambda: other.worker.leading.leads)
+    with pytest.raises(Conflict, match="already exists"):
+        await other.herd.put_config("c", CONFIG, only_new=True)
+
+
 async def test_a_leader_that_does_not_know_whether_it_wrote_looks(world: World) -> None:
     worker = world.worker("a")
     await world.until_leader()

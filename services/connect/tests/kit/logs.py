@@ -23,8 +23,6 @@ class MemoryTopic:
         self.rows: list[tuple[bytes, bytes | None]] = []
         self.epoch = 0
         self.news = asyncio.Event()
-        self.cut = asyncio.Event()
-        """While it is set, nobody reads."""
 
     def append(self, records: Sequence[ConfigRecord | StatusRecord]) -> int:
         self.rows += [encode(record) for record in records]
@@ -50,9 +48,13 @@ class MemoryConfigLog:
         self.fail_next: WriteFailed | None = None
         self.paused = asyncio.Event()
         self.paused.set()
+        self.sees = asyncio.Event()
+        """While it is not set, nothing is read."""
+        self.sees.set()
 
     async def follow(self) -> AsyncIterator[ConfigRead]:
         async for at, rows in self.topic.read():
+            await self.sees.wait()
             decoded = [(at + number, decode_config(*row)) for number, row in enumerate(rows)]
             yield ConfigRead([(offset, record) for offset, record in decoded if record is not None], True)
 
