@@ -27,6 +27,7 @@ from headrace_common.core.setting import INT_MAX, Setting, Type
 from headrace_common.core.setting_tables import BROKER_SETTINGS, TOPIC_SETTINGS
 from headrace_common.runtime.docs import field_docs
 from headrace_common.runtime.env import Option, list_options, type_name
+from headrace_connect_worker.config import ConnectConfig
 from headrace_controller.config import ControllerConfig
 from headrace_coordinator.config import CoordinatorConfig
 from headrace_streams.config import StreamsConfig
@@ -43,6 +44,8 @@ CONFIGS: Final[Mapping[str, type]] = {
     "coordinator": CoordinatorConfig,
     "admin": AdminConfig,
 }
+OF_PROCESSES: Final[Mapping[str, type]] = {**CONFIGS, "connect": ConnectConfig}
+"""And of a Connect worker, which is not in the chart."""
 WITH_STREAMS: Final[Mapping[str, type]] = {**CONFIGS, "streams": StreamsConfig}
 """And of a worker of streams, which is a client."""
 OF_THE_CHART: Final = frozenset(
@@ -98,16 +101,18 @@ Keyword arguments of the clients, or a dict with Kafka's names (`linger.ms`).
 """
 
 
+_TITLES: Final = {"connect": "Connect worker"}
+
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 
 def write_page() -> str:
     """The text of docs/settings.md."""
-    options = {service: {o.name: o for o in list_options(cls)} for service, cls in CONFIGS.items()}
+    options = {service: {o.name: o for o in list_options(cls)} for service, cls in OF_PROCESSES.items()}
     shared = [
         name
         for name in options["broker"]
-        if all(_alike(one.get(name), options["broker"][name]) for one in options.values())
+        if all(_alike(options[service].get(name), options["broker"][name]) for service in CONFIGS)
     ]
     parts = [HEAD, *_processes(options, shared), *_dynamic(), *_clients()]
     return "\n".join(parts)
@@ -122,8 +127,8 @@ def _processes(options: Mapping[str, Mapping[str, Option]], shared: Sequence[str
     yield "### Every process\n"
     yield _table(_row(options["broker"][name], [options[service][name] for service in CONFIGS]) for name in shared)
     for service, own in options.items():
-        yield f"### {service.capitalize()}\n"
-        yield _table(_row(option) for name, option in own.items() if name not in shared)
+        yield f"### {_TITLES.get(service, service.capitalize())}\n"
+        yield _table(_row(option) for name, option in own.items() if service not in CONFIGS or name not in shared)
 
 
 def _row(option: Option, among: Sequence[Option] = ()) -> tuple[str, str, str, str]:

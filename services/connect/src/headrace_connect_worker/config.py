@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
-from headrace_common.core.bounds import check, setting
+from headrace_common.core.bounds import LOG_LEVELS, check, setting
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.env import inline
 from headrace_common.runtime.service import ServerConfig
@@ -112,8 +113,22 @@ class ConnectConfig:
     """What host processes may take."""
     reach: Reach = inline(Reach)
     """What configurations may reach here."""
-    server: ServerConfig = inline(ServerConfig)
-    """How the process is reached, and how it leaves."""
+    advertise_host: str | None = None
+    """Host by which other workers reach this one; without it the listen host (or this machine's name for 0.0.0.0)."""
+    http_connections_max: int = setting(1_000, low=1)
+    """Open HTTP connections, and at most a quarter of the descriptors that the process may have."""
+    http_connections_per_address_max: int = setting(64, low=0)
+    """Open HTTP connections of one address, for IPv6 of one /64; 0 behind a proxy: only the sum is bounded then."""
+    metrics_listen: Endpoint | None = None
+    """Address of the Prometheus endpoint; port 0 takes a free one. Without it metrics are off."""
+    health_listen: Endpoint | None = None
+    """Address of the gRPC health port, for probes: services live and ready. Without it there is none."""
+    drain_ms_max: int = setting(10_000, low=0, high=600_000)
+    """How long requests under way may take when the process stops, in ms."""
+    ready_file: Path | None = None
+    """File to write, as JSON with name, addresses and pid, once the worker has read what there is."""
+    log_level: str = setting("info", choices=LOG_LEVELS)
+    """From which level on it logs."""
 
     def __post_init__(self) -> None:
         bad = [name for name in self.hosts if not name or any(c in name for c in "/:@ ")]
@@ -122,4 +137,17 @@ class ConnectConfig:
             (bool(self.bootstrap_servers.strip()), "bootstrap_servers is empty; name at least one broker as host:port"),
             (1 <= len(self.group_id) <= 100, "group_id has 1 to 100 characters"),
             (not bad, f"hosts takes names such as connect.example, without scheme and port, not {bad}"),
+        )
+
+    @property
+    def server(self) -> ServerConfig:
+        """The same, for what all services share; it serves no gRPC but health."""
+        return ServerConfig(
+            self.http_listen,
+            advertise_host=self.advertise_host,
+            metrics_listen=self.metrics_listen,
+            health_listen=self.health_listen,
+            drain_ms_max=self.drain_ms_max,
+            ready_file=self.ready_file,
+            log_level=self.log_level,
         )

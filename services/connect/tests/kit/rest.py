@@ -68,7 +68,7 @@ def make_app(herd: Any, hosts: Any, forwarding: Any, policy: Policy = ALLOWED) -
     worker = Worker(
         herd,
         Checking(hosts, policy),
-        AtLeader(herd, forwarding, f"http://{ME}"),
+        AtLeader(herd, forwarding, lambda: f"http://{ME}"),
         Loggers(SystemClock()),
         About("0.1.0", "abc", lambda: "cluster-1"),
     )

@@ -25,7 +25,7 @@ Forward = Annotated[bool | None, Query(include_in_schema=False)]
 class AtLeader:
     """Carries out commands where the leader is."""
 
-    def __init__(self, herd: Herd, forwarding: Forwarding, url: str) -> None:
+    def __init__(self, herd: Herd, forwarding: Forwarding, url: Callable[[], str]) -> None:
         """
         Args:
             url: of this worker, as the others know it.
@@ -50,7 +50,7 @@ class AtLeader:
                 url = moved.url
         else:
             url = None if leader is None else leader.url
-        if url is None or url == self._url:  # it is to lead, and does not yet
+        if url is None or url == self._url():  # it is to lead, and does not yet
             raise NotLeader(None)
         if forward is False:
             raise Conflict("Cannot complete request because of a conflicting operation: another worker leads by now")

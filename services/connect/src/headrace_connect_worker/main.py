@@ -1,0 +1,139 @@
+"""The composition root: opens what the worker needs, serves REST, joins the work group, and leaves it again."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import AsyncExitStack
+from typing import Final
+
+from headrace import aio
+from headrace_common.http.foreign_pages import Hosts as Names
+from headrace_common.http.protocol import HttpBounds
+from headrace_common.http.server import HttpServer
+from headrace_common.runtime.clock import Clock, SystemClock
+from headrace_common.runtime.health import HealthPort
+from headrace_common.runtime.logs import configure_logs
+from headrace_common.runtime.metrics import Metrics, open_metrics
+from headrace_common.runtime.service import Ready, announce_ready, run_until
+from headrace_common.runtime.tasks import TaskRunner
+from headrace_connect.runtime.adapters.topics import SdkTopics
+from headrace_connect_worker.adapters.config_log import SdkConfigLog
+from headrace_connect_worker.adapters.host_processes import HostProcesses
+from headrace_connect_worker.adapters.http_forwarding import HttpForwarding
+from headrace_connect_worker.adapters.offset_log import SdkOffsets
+from headrace_connect_worker.adapters.status_log import SdkStatusLog
+from headrace_connect_worker.adapters.work_group import SdkMembership
+from headrace_connect_worker.config import ConnectConfig
+from headrace_connect_worker.engine.checking import Checking
+from headrace_connect_worker.engine.leading import LeadingLimits
+from headrace_connect_worker.engine.loggers import Loggers
+from headrace_connect_worker.engine.place import Place
+from headrace_connect_worker.engine.worker import ConnectWorker, Outside
+from headrace_connect_worker.rpc.answering import refuse_connection
+from headrace_connect_worker.rpc.forwarding import AtLeader
+from headrace_connect_worker.rpc.rest import rest_app
+from headrace_connect_worker.rpc.workers import About, Worker
+
+VERSION: Final = "0.1.0"
+FORWARD_MS: Final = 5_000
+"""Longer than a command may take at the leader, so that its answer comes."""
+HEAD_MS_MAX: Final = 5_000
+BODY_MS_MAX: Final = 30_000
+
+
+async def serve(config: ConnectConfig, stop: asyncio.Event) -> None:
+    """Run one worker, which has this process for itself, until ``stop`` is set."""
+    configure_logs("connect", 0, config.log_level)
+    await run(config, stop)
+
+
+async def run(config: ConnectConfig, stop: asyncio.Event) -> None:
+    """Run one worker until ``stop`` is set; resources close in reverse order of opening."""
+    clock, server, place = SystemClock(), config.server, Place()
+    async with AsyncExitStack() as stack:
+        health = await stack.enter_async_context(HealthPort.open(server))
+        metrics = stack.enter_context(open_metrics("connect", 0, server.metrics_listen))
+        admin = await stack.enter_async_context(
+            aio.AdminClient(config.bootstrap_servers, default_api_timeout_ms=config.call_ms_max)
+        )
+        hosts = await stack.enter_async_context(HostProcesses.of(config, clock))
+        outside = _outside(config, place, admin, hosts, clock, stack)
+        limits = LeadingLimits(config.commands_max, config.command_ms_max)
+        worker = ConnectWorker(outside, place, limits)
+        tasks = await stack.enter_async_context(TaskRunner())
+        http = await _open_rest(config, worker, outside, place, metrics, tasks, stack)
+        endpoint = server.choose_endpoint(http.endpoint.port, listen_host=config.http_listen.host)
+        place.worker_id, place.url = str(endpoint), f"http://{endpoint}"
+        worker.begin(tasks)
+        ready = Ready(
+            f"connect-{endpoint.port}",
+            http=endpoint,
+            metrics=server.reachable(metrics.endpoint),
+            health=health.endpoint,
+        )
+        tasks.start(_say_ready(worker, health, ready, config), name="ready")
+        await run_until(stop, tasks)
+        await health.leaving()
+        await worker.leave(config.processes.task_stop_ms_max)
+
+
+async def _say_ready(worker: ConnectWorker, health: HealthPort, ready: Ready, config: ConnectConfig) -> None:
+    await worker.ready()
+    await health.reached()
+    announce_ready(ready, config.ready_file)
+
+
+def _outside(
+    config: ConnectConfig,
+    place: Place,
+    admin: aio.AdminClient,
+    hosts: HostProcesses,
+    clock: Clock,
+    stack: AsyncExitStack,
+) -> Outside:
+    """All of it over the SDK; ``stack`` closes it."""
+    servers, group, call_ms, names = config.bootstrap_servers, config.group_id, config.call_ms_max, config.topics
+    topics = SdkTopics(admin, clock)
+    configs = SdkConfigLog(servers, names.config_storage_topic, group, topics, clock, call_ms)
+    statuses = SdkStatusLog(
+        servers, names.status_storage_topic, names.status_storage_partitions, topics, clock, call_ms
+    )
+    offsets = SdkOffsets(
+        servers, names.offset_storage_topic, names.offset_storage_partitions, group, topics, admin, clock, call_ms
+    )
+    membership = SdkMembership(servers, group, lambda: place.worker_id, clock, call_ms)
+    for port in (configs, statuses, offsets, membership):
+        stack.push_async_callback(port.close)
+    return Outside(configs, statuses, offsets, membership, hosts, clock)
+
+
+async def _open_rest(
+    config: ConnectConfig,
+    worker: ConnectWorker,
+    outside: Outside,
+    place: Place,
+    metrics: Metrics,
+    tasks: TaskRunner,
+    stack: AsyncExitStack,
+) -> HttpServer:
+    forwarding = await stack.enter_async_context(HttpForwarding.open(config.command_ms_max + FORWARD_MS))
+    parts = Worker(
+        worker.herd,
+        Checking(outside.hosts, config.reach.policy),
+        AtLeader(worker.herd, forwarding, lambda: place.url),
+        Loggers(outside.clock),
+        About(VERSION, "", lambda: None),
+    )
+    own = [socket.gethostname(), config.advertise_host, config.http_listen.host]
+    app = rest_app(parts, hosts=Names.of([*(name for name in own if name), *config.hosts]), meter=metrics.meter)
+    bounds = HttpBounds(
+        connections_max=config.http_connections_max,
+        connections_per_address_max=config.http_connections_per_address_max,
+        head_ms_max=HEAD_MS_MAX,
+        body_ms_max=BODY_MS_MAX,
+        refusal=refuse_connection,
+    )
+    return await stack.enter_async_context(
+        HttpServer.open(app, config.http_listen, tasks, bounds, drain_ms_max=config.drain_ms_max)
+    )
