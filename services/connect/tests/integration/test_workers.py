@@ -18,7 +18,7 @@ from .processes import WorkerProcess, wait_for
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 CLASS = "tests.integration.connect.rows:Numbers"
-ROWS = 20_000
+ROWS = 8_000
 
 
 @pytest.fixture
