@@ -15,7 +15,7 @@ import yaml
 from tests.integration.connect.shop import Shop, brief, records, run, run_until_idle, started_shop
 
 from headrace_common.runtime.clock import pause_ms
-from headrace_connect.connectors.postgres_cdc import PostgresSource, following
+from headrace_connect.connectors.postgres_cdc import PostgresSource, copying, following
 from headrace_connect.connectors.postgres_cdc.copying import Copier
 from headrace_connect.core.errors import Fault
 from headrace_connect.core.snapshot import Event, ReadChunk
@@ -337,3 +337,89 @@ def test_preview_leaves_nothing_behind(shop: Shop) -> None:
     assert end.drained
     assert not shop.rows("select 1 from pg_replication_slots")
     assert not shop.rows("select 1 from pg_publication")
+
+
+def test_wide_rows_are_read_a_few_at_a_time(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "CHUNK_BYTES", 10_000)
+    monkeypatch.setattr(copying, "FETCH_ROWS", 3)
+    shop.do("create table a (id int primary key, n text)")
+    shop.do("insert into a select g, repeat('x', 2000) from generate_series(1, 20) g")
+    chunks: list[int] = []
+    change_after_chunks(monkeypatch, chunks.append)
+    log = MemoryLog()
+    run_until_idle(shop.settings("p", "public.a"), log)
+    assert [row["id"] for _, row in brief(log, "p.public.a")] == list(range(1, 21))
+    assert len(chunks) == 4, "six rows each"
+
+
+def test_a_commit_that_nobody_sees_yet(shop: Shop) -> None:
+    shop.do(
+        "create table a (id int primary key, n text)",
+        "insert into a values (1, 'x')",
+        "create publication headrace_p for table a",
+        "select pg_create_logical_replication_slot('headrace_p', 'pgoutput')",
+    )
+    with psycopg.connect(shop.conninfo, autocommit=True) as hanging:
+        shop.do("alter system set synchronous_standby_names = 'nobody'", "select pg_reload_conf()")
+        try:
+            while hanging.execute("show synchronous_standby_names").fetchone() != ("nobody",):
+                pass
+            hanging.pgconn.send_query(b"insert into a values (2, 'hidden')")
+            waiting = "select 1 from pg_stat_activity where wait_event = 'SyncRep'"
+            while not shop.rows(waiting):
+                pass
+            log = MemoryLog()
+            run_until_idle(shop.settings("p", "public.a"), log)
+        finally:
+            shop.do("set synchronous_commit = local", "alter system reset synchronous_standby_names")
+            shop.do("select pg_reload_conf()")
+        while hanging.pgconn.get_result() is not None:
+            pass
+    assert sorted(brief(log, "p.public.a"), key=str) == [
+        ("c", {"id": 2, "n": "hidden"}),
+        ("r", {"id": 1, "n": "x"}),
+    ]
+
+
+def test_connections_that_are_cut(shop: Shop) -> None:
+    shop.do("create table a (id int primary key, n text)")
+    log, settings = MemoryLog(), shop.settings("p", "public.a")
+
+    async def cut(task: SourceTask) -> None:
+        for number in range(3):
+            ours = "application_name like 'headrace-connect%'"
+            shop.do(f"select pg_terminate_backend(pid) from pg_stat_activity where {ours}")
+            shop.do(f"insert into a values ({number}, 'x')")
+            while len(log.records["p.public.a"]) <= number:
+                await pause_ms(5)
+
+    asyncio.run(run(settings, log, meanwhile=cut))
+    assert [row["id"] for _, row in brief(log, "p.public.a")] == [0, 1, 2]
+
+
+def test_partitions_columns_filters_and_types_are_the_same_in_rows_and_changes(shop: Shop) -> None:
+    shop.do(
+        "create domain cents as numeric(10, 2)",
+        "create type mood as enum ('sad', 'glad')",
+        "create table part (id int, at timestamptz, price cents, mood mood, secret text, tags text[], b bytea, "
+        "d float8, primary key (id, at)) partition by range (at)",
+        "create table part_1 partition of part for values from ('2024-01-01') to ('2025-01-01')",
+        "create table own (id int not null, code text not null, n text)",
+        "create unique index own_code on own (code)",
+        "alter table own replica identity using index own_code",
+        "create publication mine for table part (id, at, price, mood, tags, b, d) where (id < 100), own "
+        "with (publish_via_partition_root = true)",
+    )
+    row = r"""({}, '2024-05-01 12:00+02', 1.50, 'glad', 's', '{{"a,b",NULL}}', '\x00ff', 0.1)"""
+    shop.do(f"insert into part values {row.format(1)}, {row.format(200)}", "insert into own values (1, 'ä', 'x')")
+    more = {"publication_name": "mine", "publication_autocreate_mode": "disabled", "value_form": "flat"}
+    log, settings = MemoryLog(), shop.settings("p", "public.*", **more)
+    run_until_idle(settings, log)
+    shop.do(f"insert into part values {row.format(2)}, {row.format(201)}", "delete from own")
+    run_until_idle(settings, log)
+    (read_key, read), (key, change) = records(log, "p.public.part")
+    assert (read_key["id"], key["id"]) == (1, 2)
+    assert {**read, "id": 2} == change
+    assert set(read) == {"id", "at", "price", "mood", "tags", "b", "d"}
+    assert {name: type(value) for name, value in read_key.items()} == {name: type(value) for name, value in key.items()}
+    assert records(log, "p.public.own") == [({"code": "ä"}, {"id": 1, "code": "ä", "n": "x"}), ({"code": "ä"}, None)]

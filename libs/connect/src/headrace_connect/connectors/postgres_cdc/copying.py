@@ -33,6 +33,11 @@ _NO_KEY: Final = ("22", "42804", "42883", "42703")
 """The key of the last row cannot be compared any more."""
 BUSY_MAX: Final = 300
 """So often in a row the same is tried."""
+FETCH_ROWS: Final = 1_000
+CHUNK_BYTES: Final = 8 << 20
+"""A chunk ends when it has so many."""
+UNKEYED_BYTES_MAX: Final = 64 << 20
+"""Of a table that is read at once."""
 AGAIN_MAX: Final = 100
 """So often a table without a key is read again because it changed meanwhile."""
 # With an id of its own the transaction is flushed when it commits, and the mark with it.
@@ -134,7 +139,7 @@ class Copier:
             known = {column.name for column in relation.columns}
             if oid != table.oid or not known >= {*table.key}:
                 return TableRemoved(name)  # another one has its name, or its key has changed
-            rows = await self._session.fetch_texts(*_query(table, relation, after, self._limit(table, limit)))
+            rows, is_last = await self._fetch(table, _query(table, relation, after), limit)
         except Exception as error:
             state = sqlstate_of(error)
             if state in _NOT_THERE:
@@ -144,18 +149,34 @@ class Copier:
             raise
         finally:
             await self._session.rollback()
-        if not table.key and len(rows) > self._unkeyed_rows_max:
-            raise _unreadable(table, f"it has more than {self._unkeyed_rows_max:,} rows")
         self._read[chunk] = RowsRead(table, relation, types, rows)
         places = [[column.name for column in relation.columns].index(column) for column in table.key]
         keys = [tuple(value for at in places if isinstance(value := row[at], bytes)) for row in rows]
-        return ChunkRead(chunk, Visible.parse(text), keys, last=not table.key or len(rows) < limit)
+        return ChunkRead(chunk, Visible.parse(text), keys, last=is_last)
 
-    def _limit(self, table: Table, limit: int) -> int:
-        return limit if table.key else self._unkeyed_rows_max + 1
+    async def _fetch(self, table: Table, query: tuple[str, ...], limit: int) -> tuple[list[Row], bool]:
+        """Rows, at most ``limit`` and not much more than ``CHUNK_BYTES``; and whether there are no more behind them."""
+        statement, *values = query
+        await self._session.fetch(f"declare rows no scroll cursor for {statement}", *values)
+        rows: list[Row] = []
+        size = 0
+        while True:
+            # Not all at once: nobody knows how large they are.
+            wanted = min(FETCH_ROWS, limit - len(rows)) if table.key else FETCH_ROWS
+            fetched = await self._session.fetch_texts(f"fetch {wanted} from rows")
+            rows += fetched
+            size += sum(len(value) for row in fetched for value in row if isinstance(value, bytes))
+            if not table.key and len(rows) > self._unkeyed_rows_max:
+                raise _unreadable(table, f"it has more than {self._unkeyed_rows_max:,} rows")
+            if len(fetched) < wanted:
+                return rows, True
+            if table.key and (len(rows) >= limit or size >= CHUNK_BYTES):
+                return rows, False
+            if size > UNKEYED_BYTES_MAX:
+                raise _unreadable(table, f"they have more than {UNKEYED_BYTES_MAX >> 20} MiB")
 
 
-def _query(table: Table, relation: Relation, after: Key | None, limit: int) -> tuple[str, ...]:
+def _query(table: Table, relation: Relation, after: Key | None) -> tuple[str, ...]:
     """The statement and its values."""
     columns = ", ".join(quote(column.name) for column in relation.columns)
     conditions = [f"({table.row_filter})"] if table.row_filter else []
@@ -165,7 +186,7 @@ def _query(table: Table, relation: Relation, after: Key | None, limit: int) -> t
         conditions.append(f"({keys}) > ({places})")
     where = f" where {' and '.join(conditions)}" if conditions else ""
     order = f" order by {keys}" if keys else ""
-    statement = f"select {columns} from {quote(table.schema, table.name)}{where}{order} limit {limit}"
+    statement = f"select {columns} from {quote(table.schema, table.name)}{where}{order}"
     return statement, *(part.decode() for part in after or ())
 
 

@@ -5,20 +5,29 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
-from headrace_common.runtime.clock import Clock, give_way
+from headrace_common.runtime.clock import give_way
 from headrace_connect.connectors.postgres_cdc.collecting import Collector
-from headrace_connect.connectors.postgres_cdc.copying import Busy, Copier
+from headrace_connect.connectors.postgres_cdc.copying import Busy
 from headrace_connect.connectors.postgres_cdc.keys import keys_of
+from headrace_connect.connectors.postgres_cdc.limits import (
+    BACKLOG_MS,
+    BATCH_BYTES,
+    BUSY_MS,
+    FRAMES_MAX,
+    LINGER_MS,
+    LOOK_MS,
+    PAGE,
+    PAUSE_MS,
+    QUIET_MS,
+    TELL_MS,
+)
+from headrace_connect.connectors.postgres_cdc.parts import Parts
 from headrace_connect.connectors.postgres_cdc.position import Place, Rows
-from headrace_connect.connectors.postgres_cdc.publishing import Publisher
-from headrace_connect.connectors.postgres_cdc.recording import Recorder
-from headrace_connect.connectors.postgres_cdc.replication import Replication
 from headrace_connect.connectors.postgres_cdc.settings import SourceSettings
 from headrace_connect.connectors.postgres_cdc.tables import Table
-from headrace_connect.core.assembling import Assembler
 from headrace_connect.core.changes import Piece, Signal
 from headrace_connect.core.snapshot import (
     MARK_PREFIX,
@@ -29,7 +38,6 @@ from headrace_connect.core.snapshot import (
     MarkSeen,
     ReadChunk,
     ReadSnapshot,
-    Snapshots,
     Streamed,
     TableAdded,
     TableRemoved,
@@ -37,30 +45,7 @@ from headrace_connect.core.snapshot import (
 )
 from headrace_connect.plugin import Chunk
 
-FRAMES_MAX: Final = 5_000
-PAUSE_MS: Final = 100.0
-"""Before something is asked of the server again: what is open now, whether a lock is free, how far it has come."""
-BUSY_MS: Final = 1_000.0
-"""Before a table is tried again that somebody has locked."""
-QUIET_MS: Final = 5_000.0
-"""A server that has not come further for so long, near the end, is at the end: a page's header lies between."""
-PAGE: Final = 8_192
-LOOK_MS: Final = 10_000.0
-"""There is a look for new tables at most so often."""
 _log: Final = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What the loop works with; whoever made them closes them."""
-
-    replication: Replication
-    assembler: Assembler
-    publisher: Publisher
-    copier: Copier
-    recorder: Recorder
-    snapshots: Snapshots
-    clock: Clock
 
 
 class Follower:
@@ -82,9 +67,13 @@ class Follower:
         self._target = target
         self._caught_up = False
         self._reached = 0
-        """Of what was there when reading began, all below is read."""
+        """All below is read, as far as it was there when reading began."""
         self._reached_ms = parts.clock.monotonic_ms()
         self._collector = Collector(place, parts.recorder.wants, settings.max_batch_size)
+        self._bytes = 0
+        """That were handled since the last flush."""
+        self._since_ms: float | None = None
+        """When the first of what waits came; None: nothing waits."""
         self._given = place
         """The last place that was given with a chunk."""
         self._told = False
@@ -94,7 +83,7 @@ class Follower:
         """When ``_todo`` goes on."""
         self._keys: dict[int, tuple[str, ...]] = {}
         """Of the tables whose rows are being read, or will be."""
-        self._moved_ms = self._looked_ms = parts.clock.monotonic_ms()
+        self._moved_ms = self._looked_ms = self._waits_ms = parts.clock.monotonic_ms()
         self._asked_ms = self._moved_ms - PAUSE_MS
 
     async def chunks(self) -> AsyncIterator[Chunk]:
@@ -108,8 +97,8 @@ class Follower:
             for lsn, data in frames:
                 for chunk in self._handle(lsn, data):
                     yield self._give(chunk)
-            is_empty = len(frames) < FRAMES_MAX
-            if is_empty:
+            is_empty = self._replication.is_empty
+            if is_empty and self._lingers_ms() <= 0:
                 for chunk in self._settle():
                     yield self._give(chunk)
             worked = await self._work()
@@ -120,7 +109,7 @@ class Follower:
                 continue
             for chunk in self._rest():
                 yield self._give(chunk)
-            await self._replication.wait(self._idle_ms())
+            await self._replication.wait(self._lingers_ms() if self._waits else self._idle_ms())
 
     def confirm(self, lsn: int) -> None:
         """All below is committed."""
@@ -134,15 +123,17 @@ class Follower:
             match item:
                 case Piece():
                     if self._keys:
-                        keys = keys_of(item.changes, self._keys)
-                        self._snapshots.handle(Streamed(item.transaction.xid, keys))
+                        self._snapshots.handle(Streamed(item.transaction.xid, keys_of(item.changes, self._keys)))
                     for group, place in self._collector.add(item):
                         yield self._recorder.record_changes(group, place)
                 case Signal(message) if message.prefix == MARK_PREFIX:
                     mark = Mark.decode(message.content)
                     if mark is not None:
                         yield from self._pass(mark, message.lsn)
-        if self._collector.is_full:
+        self._bytes += len(data)
+        if self._since_ms is None and self._waits:
+            self._since_ms = self._clock.monotonic_ms()
+        if self._collector.is_full or self._bytes >= BATCH_BYTES:
             yield from self._flush()
 
     def _pass(self, mark: Mark, lsn: int) -> Iterator[Chunk]:
@@ -153,8 +144,20 @@ class Follower:
         yield from self._apply(effects)
 
     def _flush(self) -> Iterator[Chunk]:
+        self._bytes, self._since_ms = 0, None
         for group, place in self._collector.flush():
             yield self._recorder.record_changes(group, place)
+
+    @property
+    def _waits(self) -> bool:
+        """Changes have come that are not given yet."""
+        return not self._collector.is_empty
+
+    def _lingers_ms(self) -> float:
+        """How long what waits goes on to wait, so that more is converted together; 0 or less: no longer."""
+        if self._since_ms is None:
+            return 0
+        return self._since_ms + (LINGER_MS if self._caught_up else BACKLOG_MS) - self._clock.monotonic_ms()
 
     def _settle(self) -> Iterator[Chunk]:
         """There is nothing more to take for now: what waits is given."""
@@ -241,9 +244,19 @@ class Follower:
             self._not_before_ms = now_ms + BUSY_MS
             return None
         self._todo.popleft()
+        self._tell_waits(now_ms)
         if isinstance(event, TableRemoved):
             self._keys.pop(int(event.table), None)
         return [] if event is None else self._snapshots.handle(event)
+
+    def _tell_waits(self, now_ms: float) -> None:
+        waits_for = self._snapshots.waits_for
+        if not waits_for:
+            self._waits_ms = now_ms
+        elif now_ms - self._waits_ms > TELL_MS:
+            self._waits_ms = now_ms
+            open_ = sorted({xid for xids in waits_for.values() for xid in xids})
+            _log.warning("rows are read when transactions have ended that are open: %s", open_[:10])
 
     async def _look(self) -> list[Effect]:
         """New tables are published, and their rows are read; what waits for tables that are not there is forgotten."""
@@ -263,11 +276,13 @@ class Follower:
         if not self._caught_up and now_ms - self._asked_ms >= PAUSE_MS:
             self._replication.ask()
             self._asked_ms = now_ms
+        if self._waits:
+            return
         tells = self._is_drained and not self._told
         if not tells and now_ms - self._moved_ms < self._settings.heartbeat_interval_ms:
             return
         self._moved_ms = now_ms
-        if self._assembler.at_boundary and self._collector.is_empty:
+        if self._assembler.at_boundary:
             held = self._assembler.held_lsn
             received = self._replication.received
             self._collector.skip_to(received if held is None else min(received, held))

@@ -25,6 +25,7 @@ from headrace_connect.plugin import RetriableError
 PROTOCOL: Final = Protocol(2)
 """Of PostgreSQL 14 and newer: large transactions come while they are open."""
 BEAT_MS: Final = 10_000.0
+TAKE_BYTES: Final = 4 << 20
 SILENCE_MS: Final = 60_000.0
 """A server that does not answer for so long is taken as lost."""
 
@@ -43,6 +44,8 @@ class Replication:
         self._timer: asyncio.TimerHandle | None = None
         self._confirmed = 0
         self._heard_ms = clock.monotonic_ms()
+        self.is_empty = False
+        """The last ``take`` has taken all there was."""
         self.received = 0
         """All below was sent by the server, as far as its frames say."""
 
@@ -97,18 +100,21 @@ class Replication:
 
     def take(self, frames_max: int) -> list[tuple[int, bytes]]:
         """
-        Messages that are there, with their LSNs; at most so many. ``received`` counts when all of them are handled.
+        Messages that are there, with their LSNs; at most so many, and not much more than ``TAKE_BYTES``. ``received``
+        counts when all of them are handled.
 
         Raises:
             RetriableError: the connection is lost, or the server ended it.
             InvalidConfig: the server cannot decode the changes.
         """
         frames: list[tuple[int, bytes]] = []
+        left, self.is_empty = TAKE_BYTES, False
         with faults():
             self._pgconn.consume_input()
-            while len(frames) < frames_max:
+            while len(frames) < frames_max and left > 0:
                 size, data = self._pgconn.get_copy_data(1)
                 if size == 0:
+                    self.is_empty = True
                     break
                 if size < 0:
                     raise self._fault(self._pgconn.get_result())
@@ -116,6 +122,7 @@ class Replication:
                 self._heard_ms = self._clock.monotonic_ms()
                 if isinstance(frame, XLogData):
                     frames.append((frame.lsn, frame.payload))
+                    left -= size
                 else:
                     self._take_keepalive(frame)
         return frames

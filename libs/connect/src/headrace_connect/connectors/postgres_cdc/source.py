@@ -14,7 +14,8 @@ from headrace_common.runtime.clock import Clock, SystemClock, limit_s
 from headrace_connect.connectors.postgres_cdc.checks import find_problems
 from headrace_connect.connectors.postgres_cdc.copying import Copier
 from headrace_connect.connectors.postgres_cdc.facts import find_facts
-from headrace_connect.connectors.postgres_cdc.following import Follower, Parts
+from headrace_connect.connectors.postgres_cdc.following import Follower
+from headrace_connect.connectors.postgres_cdc.parts import Parts
 from headrace_connect.connectors.postgres_cdc.position import Place
 from headrace_connect.connectors.postgres_cdc.previewing import preview_rows
 from headrace_connect.connectors.postgres_cdc.publishing import Publisher
@@ -30,7 +31,8 @@ from headrace_connect.core.snapshot import Snapshots
 from headrace_connect.plugin import Chunk, Position, RetriableError, Source, Split
 from headrace_connect.settings import Problem, invalid
 
-_ASK_S: Final = 15.0
+_ASK_S: Final = 700.0
+"""Longer than any ``offset.flush.interval.ms``."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -90,7 +92,7 @@ class PostgresSource(Source[SourceSettings]):
                 assert place is not None, "without a position nothing is lost"
                 # A task that another one has followed finds the slot moved; that it may not commit says so.
                 self._committed.clear()
-                yield Chunk([], replace(place, asked=place.asked + 1).to_json())
+                yield Chunk([], replace(place, asked=place.asked + 1).to_json(), boundary=True)
                 async with limit_s(_ASK_S):
                     await self._committed.wait()
                 raise _lost(begin.reason, self.settings)
