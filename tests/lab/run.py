@@ -20,12 +20,13 @@ import logging
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from math import ceil
 from multiprocessing import TimeoutError as MultiprocessingTimeout
 from multiprocessing import get_context
-from multiprocessing.pool import AsyncResult, Pool
+from multiprocessing.pool import AsyncResult, Pool, ThreadPool
 from statistics import median
 from typing import Final
 
@@ -45,6 +46,8 @@ from tests.lab.work import mutants as of_work
 from tests.lab.work import world as work
 
 PROCESSES: Final = 2
+LOOKS: Final = PROCESSES + 1
+"""So many mutants are looked for at a time: no process waits for work, and few seeds are played for nothing."""
 SEEDS: Final = 200
 MUTANT_SEEDS_MAX: Final = 1_000
 START_STEP: Final = 100_000
@@ -55,6 +58,9 @@ SEED_S_MAX: Final = 120.0
 """So long a seed may take, of the machine's time; most take one."""
 FAILED_MAX: Final = 5
 """So many failures are told in full."""
+
+Ahead = Callable[[], int]
+"""How many seeds may be begun before it is known whether they are wanted."""
 
 KINDS: Final = {
     "replication": Kind(replication.play, of_replication.MUTANTS, of_replication.RARE),
@@ -105,12 +111,18 @@ def play(kind: str, mutant: str | None, seed: int) -> Outcome:
             return Outcome([f"{type(error).__name__}: {error}"], [], 0, 0.0)
 
 
-def play_all(pool: Pool, kind: str, seeds: Sequence[int], mutant: str | None = None) -> Iterator[Outcome]:
-    """Seeds in order; no more than a few are begun before their outcome is wanted."""
+def play_all(
+    pool: Pool,
+    kind: str,
+    seeds: Sequence[int],
+    mutant: str | None = None,
+    ahead: Ahead = lambda: 2 * PROCESSES,
+) -> Iterator[Outcome]:
+    """Seeds in order; no more than ``ahead`` are begun before their outcome is wanted."""
     begun: deque[tuple[int, AsyncResult[Outcome]]] = deque()
     for seed in seeds:
         begun.append((seed, pool.apply_async(play, (kind, mutant, seed))))
-        if len(begun) >= 2 * PROCESSES:
+        while len(begun) >= ahead():
             yield _take(kind, *begun.popleft())
     while begun:
         yield _take(kind, *begun.popleft())
@@ -123,18 +135,18 @@ def _take(kind: str, seed: int, result: AsyncResult[Outcome]) -> Outcome:
         return Outcome([f"{kind}, seed {seed} has not ended after {SEED_S_MAX:.0f} s"], [], 0, 0.0)
 
 
-def find(pool: Pool, kind: str, mutant: str, start: int, seeds_max: int) -> tuple[int, str] | None:
+def find(pool: Pool, kind: str, mutant: str, start: int, seeds_max: int, ahead: Ahead) -> tuple[int, str] | None:
     """After how many seeds from ``start`` a mutant is found, and by what; None: not within ``seeds_max``."""
-    outcomes = play_all(pool, kind, range(start, start + seeds_max), mutant)
+    outcomes = play_all(pool, kind, range(start, start + seeds_max), mutant, ahead)
     for number, outcome in enumerate(outcomes, start=1):
         if outcome.problems:
             return number, outcome.problems[0]
     return None
 
 
-def find_from(pool: Pool, kind: str, mutant: str, starts: int, seeds_max: int) -> dict[str, object]:
+def find_from(pool: Pool, kind: str, mutant: str, starts: int, seeds_max: int, ahead: Ahead) -> dict[str, object]:
     """From several starting seeds: after how many, and their median; one that is missed counts ``seeds_max``."""
-    found = [find(pool, kind, mutant, each * START_STEP, seeds_max) for each in range(starts)]
+    found = [find(pool, kind, mutant, each * START_STEP, seeds_max, ahead) for each in range(starts)]
     seeds = [None if one is None else one[0] for one in found]
     by = next((one[1] for one in found if one is not None), None)
     return {"median": median(seeds_max if one is None else one for one in seeds), "seeds": seeds, "by": by}
@@ -166,17 +178,35 @@ def play_many(pool: Pool, kind: str, seeds: Sequence[int]) -> Summary:
 
 
 def find_mutants(pool: Pool, kind: str, mutants: Iterable[str], starts: int, seeds_max: int) -> dict[str, object]:
-    """What each takes to be found; None: it was missed."""
+    """
+    What each takes to be found; None: it was missed.
+
+    Each is looked for seed by seed, and some beside each other: seeds that are begun before it is known whether they
+    are wanted are played for nothing. The last ones play ahead, so that all processes have work.
+    """
+    names = list(mutants)
+    left = set(names)
+
+    def ahead() -> int:
+        return ceil(LOOKS / max(1, min(LOOKS, len(left))))
+
+    def look(name: str) -> dict[str, object] | None:
+        try:
+            if starts:
+                return find_from(pool, kind, name, starts, seeds_max, ahead)
+            after = find(pool, kind, name, 0, seeds_max, ahead)
+            return None if after is None else {"seeds": after[0], "by": after[1]}
+        finally:
+            left.discard(name)
+
     found: dict[str, object] = {}
-    for name in mutants:
-        if starts:
-            found[name] = find_from(pool, kind, name, starts, seeds_max)
-            sys.stderr.write(f"{name}: {json.dumps(found[name])}\n")
-            continue
-        after = find(pool, kind, name, 0, seeds_max)
-        found[name] = None if after is None else {"seeds": after[0], "by": after[1]}
-        if after is None:
-            sys.stderr.write(f"the bug {name} was not found within {seeds_max} seeds\n")
+    with ThreadPool(LOOKS) as looks:
+        for name, seen in zip(names, looks.imap(look, names), strict=True):
+            found[name] = seen
+            if starts:
+                sys.stderr.write(f"{name}: {json.dumps(seen)}\n")
+            elif seen is None:
+                sys.stderr.write(f"the bug {name} was not found within {seeds_max} seeds\n")
     return found
 
 
