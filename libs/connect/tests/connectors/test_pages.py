@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from headrace_connect.connectors.files.settings import SourceSettings
 from headrace_connect.connectors.files.sink_settings import SinkSettings as FilesSinkSettings
@@ -12,6 +14,7 @@ from headrace_connect.connectors.lake_sink.settings import SinkSettings as LakeS
 from headrace_connect.connectors.postgres_cdc.settings import SourceSettings as PostgresSettings
 from headrace_connect.connectors.sql_sink.settings import SinkSettings as SqlSinkSettings
 from headrace_connect.connectors.sql_source.settings import SourceSettings as SqlSourceSettings
+from headrace_connect.runtime.configuring import find_config_problems
 from headrace_connect.settings import Definition, describe
 
 PAGES = Path(__file__).parents[4] / "docs" / "connectors"
@@ -22,6 +25,16 @@ def row(one: Definition) -> str:
     choices = f" One of {', '.join(f'`{choice}`' for choice in one.choices)}." if one.choices else ""
     text = f"{one.documentation.replace('``', '`')}{choices}"
     return f"| `{one.key}` | {default} | {text} |".replace("|  |", "| |")
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in PAGES.glob("*.md")))
+def test_the_quick_start_can_be_used(page: str) -> None:
+    examples = [yaml.safe_load(one) for one in re.findall(r"```yaml\n(.*?)```", (PAGES / page).read_text(), re.S)]
+    configurations = [one for one in examples if "connector.class" in one]
+    assert configurations
+    for one in configurations:
+        given = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in one.items()}
+        assert find_config_problems(given) == ()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import math
+import sqlite3
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,13 @@ from hypothesis import strategies as st
 from libs.connect.tests.connectors.sql_sink.test_sqlite import SqliteFile
 from libs.connect.tests.connectors.sql_source.rows import rows_of, settings, started, take, values_of
 from libs.connect.tests.connectors.sql_source.suite import BY_BOTH, BY_TIME, MODES, SourceSuite, TableCase, fill
+from typer.testing import CliRunner
 
+from headrace_cli.app import app
 from headrace_common.core.errors import InvalidConfig
-from headrace_connect.connectors.sql_source import SqlSource, sqlite
+from headrace_connect.connectors.sql_source import SqlSource
+from headrace_connect.connectors.sql_source import sqlite as adapter
+from headrace_connect.plugin import RetriableError
 from headrace_connect.testing import check_source
 
 
@@ -37,10 +43,9 @@ class TestSqlite(SourceSuite):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mode", ["timestamp", "timestamp+incrementing"])
-def test_the_suite_of_all_sources(target: SqliteFile, mode: str) -> None:
+def test_the_suite_of_all_sources(target: SqliteFile) -> None:
     fill(target, TableCase.TIMES)
-    check_source(lambda: TableCase(target, mode))
+    check_source(lambda: TableCase(target, "timestamp"))
 
 
 @hypothesis_settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -155,7 +160,7 @@ def test_values_that_are_not_of_their_type_are_bad_rows(target: SqliteFile) -> N
 
 @pytest.fixture
 def kib_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite, "BYTES_MAX", 1_024)
+    monkeypatch.setattr(adapter, "BYTES_MAX", 1_024)
 
 
 @pytest.mark.usefixtures("kib_at_once")
@@ -184,6 +189,16 @@ def test_keys_that_may_be_null_are_none(target: SqliteFile) -> None:
         assert len(rows_of(take(source))) == 3
 
 
+def test_a_database_that_others_have_locked(target: SqliteFile) -> None:
+    fill(target, [0])
+    with started(target.url, timeout_ms=100) as source, closing(sqlite3.connect(target.path)) as other:
+        other.execute("begin exclusive")
+        with pytest.raises(RetriableError, match="locked"):
+            source.splits()
+        other.rollback()
+        assert values_of(take(source)) == [0]
+
+
 def test_numbers_that_come_again_are_told(target: SqliteFile, caplog: pytest.LogCaptureFixture) -> None:
     target.query("create table t (id integer primary key)")
     target.query("create table sure (id integer primary key autoincrement)")
@@ -198,6 +213,29 @@ def test_generated_columns_are_read(target: SqliteFile) -> None:
     target.query("insert into t (id) values (4)")
     with started(target.url) as source:
         assert rows_of(take(source)) == [{"id": 4, "twice": 8}]
+
+
+def test_the_command_shows_rows_and_names_keys(target: SqliteFile, tmp_path: Path) -> None:
+    fill(target, [0, 1])
+    target.query("create table bare (id integer)")
+    config = {"name": "n", "connector.class": "sql-source", "connection.url": target.url, "topic.prefix": "shop."}
+    config |= {"mode": "incrementing", "incrementing.column.name": "id"}
+    file = tmp_path / "n.json"
+    file.write_text(json.dumps(config | {"table.include.list": "t"}))
+    for words, shown in ((("validate",), {"problems": []}), (("preview", "--records", "1"), None)):
+        done = CliRunner().invoke(app, ["connect", words[0], str(file), *words[1:], "-o", "json"])
+        assert done.exit_code == 0, done.output
+        found = json.loads(done.stdout)
+        if shown is None:
+            [row] = found["records"]
+            assert (row["topic"], json.loads(row["value"])["name"]) == ("shop.t", "n0")
+        else:
+            assert found == shown
+    file.write_text(json.dumps(config))
+    done = CliRunner().invoke(app, ["connect", "validate", str(file), "-o", "json"])
+    assert done.exit_code == 1
+    [problem] = json.loads(done.stdout)["problems"]
+    assert problem["problem"].startswith("incrementing.column.name: id of bare may be null")
 
 
 def test_no_file_is_made(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ class _Columns:
         before = {field.name: field.type for field in known}
         now = {field.name: field.type for field in columns}
         for name in before.keys() | now.keys():
-            if before.get(name) != now.get(name):
+            if before.get(name) != now.get(name) and pa.null() not in (before.get(name), now.get(name)):
                 what = (
                     "new"
                     if name not in before
