@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from libs.sdk.tests.kit.cluster import Labs
 from services.connect.tests.kit.hosts import Outer
 
 from headrace import aio
-from headrace_common.core.errors import FencedOwner, FencedWriter, HeadraceError
+from headrace_common.core.errors import FencedOwner, FencedWriter, HeadraceError, Rejected
 from headrace_common.runtime.clock import SystemClock
 from headrace_connect.runtime.adapters.topics import SdkTopics
 from headrace_connect_worker.adapters.config_log import SdkConfigLog
@@ -100,6 +102,34 @@ async def test_an_older_leader_writes_nothing_more_whatever_it_has_begun(labs: L
                 await new.write([ConnectorConfigured("b", {"k": "4"})])
             await old.close()
             await new.close()
+
+
+async def test_a_leader_that_had_nothing_to_write_for_long_writes_again(labs: Labs) -> None:
+    cluster = labs(1, transactions={"unit_prepared_timeout_ms": 1_000, "transactional_id_check_interval_ms": 100})
+    with install_lab(cluster.lab):
+        worker = await LabWorker(cluster, "a", Outer()).open()
+        await until(lambda: worker.leads, worker)
+        for number in range(3):
+            await worker.herd.put_config(f"c{number}", CONFIG)
+            await asyncio.sleep(10)
+        assert sorted(worker.herd.state.connectors) == ["c0", "c1", "c2"]
+        await worker.stop()
+
+
+async def test_a_topic_that_was_made_anew_is_said(labs: Labs) -> None:
+    cluster = labs(1)
+    with install_lab(cluster.lab):
+        worker = await LabWorker(cluster, "a", Outer()).open()
+        await until(lambda: worker.leads, worker)
+        await worker.herd.put_config("c", CONFIG)
+        async with aio.AdminClient(worker.servers) as admin:
+            await admin.delete_topic("connect-configs")
+            await SdkTopics(admin, SystemClock()).ensure("connect-configs", 1, {"cleanup.policy": "compact"})
+        async with aio.Producer(worker.servers) as producer:
+            await (await producer.send("connect-configs", b"{}", key=b"other"))
+        with pytest.raises(Rejected, match="start the workers anew"):
+            await until(lambda: False, worker)
+        await worker.close()
 
 
 async def test_an_empty_topic_is_at_its_end(labs: Labs) -> None:

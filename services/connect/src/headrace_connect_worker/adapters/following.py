@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from headrace import aio
 from headrace.records import TopicPartition
-from headrace_common.core.errors import HeadraceError, Then
+from headrace_common.core.errors import HeadraceError, Rejected, Then
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.logs import logger
 
@@ -34,8 +34,10 @@ async def follow_topic(servers: str, topic: str, partitions: int, clock: Clock) 
     it waits.
 
     Raises:
+        Rejected: the topic was deleted and made anew, or has lost records that were read: what was read counts no more.
         HeadraceError: something that waiting does not mend.
     """
+    resets: list[object] = []
     assigned = [TopicPartition(topic, number) for number in range(partitions)]
     behind = set(assigned)
     consumer: aio.Consumer[Any, Any] = aio.Consumer(
@@ -43,6 +45,7 @@ async def follow_topic(servers: str, topic: str, partitions: int, clock: Clock) 
         isolation_level="read_committed",
         auto_offset_reset="earliest",
         enable_auto_commit=False,
+        on_position_reset=resets.append,
     )
     async with consumer:
         await consumer.assign(assigned)
@@ -56,6 +59,8 @@ async def follow_topic(servers: str, topic: str, partitions: int, clock: Clock) 
                 _log.warning("%s cannot be read: %s", topic, error)
                 await clock.sleep_ms(_PAUSE_MS)
                 continue
+            if resets:
+                raise Rejected(f"topic {topic} is not what it was ({resets[0]}): start the workers anew")
             records: list[tuple[int, bytes | None, bytes | None]] = []
             for table in tables:
                 columns = [table.table.column(name).to_pylist() for name in ("offset", "key", "value")]

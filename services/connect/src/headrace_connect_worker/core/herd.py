@@ -90,6 +90,8 @@ class HerdState:
         self.leader: LeaderSaid | None = None
         self._kept: dict[str, _Kept] = {}
         self._made: dict[str, ConnectorState] = {}
+        self.task_count = 0
+        """Of all connectors."""
 
     def apply(self, offset: int, record: ConfigRecord) -> None:
         """Take in a record."""
@@ -115,11 +117,12 @@ class HerdState:
             case RestartDropped():
                 kept.connector_restart = kept.all_restart = Restart()
                 kept.task_restarts = {}
-        self._made.pop(record.name, None)
+        self.task_count -= _count(self._made.pop(record.name, None))
         if kept.is_empty:
             del self._kept[record.name]
         elif kept.config is not None:
-            self._made[record.name] = _make(record.name, kept.config, kept)
+            made = self._made[record.name] = _make(record.name, kept.config, kept)
+            self.task_count += _count(made)
 
     @property
     def connectors(self) -> Mapping[str, ConnectorState]:
@@ -151,11 +154,6 @@ class HerdState:
         kept = self._kept.get(name)
         return () if kept is None else sorted(kept.tasks)
 
-    @property
-    def task_count(self) -> int:
-        """Of all connectors."""
-        return sum(len(one.tasks.shares) for one in self._made.values() if one.tasks is not None)
-
 
 def _note_restart(kept: _Kept, record: RestartSaid, offset: int) -> None:
     restart = Restart(offset, record.only_failed)
@@ -165,6 +163,10 @@ def _note_restart(kept: _Kept, record: RestartSaid, offset: int) -> None:
         kept.all_restart = restart
     else:
         kept.task_restarts.update(dict.fromkeys(record.tasks, restart))
+
+
+def _count(connector: ConnectorState | None) -> int:
+    return 0 if connector is None or connector.tasks is None else len(connector.tasks.shares)
 
 
 def _make(name: str, config: Mapping[str, str], kept: _Kept) -> ConnectorState:

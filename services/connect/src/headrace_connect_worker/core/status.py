@@ -8,6 +8,7 @@ writer's item: one with a lower epoch than is known counts for nothing, and whoe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TypeAlias
 
 from headrace_connect_worker.core.records import Status, StatusRecord, TopicUsed, Work
@@ -23,6 +24,8 @@ class Statuses:
         self._statuses: dict[str, dict[int | None, Status]] = {}
         self._works: dict[str, Work] = {}
         self._topics: dict[str, dict[str, TopicUsed]] = {}
+        self.revision = 0
+        """Grows with everything that the leader has to look at: work, new places, fenced generations."""
 
     def apply(self, record: StatusRecord) -> bool:
         """Take in a record; whether it counts. One that does not is out of date."""
@@ -32,6 +35,7 @@ class Statuses:
             case Work():
                 return self._take_work(record)
             case TopicUsed(name, topic, task):
+                self.revision += topic not in self.topics(name)
                 topics = self._topics.setdefault(name, {})
                 if task < 0:
                     topics.pop(topic, None)
@@ -51,6 +55,7 @@ class Statuses:
             return True
         if known is not None and known.epoch > record.epoch:
             return False
+        self.revision += known is None or record.fenced != known.fenced
         self._statuses.setdefault(record.name, {})[record.task] = record
         return True
 
@@ -61,6 +66,7 @@ class Statuses:
         known = self._works.get(record.name)
         if known is not None and known.epoch > record.epoch:
             return False
+        self.revision += known is None or replace(known, epoch=record.epoch, worker_id=record.worker_id) != record
         self._works[record.name] = record
         return True
 

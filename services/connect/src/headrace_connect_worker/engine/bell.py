@@ -18,6 +18,11 @@ class Bell:
         for ear in self._ears:
             ear.set()
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether anybody listens."""
+        return bool(self._ears)
+
     @contextmanager
     def heard(self) -> Iterator[asyncio.Event]:
         """An event that each ring sets, and that is set at first."""

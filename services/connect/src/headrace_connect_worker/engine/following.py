@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 
 from headrace_connect_worker.core.herd import HerdState
-from headrace_connect_worker.core.records import StatusRecord
+from headrace_connect_worker.core.records import LeaderSaid, StatusRecord
 from headrace_connect_worker.core.status import Statuses
 from headrace_connect_worker.engine.bell import Bell
 from headrace_connect_worker.ports import ConfigLog, StatusLog
@@ -13,14 +14,17 @@ from headrace_connect_worker.ports import ConfigLog, StatusLog
 
 class Following:
     """
-    ``state`` may be acted upon while ``is_exact``: then it was read to the end that the log had. The bell rings when it
-    is so again, and with each status.
+    ``state`` may be acted upon while ``is_exact``: then it was read to the end that the log had. ``bell`` rings when it
+    is so again, and with each status; the bell of a connector only when something of it was read in the config topic.
     """
 
     def __init__(self, configs: ConfigLog, statuses: StatusLog) -> None:
         self.state = HerdState()
         self.statuses = Statuses()
         self.bell = Bell()
+        self._bells: defaultdict[str, Bell] = defaultdict(Bell)
+        self._changed: set[str] = set()
+        """Connectors of which something was read since the state was exact."""
         self.is_exact = False
         self.has_configs = False
         """The config topic was read to its end once."""
@@ -41,10 +45,27 @@ class Following:
         async for read in self._configs.follow():
             for offset, record in read.records:
                 self.state.apply(offset, record)
+                if not isinstance(record, LeaderSaid):
+                    self._changed.add(record.name)
             self.is_exact = read.at_end
             if read.at_end:
                 self.has_configs = True
-                self.bell.ring()
+                self._ring()
+
+    def _ring(self) -> None:
+        self.bell.ring()
+        changed, self._changed = self._changed, set()
+        for name in changed & self._bells.keys():
+            self._bells[name].ring()
+
+    def bell_of(self, name: str) -> Bell:
+        """Of a connector; dropped with ``forget_bell``."""
+        return self._bells[name]
+
+    def forget_bell(self, name: str) -> None:
+        """Nobody listens any more."""
+        if name in self._bells and not self._bells[name].is_heard:
+            del self._bells[name]
 
     async def follow_statuses(self) -> None:
         """For good."""

@@ -76,6 +76,8 @@ class Leading:
         self._commands: deque[_Command] = deque()
         self._news = asyncio.Event()
         self._fenced: dict[str, _Fenced] = {}
+        self._seen = -1, -1
+        """How far both topics were read when it was last looked what is due."""
         self.leads = False
         """Whether it writes: the topic is this worker's, and was read to where it took it over."""
 
@@ -158,13 +160,21 @@ class Leading:
             await writer.close()
 
     async def _serve(self, writer: ConfigWriter) -> None:
+        self._seen = -1, -1
         with self._following.bell.heard() as self._news:
             while True:
                 await self._until_news()
                 while self._commands:
                     await self._carry_out(self._commands.popleft(), writer)
-                if self._following.is_exact and self._following.has_statuses:
+                if self._following.is_exact and self._following.has_statuses and self._is_due():
                     await self._plan(writer)
+
+    def _is_due(self) -> bool:
+        """Whether there is anything that was not looked at."""
+        seen = self._following.state.offset, self._following.statuses.revision
+        now_ms = self._clock.monotonic_ms()
+        waited = any(0 < one.due_ms <= now_ms for one in self._fenced.values())
+        return waited or seen != self._seen
 
     async def _until_news(self) -> None:
         now_ms = self._clock.monotonic_ms()
@@ -205,6 +215,7 @@ class Leading:
     async def _plan(self, writer: ConfigWriter) -> None:
         """Write what is due, a connector at a time, and forget what is said of what is not there."""
         state, statuses = self._following.state, self._following.statuses
+        self._seen = state.offset, statuses.revision
         self._fenced = {name: one for name, one in self._fenced.items() if name in state.connectors}
         for name in list(state.connectors):
             connector = state.connectors[name]

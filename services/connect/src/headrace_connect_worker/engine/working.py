@@ -29,7 +29,7 @@ from headrace_connect_worker.core.placing import (
     task_id,
     watcher_id,
 )
-from headrace_connect_worker.core.records import RunState, Status, TargetState, TopicUsed, Work
+from headrace_connect_worker.core.records import RunState, Status, TargetState, TopicUsed, Work, encode
 from headrace_connect_worker.core.seat import Crashed, Reported, Say, Spec
 from headrace_connect_worker.engine.following import Following
 from headrace_connect_worker.engine.leading import Leading
@@ -48,6 +48,10 @@ from headrace_connect_worker.ports import (
 )
 
 POLL_MS: Final = 500.0
+GATHER_MS: Final = 10.0
+"""Changes that come together are declared together."""
+WORK_BYTES_MAX: Final = 4 << 20
+"""Of what a watcher has found, as JSON: it is one record, and so are the splits of a task."""
 _log = logger(__name__)
 
 
@@ -95,13 +99,19 @@ class Working:
     async def declare(self) -> None:
         """Say what there is to do, at first and whenever it is something else; for good."""
         await self._following.until(lambda: self._following.is_ready)
-        said = None
+        said, at = None, None
+        state = self._following.state
         with self._following.bell.heard() as ear:
             while True:
                 await ear.wait()
+                if said is not None:
+                    await self._clock.sleep_ms(GATHER_MS)
                 ear.clear()
-                if self._following.is_exact and (items := list_items(self._following.state)) != said:
-                    self._membership.declare(declaration_of(self._following.state, items))
+                if not self._following.is_exact or state.offset == at:
+                    continue
+                at, items = state.offset, list_items(state)
+                if items != said:
+                    self._membership.declare(declaration_of(state, items))
                     said = items
 
     async def share(self, tasks: TaskRunner) -> None:
@@ -187,7 +197,7 @@ class Working:
             runs,
             partial(self._wanted, item, name, task),
             partial(self._say, item, name, task),
-            self._following.bell,
+            self._following.bell_of(name),
             self._clock,
         )
         running = tasks.start(self._run(item, runner, name, task), name=item)
@@ -195,6 +205,7 @@ class Working:
 
     async def _run(self, item: str, runner: SeatRunner, name: str, task: int | None) -> None:
         await runner.run()
+        self._following.forget_bell(name)
         self._reporting.forget(Status(name, task, None))
         if task is None:
             self._reporting.forget(Work(name, ""))
@@ -260,22 +271,26 @@ class Working:
         held = self._held.get(item)
         if held is None:
             return
+        work = Work(
+            event.connector,
+            event.kind,
+            event.config_offset,
+            event.guarantee,
+            event.tasks,
+            event.splits,
+            self._place.worker_id,
+            held.epoch,
+        )
+        size = len(encode(work)[1] or b"")
+        if size > WORK_BYTES_MAX:
+            text = f"{len(event.splits)} splits have {size} bytes as JSON; {WORK_BYTES_MAX} is the most"
+            self._tell(item, Reported(event.config_offset, RunState.FAILED, text, Fault.CONFIG, now_ms))
+            return
         connector = self._following.state.connectors.get(event.connector)
         paused = connector is not None and connector.target is TargetState.PAUSED
         state = RunState.PAUSED if paused else RunState.RUNNING
         self._tell(item, Reported(event.config_offset, state, now_ms=now_ms))
-        self._reporting.say(
-            Work(
-                event.connector,
-                event.kind,
-                event.config_offset,
-                event.guarantee,
-                event.tasks,
-                event.splits,
-                self._place.worker_id,
-                held.epoch,
-            )
-        )
+        self._reporting.say(work)
 
     def _tell(self, item: str, event: Reported | Crashed) -> None:
         held = self._held.get(item)
