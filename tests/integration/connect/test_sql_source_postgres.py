@@ -379,6 +379,19 @@ def test_validate_names_rights_sequences_and_columns(target: PostgresDatabase) -
         assert said in problem
 
 
+def test_a_standby_does_not_know_what_is_open(target: PostgresDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    target.query(TABLE)
+    monkeypatch.setattr(postgres, "_IS_STANDBY", "select true")
+    assert SqlSource(settings(target.url)).check()[0].startswith("hold.back: the server is a standby")
+    source = SqlSource(settings(target.url))
+    for ask in (source.start, source.splits):
+        with pytest.raises(InvalidConfig, match=r"hold\.back=delay"):
+            ask()
+    source.stop()
+    with started(target.url, hold_back="delay") as hasty:
+        assert take(hasty)[0].drained
+
+
 def test_a_query_that_writes_is_refused(target: PostgresDatabase) -> None:
     target.query("create table t (id int primary key)")
     query = "with gone as (delete from t returning *) select * from gone"

@@ -46,20 +46,24 @@ class PostgresSession:
                 self.close()
             else:
                 return
-        with self._faults():
-            self._connection = psycopg.connect(
-                self._url,
-                autocommit=True,
-                connect_timeout=max(2, self._timeout_ms // 1_000),
-                keepalives_idle=10,
-                keepalives_interval=5,
-                keepalives_count=3,
-                application_name="headrace-connect",
-                client_encoding="utf8",
-                **self._login,
-            )
+        try:
+            with self._faults():
+                self._connection = psycopg.connect(
+                    self._url,
+                    autocommit=True,
+                    connect_timeout=max(2, self._timeout_ms // 1_000),
+                    keepalives_idle=10,
+                    keepalives_interval=5,
+                    keepalives_count=3,
+                    application_name="headrace-connect",
+                    client_encoding="utf8",
+                    **self._login,
+                )
             self.execute(f"set lock_timeout = {self._timeout_ms}")
             self._prepare()
+        except BaseException:
+            self.close()  # a session that is half prepared would read and write values in another form
+            raise
 
     def _prepare(self) -> None:
         """Set what the session needs; it is new."""

@@ -36,6 +36,7 @@ _SESSION: Final = (
     "set lc_monetary = 'C'; set extra_float_digits = 1; set standard_conforming_strings = on; "
     "set default_transaction_read_only = on"
 )
+_IS_STANDBY: Final = "select pg_is_in_recovery()"
 _DATE, _TIMESTAMP, _TIMESTAMPTZ = 1082, 1114, 1184
 _NUMBERS: Final = frozenset({20, 21, 23, 1700})
 """bigint, smallint, integer, numeric."""
@@ -116,7 +117,7 @@ class Postgres(PostgresSession):
     def _prepare(self) -> None:
         self._live.prepare_threshold = None  # a prepared statement fails when its table has another column
         self.execute(_SESSION)
-        if self._waits and self.execute("select pg_is_in_recovery()").rows[0][0]:
+        if self._waits and self.execute(_IS_STANDBY).rows[0][0]:
             raise TableFault(
                 "hold.back: the server is a standby, which does not know the transactions that are open: read from the "
                 "primary, or set hold.back=delay, which may leave out rows that are committed late"

@@ -11,6 +11,8 @@ from headrace_connect.connectors.sql.url import DatabaseUrl
 from headrace_connect.settings import Secret, setting
 
 Mode = Literal["bulk", "incrementing", "timestamp", "timestamp+incrementing"]
+_UTC: Final = "UTC"
+"""Is known where the machine has no time zones."""
 _TABLE_TYPES: Final = ("TABLE", "VIEW")
 
 
@@ -51,7 +53,7 @@ class SourceSettings:
     hold_back: Literal["transactions", "delay"] = "transactions"
     """What rows wait for in PostgreSQL. ``transactions``: until each transaction has ended that may still commit a row
     that belongs before them. ``delay``: only for ``timestamp.delay.interval.ms``."""
-    db_timezone: str = setting("UTC", key="db.timezone")
+    db_timezone: str = setting(_UTC, key="db.timezone")
     """Of columns of times without a zone in PostgreSQL."""
     validate_non_null: bool = setting(True, key="validate.non.null")
     """Refuses a column that may be null to read by. ``false``: rows in which it is null are left out."""
@@ -74,7 +76,7 @@ class SourceSettings:
         if unknown or not self.table_types:
             raise ValueError(f"table.types has {', '.join(_TABLE_TYPES)}, not {', '.join(unknown) or 'nothing'}")
         try:
-            ZoneInfo(self.db_timezone)
+            _ = self.db_timezone == _UTC or ZoneInfo(self.db_timezone)
         except (ValueError, OSError, LookupError):
             raise ValueError(f"db.timezone is a name as Europe/Berlin, not {self.db_timezone!r}") from None
         if url.scheme == "sqlite" and len(self.timestamp_column_name) > 1 and self.mode.startswith("timestamp"):
