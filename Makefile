@@ -131,8 +131,9 @@ bench: setup ## Benchmarks, ratios in one run; ONLY=name runs one, FULL=1 the gi
 bench-peer: setup ## Beside a real Kafka on this machine, interleaved (needs Java 17 and Maven)
 	$(PY) -m bench --peer $(if $(ONLY),--only $(ONLY))
 
-connect-differential: setup ## Whether Kafka's own Connect answers as tests have it (1 min; needs Java 17 and Maven); ARGS=--keep keeps its answers
+connect-differential: setup ## Whether Kafka's own Connect answers as tests have it, and a real worker so too (3 min; needs Java 17 and Maven); ARGS=--keep keeps its answers
 	$(PY) -m services.connect.tests.differential.record $(ARGS)
+	$(PY) -m services.connect.tests.differential.live
 
 bench-spark: setup-spark ## The Spark connector beside Spark's Kafka source on a real Kafka, Parquet, rate (8 min; ARGS=--no-peer: without Maven)
 	@JAVA_HOME="$$($(PY) -m headrace_cli.spark.java)" $(PY) -m bench.spark $(if $(ONLY),--only $(ONLY)) $(ARGS)

@@ -74,7 +74,7 @@ CALLS: Final[tuple[Call, ...]] = (
     Call("list none", "GET", "/connectors"),
     Call("list none expanded", "GET", "/connectors?expand=info&expand=status"),
     # --- create
-    Call("create", "POST", "/connectors", _create("s1", SOURCE)),
+    Call("create", "POST", "/connectors", _create("s1", SOURCE), until_status=201),
     Call("create again", "POST", "/connectors", _create("s1", SOURCE)),
     Call("status", "GET", "/connectors/s1/status", until=_runs, until_status=200),
     Call("create without a body", "POST", "/connectors"),

@@ -40,3 +40,5 @@ DIFFERENCES: Final[dict[str, str]] = {
     "set everywhere": "levels are set at each worker",
 }
 """Label of a call -> the reason. Each must really differ."""
+LIVE: Final[dict[str, str]] = {}
+"""Those that only a real worker has."""

@@ -68,7 +68,7 @@ def _record(folder: Path, bootstrap: str) -> dict[str, Any]:
         worker = subprocess.Popen(command, stdout=log, stderr=log)
         try:
             _wait(port)
-            return {call.label: _keep(_ask(port, call, str(file)), str(file), port) for call in CALLS}
+            return {call.label: _keep(ask(port, call, str(file)), str(file), port) for call in CALLS}
         finally:
             worker.kill()
             worker.wait()
@@ -102,11 +102,11 @@ def _wait(port: int) -> None:
     raise TimeoutError("Kafka's worker did not answer")
 
 
-def _ask(port: int, call: Call, file: str) -> tuple[int, Any]:
+def ask(port: int, call: Call, file: str, *, ours: bool = False) -> tuple[int, Any]:
     """The answer, as soon as it is what the call waits for."""
     deadline = time.monotonic() + _WAIT_SECONDS
     while True:
-        status, body = _send(port, call, file)
+        status, body = _send(port, call, file, ours)
         good = call.until_status is None or status == call.until_status
         if good and (call.until is None or (status < 300 and _holds(call, body))):
             return status, body
@@ -123,10 +123,10 @@ def _holds(call: Call, body: Any) -> bool:
         return False
 
 
-def _send(port: int, call: Call, file: str) -> tuple[int, Any]:
+def _send(port: int, call: Call, file: str, ours: bool = False) -> tuple[int, Any]:
     connection = HTTPConnection("127.0.0.1", port, timeout=120)
     try:
-        connection.request(call.method, call.path, call.content(file, ours=False), call.headers)
+        connection.request(call.method, call.path, call.content(file, ours=ours), call.headers)
         answer = connection.getresponse()
         content = answer.read()
     finally:

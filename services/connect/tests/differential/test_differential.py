@@ -30,7 +30,8 @@ async def _ask(rest: Rest, call: Call) -> tuple[int, Any]:
     return answer.status_code, answer.json() if answer.content else None
 
 
-def _compare(call: Call, status: int, body: Any) -> list[str]:
+def compare(call: Call, status: int, body: Any) -> list[str]:
+    """Where an answer of ours is not Kafka's."""
     kafka = _KAFKA[call.label]
     if kafka["status"] != status:
         return [f"status {kafka['status']} with Kafka, {status} here: {str(body)[:200]}"]
@@ -46,7 +47,7 @@ async def test_answers_are_kafkas() -> None:
     wrong: list[str] = []
     async with served() as rest:
         for call in CALLS:
-            found = _compare(call, *await _ask(rest, call))
+            found = compare(call, *await _ask(rest, call))
             if bool(found) != (call.label in DIFFERENCES):
                 wrong += [f"{call.label}: {line}" for line in found or ["does not differ"]]
     assert not wrong, "\n".join(wrong)
