@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace_streams import App, upkeep
 from headrace_streams.core.errors import NotAllowed
+from headrace_streams.plan.compare import Change, Fate
 from headrace_streams.program import load
 
 
@@ -38,3 +40,19 @@ def test_a_program_with_an_app(tmp_path: Path) -> None:
 def test_no_name_is_no_program() -> None:
     with pytest.raises(NotAllowed, match=r"'' names no program: give a file or a module, as billing\.py"):
         load("")
+
+
+def test_an_app_is_compared_with_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ``headrace streams plan`` does it."""
+    asked: list[object] = []
+    change = Change(Fate.SAFE, "the state 'n' is new and begins empty")
+
+    def compared(*given: object) -> list[Change]:
+        asked.append(given)
+        return [change]
+
+    monkeypatch.setattr(upkeep, "compared", compared)
+    app = App("billing")
+    assert app.plan("somewhere:9292") == [change]
+    app.plan()
+    assert asked == [(app, "somewhere:9292"), (app, None)]

@@ -39,6 +39,17 @@ def number(row, state, context):
 
 words.process(number, name="numbers", state={{"seen": value(int)}}).to("{out}")
 """
+LIFTED = """
+from headrace.streams import versioned
+
+def number(row, state, context):
+    state.tenfold += 10
+    return {{"word": row["word"], "tenfold": state.tenfold}}
+
+state = versioned({{"tenfold": value(int)}}, version=2, migrate={{1: lambda kept: {{"tenfold": 10 * kept["seen"]}}}})
+numbers = words.process(number, name="numbers", state=state, schema="word string, tenfold bigint")
+numbers.to("{out}", headers={{"of": col("word")}})
+"""
 HOP = """
 from headrace.streams import App, agg, col, string
 
@@ -207,6 +218,28 @@ def test_one_more_step_and_one_more_store_keep_the_state_and_roll_back(app: Chan
     app.send("a")
     with app.running(again):
         assert app.read(3, "seen") == [("a", 1), ("a", 2), ("c", 1)], "what the program in between did not have"
+
+
+def test_values_of_a_function_are_lifted(app: Changing) -> None:
+    """From a disk and from the changelog; what is written has the headers that the program says."""
+    app.send("a b a")
+    with app.running(app.program(more=NUMBERS)):
+        app.read(3, "seen")
+    then = app.program(more=LIFTED)
+    changes = app.done("plan", str(then))["changes"]
+    assert [(change["fate"], change["what"][:41]) for change in changes] == [
+        ("safe", "the values of 'numbers' are lifted from v")
+    ]
+    app.send("a c")
+    with app.running(then):
+        assert app.read(2, "tenfold") == [("a", 30), ("c", 10)]
+    app.send("b")
+    with app.running(then, "another-disk"):
+        assert app.read(3, "tenfold") == [("a", 30), ("b", 20), ("c", 10)]
+    with app.cluster.consumer(app.out, auto_offset_reset="earliest", isolation_level="read_committed") as consumer:
+        found = {(record.key, tuple(record.headers)) for record in consumer.read_to_end() if b"tenfold" in record.value}
+    assert found == {(word, (("of", word),)) for word in (b"a", b"b", b"c")}
+    assert "the values of 'numbers' are of version 2; the program has version 1" in app.fails(app.program(more=NUMBERS))
 
 
 def test_a_change_that_cannot_keep_the_state_is_refused_with_what_differs(app: Changing) -> None:

@@ -31,6 +31,7 @@ from headrace_streams.dsl.record_calls import hint
 from headrace_streams.dsl.stream import Stream
 from headrace_streams.dsl.table import Table, table_of
 from headrace_streams.dsl.where import where
+from headrace_streams.plan.compare import Change
 from headrace_streams.plan.describe import as_mermaid
 from headrace_streams.plan.nodes import SOURCE, Global, Input, Making, Plan, check_on_error, schema_text
 
@@ -227,6 +228,17 @@ class App:
     def describe(self) -> str:
         """The topology as a Mermaid flow chart."""
         return as_mermaid(self.name, self.graph)
+
+    def plan(self, bootstrap_servers: str | None = None) -> list[Change]:
+        """
+        What differs from what a cluster has of the app, the worst first, as ``headrace streams plan`` shows it. Empty
+        where it is the same program. Blocks for some seconds, and changes nothing.
+
+        Raises:
+            UnknownTopicOrPartition: a topic that it reads or writes does not exist.
+        """
+        found: list[Change] = importlib.import_module("headrace_streams.upkeep").compared(self, bootstrap_servers)
+        return found
 
 
 def _key_format(key: str | Format | None, topic: str, what: str) -> Format | None:
