@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import Final
 
 from headrace import aio
+from headrace_common.core.errors import HeadraceError
 from headrace_common.http.foreign_pages import Hosts as Names
 from headrace_common.http.protocol import HttpBounds
 from headrace_common.http.server import HttpServer
 from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.health import HealthPort
-from headrace_common.runtime.logs import configure_logs
+from headrace_common.runtime.logs import configure_logs, logger
 from headrace_common.runtime.metrics import Metrics, open_metrics
 from headrace_common.runtime.service import Ready, announce_ready, run_until
 from headrace_common.runtime.tasks import TaskRunner
@@ -40,6 +42,24 @@ FORWARD_MS: Final = 5_000
 """Longer than a command may take at the leader, so that its answer comes."""
 HEAD_MS_MAX: Final = 5_000
 BODY_MS_MAX: Final = 30_000
+CLUSTER_PAUSE_MS: Final = 10_000.0
+_log = logger(__name__)
+
+
+@dataclass(slots=True)
+class _Cluster:
+    """The cluster of brokers, once it has said who it is."""
+
+    id: str | None = None
+
+    async def learn(self, admin: aio.AdminClient, clock: Clock) -> None:
+        """Ask until it says so; nothing waits for it."""
+        while self.id is None:
+            try:
+                self.id = (await admin.describe_cluster()).cluster_id
+            except HeadraceError as error:
+                _log.info("the cluster's id is not known yet: %s", error)
+                await clock.sleep_ms(CLUSTER_PAUSE_MS)
 
 
 async def serve(config: ConnectConfig, stop: asyncio.Event) -> None:
@@ -50,7 +70,7 @@ async def serve(config: ConnectConfig, stop: asyncio.Event) -> None:
 
 async def run(config: ConnectConfig, stop: asyncio.Event) -> None:
     """Run one worker until ``stop`` is set; resources close in reverse order of opening."""
-    clock, server, place = SystemClock(), config.server, Place()
+    clock, server, place, cluster = SystemClock(), config.server, Place(), _Cluster()
     async with AsyncExitStack() as stack:
         health = await stack.enter_async_context(HealthPort.open(server))
         metrics = stack.enter_context(open_metrics("connect", 0, server.metrics_listen))
@@ -62,10 +82,11 @@ async def run(config: ConnectConfig, stop: asyncio.Event) -> None:
         limits = LeadingLimits(config.commands_max, config.command_ms_max)
         worker = ConnectWorker(outside, place, limits)
         tasks = await stack.enter_async_context(TaskRunner())
-        http = await _open_rest(config, worker, outside, place, metrics, tasks, stack)
+        http = await _open_rest(config, worker, outside, place, cluster, metrics, tasks, stack)
         endpoint = server.choose_endpoint(http.endpoint.port, listen_host=config.http_listen.host)
         place.worker_id, place.url = str(endpoint), f"http://{endpoint}"
         worker.begin(tasks)
+        tasks.start(cluster.learn(admin, clock), name="cluster id")
         ready = Ready(
             f"connect-{endpoint.port}",
             http=endpoint,
@@ -113,6 +134,7 @@ async def _open_rest(
     worker: ConnectWorker,
     outside: Outside,
     place: Place,
+    cluster: _Cluster,
     metrics: Metrics,
     tasks: TaskRunner,
     stack: AsyncExitStack,
@@ -123,7 +145,7 @@ async def _open_rest(
         Checking(outside.hosts, config.reach.policy),
         AtLeader(worker.herd, forwarding, lambda: place.url),
         Loggers(outside.clock),
-        About(VERSION, "", lambda: None),
+        About(VERSION, "", lambda: cluster.id),
     )
     own = [socket.gethostname(), config.advertise_host, config.http_listen.host]
     app = rest_app(parts, hosts=Names.of([*(name for name in own if name), *config.hosts]), meter=metrics.meter)

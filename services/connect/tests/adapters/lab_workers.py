@@ -56,6 +56,11 @@ class LabWorker:
         await self.worker.leave(30_000)
         await self.close()
 
+    async def die(self) -> None:
+        """It does nothing more; what it has begun stays as it is, and its place in the group falls to others."""
+        await self.tasks.close()
+        await self.membership.close()
+
     async def close(self) -> None:
         await self.tasks.close()
         await self.membership.close()

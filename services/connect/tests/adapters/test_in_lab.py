@@ -104,6 +104,70 @@ async def test_an_older_leader_writes_nothing_more_whatever_it_has_begun(labs: L
             await new.close()
 
 
+STEPS = [
+    "behind init_transactions",
+    "behind fence",
+    "behind send",
+    "behind flush",
+    "before commit_transaction",
+    "behind commit_transaction",
+]
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_leader_that_dies_at_any_step_leaves_all_of_a_change_or_nothing(
+    labs: Labs, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes over, or writes its second change, and stops at the step; then it is gone, and another one leads."""
+    cluster = labs(1, group_consumer_heartbeat_interval_ms=200, group_rejoin_grace_ms=500)
+    when, name = step.split()
+    reached = asyncio.Event()
+    real = getattr(aio.Producer, name)
+
+    async def stop_there(self: aio.Producer, *args: object, **more: object) -> object:
+        if self._settings.transactional_id is None or reached.is_set():
+            return await real(self, *args, **more)
+        if when == "behind":
+            await real(self, *args, **more)
+        reached.set()
+        await asyncio.Event().wait()
+        raise AssertionError("it never goes on")
+
+    outer = Outer()
+    with install_lab(cluster.lab):
+        first = await LabWorker(cluster, "a", outer).open()
+        if name not in ("init_transactions", "fence"):
+            await until(lambda: first.leads, first)
+            await first.herd.put_config("kept", CONFIG)
+        monkeypatch.setattr(aio.Producer, name, stop_there)
+        late = asyncio.ensure_future(first.herd.put_config("late", CONFIG, target=TargetState.PAUSED))
+        await until(reached.is_set)
+        left: list[aio.Producer] = []
+        with monkeypatch.context() as dying:
+            dying.setattr(aio.Producer, "close", lambda self: _leave(self, left))
+            await first.die()
+        await asyncio.wait([late])
+        late.exception()
+        second = await LabWorker(cluster, "b", outer).open()
+        await until(lambda: second.leads, second)
+        known = second.herd.state.connectors
+        if name not in ("init_transactions", "fence"):
+            assert known["kept"].target is TargetState.STARTED
+        if step == "behind commit_transaction":
+            assert known["late"].target is TargetState.PAUSED
+        else:
+            assert "late" not in known or known["late"].target is TargetState.PAUSED, "all of it"
+        await second.herd.put_config("next", CONFIG)
+        await second.stop()
+        for producer in left:
+            await producer.close()
+
+
+async def _leave(producer: aio.Producer, left: list[aio.Producer]) -> None:
+    """As a process that is killed: what it has begun stays open."""
+    left.append(producer)
+
+
 async def test_a_leader_that_had_nothing_to_write_for_long_writes_again(labs: Labs) -> None:
     cluster = labs(1, transactions={"unit_prepared_timeout_ms": 1_000, "transactional_id_check_interval_ms": 100})
     with install_lab(cluster.lab):

@@ -52,6 +52,7 @@ def test_a_connector_goes_on_while_workers_are_paused_and_killed(
         "offset.flush.interval.ms": "100",
     }
     wait_for(lambda: leader_of(cluster, topic), *workers)
+    wait_for(lambda: first.ask("GET", "/")["kafka_cluster_id"], *workers)
     second.ask("POST", "/connectors", {"name": "n", "config": config})
 
     def runs(tasks: int, *on: WorkerProcess) -> bool:
