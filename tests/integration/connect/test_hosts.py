@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -159,3 +161,44 @@ async def test_two_tasks_of_a_file_source(cluster: TestCluster, tmp_path: Path) 
         assert len(hosts._hosts) == 1, "that of the watch"
         await files.refuse_secrets()
     assert numbers_in(cluster, topic) == Counter(range(files.written))
+
+
+def rows_of(target: Path) -> list[int]:
+    with closing(sqlite3.connect(target)) as database:
+        if not database.execute("select 1 from sqlite_master where name = 'rows'").fetchone():
+            return []
+        return [n for (n,) in database.execute("select n from rows order by n")]
+
+
+async def test_tasks_of_a_sink(cluster: TestCluster, tmp_path: Path) -> None:
+    topic, rows = cluster.unique_topic("rows", partitions=2), 500
+    with cluster.producer() as producer:
+        producer.send_many(topic, [json.dumps({"n": n}).encode() for n in range(rows)])
+        producer.flush()
+    target = tmp_path / "target.db"
+    name = f"sink-{topic}"
+    config = {
+        "name": name,
+        "connector.class": "sql-sink",
+        "topics": topic,
+        "tasks.max": "5",
+        "connection.url": f"sqlite:///{target}",
+        "auto.create": "true",
+        "table.name.format": "rows",
+    }
+    worker = ConnectConfig(bootstrap_servers=",".join(cluster.bootstrap_servers))
+    async with HostProcesses.of(worker, SystemClock()) as hosts:
+        await hosts.watch(name, config, 3)
+        events = hosts.events()
+        async with limit_s(60):
+            assert await anext(events) == WorkFound(name, 3, "sink", "positions", (), 2)
+            for task in range(2):
+                await hosts.start(StartTask(name, task, config, (), 5))
+            while not isinstance(event := await anext(events), TopicSeen):
+                pass
+            assert event.topic == topic
+            while not target.exists() or len(rows_of(target)) < rows:
+                await pause_ms(50)
+        for task in range(2):
+            await hosts.stop(name, task)
+    assert rows_of(target) == list(range(rows))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import sys
+import venv
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -167,10 +170,17 @@ async def test_tasks_that_are_alone_do_not_hurt_each_other() -> None:
                 break
         assert ended.fault is None
         assert "its process ended with 3" in ended.trace
-        await made.all.watch("many", config("many", isolation="task"), 2)
+        await made.all.start(task("many", "Sleeps", 1, isolation="task"))
+        watching = made.all._hosts[min(made.all._hosts)]
+        assert watching.pid is not None
+        os.kill(watching.pid, signal.SIGKILL)
+        lost = await made.until(WatchFailed, "many")
+        assert isinstance(lost, WatchFailed)
+        assert (lost.fault, lost.config_offset) == (Fault.WORLD, 1)
         found = await made.until(WorkFound, "many")
         assert isinstance(found, WorkFound)
-        assert found.config_offset == 2
+        assert found.config_offset == 1, "it is watched again"
+        assert len(made.all._hosts) == 2, "the other task goes on"
 
 
 async def test_beyond_the_most_connectors_share_and_fall_together() -> None:
@@ -208,3 +218,30 @@ async def test_a_python_that_is_not_there_is_told(tmp_path: Path) -> None:
         with pytest.raises(HostUnavailable, match=r"(?s)ended with 1.*no module named headrace_connect"):
             await made.all.watch("a", {"name": "a", "connector.class": "vendor.source:Source"}, 1)
         await made.all.unwatch("a")
+
+
+VENDOR = """
+import sys
+from headrace_connect import Source, Split
+
+class Vendor(Source):
+    def splits(self):
+        return [Split("a", {"prefix": sys.prefix})]
+"""
+
+
+async def test_a_connector_of_an_environment_runs_under_its_python(tmp_path: Path) -> None:
+    home = tmp_path / "environments" / "vendor"
+    venv.create(home, with_pip=False)
+    [packages] = home.glob("lib/python3.*/site-packages")
+    (packages / "vendor.py").write_text(VENDOR)
+    (packages / "workers_own.pth").write_text("\n".join(path for path in sys.path if path))
+    info = packages / "vendor-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vendor\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[headrace.connectors]\nvendor = vendor:Vendor\n")
+    async with hosts(limits=HostLimits(plugin_path=(str(home.parent),))) as made:
+        await made.all.watch("a", {"name": "a", "connector.class": "vendor", "topic": "t"}, 1)
+        found = await made.until(WorkFound, "a")
+        assert isinstance(found, WorkFound)
+        assert found.splits == (SplitSpec("a", {"prefix": str(home)}),)
