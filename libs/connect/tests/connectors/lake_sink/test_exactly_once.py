@@ -317,5 +317,5 @@ class Holders(RuleBasedStateMachine):
 
 TestHolders = Holders.TestCase
 TestHolders.settings = settings(
-    max_examples=12, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=8, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -4,7 +4,7 @@ Rows brought to the columns of their table, which grow with them: exact, or the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -50,6 +50,8 @@ class Rules:
     """Why no column can be of a type; None: it can."""
     normal: Callable[[Kind], Kind]
     """The type that a column gets for fields of a type."""
+    find_unfit: Callable[[Array], Mapping[int, str]]
+    """Of values that have a column's type: those that it has no form of, and why."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,6 +89,8 @@ def fit(rows: pa.Table, known: pa.Schema | None, rules: Rules) -> Fitted:
         else:
             fields[given.name] = target
             columns[given.name], reasons = _exact(array, target.type)
+            if not reasons:
+                reasons = dict(rules.find_unfit(columns[given.name]))
         for row, reason in reasons.items():
             wrong.setdefault(row, f"field {given.name!r}: {reason}")
     schema = pa.schema(list(fields.values()))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from headrace.records import TopicPartition
 from headrace_connect.core.kinds import Kind
+
+Array = Any
+"""An Arrow array; its stubs are narrower than it is."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,6 +85,10 @@ class Lake(Protocol):
 
     def find_unstorable(self, kind: Kind) -> str | None:
         """Why no column can be of such a type; None: it can."""
+        ...
+
+    def find_unfit(self, values: Array) -> Mapping[int, str]:
+        """Of values that have a column's type: those that it has no form of, and why."""
         ...
 
     def commit(

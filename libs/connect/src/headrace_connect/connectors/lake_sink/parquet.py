@@ -21,7 +21,7 @@ from headrace_common.runtime.failpoints import failpoint
 from headrace_connect.connectors.lake_sink.added import OFFSET
 from headrace_connect.connectors.lake_sink.commits import DataFile, Entry, Slot
 from headrace_connect.connectors.lake_sink.fitting import refit
-from headrace_connect.connectors.lake_sink.lake import Move, Part
+from headrace_connect.connectors.lake_sink.lake import Array, Move, Part
 from headrace_connect.connectors.lake_sink.records import Records, directory_of, encode, token_name
 from headrace_connect.connectors.places import Place, find_place
 from headrace_connect.core.kinds import Kind
@@ -99,6 +99,10 @@ class ParquetLake:
     def find_unstorable(self, kind: Kind) -> str | None:
         """See ``Lake``."""
         return _find_unstorable(kind)
+
+    def find_unfit(self, values: Array) -> Mapping[int, str]:
+        """See ``Lake``."""
+        return {}
 
     def commit(
         self, moves: Mapping[TopicPartition, Move], schemas: Mapping[str, pa.Schema], token: bytes | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -21,16 +22,21 @@ class SinkSettings:
     """Of the sink ``lake-sink``."""
 
     name: str
-    """The connector's name: a table of Delta keeps positions under it."""
+    """The connector's name: tables of Delta and Iceberg keep positions under it."""
     path: str
     """The directory that has the tables: ``/var/lib/lake``, ``s3://BUCKET/PATH``, ``gs://BUCKET/PATH``. Credentials of
     a bucket are those of the environment."""
-    format: Literal["parquet", "delta"] = "parquet"
-    """What a table is. ``parquet``: files, and beside them which of them count. ``delta``: a Delta table."""
+    format: Literal["parquet", "delta", "iceberg"] = "parquet"
+    """What a table is. ``parquet``: files, and beside them which of them count. ``delta``: a Delta
+    table. ``iceberg``: an Iceberg table, of a catalog."""
     topics: tuple[str, ...] = ()
-    """What is read. With ``delta``, all topics go to one table: it has the positions."""
+    """What is read. With ``delta`` and ``iceberg`` all topics go to one table: it has the positions."""
+    catalog: Mapping[str, str] = setting(prefix="catalog.")
+    """Of Iceberg: what pyiceberg takes, as ``catalog.type``, ``catalog.uri``, ``catalog.s3.endpoint``. The warehouse is
+    ``path``, unless ``catalog.warehouse`` says another."""
     table: str = _TOPIC
-    """The table of a record: a directory below ``path``. ``${topic}`` is its topic's name."""
+    """The table of a record: a directory below ``path``; of Iceberg its name, with the namespace before a point, else
+    ``default``. ``${topic}`` is its topic's name."""
     partition_by: str = setting("", key=PARTITION_BY)
     """Columns that the table is partitioned by, as ``day=col("at").dt.date()``, or ``country=col("country")``: what the
     transform ``expr`` takes. Empty: it is not."""
@@ -61,6 +67,8 @@ class SinkSettings:
         for name in self.added_columns:
             if name not in ADDED:
                 raise ValueError(f"added.columns has {name!r}; there are {', '.join(ADDED)}{near(name, list(ADDED))}")
+        if bool(self.catalog) != (self.format == "iceberg"):
+            raise ValueError("catalog.type and catalog.uri are for format=iceberg, and it needs them")
         if self.partition_by:
             try:
                 parse_columns(PARTITION_BY, self.partition_by)

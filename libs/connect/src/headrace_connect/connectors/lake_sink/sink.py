@@ -41,7 +41,9 @@ class LakeSink(Sink[SinkSettings]):
         self.commit_bytes = settings.flush_bytes
         self._computed = parse_columns(PARTITION_BY, settings.partition_by) if settings.partition_by else {}
         self._lake: Lake = lake_of(settings, list(self._computed))
-        self._rules = Rules(settings.drift, self._lake.widens, self._lake.find_unstorable, self._lake.normal)
+        self._rules = Rules(
+            settings.drift, self._lake.widens, self._lake.find_unstorable, self._lake.normal, self._lake.find_unfit
+        )
         self._held: dict[TopicPartition, int | None] = {}
         """The position of each open partition."""
         self._kept: dict[TopicPartition, dict[str, _Kept]] = {}
@@ -170,9 +172,15 @@ def lake_of(settings: SinkSettings, partition_by: Sequence[str]) -> Lake:
     """
     if settings.format == "parquet":
         return ParquetLake(settings.path, partition_by)
+    given = (settings.path, settings.name, settings.only_table, partition_by, schema_of(settings.added_columns))
     try:
-        from headrace_connect.connectors.lake_sink.delta import DeltaLake
+        if settings.format == "delta":
+            from headrace_connect.connectors.lake_sink.delta import DeltaLake
+
+            return DeltaLake(*given)
+        from headrace_connect.connectors.lake_sink.iceberg import IcebergLake
+
+        return IcebergLake(*given, settings.catalog)
     except ImportError as error:
-        message = f"Delta needs deltalake: pip install 'headrace-connect[lake]' ({error})"
+        message = f"format={settings.format} needs a library: pip install 'headrace-connect[lake]' ({error})"
         raise invalid([Problem("format", message)]) from error
-    return DeltaLake(settings.path, settings.name, settings.only_table, partition_by, schema_of(settings.added_columns))

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pyarrow as pa
+from pyarrow import compute
 
+from headrace_connect.connectors.lake_sink.lake import Array
 from headrace_connect.core.kinds import Kind
 
 arrow: Any = pa  # its stubs are narrower than it is
+pc: Any = compute
 _NORMAL: Final[dict[Kind, Kind]] = {
     pa.uint8(): pa.int32(),
     pa.uint16(): pa.int32(),
@@ -22,6 +25,9 @@ _NORMAL: Final[dict[Kind, Kind]] = {
     pa.binary_view(): pa.binary(),
 }
 _DIGITS_MAX: Final = 38
+_DAYS: Final = (-719_162, 2_932_896)
+"""The first of the year 1, and the last of 9999, counted from 1970."""
+_MICROS_OF_DAY: Final = 86_400_000_000
 
 
 def normal(kind: Kind) -> Kind:
@@ -41,7 +47,7 @@ def normal(kind: Kind) -> Kind:
     if types.is_struct(kind):
         fields = [pa.field(one.name, normal(one.type)) for one in kind if not types.is_null(one.type)]
         return pa.struct(fields)
-    if types.is_list(kind):
+    if types.is_list(kind) or types.is_large_list(kind):
         return arrow.list_(normal(kind.value_type))
     return kind
 
@@ -66,3 +72,17 @@ def find_unstorable(kind: Kind) -> str | None:
         or types.is_timestamp(kind)
     )
     return None if known else f"{kind} has no form in a table"
+
+
+def find_beyond_calendar(values: Array) -> dict[int, str]:
+    """Dates and timestamps outside the years 1 to 9999."""
+    kind = values.type
+    if kind == pa.date32():
+        numbers, low, high = values.cast(pa.int32()), *_DAYS
+    elif pa.types.is_timestamp(kind):
+        numbers, low, high = values.cast(pa.int64()), *(_MICROS_OF_DAY * day for day in _DAYS)
+        high += _MICROS_OF_DAY - 1
+    else:
+        return {}
+    beyond = pc.or_(pc.less(numbers, low), pc.greater(numbers, high)).fill_null(False).to_pylist()
+    return {row: "it is outside the years 1 to 9999" for row, is_beyond in enumerate(beyond) if is_beyond}

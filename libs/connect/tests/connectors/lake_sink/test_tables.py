@@ -1,4 +1,4 @@
-"""A Delta table: its rows, who of two holders commits, tokens, and what it has no form of."""
+"""One table of Delta or Iceberg: its rows, who of two holders commits, tokens, and what it has no form of."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
-from libs.connect.tests.connectors.sql_sink.records import P0, P1, TOPIC, rows
+from libs.connect.tests.connectors.lake_sink.kinds import DELTA, ICEBERG, TableKind, load
+from libs.connect.tests.connectors.sql_sink.records import P0, P1, rows
+from pyiceberg.table import Transaction
 
 from headrace.records import TopicPartition
 from headrace_common.core.errors import InvalidConfig
@@ -25,34 +28,18 @@ from headrace_connect.connectors.lake_sink.settings import SinkSettings
 from headrace_connect.plugin import PartitionTaken, RetriableError, RowsRefused
 
 
-def started(directory: Path, **values: Any) -> LakeSink:
-    given = {"format": "delta", "table": "t", "added_columns": ("partition", "offset")} | values
-    sink = LakeSink(SinkSettings("lake", str(directory), **given))
-    sink.start()
-    return sink
-
-
-def opened(directory: Path, **values: Any) -> LakeSink:
-    sink = started(directory, **values)
-    sink.open([P0], 1)
-    return sink
+@pytest.fixture(params=[DELTA, ICEBERG], ids=lambda kind: kind.name)
+def kind(request: pytest.FixtureRequest) -> TableKind:
+    found: TableKind = request.param
+    return found
 
 
 def put(sink: LakeSink, start: int, end: int, partition: TopicPartition = P0) -> None:
     sink.write(rows([{"n": n} for n in range(start, end)], start=start, partition=partition))
 
 
-def stored(directory: Path) -> list[dict[str, Any]]:
-    table = DeltaTable(str(directory / "t")).to_pyarrow_table()
-    return sorted(table.to_pylist(), key=lambda row: (row["__connect_partition"], row["__connect_offset"]))
-
-
-def numbers(directory: Path) -> list[int]:
-    return [row["n"] for row in stored(directory)]
-
-
-def test_rows_and_their_position_come_together(tmp_path: Path) -> None:
-    sink = opened(tmp_path)
+def test_rows_and_their_position_come_together(kind: TableKind, tmp_path: Path) -> None:
+    sink = kind.opened(tmp_path)
     sink.commit({P0: 2}, None)  # there is no table yet
     put(sink, 3, 5)
     sink.commit({P0: 5}, None)
@@ -60,42 +47,41 @@ def test_rows_and_their_position_come_together(tmp_path: Path) -> None:
     put(sink, 7, 8)
     sink.write(rows([{"n": 8, "new": {"a": [1]}}], start=8))
     sink.commit({P0: 9}, b"token")
-    assert numbers(tmp_path) == [3, 4, 7, 8]
-    assert stored(tmp_path)[-1]["new"] == {"a": [1]}
-    again = started(tmp_path)
+    assert kind.numbers(tmp_path) == [3, 4, 7, 8]
+    assert kind.stored(tmp_path)[-1]["new"] == {"a": [1]}
+    again = kind.started(tmp_path)
     assert again.open([P0, P1], 2) == {P0: 9}
     assert again.settle(b"token")
-    assert DeltaTable(str(tmp_path / "t")).transaction_version(f"headrace/lake/{TOPIC}/0") == 9
 
 
 def test_positions_outlive_checkpoints_and_the_commits_of_others(tmp_path: Path) -> None:
-    sink = opened(tmp_path)
+    sink = DELTA.opened(tmp_path)
     put(sink, 0, 2)
     sink.commit({P0: 2}, b"token")
     table = DeltaTable(str(tmp_path / "t"))
     table.optimize.compact()
     table.create_checkpoint()
-    again = started(tmp_path)
+    again = DELTA.started(tmp_path)
     assert again.open([P0], 1) == {P0: 2}
     assert again.settle(b"token")
     put(sink, 2, 3)
     sink.commit({P0: 3}, None)
-    assert numbers(tmp_path) == [0, 1, 2]
+    assert DELTA.numbers(tmp_path) == [0, 1, 2]
 
 
-def test_the_holder_that_was_paused_writes_nothing_more(tmp_path: Path) -> None:
-    old, new = opened(tmp_path), opened(tmp_path)
+def test_the_holder_that_was_paused_writes_nothing_more(kind: TableKind, tmp_path: Path) -> None:
+    old, new = kind.opened(tmp_path), kind.opened(tmp_path)
     put(new, 0, 3)
     new.commit({P0: 3}, None)
     put(old, 0, 8)
     with pytest.raises(PartitionTaken):
         old.commit({P0: 8}, None)
-    assert numbers(tmp_path) == [0, 1, 2]
+    assert kind.numbers(tmp_path) == [0, 1, 2]
 
 
 def test_who_commits_between_look_and_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both have seen the same table."""
-    sink, other, third = opened(tmp_path), opened(tmp_path), started(tmp_path)
+    sink, other, third = DELTA.opened(tmp_path), DELTA.opened(tmp_path), DELTA.started(tmp_path)
     put(sink, 0, 1)
     sink.commit({P0: 1}, None)
     for one in (sink, other):
@@ -114,12 +100,12 @@ def test_who_commits_between_look_and_commit(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(RetriableError, match="Concurrent transaction"):
         sink.commit({P0: 3}, None)
     assert sink.open([P0], 1) == {P0: 3}
-    assert numbers(tmp_path) == [0, 1, 2, 0]
+    assert DELTA.numbers(tmp_path) == [0, 1, 2, 0]
 
 
 def test_two_make_the_table_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """deltalake does not look for conflicts with the first commit of a table, so that has no rows."""
-    sink, other = opened(tmp_path), opened(tmp_path)
+    sink, other = DELTA.opened(tmp_path), DELTA.opened(tmp_path)
     for one in (sink, other):
         put(one, 0, 2)
 
@@ -133,29 +119,29 @@ def test_two_make_the_table_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(DeltaTable, "create", meanwhile)
     with pytest.raises(PartitionTaken):
         sink.commit({P0: 2}, None)
-    assert numbers(tmp_path) == [0, 1]
+    assert DELTA.numbers(tmp_path) == [0, 1]
 
 
-def test_a_token_that_was_given_up(tmp_path: Path) -> None:
-    sink = opened(tmp_path)
+def test_a_token_that_was_given_up(kind: TableKind, tmp_path: Path) -> None:
+    sink = kind.opened(tmp_path)
     put(sink, 0, 1)
-    assert not started(tmp_path).settle(b"early"), "there is no table yet"
+    assert not kind.started(tmp_path).settle(b"early"), "there is no table yet"
     with pytest.raises(PartitionTaken):
         sink.commit({P0: 1}, b"early")
     sink.open([P0], 1)
     put(sink, 0, 1)
     sink.commit({P0: 1}, None)
-    assert not started(tmp_path).settle(b"late")
-    assert not started(tmp_path).settle(b"late")
+    assert not kind.started(tmp_path).settle(b"late")
+    assert not kind.started(tmp_path).settle(b"late")
     put(sink, 1, 2)
     with pytest.raises(PartitionTaken):
         sink.commit({P0: 2}, b"late")
-    assert numbers(tmp_path) == [0]
+    assert kind.numbers(tmp_path) == [0]
     assert not sink.settle(b"early")
 
 
 def test_a_token_is_settled_while_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sink, other = opened(tmp_path), started(tmp_path)
+    sink, other = DELTA.opened(tmp_path), DELTA.started(tmp_path)
     put(sink, 0, 1)
     sink.commit({P0: 1}, None)
     put(sink, 1, 2)
@@ -168,29 +154,29 @@ def test_a_token_is_settled_while_it_is_used(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(module, "write_deltalake", meanwhile)
     with pytest.raises(RetriableError):
         sink.commit({P0: 2}, b"token")
-    assert numbers(tmp_path) == [0]
+    assert DELTA.numbers(tmp_path) == [0]
     assert sink.open([P0], 1) == {P0: 1}
 
 
-def test_all_records_so_far_are_dead_letters(tmp_path: Path) -> None:
-    sink = opened(tmp_path)
+def test_all_records_so_far_are_dead_letters(kind: TableKind, tmp_path: Path) -> None:
+    sink = kind.opened(tmp_path)
     sink.commit({P0: 2}, b"token")
-    assert started(tmp_path).open([P0], 1) == {P0: 2}
+    assert kind.started(tmp_path).open([P0], 1) == {P0: 2}
     put(sink, 2, 3)
     sink.commit({P0: 3}, None)
-    assert numbers(tmp_path) == [2]
-    none = opened(tmp_path, table="u", added_columns=())
+    assert kind.numbers(tmp_path) == [2]
+    none = kind.opened(tmp_path, table="u", added_columns=())
     with pytest.raises(InvalidConfig, match="make the table"):
         none.commit({P0: 2}, b"another")
 
 
-def test_types_of_columns(tmp_path: Path) -> None:
+def test_types_of_columns(kind: TableKind, tmp_path: Path) -> None:
     values = pa.StructArray.from_arrays(
         [
             pa.array([float("nan")]),
             pa.array([2**64 - 1], pa.uint64()),
             pa.array([1_500], pa.timestamp("ms")),
-            pa.array([253_402_300_800_000_000], pa.timestamp("us", "Europe/Berlin")),
+            pa.array([253_402_300_799_999_999 + (kind is DELTA)], pa.timestamp("us", "Europe/Berlin")),
             pa.array(["a\0b"], pa.large_string()),
             pa.array(["x"]).dictionary_encode(),
             pa.array([[{"a": 1}]]),
@@ -198,11 +184,12 @@ def test_types_of_columns(tmp_path: Path) -> None:
         ],
         names=["nan", "unsigned", "ms", "year", "nul", "dictionary", "list", "nulls"],
     )
-    sink = opened(tmp_path)
+    sink = kind.opened(tmp_path)
     sink.write(rows(values))
     sink.commit({P0: 1}, None)
-    table = DeltaTable(str(tmp_path / "t")).to_pyarrow_table()
-    assert table.column("year").cast(pa.int64())[0].as_py() == 253_402_300_800_000_000
+    table = kind.read(tmp_path)
+    assert table is not None
+    assert table.column("year").cast(pa.int64())[0].as_py() == 253_402_300_799_999_999 + (kind is DELTA)
     (found,) = table.drop_columns(["year", "__connect_partition", "__connect_offset"]).to_pylist()
     assert found.pop("nan") != 0
     assert found == {
@@ -227,8 +214,8 @@ def test_types_of_columns(tmp_path: Path) -> None:
         (pa.array([1.5]), "truncated"),
     ],
 )
-def test_values_without_a_form(tmp_path: Path, value: pa.Array[Any], reason: str) -> None:
-    sink = opened(tmp_path)
+def test_values_without_a_form(kind: TableKind, tmp_path: Path, value: pa.Array[Any], reason: str) -> None:
+    sink = kind.opened(tmp_path)
     sink.write(rows([{"n": 1}]))
     sink.commit({P0: 1}, None)
     name = "n" if pa.types.is_floating(value.type) else "x"
@@ -238,15 +225,15 @@ def test_values_without_a_form(tmp_path: Path, value: pa.Array[Any], reason: str
 
 def test_1600_columns(tmp_path: Path) -> None:
     value = {f"c{n}": n for n in range(1_600)}
-    sink = opened(tmp_path)
+    sink = DELTA.opened(tmp_path)
     sink.write(rows([value]))
     sink.commit({P0: 1}, None)
-    assert len(stored(tmp_path)[0]) == 1_602
+    assert len(DELTA.stored(tmp_path)[0]) == 1_602
 
 
-def test_partitions_and_columns_that_another_task_adds(tmp_path: Path) -> None:
+def test_partitions_and_columns_that_another_task_adds(kind: TableKind, tmp_path: Path) -> None:
     given = {"partition_by": 'odd=col("n") % 2 == 1'}
-    one, other = opened(tmp_path, **given), started(tmp_path, **given)
+    one, other = kind.opened(tmp_path, **given), kind.started(tmp_path, **given)
     other.open([P1], 1)
     one.write(rows([{"n": 1, "a": 1}]))
     other.write(rows([{"n": 2, "b": 1}], partition=P1))
@@ -256,20 +243,23 @@ def test_partitions_and_columns_that_another_task_adds(tmp_path: Path) -> None:
     other.open([P1], 1)
     other.write(rows([{"n": 2, "b": 1}], partition=P1))
     other.commit({P1: 1}, None)
-    assert [(row["a"], row["b"], row["odd"]) for row in stored(tmp_path)] == [(1, None, True), (None, 1, False)]
-    assert DeltaTable(str(tmp_path / "t")).metadata().partition_columns == ["odd"]
+    assert [(row["a"], row["b"], row["odd"]) for row in kind.stored(tmp_path)] == [(1, None, True), (None, 1, False)]
+    if kind is DELTA:
+        assert DeltaTable(str(tmp_path / "t")).metadata().partition_columns == ["odd"]
+    else:
+        assert [field.name for field in load(tmp_path).load_table("default.t").spec().fields] == ["odd"]
 
 
 def test_one_table(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="one table"):
         SinkSettings("lake", str(tmp_path), "delta", topics=("a", "b"))
     assert SinkSettings("lake", str(tmp_path), "delta", topics=("a",)).only_table == "a"
-    sink = opened(tmp_path, table="${topic}", topics=("other",))
+    sink = DELTA.opened(tmp_path, table="${topic}", topics=("other",))
     with pytest.raises(InvalidConfig, match="all of a connector"):
         put(sink, 0, 1)
 
 
-def test_check_needs_rights(tmp_path: Path) -> None:
+def test_check_needs_rights(kind: TableKind, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     given = {"format": "delta", "table": "t"}
     assert LakeSink(SinkSettings("lake", str(tmp_path / "lake"), **given)).check() == []  # type: ignore[arg-type]
@@ -281,6 +271,7 @@ class Holders(RuleBasedStateMachine):
     """Any number of instances of two partitions, in any order, with commits that get no answer."""
 
     holders = Bundle("holders")
+    kind: TableKind
     COUNT = 9
 
     def __init__(self) -> None:
@@ -297,12 +288,12 @@ class Holders(RuleBasedStateMachine):
                 self.writes(holder, partition, 3)
                 self.commits(holder, False, False)
         self.check()
-        assert len(stored(self.path)) == 2 * self.COUNT
+        assert len(self.kind.stored(self.path)) == 2 * self.COUNT
         self.directory.cleanup()
 
     @rule(target=holders)
     def new_holder(self) -> dict[str, Any]:
-        return {"sink": started(self.path), "read": {}, "done": {}}
+        return {"sink": self.kind.started(self.path), "read": {}, "done": {}}
 
     @rule(holder=holders)
     def opens(self, holder: dict[str, Any]) -> None:
@@ -352,18 +343,27 @@ class Holders(RuleBasedStateMachine):
 
     @invariant()
     def check(self) -> None:
-        if not (self.path / "t").exists():
-            return
-        found = [(row["__connect_partition"], row["n"]) for row in stored(self.path)]
+        found = [(row["__connect_partition"], row["n"]) for row in self.kind.stored(self.path)]
         for partition in (0, 1):
             own = [n for of, n in found if of == partition]
             assert own == list(range(len(own))), "each once, and none is missing before another"
 
 
-TestHolders = Holders.TestCase
-TestHolders.settings = settings(
-    max_examples=5, stateful_step_count=15, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+class HoldersOfDelta(Holders):
+    """With Delta."""
+
+    kind = DELTA
+
+
+class HoldersOfIceberg(Holders):
+    """With Iceberg."""
+
+    kind = ICEBERG
+
+
+SETTINGS = settings(max_examples=2, stateful_step_count=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+TestHoldersOfDelta, TestHoldersOfIceberg = HoldersOfDelta.TestCase, HoldersOfIceberg.TestCase
+TestHoldersOfDelta.settings = TestHoldersOfIceberg.settings = SETTINGS
 
 
 def test_the_first_writer_of_a_foreign_table(tmp_path: Path) -> None:
@@ -371,14 +371,90 @@ def test_the_first_writer_of_a_foreign_table(tmp_path: Path) -> None:
     write_deltalake(
         str(tmp_path / "t"),
         pa.table({"n": pa.array([7], pa.int32()), "__connect_partition": [9], "__connect_offset": [0]}),
-        commit_properties=CommitProperties(app_transactions=[Transaction("spark", 1)]),
+        commit_properties=CommitProperties(app_transactions=[deltalake.Transaction("spark", 1)]),
     )
-    sink = opened(tmp_path)
+    sink = DELTA.opened(tmp_path)
     sink.write(rows([{"n": 1}]))
     with pytest.raises(RowsRefused, match="not in range"):
         sink.write(rows([{"n": 2**40}], start=1))
     sink.open([P0], 1)
     sink.write(rows([{"n": 1}]))
     sink.commit({P0: 1}, None)
-    assert numbers(tmp_path) == [1, 7]
+    assert DELTA.numbers(tmp_path) == [1, 7]
     assert isinstance(sink._lake, DeltaLake)
+
+
+def test_positions_of_iceberg_outlive_its_snapshots(tmp_path: Path) -> None:
+    sink = ICEBERG.opened(tmp_path)
+    put(sink, 0, 1)
+    sink.commit({P0: 1}, b"token")
+    foreign = load(tmp_path).load_table("default.t")
+    foreign.append(pa.table({"n": [7], "__connect_partition": pa.array([9], pa.int32()), "__connect_offset": [0]}))
+    for snapshot in foreign.snapshots()[:-1]:
+        foreign.maintenance.expire_snapshots().by_id(snapshot.snapshot_id).commit()
+    again = ICEBERG.started(tmp_path)
+    assert again.open([P0], 2) == {P0: 1}
+    assert again.settle(b"token")
+    put(sink, 1, 2)
+    sink.commit({P0: 2}, None)
+    assert ICEBERG.numbers(tmp_path) == [0, 1, 7]
+
+
+def test_iceberg_never_repeats_a_commit_that_is_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has made the table, and whatever its properties say; others who commit meanwhile are no conflict."""
+    schema = pa.schema([("n", pa.int64()), ("__connect_partition", pa.int32()), ("__connect_offset", pa.int64())])
+    load(tmp_path).create_namespace("default")
+    load(tmp_path).create_table("default.t", schema, properties={"commit.retry.num-retries": "9"})
+    sink, other, third = ICEBERG.opened(tmp_path), ICEBERG.opened(tmp_path), ICEBERG.started(tmp_path)
+    third.open([P1], 1)
+    assert load(tmp_path).load_table("default.t").properties["commit.retry.num-retries"] == "0"
+    for one in (sink, other):
+        put(one, 0, 2)
+    put(third, 0, 1, P1)
+    commit = Transaction.commit_transaction
+
+    def meanwhile(transaction: Transaction) -> Any:
+        monkeypatch.undo()
+        third.commit({P1: 1}, None)
+        other.commit({P0: 2}, None)
+        return commit(transaction)
+
+    monkeypatch.setattr(Transaction, "commit_transaction", meanwhile)
+    with pytest.raises(RetriableError, match="t:"):
+        sink.commit({P0: 2}, None)
+    assert sink.open([P0], 1) == {P0: 2}
+    put(sink, 2, 3)
+    put(third, 1, 2, P1)
+
+    def later(transaction: Transaction) -> Any:
+        monkeypatch.undo()
+        third.commit({P1: 2}, None)
+        return commit(transaction)
+
+    monkeypatch.setattr(Transaction, "commit_transaction", later)
+    sink.commit({P0: 3}, None)
+    assert ICEBERG.numbers(tmp_path) == [0, 1, 2, 0, 1]
+
+
+def test_iceberg_needs_a_catalog(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="catalog"):
+        SinkSettings("lake", str(tmp_path), "iceberg", table="t")
+    with pytest.raises(ValueError, match="catalog"):
+        SinkSettings("lake", str(tmp_path), "delta", table="t", catalog={"type": "sql"})
+    (wrong,) = LakeSink(ICEBERG.settings(tmp_path, catalog={"type": "none-such"})).check()
+    assert "none-such" in wrong
+
+
+def test_iceberg_has_the_years_1_to_9999(tmp_path: Path) -> None:
+    sink = ICEBERG.opened(tmp_path)
+    micros = pa.array(
+        [-62_135_596_800_000_000, 253_402_300_799_999_999, None, 253_402_300_800_000_000], pa.timestamp("us")
+    )
+    days = pa.array([-719_162, 2_932_896, -719_163, None], pa.date32())
+    for name, values, wrong in (("at", micros, [3]), ("on", days, [2])):
+        with pytest.raises(RowsRefused, match="9999") as refused:
+            sink.write(rows(pa.StructArray.from_arrays([values], names=[name])))
+        assert list(refused.value.reasons) == wrong
+    sink.write(rows(pa.StructArray.from_arrays([micros.slice(0, 2), days.slice(0, 2)], names=["at", "on"])))
+    sink.commit({P0: 2}, None)
+    assert len(ICEBERG.stored(tmp_path)) == 2
