@@ -207,6 +207,29 @@ def test_a_slot_that_is_gone(shop: Shop) -> None:
     assert brief(log, "p.public.a")[3:] == [("c", {"id": 3, "n": "z"})]
 
 
+def test_a_slot_that_was_invalidated(shop: Shop) -> None:
+    shop.do("create table a (id int primary key, n text)", "insert into a values (1, 'x')")
+    log, settings = MemoryLog(), shop.settings("p", "public.a")
+    run_until_idle(settings, log)
+    shop.do("alter system set max_slot_wal_keep_size = '1MB'", "select pg_reload_conf()")
+    try:
+        while not shop.rows("select 1 from pg_replication_slots where wal_status = 'lost'"):
+            shop.do("insert into a select coalesce(max(id), 0) + 1 from a", "select pg_switch_wal()", "checkpoint")
+        assert "the server has removed WAL" in failure(shop, log)
+    finally:
+        shop.do("alter system reset max_slot_wal_keep_size", "select pg_reload_conf()")
+    run_until_idle(replace(settings, on_slot_lost="resnapshot"), log)
+    assert table_of(log, "p.public.a") == read_table(shop, "a")
+
+
+def test_a_publication_that_was_made_anew(shop: Shop) -> None:
+    shop.do("create table a (id int primary key, n text)")
+    log, settings = MemoryLog(), shop.settings("p", "public.a")
+    run_until_idle(settings, log)
+    shop.do("drop publication headrace_p", "insert into a values (1, 'x')", "create publication headrace_p for table a")
+    assert "if it is there now, drop the slot" in failure(shop, log)
+
+
 def test_a_slot_of_another_program(shop: Shop) -> None:
     shop.do("create table a (id int primary key)")
     log, settings = MemoryLog(), shop.settings("p", "public.a")
@@ -299,6 +322,8 @@ def test_what_validate_says(shop: Shop) -> None:
     assert 'ALTER TABLE "public"."log" REPLICA IDENTITY FULL' in unfit
     (unpublished,) = check(shop, "public.orders", publication_autocreate_mode="disabled")
     assert unpublished.startswith("publication.name: there is no publication")
+    (open_,) = check(shop, "public.orders", database_hostname="127.0.0.1", database_sslmode="require")
+    assert "SSL" in open_
     (away,) = check(shop, "public.orders", database_port=1)
     assert away.startswith("database.hostname: ")
     assert "public.log has no primary key" in failure(shop, MemoryLog())

@@ -50,6 +50,12 @@ def test_nothing_is_wrong() -> None:
         ({"can_replicate": False}, {}, "database.user", 'ALTER ROLE "headrace" REPLICATION;'),
         ({}, {"slot_failover": True}, "slot.failover", "PostgreSQL 17"),
         ({}, {"table_include_list": ("public.order", "public.full")}, "table.include.list", "is public.orders meant?"),
+        (
+            {},
+            {"table_include_list": ("public[.]nothing", "public.full")},
+            "table.include.list",
+            "public[.]nothing; a pattern is for the whole of SCHEMA.TABLE",
+        ),
         ({"tables": ()}, {}, "table.include.list", "no table that would be captured"),
         ({}, {"publication_autocreate_mode": "disabled"}, "publication.name", "CREATE PUBLICATION"),
         ({"can_create": False}, {}, "database.user", "GRANT CREATE ON DATABASE"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 
@@ -64,7 +65,7 @@ def _of_lists(facts: Facts, settings: SourceSettings, tables: Sequence[Table]) -
     names = [str(table) for table in facts.tables]
     for pattern in settings.table_include_list:
         if not any(matches(pattern, name) for name in names):
-            meant = get_close_matches(pattern.replace("\\", ""), names, n=1)
+            meant = get_close_matches(re.sub(r"[\[\]\\]", "", pattern), names, n=1, cutoff=0.75)
             hint = f"; is {meant[0]} meant?" if meant else "; a pattern is for the whole of SCHEMA.TABLE"
             yield _at("table.include.list", f"there is no table {pattern}{hint}")
     if not tables and not settings.table_include_list and makes_publication(settings):

@@ -24,6 +24,7 @@ from headrace_connect.plugin import RetriableError
 
 PROTOCOL: Final = Protocol(2)
 """Of PostgreSQL 14 and newer: large transactions come while they are open."""
+_NO_OBJECT: Final = b"42704"
 BEAT_MS: Final = 10_000.0
 TAKE_BYTES: Final = 4 << 20
 SILENCE_MS: Final = 60_000.0
@@ -195,4 +196,8 @@ class Replication:
             return RetriableError(f"PostgreSQL has closed the connection: {self._pgconn.get_error_message()}")
         state = result.error_field(pq.DiagnosticField.SQLSTATE)
         message = result.get_error_message() or "the server ended the replication"
+        if state == _NO_OBJECT:
+            message += (
+                "; what is missing must have been there when the changes were made: if it is there now, drop the slot"
+            )
         return fault_of(state.decode() if state else None, message)

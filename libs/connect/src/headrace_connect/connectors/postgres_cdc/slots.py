@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import Final
 
 from headrace_common.runtime.clock import pause_ms
-from headrace_connect.connectors.postgres_cdc.session import NAME, Session
+from headrace_connect.connectors.postgres_cdc.session import NAME, Session, sqlstate_of
 from headrace_connect.connectors.postgres_cdc.settings import SourceSettings
 from headrace_connect.core.pgoutput import parse_lsn
 from headrace_connect.plugin import RetriableError
@@ -18,6 +18,7 @@ select s.plugin::text, s.database::text, s.active_pid, s.confirmed_flush_lsn::te
 from pg_replication_slots s left join pg_stat_activity a on a.pid = s.active_pid
 where s.slot_name = $1
 """
+_TIMED_OUT: Final = "57014"
 _FREE_POLL_MS: Final = 20.0
 _FREE_POLLS: Final = 250
 
@@ -88,7 +89,13 @@ async def create_slot(session: Session, settings: SourceSettings) -> None:
         InvalidConfig: the user may not.
     """
     failover = ", failover => true" if settings.slot_failover and session.version >= FAILOVER_SINCE else ""
-    await session.fetch(f"select pg_create_logical_replication_slot($1, 'pgoutput'{failover})", settings.slot)
+    try:
+        await session.fetch(f"select pg_create_logical_replication_slot($1, 'pgoutput'{failover})", settings.slot)
+    except RetriableError as error:
+        if sqlstate_of(error) == _TIMED_OUT:
+            text = f"the slot {settings.slot} is made when the transactions have ended that are open"
+            raise RetriableError(text) from error
+        raise
 
 
 async def now_us(session: Session) -> int:
