@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_connect_worker.core.policy import Policy
+from headrace_connect_worker.core.policy import Policy, find_passwords
 
 NOTHING = Policy()
 SOME = Policy(
@@ -36,6 +36,9 @@ def wrong(policy: Policy, key: str, value: str) -> list[str]:
         ("value.converter.schema", '{"type": "record", "name": "x"}'),
         ("csv.delimiter", "/"),
         ("topics.regex", "shop-.*"),
+        ("query", "/* all */ select * from t"),
+        ("connection.url", "postgresql://shop@db:5432/shop"),
+        ("url", "https://example.org:443/a@b"),
         ("topic", ""),
         ("path", ""),
     ],
@@ -53,6 +56,7 @@ def test_what_reaches_nothing_needs_no_setting(key: str, value: str) -> None:
         ("password", "${file:/etc/headrace/a/../db:password}"),
         ("password", "${dir:/run/secrets:db}"),
         ("password", "x${env:SHOP_PASSWORD}y"),
+        ("connection.url", "postgresql://shop:${env:SHOP_PASSWORD}@db/shop"),
         ("path", "/data"),
         ("path", "/data/in"),
         ("path", "//data//in/"),
@@ -95,6 +99,9 @@ def test_what_a_setting_names_may_be_reached(key: str, value: str) -> None:
         ("path", "file://data/in"),
         ("any.key", "/etc/passwd"),
         ("any.key", "../etc/passwd"),
+        ("table", "${topic}/../../etc/cron.d"),
+        ("table", "a/.."),
+        ("path", "/*"),
         ("connection.url", "sqlite:///data/shop.db"),
         ("connection.url", "jdbc:sqlite:////etc/shop.db"),
         ("connection.url", "SQLITE:////etc/shop.db"),
@@ -110,6 +117,29 @@ def test_what_a_setting_names_may_be_reached(key: str, value: str) -> None:
 )
 def test_nothing_beside_that(key: str, value: str) -> None:
     assert wrong(SOME, key, value), f"{key}={value} passes"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://shop:hunter2@db/shop",
+        "jdbc:postgresql://shop:hunter2-${env:A}@db/shop",
+        "postgresql://shop:hunter2${env:A@db",
+        "https://:hunter2@example.org",
+    ],
+)
+def test_a_password_in_a_url_is_a_secret_unless_that_is_allowed(url: str) -> None:
+    (problem,) = find_passwords({"connection.url": url})
+    assert problem.key == "connection.url"
+    assert "hunter2" not in problem.message
+    assert find_passwords({"connection.url": url, "allow.plain.secrets": "true"}) == ()
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://shop:${env:A}@db", "postgresql://shop@db:5432", "https://example.org:443/a:b@c", "a:b@c", ""]
+)
+def test_urls_without_one(url: str) -> None:
+    assert find_passwords({"connection.url": url}) == ()
 
 
 def test_everything_is_said_at_once_and_no_secret_is_shown() -> None:

@@ -110,6 +110,7 @@ class TestCreate:
 
     async def test_plain_secrets_are_refused(self, rest: Rest) -> None:
         refused(await rest.create("s", password="hunter2"), 400, "is a secret and stands here")
+        refused(await rest.create("s", file="https://shop:hunter2@db/shop"), 400, "has a password")
         answer = await rest.create("s", password="hunter2", **{"allow.plain.secrets": "true"})
         assert answer.status_code == 201
 
@@ -405,6 +406,7 @@ class TestPlugins:
             "transforms": "",
             "transforms.a.type": "x",
             "password": "hunter2",
+            "connection.url": "postgresql://shop:hunter2@db/shop",
             "batch.size": None,
         }
         found = (await rest.client.put(path, json=config)).json()

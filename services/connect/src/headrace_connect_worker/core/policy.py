@@ -19,10 +19,15 @@ from headrace_connect.core.options import Problem
 from headrace_connect.secrets import Reference, find_references
 
 _CLASS: Final = "connector.class"
+_PLAIN: Final = "allow.plain.secrets"
 _PYTHON: Final = "python:"
 _LOCAL: Final = ("file:", "sqlite:", "jdbc:sqlite:")
 _PATHS: Final = re.compile(r"(^|[._])(path|file|filename|dir|directory|descriptor)$|\.converter\.schema$")
 _BEGINS: Final = ("/", "~", "./", "../")
+_UP: Final = re.compile(r"(^|/)\.\.(/|$)")
+_COMMENT: Final = "/*"
+"""Of SQL."""
+_LOGIN: Final = re.compile(r"://[^/?#@\s]*:[^/?#@\s]+@")
 _REMOTE: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _JSON: Final = ("{", "[", '"')
 _SHOWN: Final = 80
@@ -81,7 +86,8 @@ class Policy:
         return None
 
     def _file(self, key: str, value: str) -> list[Problem]:
-        paths = [part for number, part in enumerate(_parts(key, value)) if _is_local(key, part, first=number == 0)]
+        parts = _parts(key, _without_references(value, "x"))
+        paths = [part for number, part in enumerate(parts) if _is_local(key, part, first=number == 0)]
         if not paths:
             return []
         if find_references(value):
@@ -100,6 +106,29 @@ class Policy:
         return _is_below(path, self.files) and _is_below(unquote(path), self.files)
 
 
+def find_passwords(config: Mapping[str, str]) -> tuple[Problem, ...]:
+    """Passwords within URLs: they are secrets too, and refused as those, unless ``allow.plain.secrets``."""
+    if config.get(_PLAIN, "").lower() == "true":
+        return ()
+    what = "has a password that stands here for all to read: refer to it, as in"
+    return tuple(
+        Problem(key, f"{key} {what} ${{file:PATH:KEY}} or ${{env:NAME}}, or set {_PLAIN}=true")
+        for key, value in config.items()
+        if has_password(value)
+    )
+
+
+def has_password(value: str) -> bool:
+    """Whether a URL has a password that is no reference."""
+    return _LOGIN.search(_without_references(value, "")) is not None
+
+
+def _without_references(value: str, instead: str) -> str:
+    for reference in find_references(value):
+        value = value.replace(reference.text, instead)
+    return value
+
+
 def _parts(key: str, value: str) -> list[str]:
     """A list's parts, for any setting may be a list; a schema that is written out is none."""
     if _PATHS.search(key) and value.lstrip().startswith(_JSON):
@@ -109,7 +138,9 @@ def _parts(key: str, value: str) -> list[str]:
 
 def _is_local(key: str, value: str, *, first: bool) -> bool:
     """Whether a value names something in the file system: by how it looks or, of a list the first, its key's name."""
-    if value.lower().startswith(_LOCAL) or (len(value) > 1 and value.startswith(_BEGINS)):
+    if value.lower().startswith(_LOCAL) or (_UP.search(value) and not _REMOTE.match(value)):
+        return True
+    if len(value) > 1 and value.startswith(_BEGINS) and not value.startswith(_COMMENT):
         return True
     return first and bool(value) and _PATHS.search(key) is not None and not _REMOTE.match(value)
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from headrace_common.core.errors import Overloaded
 from headrace_connect.core.options import Problem
 from headrace_connect.settings import Definition
-from headrace_connect_worker.core.policy import Policy
+from headrace_connect_worker.core.policy import Policy, find_passwords
 from headrace_connect_worker.core.refusals import BadCommand
 from headrace_connect_worker.ports import Config, Hosts, Plugin
 
@@ -47,7 +47,7 @@ class Checking:
             return "", refused
         async with self._turn():
             found = await self._hosts.validate(config, ask=False)
-        return found.kind, found.problems
+        return found.kind, (*found.problems, *find_passwords(config))
 
     async def look(self, config: Config) -> tuple[Sequence[Definition], Sequence[Problem]]:
         """
@@ -61,7 +61,7 @@ class Checking:
         async with self._turn():
             if not refused:
                 found = await self._hosts.validate(config)
-                return found.definitions, found.problems
+                return found.definitions, (*found.problems, *find_passwords(config))
             if any(problem.key == _CLASS for problem in refused):
                 return (), refused
             return await self._hosts.describe(config[_CLASS]), refused

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 from headrace_connect.core.options import REQUIRED, Option, OptionType
 from headrace_connect.secrets import has_reference
 from headrace_connect.settings import Definition, Problem, ValueType, looks_secret
+from headrace_connect_worker.core.policy import has_password
 
 Json: TypeAlias = dict[str, Any]
 
@@ -125,7 +126,7 @@ def config_infos(config: Mapping[str, str], definitions: Sequence[Definition], p
 def _config_info(key: str, definition: Definition | None, config: Mapping[str, str], errors: Sequence[str]) -> Json:
     value = config.get(key, None if definition is None else definition.default)
     secret = looks_secret(key) if definition is None else definition.type is ValueType.PASSWORD or looks_secret(key)
-    if value and secret and not has_reference(value):
+    if value and ((secret and not has_reference(value)) or has_password(value)):
         value = HIDDEN
     return {
         "definition": None if definition is None else config_key(definition),
