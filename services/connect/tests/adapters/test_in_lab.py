@@ -44,6 +44,20 @@ async def test_workers_share_connectors_and_go_on_without_one_of_them(labs: Labs
         )
         assert second.herd.leader is not None
         assert second.herd.leader.url == "http://a:8083"
+        leader = first.herd.state.leader
+        for number in range(4):
+            outer.splits[f"d{number}"] = ["x"]
+            await first.herd.put_config(f"d{number}", CONFIG)
+        await until(lambda: len(first.hosts.tasks) == len(second.hosts.tasks) == 4, first, second)
+        assert first.leads
+        assert first.herd.state.leader == leader, "who leads goes on while work is shared anew"
+        calls = [call for worker in (first, second) for call in worker.hosts.calls if call[1].startswith("d")]
+        assert sorted(call[:2] for call in calls) == sorted(
+            (what, f"d{number}") for number in range(4) for what in ("start", "watch")
+        ), "nothing is begun that is taken away at once"
+        for number in range(4):
+            await first.herd.delete(f"d{number}")
+        await until(lambda: len(first.hosts.tasks) + len(second.hosts.tasks) == 4, first, second)
         kept = {place: task.generation for place, task in second.hosts.tasks.items()}
         await first.stop()
         await until(lambda: second.leads and len(second.hosts.tasks) == 4, second)

@@ -8,6 +8,7 @@ from headrace.work_types import WorkItem
 from headrace_connect_worker.core.herd import HerdState
 from headrace_connect_worker.core.placing import (
     LEADER,
+    TASK_WEIGHT,
     TaskItem,
     WatcherItem,
     declaration_of,
@@ -38,11 +39,11 @@ def test_there_is_always_a_leader_and_tasks_when_they_are_known() -> None:
     herd.plan()
     herd.put("b")
     assert list_items(herd.state) == (
-        WorkItem("leader"),
-        WorkItem("c/b"),
-        WorkItem("c/c"),
-        WorkItem("t/c/0", 8),
-        WorkItem("t/c/1", 8),
+        WorkItem("leader", stateful=True),
+        WorkItem("c/b", stateful=True),
+        WorkItem("c/c", stateful=True),
+        WorkItem("t/c/0", TASK_WEIGHT),
+        WorkItem("t/c/1", TASK_WEIGHT),
     )
     herd.target(TargetState.STOPPED)
     assert [item.id for item in list_items(herd.state)] == ["leader", "c/b", "c/c"]

@@ -44,10 +44,13 @@ class MemoryGroup:
                 self.owners[id] = chosen
                 chosen.give(GivenItem(id, self.epoch))
         self._even_out(declared, items)
+        if any(id in member.ids for id in items.keys() - self.owners.keys() for member in declared):
+            self.assign()
 
     def _even_out(self, declared: list[MemoryMembership], items: Mapping[str, int]) -> None:
         """Take from who has more than others, one by one."""
         self.moving &= self.owners.keys()
+        fixed = {item.id for member in declared for item in member.items if item.stateful}
 
         def load(member: MemoryMembership) -> int:
             return sum(items.get(id, 0) for id in self.of(member) if id not in self.moving)
@@ -57,7 +60,7 @@ class MemoryGroup:
             movable = [
                 id
                 for id in self.of(most)
-                if id in least.ids and id not in self.moving and load(most) - load(least) > items.get(id, 0)
+                if id in least.ids and id not in self.moving | fixed and load(most) - load(least) > items.get(id, 0)
             ]
             if not movable:
                 return

@@ -1,7 +1,9 @@
 """
 The work group's items: ``leader``, ``c/NAME`` for each connector (its watcher) and ``t/NAME/N`` for each of its tasks.
 
-Names are percent-encoded, as in all ids of Connect.
+Names are percent-encoded, as in all ids of Connect. The leader and watchers are declared to have a state, which nobody
+ever has: so they stay while their owner lives. Else they would be moved about to even out tasks, which are heavier, and
+whatever is created would disturb them.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from headrace_connect.core.names import encode
 from headrace_connect_worker.core.herd import HerdState
 
 LEADER: Final = "leader"
-TASK_WEIGHT: Final = 8
-"""A task does more than a watcher, or the leader."""
+TASK_WEIGHT: Final = 2_000
+"""More than the leader and the watchers of all connectors: tasks are shared by their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +60,9 @@ def parse(item: str) -> WatcherItem | TaskItem | None:
 
 def list_items(state: HerdState) -> tuple[WorkItem, ...]:
     """All that there is to do, in one order."""
-    items = [WorkItem(LEADER)]
+    items = [WorkItem(LEADER, stateful=True)]
     for name, connector in sorted(state.connectors.items()):
-        items.append(WorkItem(watcher_id(name)))
+        items.append(WorkItem(watcher_id(name), stateful=True))
         count = 0 if connector.tasks is None else len(connector.tasks.shares)
         items += [WorkItem(task_id(name, task), TASK_WEIGHT) for task in range(count)]
     return tuple(items)

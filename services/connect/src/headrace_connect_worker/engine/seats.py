@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Protocol
 
 from headrace_common.runtime.clock import Clock, limit_ms
@@ -35,6 +36,7 @@ from headrace_connect_worker.ports import Hosts, HostUnavailable, StartTask
 EVENTS_MAX: Final = 256
 """Of a host that wait for their seat; of more the oldest are forgotten, for the newest say how it is."""
 
+SETTLE_MS: Final = 100.0
 _TICK_MS: Final = 1.0
 """Later than it is due, so that it is surely due then."""
 
@@ -120,7 +122,7 @@ class SeatRunner:
         self._clock = clock
         self._seat = Seat()
         self._events: deque[Event] = deque(maxlen=EVENTS_MAX)
-        self._leaving = False
+        self._leaving = asyncio.Event()
         self._left = False
         self._due_ms: float | None = None
         self._running: Spec | None = None
@@ -133,7 +135,7 @@ class SeatRunner:
 
     def leave(self) -> None:
         """Have it end, and ``run`` return."""
-        self._leaving = True
+        self._leaving.set()
         self._wake()
 
     def _wake(self) -> None:
@@ -141,18 +143,22 @@ class SeatRunner:
             self._ear.set()
 
     async def run(self) -> None:
-        """Until it has left."""
+        """Until it has left. What is taken away again at once is not begun: each worker's declaration shares anew."""
+        with suppress(TimeoutError):
+            async with limit_ms(SETTLE_MS):
+                await self._leaving.wait()
         with self._bell.heard() as self._ear:
             while not self._left:
                 await self._until_news(self._ear)
-                await self._handle(Wanted(self._wanted()))
+                if not self._leaving.is_set():
+                    await self._handle(Wanted(self._wanted()))
                 while self._events and not self._left:
                     await self._handle(self._events.popleft())
                 now_ms = self._clock.monotonic_ms()
                 if self._due_ms is not None and now_ms >= self._due_ms:
                     self._due_ms = None
                     await self._handle(Woken(now_ms))
-                if self._leaving and not self._left:
+                if self._leaving.is_set() and not self._left:
                     await self._handle(Leaving())
 
     async def _until_news(self, ear: asyncio.Event) -> None:
