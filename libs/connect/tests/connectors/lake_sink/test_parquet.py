@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Sequence
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from headrace_connect.connectors.lake_sink import LakeSink, committed_files
 from headrace_connect.connectors.lake_sink.parquet import DIRECTORIES_MAX
 from headrace_connect.connectors.lake_sink.settings import SinkSettings
 from headrace_connect.plugin import PartitionTaken, RetriableError, Rows, RowsRefused
+
+PAGE = Path(__file__).parents[5] / "docs" / "connectors" / "lake-sink.md"
 
 
 def test_rows_and_their_position_come_together(tmp_path: Path) -> None:
@@ -319,15 +321,15 @@ def test_a_reader_without_the_helper(tmp_path: Path) -> None:
     sink.commit({P0: 2}, b"token")
     put(sink, 2, 3)
     sink.commit({P0: 3}, None)
-    assert readable(tmp_path) == committed_files(str(tmp_path))
-
-
-def readable(lake: Path) -> Sequence[str]:
-    files = []
-    for path in lake.rglob("*.commit"):
-        commit = json.loads(path.read_text())
-        token = lake / "_headrace" / "tokens" / f"{commit['token']}.json"
-        used = not commit["token"] or (token.exists() and json.loads(token.read_text())["done"])
-        if commit["end"] is not None and used:
-            files += [file["path"] for file in commit["files"]]
-    return sorted(files)
+    sink.open([P0], 1)
+    assert not sink.settle(b"given up")
+    put(sink, 3, 4)
+    with pytest.raises(PartitionTaken):
+        sink.commit({P0: 4}, b"given up")
+    _, reads, rule = re.findall(r"```python\n(.*?)```", f"```python\n```{PAGE.read_text()}", re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(rule, names)
+    assert sorted(names["list_files"](tmp_path)) == committed_files(str(tmp_path))
+    exec(reads.replace("/var/lib/lake", str(tmp_path)).replace('"orders"', repr(TOPIC)), names)
+    assert names["table"].num_rows == 3
+    assert names["files"] == committed_files(str(tmp_path))

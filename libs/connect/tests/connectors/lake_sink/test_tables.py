@@ -441,6 +441,9 @@ def test_iceberg_needs_a_catalog(tmp_path: Path) -> None:
         SinkSettings("lake", str(tmp_path), "iceberg", table="t")
     with pytest.raises(ValueError, match="catalog"):
         SinkSettings("lake", str(tmp_path), "delta", table="t", catalog={"type": "sql"})
+    for key in ("py-catalog-impl", "py-io-impl", "auth.impl"):
+        with pytest.raises(ValueError, match="code"):
+            ICEBERG.settings(tmp_path, catalog={"type": "sql", key: "some.module.Class"})
     (wrong,) = LakeSink(ICEBERG.settings(tmp_path, catalog={"type": "none-such"})).check()
     assert "none-such" in wrong
 
@@ -458,3 +461,24 @@ def test_iceberg_has_the_years_1_to_9999(tmp_path: Path) -> None:
     sink.write(rows(pa.StructArray.from_arrays([micros.slice(0, 2), days.slice(0, 2)], names=["at", "on"])))
     sink.commit({P0: 2}, None)
     assert len(ICEBERG.stored(tmp_path)) == 2
+
+
+def test_a_position_of_iceberg_alone_is_no_stale_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A catalog would take properties from whoever comes last; what follows an old snapshot it does not take."""
+    sink, other = ICEBERG.opened(tmp_path), ICEBERG.opened(tmp_path)
+    put(sink, 0, 1)
+    sink.commit({P0: 1}, None)
+    other.open([P0], 1)
+    put(other, 1, 5)
+    commit = Transaction.commit_transaction
+
+    def meanwhile(transaction: Transaction) -> Any:
+        monkeypatch.undo()
+        other.commit({P0: 5}, None)
+        return commit(transaction)
+
+    monkeypatch.setattr(Transaction, "commit_transaction", meanwhile)
+    with pytest.raises(RetriableError):
+        sink.commit({P0: 3}, None)
+    assert sink.open([P0], 1) == {P0: 5}
+    assert ICEBERG.numbers(tmp_path) == [0, 1, 2, 3, 4]

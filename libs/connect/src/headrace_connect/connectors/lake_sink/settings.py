@@ -69,6 +69,9 @@ class SinkSettings:
                 raise ValueError(f"added.columns has {name!r}; there are {', '.join(ADDED)}{near(name, list(ADDED))}")
         if bool(self.catalog) != (self.format == "iceberg"):
             raise ValueError("catalog.type and catalog.uri are for format=iceberg, and it needs them")
+        code = [key for key in self.catalog if key.endswith(("-impl", ".impl")) or key.partition(".")[0] == "auth"]
+        if code:
+            raise ValueError(f"catalog.{code[0]} names code that would be loaded, which a connector does not do")
         if self.partition_by:
             try:
                 parse_columns(PARTITION_BY, self.partition_by)

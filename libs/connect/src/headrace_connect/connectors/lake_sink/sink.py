@@ -73,8 +73,8 @@ class LakeSink(Sink[SinkSettings]):
         """See ``Sink``; a record without a value is refused."""
         partition = TopicPartition(rows.original_topic or rows.topic, rows.partition)
         self._check_open([partition])
-        nulls: list[Any] = rows.values.is_null().to_pylist()
-        if any(nulls):
+        if rows.values.null_count:
+            nulls: list[Any] = rows.values.is_null().to_pylist()
             reason = "the record has no value; a transform Filter with the predicate RecordIsTombstone leaves it out"
             raise RowsRefused({row: reason for row, is_null in enumerate(nulls) if is_null})
         table = self.settings.table_of(rows.topic)
