@@ -49,6 +49,7 @@ def test_names() -> None:
 def test_a_form_of_records() -> None:
     form = read(value_form="flat", value_form_fields="op,lsn", truncate_handling_mode="include").form()
     assert (form.form, form.flat_fields, form.truncates) == ("flat", ("op", "lsn"), True)
+    assert read(database_sslrootcert="system", database_sslkey="/etc/key").database_sslrootcert == "system"
     assert read(decimal_handling_mode="string", time_precision_mode="connect").modes.decimals == "string"
 
 
@@ -61,6 +62,9 @@ def test_a_form_of_records() -> None:
         ("table_include_list", "public.(", "table.include.list: 'public.(' is no regular expression"),
         ("value_form_fields", "xyz", "there is no xyz"),
         ("value_form", "avro", "value.form"),
+        ("database_sslkey", "client.key", "database.sslkey is an absolute path"),
+        ("database_sslrootcert", "system/ca.pem", "database.sslrootcert is an absolute path"),
+        ("spool_directory", "spool", "spool.directory is an absolute path"),
         ("plugin_name", "wal2json", "plugin.name"),
         ("database_port", "0", "database.port"),
         ("incremental_snapshot_chunk_size", "0", "incremental.snapshot.chunk.size"),

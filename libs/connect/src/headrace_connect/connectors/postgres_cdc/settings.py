@@ -39,11 +39,12 @@ class SourceSettings:
     database_sslmode: Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"] = "prefer"
     """TLS, as libpq has it. Only ``verify-full`` makes sure that it is the right server."""
     database_sslrootcert: str = ""
-    """File with the certificates of authorities that are trusted."""
+    """File with the certificates of authorities that are trusted, as an absolute path; ``system``: those of the
+    machine."""
     database_sslcert: str = ""
-    """File with the certificate of this client."""
+    """File with the certificate of this client, as an absolute path."""
     database_sslkey: str = ""
-    """File with its key."""
+    """File with its key, as an absolute path."""
     table_include_list: tuple[str, ...] = ()
     """Tables that are captured: regular expressions for the whole of ``SCHEMA.TABLE``. Empty: all."""
     table_exclude_list: tuple[str, ...] = ()
@@ -113,6 +114,15 @@ class SourceSettings:
             ("snapshot.include.collection.list", self.snapshot_include_collection_list),
         ):
             _check_patterns(key, patterns)
+        # Workers decide by its first character whether a value is a path that may be reached.
+        for key, path in (
+            ("database.sslrootcert", self.database_sslrootcert if self.database_sslrootcert != "system" else ""),
+            ("database.sslcert", self.database_sslcert),
+            ("database.sslkey", self.database_sslkey),
+            ("spool.directory", self.spool_directory),
+        ):
+            if path and not path.startswith("/"):
+                raise ValueError(f"{key} is an absolute path, not {path[:80]!r}")
         self.form()
 
     @property
