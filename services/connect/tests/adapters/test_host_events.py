@@ -87,8 +87,8 @@ async def events(hosts: HostProcesses) -> list[HostEvent]:
     """Those that are there."""
     for _ in range(5):
         await give_way()
-    found = list(hosts._events)
-    hosts._events.clear()
+    found = list(hosts._events._events)
+    hosts._events._events.clear()
     return found
 
 

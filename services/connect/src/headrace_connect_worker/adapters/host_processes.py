@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from headrace_common.runtime.clock import Clock, limit_ms
-from headrace_common.runtime.tasks import TaskRunner, first_of
+from headrace_common.runtime.tasks import TaskRunner
 from headrace_connect.core import host_messages as messages
 from headrace_connect.core.errors import Fault
 from headrace_connect.core.host_messages import Report
 from headrace_connect.settings import Definition
 from headrace_connect_worker.adapters.environments import Environment, Environments
+from headrace_connect_worker.adapters.host_events import HostEvents, task_reported, watch_failed, work_found
 from headrace_connect_worker.adapters.host_process import HostProcess, HostSettings
 from headrace_connect_worker.adapters.plugin_questions import PluginQuestions
 from headrace_connect_worker.config import ConnectConfig, HostLimits
 from headrace_connect_worker.core.hosting import Hosting, HostNumber, Work
-from headrace_connect_worker.core.records import RunState, SplitSpec, TargetState
+from headrace_connect_worker.core.records import RunState, TargetState
 from headrace_connect_worker.core.seat import BACKOFF
 from headrace_connect_worker.ports import (
     Config,
@@ -34,7 +34,6 @@ from headrace_connect_worker.ports import (
     TopicSeen,
     Validation,
     WatchFailed,
-    WorkFound,
 )
 
 MEMORY_BYTES_MAX: Final = 2 << 30
@@ -66,8 +65,7 @@ class HostProcesses:
         self._hosts: dict[HostNumber, HostProcess] = {}
         self._work: dict[Work, _Running] = {}
         self._runner = TaskRunner()
-        self._events: deque[HostEvent] = deque()
-        self._news = asyncio.Event()
+        self._events = HostEvents()
         self._watch_losses: dict[str, int] = {}
 
     @classmethod
@@ -120,7 +118,7 @@ class HostProcesses:
         if running is None:
             return
         running.stopping = True
-        self._events = deque(event for event in self._events if not _is_of(event, work))
+        self._events.drop(work)
         self._tell(work, messages.StopTask(connector, task))
         try:
             async with limit_ms(self._limits.task_stop_ms_max):
@@ -166,7 +164,7 @@ class HostProcesses:
             again = _Running(running.config, running.number)
             await self._give(work, again, messages.Watch(work.connector, running.number, running.config))
         except HostUnavailable as error:
-            self._emit(WatchFailed(work.connector, running.number, Fault.WORLD, str(error)))
+            self._events.emit(WatchFailed(work.connector, running.number, Fault.WORLD, str(error)))
             self._runner.start(self._watch_again(work, running), name="watch a connector again")
 
     # --- hosts ----------------------------------------------------------------------------------------------------
@@ -220,14 +218,14 @@ class HostProcesses:
     def _lose(self, connector: str, left: Mapping[Work, _Running], trace: str) -> None:
         if not any(work.connector == connector for work in self._work):
             if not all(running.stopping for running in left.values()):
-                self._emit(HostCrashed(connector, trace))
+                self._events.emit(HostCrashed(connector, trace))
             return
         for work, running in left.items():  # other tasks of it go on, in other hosts
             if work.task is None:
-                self._emit(WatchFailed(connector, running.number, Fault.WORLD, trace))
+                self._events.emit(WatchFailed(connector, running.number, Fault.WORLD, trace))
                 self._runner.start(self._watch_again(work, running), name="watch a connector again")
             elif not running.stopping:
-                self._emit(TaskReported(connector, work.task, running.number, RunState.UNASSIGNED, trace))
+                self._events.emit(TaskReported(connector, work.task, running.number, RunState.UNASSIGNED, trace))
 
     def _forget(self, work: Work) -> None:
         """It is not done any more; its host ends when nothing else is done there."""
@@ -262,18 +260,13 @@ class HostProcesses:
                 self._hear_task(number, report)
             case messages.TopicSeen(connector, task, topic):
                 if not self._work.get(Work(connector, task), _GONE).stopping:
-                    self._emit(TopicSeen(connector, task, topic))
+                    self._events.emit(TopicSeen(connector, task, topic))
             case messages.WatchReport():
                 if self._is_current(report.connector, report.number):
-                    splits = tuple(SplitSpec(split.id, split.detail) for split in report.splits)
-                    tasks = report.tasks if report.kind is messages.Kind.SINK else 0
-                    self._emit(
-                        WorkFound(report.connector, report.number, report.kind.value, report.guarantee, splits, tasks)
-                    )
+                    self._events.emit(work_found(report))
             case messages.WatchFailed():
                 if self._is_current(report.connector, report.number):
-                    trace = _joined(report.reason, report.trace)
-                    self._emit(WatchFailed(report.connector, report.number, report.fault, trace))
+                    self._events.emit(watch_failed(report))
 
     def _hear_task(self, number: HostNumber, report: messages.TaskReport) -> None:
         work = Work(report.connector, report.task)
@@ -282,11 +275,7 @@ class HostProcesses:
             return
         ended = report.state.value == RunState.UNASSIGNED.value
         if not running.stopping and report.generation == running.number:
-            trace = _joined(report.reason, report.trace)
-            if report.wait_ms:
-                trace = f"it is started again in {report.wait_ms / 1_000:.0f} s: {trace}"
-            state = RunState(report.state.value)
-            self._emit(TaskReported(report.connector, report.task, report.generation, state, trace, report.fault))
+            self._events.emit(task_reported(report))
         if ended:
             self._forget(work)
 
@@ -294,19 +283,9 @@ class HostProcesses:
         running = self._work.get(Work(connector, None))
         return running is not None and running.number == number
 
-    def _emit(self, event: HostEvent) -> None:
-        self._events.append(event)
-        self._news.set()
-
-    async def events(self) -> AsyncIterator[HostEvent]:
+    def events(self) -> AsyncIterator[HostEvent]:
         """See ``Hosts``."""
-        while True:
-            while self._events:
-                yield self._events.popleft()
-            self._news.clear()
-            await first_of(self._news.wait(), self._runner.failed.wait())
-            if self._runner.failure is not None:
-                raise self._runner.failure
+        return self._events.follow(self._runner)
 
     # --- questions ------------------------------------------------------------------------------------------------
 
@@ -339,17 +318,9 @@ class HostProcesses:
 _GONE: Final = _Running({}, 0, stopping=True)
 
 
-def _is_of(event: HostEvent, work: Work) -> bool:
-    return isinstance(event, TaskReported | TopicSeen) and Work(event.connector, event.task) == work
-
-
-def _joined(reason: str, trace: str) -> str:
-    return f"{reason}\n{trace}" if trace else reason
-
-
 def _memory_max(config: Config) -> int:
     """Of a task, as its configuration says; what is wrong in it is said by its host."""
     try:
-        return int(config.get("task.memory.max", MEMORY_BYTES_MAX))
+        return max(0, int(config.get("task.memory.max", MEMORY_BYTES_MAX)))
     except ValueError:
         return MEMORY_BYTES_MAX
