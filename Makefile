@@ -8,6 +8,8 @@ MEMBERS := libs/common libs/sdk libs/cli libs/verify libs/streams libs/connect l
 STAMP := .venv/.headrace-setup
 STAGE = @tools/stage.sh
 PYTEST = $(BIN)/pytest
+# Files in the order of conftest.py, the longest first; by itself xdist begins with those that have the most tests.
+BY_FILE = --dist loadfile --no-loadscope-reorder
 # Where the machine's Python keeps no bytecode, each process of each cluster would compile our modules anew at its start.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -67,13 +69,13 @@ sim: setup ## Clusters in the lab from seeds: SEEDS=200, SEED=7 replays one, KIN
 
 # Three workers on two cores: these tests wait for sessions, leases and processes more than they compute.
 integration: setup ## Real etcd, RocksDB, gRPC and processes
-	$(STAGE) integration $(PYTEST) -n 3 --dist loadfile -m "integration and not spark" --timeout 300 libs services tests
+	$(STAGE) integration $(PYTEST) -n 3 $(BY_FILE) -m "integration and not spark" --timeout 300 libs services tests
 
 spark: setup-spark ## The connector and the jobs in a Spark session, against real clusters
 	@JAVA_HOME="$$($(PY) -m headrace_cli.spark.java)" tools/stage.sh spark $(PYTEST) -m spark --timeout 300 libs spark-jobs tests
 
 chaos-short: setup ## The same under faults, as CI runs it
-	$(STAGE) chaos $(PYTEST) -n 2 --dist loadfile -m "chaos and not spark" --timeout 600 libs services tests
+	$(STAGE) chaos $(PYTEST) -n 2 $(BY_FILE) -m "chaos and not spark" --timeout 600 libs services tests
 
 chaos: setup ## Every fault, with figures, then chaos-held (40 min, root); SEED=N repeats a run, ONLY="cuts damage" picks some
 	PYTHONPATH=. $(PY) tests/chaos/replication/chaos_long.py $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))

@@ -1,12 +1,96 @@
-"""For all tests: no deadlines on properties (machines differ), and more examples on request."""
+"""
+For all tests: no deadlines on properties (machines differ), and more examples on request; and what saves minutes: a
+stage imports no file that has none of its tests, files that take long go first, and garbage is looked for less.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
+import re
+from functools import cache
+from pathlib import Path
+from typing import Final
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("default"), print_blob=True)
 settings.register_profile("long", settings.get_profile("default"), max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+STAGES: Final = ("integration", "chaos", "spark", "chart", "kubernetes")
+"""Marks that a stage of ``make test`` asks for, or leaves to another one."""
+GARBAGE: Final = 50_000
+"""So many new objects before garbage is looked for."""
+LONGEST: Final = (
+    "tests/lab/test_run.py",
+    "tests/chaos/replication/test_faults.py",
+    "tests/chaos/streams/test_storm.py",
+    "tests/chaos/test_kills.py",
+    "tests/chaos/transactions/test_copies.py",
+    "tests/chaos/transactions/test_units.py",
+    "tests/chaos/transactions/test_history.py",
+    "tests/chaos/transactions/test_prepared.py",
+    "tests/chaos/compaction/test_compaction.py",
+    "tests/chaos/held/test_up_killed.py",
+    "tests/chaos/held/test_mixed_storm.py",
+    "tests/chaos/held/test_all_killed.py",
+    "tests/integration/streams/test_change_and_reset.py",
+    "tests/integration/restore/test_restore.py",
+    "tests/integration/groups/test_churn.py",
+    "tests/integration/groups/test_moves.py",
+    "tests/integration/transactions/test_steps.py",
+    "tests/integration/streams/test_workers.py",
+    "tests/integration/streams/test_exactly_once.py",
+    "tests/integration/broker/test_broker_process.py",
+    "tests/integration/connect/test_csv_to_sqlite.py",
+    "tests/integration/connect/test_lake_sink.py",
+    "tests/compat/test_upgrade.py",
+    "tests/integration/local/test_real_cluster.py",
+    "tests/integration/local/test_lifecycle.py",
+    "services/coordinator/tests/integration/test_transactions.py",
+    "services/coordinator/tests/integration/test_offsets_in_transactions.py",
+    "services/admin/tests/test_transaction_cluster.py",
+    "tests/integration/admin/test_replication.py",
+    "tests/integration/admin/test_admin.py",
+    "tests/integration/broker/test_inventory_process.py",
+    "tests/integration/nodes/test_leaving.py",
+    "tests/integration/controller/test_failover.py",
+    "tests/integration/connect/test_kills.py",
+    "tests/integration/sdk_replication/test_failover.py",
+    "tests/integration/transactions/test_recipes.py",
+    "tests/integration/retention/test_retention.py",
+)
+"""They begin first, the longest before the others: else one worker is still at them when the others have ended."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Of a stage that asks for a mark, files that do not name it are not even imported."""
+    asked = re.fullmatch(r"(\w+)( and not \w+)*", config.option.markexpr)
+    if asked is None or asked[1] not in STAGES or not collection_path.match("test_*.py"):
+        return None
+    return None if _names(collection_path, asked[1]) else True
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse what a stage would not find; the longest first."""
+    for item in items:
+        for mark in STAGES:
+            if item.get_closest_marker(mark) is not None and not _names(item.path, mark):
+                raise pytest.UsageError(f"{item.nodeid} has the mark {mark}, so its file must name mark.{mark}")
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected lives until the end: it is never looked through for garbage."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE)
+
+
+@cache
+def _names(path: Path, mark: str) -> bool:
+    return f"mark.{mark}" in path.read_text("utf-8")
