@@ -37,6 +37,8 @@ class Kind:
     """Mutants that take so many seeds that only the long form looks for them."""
     share: int = 1
     """One of so many seeds."""
+    least: Mapping[str, int] = field(default_factory=dict)
+    """Of some counts a bound that each seed is to exceed: a world in which nothing happens finds nothing."""
 
     @contextmanager
     def mutated(self, name: str | None) -> Iterator[None]:

@@ -20,7 +20,7 @@ import logging
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from math import ceil
@@ -69,7 +69,7 @@ KINDS: Final = {
     "transactions": Kind(transactions.play, of_transactions.MUTANTS, of_transactions.RARE, share=4),
     "work": Kind(work.play, of_work.MUTANTS, of_work.RARE, share=8),
     "streams": Kind(streams.play, of_streams.MUTANTS, of_streams.RARE, share=20),
-    "whole": Kind(whole.play, share=25),
+    "whole": Kind(whole.play, share=25, least={"acknowledged": 100, "taken over": 3}),
 }
 
 
@@ -83,13 +83,16 @@ class Summary:
     failed: dict[int, str] = field(default_factory=dict)
     """The first problem of each seed that has one."""
 
-    def add(self, seed: int, outcome: Outcome) -> None:
-        """One more seed."""
+    def add(self, seed: int, outcome: Outcome, least: Mapping[str, int]) -> None:
+        """One more seed, and what it is to exceed."""
         self.seeds += 1
         self.steps += outcome.steps
         self.counts.update(outcome.counts)
-        if outcome.problems:
-            self.failed[seed] = outcome.problems[0]
+        idle = [
+            f"idle: {name}: {outcome.counts[name]}" for name, bound in least.items() if outcome.counts[name] <= bound
+        ]
+        for problem in [*outcome.problems, *idle][:1]:
+            self.failed[seed] = problem
 
 
 @cache
@@ -171,7 +174,7 @@ def play_many(pool: Pool, kind: str, seeds: Sequence[int]) -> Summary:
     """So many seeds; the first failures are told as they come."""
     summary = Summary()
     for seed, outcome in zip(seeds, play_all(pool, kind, seeds), strict=True):
-        summary.add(seed, outcome)
+        summary.add(seed, outcome, KINDS[kind].least)
         if outcome.problems and len(summary.failed) <= FAILED_MAX:
             sys.stderr.write(explain(kind, seed, outcome))
     return summary

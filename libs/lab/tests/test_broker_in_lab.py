@@ -36,5 +36,6 @@ def test_one_seed_is_one_history_in_every_process() -> None:
         command = [sys.executable, "-c", program]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
-    assert digest(3, "1") == digest(3, "2")
-    assert digest(3, "1") != digest(4, "1")
+    first = digest(3, "1")
+    assert first == digest(3, "2")
+    assert first != digest(4, "1")

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from tests.lab.whole.checks import problems, problems_of_held
 from tests.lab.whole.world import play
 
-ROOT = Path(__file__).parents[3]
-SEEDS = range(8)
+SEEDS = range(2)
+"""``make sim`` plays eight, and asks the same of them."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -22,16 +18,6 @@ def test_what_clients_saw_is_in_order(seed: int) -> None:
     assert outcome.problems == [], "\n".join(outcome.story)
     assert outcome.counts["acknowledged"] > 100
     assert outcome.counts["taken over"] > 3
-
-
-def test_one_seed_is_one_history_in_every_process() -> None:
-    def history(hash_seed: str) -> str:
-        program = "import asyncio; from tests.lab.whole.world import play; print(asyncio.run(play(3, 5)))"
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        command = [sys.executable, "-c", program]
-        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
-
-    assert history("1") == history("2")
 
 
 def test_each_thing_that_can_be_wrong_is_found() -> None:
