@@ -9,7 +9,7 @@ import pytest
 
 from headrace_common.runtime.clock import SystemClock, pause_ms
 from headrace_connect.core.backoff import Backoff
-from headrace_connect.core.errors import RetriableError
+from headrace_connect.core.errors import Fault, RetriableError
 from headrace_connect.core.task import State, TaskLife
 from headrace_connect.runtime.seat import Seat
 
@@ -74,3 +74,37 @@ async def test_a_task_that_waits_can_be_closed() -> None:
     tested.close()
     await running
     assert tested.life.state is State.UNASSIGNED
+
+
+async def test_where_it_failed_is_known_until_it_commits_again() -> None:
+    told: list[tuple[State, bool]] = []
+    loops: list[Loop] = []
+    commits: list[Callable[[], None]] = []
+
+    def make(on_open: Callable[[], None], on_commit: Callable[[], None]) -> Loop:
+        loops.append(Loop([OSError("away"), None][len(loops)], on_open))
+        commits.append(on_commit)
+        return loops[-1]
+
+    def on_change() -> None:
+        told.append((tested.life.state, "OSError: away" in tested.trace))
+
+    tested = Seat("task 0", make, SystemClock(), TaskLife(Backoff(1, 1)), on_change)
+    running = asyncio.create_task(tested.run())
+    while not tested.is_idle:
+        await pause_ms(1)
+    assert tested.fault is Fault.WORLD
+    commits[-1]()
+    assert (tested.fault, tested.trace) == (None, "")
+    tested.close()
+    await running
+    assert told == [
+        (State.STARTING, False),
+        (State.RUNNING, False),
+        (State.RESTARTING, True),
+        (State.STARTING, True),
+        (State.RUNNING, True),
+        (State.RUNNING, False),
+        (State.RUNNING, False),
+        (State.UNASSIGNED, False),
+    ]
