@@ -182,6 +182,29 @@ async def _leave(producer: aio.Producer, left: list[aio.Producer]) -> None:
     left.append(producer)
 
 
+async def test_a_cluster_that_is_away_for_a_while_moves_nothing(labs: Labs) -> None:
+    cluster = labs(1, group_consumer_heartbeat_interval_ms=200)
+    outer = Outer()
+    outer.splits["c"] = ["w", "x"]
+    with install_lab(cluster.lab):
+        worker = await LabWorker(cluster, "a", outer).open()
+        await until(lambda: worker.leads, worker)
+        await worker.herd.put_config("c", CONFIG)
+        await until(lambda: len(worker.hosts.tasks) == 2, worker)
+        leader, calls = worker.herd.state.leader, list(worker.hosts.calls)
+        cluster.kill_coordinator(1)
+        await asyncio.sleep(20)
+        cluster.restart_coordinator(1)
+        cluster.kill(1)
+        await asyncio.sleep(20)
+        cluster.restart(1)
+        await worker.herd.put_config("d", CONFIG)
+        await until(lambda: "d" in worker.hosts.watches, worker)
+        assert worker.herd.state.leader == leader
+        assert [call for call in worker.hosts.calls if call[1] == "c"] == [call for call in calls if call[1] == "c"]
+        await worker.stop()
+
+
 async def test_a_leader_that_had_nothing_to_write_for_long_writes_again(labs: Labs) -> None:
     cluster = labs(1, transactions={"unit_prepared_timeout_ms": 1_000, "transactional_id_check_interval_ms": 100})
     with install_lab(cluster.lab):

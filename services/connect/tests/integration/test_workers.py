@@ -73,7 +73,7 @@ def test_a_connector_goes_on_while_workers_are_paused_and_killed(
     paused.signal(signal.SIGCONT)
     wait_for(lambda: paused.ask("GET", "/connectors/n/config")["tasks.max"] == "4", paused)
     other.ask("PUT", "/connectors/n/resume")
-    wait_for(lambda: runs(4, other, paused), other, paused)
+    wait_for(lambda: runs(4, other, paused) and len(set(other.owners("n").values())) == 2, other, paused)
     other.signal(signal.SIGKILL)
     other.process.wait()
     killed_s = wait_for(lambda: runs(4, paused), paused)
