@@ -13,37 +13,37 @@ _SIZE: Final = Struct(">Q")
 
 
 class DiskSpool:
-    """Satisfies ``Spool``: a file for each transaction, in a directory of its own that ``close`` deletes."""
+    """Satisfies ``Spool``: a file for each transaction, in a directory of its own, which is there while it is needed."""
 
     def __init__(self, directory: str) -> None:
         """
         Args:
             directory: empty: the system's for temporary files.
-
-        Raises:
-            OSError: nothing can be written there.
         """
-        self._directory = Path(tempfile.mkdtemp(prefix="headrace-connect-", dir=directory or None))
+        self._parent = directory
+        self._directory: Path | None = None
 
     def append(self, xid: int, block: bytes) -> None:
         """See ``Spool``."""
-        with self._path(xid).open("ab") as file:
+        if self._directory is None:
+            self._directory = Path(tempfile.mkdtemp(prefix="headrace-connect-", dir=self._parent or None))
+        with (self._directory / str(xid)).open("ab") as file:
             file.write(_SIZE.pack(len(block)) + block)
 
     def read(self, xid: int) -> Iterator[bytes]:
         """See ``Spool``."""
-        with self._path(xid).open("rb") as file:
+        assert self._directory is not None, "something was appended"
+        with (self._directory / str(xid)).open("rb") as file:
             while head := file.read(_SIZE.size):
                 (size,) = _SIZE.unpack(head)
                 yield file.read(size)
 
     def drop(self, xid: int) -> None:
         """See ``Spool``."""
-        self._path(xid).unlink(missing_ok=True)
+        if self._directory is not None:
+            (self._directory / str(xid)).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Forget all."""
-        shutil.rmtree(self._directory, ignore_errors=True)
-
-    def _path(self, xid: int) -> Path:
-        return self._directory / str(xid)
+        """Forget all, and delete the directory."""
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
