@@ -13,7 +13,7 @@ _SIZE: Final = Struct(">Q")
 
 
 class DiskSpool:
-    """Satisfies ``Spool``: a file for each transaction, in a directory of its own, which is there while it is needed."""
+    """Satisfies ``Spool``: a file for each transaction, in a directory of its own, made when it is needed."""
 
     def __init__(self, directory: str) -> None:
         """
