@@ -23,6 +23,7 @@ from headrace.testing import TestCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
+LOOKS = "select query_start from pg_stat_activity where query like 'select max(%' and application_name like 'headrace%'"
 CONNECTORS = Path(__file__).with_name("rows.py")
 RUN_S = 240
 
@@ -103,13 +104,20 @@ def test_a_table_is_read_while_it_is_written(cluster: TestCluster, tmp_path: Pat
             "topic.prefix": topic,
             "mode": "incrementing",
             "incrementing.column.name": "n",
-            "batch.max.rows": "10",
+            "batch.max.rows": "100",
             "offset.flush.interval.ms": "20",
+            "poll.interval.ms": "5",
         }
         with writing(conninfo):
             for step in ("sent", "committed"):
                 run(cluster, tmp_path, config, f"connect.source.{step}")
-        run(cluster, tmp_path, config)
+            last = threading.Thread(target=run, args=(cluster, tmp_path, config))
+            last.start()
+            looks: set[Any] = set()  # for rows that are new: so often it reads where others write
+            while len(looks) < 30:
+                assert last.is_alive()
+                looks |= set(database.query(LOOKS))
+        last.join()
         wanted = [n for (n,) in database.query("select n from numbers order by n")]
     found = numbers_in(cluster, [topic])
     assert sorted(found) == wanted
