@@ -193,9 +193,11 @@ async def test_a_store_that_cannot_be_opened_leaves_a_lone_replica_offline(tmp_p
         await cluster.broker.start()
         assert list((database.parent / "db.damaged").glob("*.sst"))
         assert not (database.parent / "emptied").exists(), "the cluster was told"
+        assert await cluster.known_topics() == {"t"}
         assert (await produce(cluster, topic_id, batch_of(1, timestamp_ms=NOW_MS))).error in OFFLINE
         await cluster.broker.kill()
         await cluster.broker.start()
+        assert await cluster.known_topics() == {"t"}
         assert (await produce(cluster, topic_id, batch_of(1, timestamp_ms=NOW_MS))).error in OFFLINE
         election = controller_pb2.ElectLeadersRequest(
             type=controller_pb2.UNCLEAN, partitions=[cluster_pb2.PartitionRef(topic_id=topic_id, partition=0)]

@@ -8,7 +8,6 @@ import shutil
 import sys
 from pathlib import Path
 
-import grpc
 import pytest
 from services.broker.tests.kit.batches import batch_of
 from services.broker.tests.kit.processes import Cluster, running_cluster
@@ -16,8 +15,6 @@ from services.broker.tests.kit.processes import Cluster, running_cluster
 from headrace_broker.adapters.data_directory import DataDirectory
 from headrace_broker.adapters.rocksdb_log import RocksDbLogs
 from headrace_broker.adapters.topic_notes_file import DAMAGED, FILE
-from headrace_common.core.errors import ErrorCode
-from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.clock import SystemClock
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import cluster_pb2, controller_pb2
@@ -47,46 +44,11 @@ async def produce(cluster: Cluster, topic_id: bytes, count: int) -> None:
     call.cancel()
 
 
-async def known(cluster: Cluster) -> set[str]:
-    """Names of topics in the broker's image, once it has taken one in."""
-    stub = cluster.broker_stub()
-    async with asyncio.timeout(30):
-        while True:
-            try:
-                metadata = await stub.Metadata(pb.MetadataRequest(all_topics=True))
-            except grpc.RpcError as refused:
-                if error_from_rpc(refused).code is not ErrorCode.METADATA_UNAVAILABLE:
-                    raise
-                await asyncio.sleep(0.05)
-            else:
-                return {topic.name for topic in metadata.topics}
-
-
 async def until_noted(cluster: Cluster, expected: dict[str, cluster_pb2.Topic]) -> None:
     """The broker serves a moment before it has taken its first image in."""
     async with asyncio.timeout(30):
         while {name: one.topic for name, one in (await inventory(cluster))[0].items()} != expected:
             await asyncio.sleep(0.05)
-
-
-async def created_after_etcd_was_away(cluster: Cluster, topic: controller_pb2.NewTopic) -> bytes:
-    """Its id; the controller connects to etcd again by itself, until then nothing can be created."""
-    stub = cluster.controller_stub()
-    request = controller_pb2.CreateTopicsRequest(topics=[topic], timeout_ms=5_000)
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                [answer] = (await stub.CreateTopics(request)).topics
-            except grpc.RpcError as refused:
-                if not error_from_rpc(refused).retriable:
-                    raise
-            else:
-                if answer.error != ErrorCode.METADATA_UNAVAILABLE:
-                    break
-            await asyncio.sleep(0.05)
-    assert answer.error == 0, answer
-    await cluster.until_led(answer.topic.topic.topic_id, topic.partition_count)
-    return bytes(answer.topic.topic.topic_id)
 
 
 async def program(cluster: Cluster, name: str, *arguments: str) -> None:
@@ -122,12 +84,7 @@ async def test_topics_that_an_older_etcd_does_not_know_are_told_with_all_that_wa
         await cluster.etcd.kill()
         shutil.copytree(tmp_path / "etcd", tmp_path / "etcd-an-hour-ago")
         await cluster.etcd.start()
-        young = await created_after_etcd_was_away(
-            cluster,
-            controller_pb2.NewTopic(
-                name="young", partition_count=3, replication_factor=1, configs={"retention.ms": "77000000"}
-            ),
-        )
+        young = await cluster.create_topic("young", 3, retention_ms="77000000")
         await produce(cluster, young, 5)
         before = await inventory(cluster)
         for process in (cluster.broker, cluster.controller, cluster.etcd):
@@ -136,7 +93,7 @@ async def test_topics_that_an_older_etcd_does_not_know_are_told_with_all_that_wa
         (tmp_path / "etcd-an-hour-ago").rename(tmp_path / "etcd")
         for process in (cluster.etcd, cluster.controller, cluster.broker):
             await process.start()
-        assert await known(cluster) == {"old"}, "or this shows nothing"
+        assert await cluster.known_topics() == {"old"}, "or this shows nothing"
         topics, logs = await inventory(cluster)
     assert topics == before[0], "an older image of the same metadata changes no note"
     note = topics["young"].topic
@@ -163,7 +120,7 @@ async def test_while_a_backup_is_restored_the_inventory_is_what_was_before_and_w
         await program(cluster, "restore", "--brokers", "1,7", "--replace", str(tmp_path / "backups"))
         for process in (cluster.controller, cluster.broker):
             await process.start()
-        assert await known(cluster) == {"old"}
+        assert await cluster.known_topics() == {"old"}
         assert await inventory(cluster) == before, "nobody leads before broker 7 has said what it has"
         for process in (cluster.broker, cluster.controller):
             await process.kill()

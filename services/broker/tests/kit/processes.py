@@ -17,6 +17,7 @@ import orjson
 import psutil
 from libs.common.tests.kit.ports import free_port
 
+from headrace_common.core.errors import ErrorCode
 from headrace_common.rpc.channels import open_channel
 from headrace_common.rpc.status import error_from_rpc
 from headrace_proto.v1 import broker_pb2 as pb
@@ -108,7 +109,11 @@ class Cluster:
         return ControllerStub(self.channels[-1])
 
     async def create_topic(self, name: str, partitions: int, **configs: str) -> bytes:
-        """Create it with one replica and wait until the broker leads all its partitions; its id."""
+        """
+        Create it with one replica and wait until the broker leads all its partitions; its id.
+
+        No controller is active for a while after one was killed, and one connects to etcd again by itself.
+        """
         request = controller_pb2.CreateTopicsRequest(
             topics=[
                 controller_pb2.NewTopic(
@@ -121,21 +126,38 @@ class Cluster:
             timeout_ms=60_000,
         )
         answer = await self._created(request)
-        assert answer.topics[0].error == 0, answer
-        topic_id = answer.topics[0].topic.topic.topic_id
+        assert answer.error == 0, answer
+        topic_id = answer.topic.topic.topic_id
         await self.until_led(topic_id, partitions)
         return bytes(topic_id)
 
-    async def _created(self, request: controller_pb2.CreateTopicsRequest) -> controller_pb2.CreateTopicsResponse:
+    async def _created(self, request: controller_pb2.CreateTopicsRequest) -> controller_pb2.TopicResult:
         stub = self.controller_stub()
+        async with asyncio.timeout(2 * START_S):
+            while True:
+                try:
+                    [answer] = (await stub.CreateTopics(request)).topics
+                except grpc.RpcError as failure:
+                    if not error_from_rpc(failure).retriable:
+                        raise
+                else:
+                    if answer.error != ErrorCode.METADATA_UNAVAILABLE:
+                        return answer
+                await asyncio.sleep(0.05)
+
+    async def known_topics(self) -> set[str]:
+        """Names of topics in the broker's image; it serves a moment before it has taken its first one in."""
+        stub = self.broker_stub()
         async with asyncio.timeout(START_S):
             while True:
                 try:
-                    return await stub.CreateTopics(request)
-                except grpc.RpcError as failure:  # no controller is active for a while after one was killed
-                    if not error_from_rpc(failure).retriable:
+                    metadata = await stub.Metadata(pb.MetadataRequest(all_topics=True))
+                except grpc.RpcError as refused:
+                    if error_from_rpc(refused).code is not ErrorCode.METADATA_UNAVAILABLE:
                         raise
                     await asyncio.sleep(0.05)
+                else:
+                    return {topic.name for topic in metadata.topics}
 
     async def until_led(self, topic_id: bytes, partitions: int) -> None:
         """Wait until the broker serves every partition of the topic."""
