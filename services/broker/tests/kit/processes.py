@@ -141,7 +141,7 @@ class Cluster:
                     if not error_from_rpc(failure).retriable:
                         raise
                 else:
-                    if answer.error != ErrorCode.METADATA_UNAVAILABLE:
+                    if ErrorCode(answer.error) is not ErrorCode.METADATA_UNAVAILABLE:
                         return answer
                 await asyncio.sleep(0.05)
 
