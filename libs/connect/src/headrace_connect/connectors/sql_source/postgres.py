@@ -9,28 +9,18 @@ CONCURRENTLY`` waits in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence, Set
-from dataclasses import dataclass
-from io import BytesIO
-from typing import Any, Final, TypeAlias
-
-import pyarrow as pa
-from pyarrow import csv
+from collections.abc import Generator, Set
+from typing import Any, Final
 
 from headrace_connect.connectors.sql.postgres import PostgresSession
 from headrace_connect.connectors.sql.session import TableFault
+from headrace_connect.connectors.sql_source.copied import Typed, make_page
 from headrace_connect.connectors.sql_source.database import BYTES_MAX, Column, Description, Listed, Page, Risks
 from headrace_connect.connectors.sql_source.holding import Bound
 from headrace_connect.connectors.sql_source.position import Value
 from headrace_connect.connectors.sql_source.settings import SourceSettings
 from headrace_connect.connectors.sql_source.statements import Order, Selection, Subject
-from headrace_connect.core.json_text import dump
-from headrace_connect.core.pgoutput.messages import Column as TypedColumn
-from headrace_connect.core.pgoutput.messages import Relation
-from headrace_connect.core.values import Columns, ValueModes
-from headrace_connect.plugin import BadItem
 
-Array: TypeAlias = "pa.Array[Any]"
 _SESSION: Final = (
     "set datestyle = 'ISO'; set timezone = 'UTC'; set intervalstyle = 'postgres'; set bytea_output = 'hex'; "
     "set lc_monetary = 'C'; set extra_float_digits = 1; set standard_conforming_strings = on; "
@@ -93,15 +83,6 @@ where s.seqcache > 1 and s.seqrelid in (select oid from relations)
 """
 
 
-@dataclass(frozen=True, slots=True)
-class _Typed:
-    """A column, as a result has it."""
-
-    name: str
-    oid: int
-    modifier: int
-
-
 class Postgres(PostgresSession):
     """Satisfies ``SourceDatabase``. Values of positions are text."""
 
@@ -111,7 +92,7 @@ class Postgres(PostgresSession):
         super().__init__(settings.url.text, settings.connection_user, reveal, settings.timeout_ms)
         self._settings = settings
         self._waits = settings.hold_back == "transactions" and settings.mode != "bulk"
-        self._types: dict[Subject, dict[str, _Typed]] = {}
+        self._types: dict[Subject, dict[str, Typed]] = {}
         """Of what was described."""
 
     def _prepare(self) -> None:
@@ -235,19 +216,19 @@ class Postgres(PostgresSession):
         ):
             for row in copy:
                 if rows and (size >= BYTES_MAX or len(rows) == rows_max):
-                    yield _page(selection, typed, rows, cut=size >= BYTES_MAX)
+                    yield make_page(selection, typed, rows, cut=size >= BYTES_MAX)
                     rows, size, first = [], 0, False
                 rows.append(bytes(row))
                 size += len(rows[-1])
         if rows or first:
-            yield _page(selection, typed, rows, cut=False)
+            yield make_page(selection, typed, rows, cut=False)
 
-    def _find_types(self, subject: Subject) -> list[_Typed]:
+    def _find_types(self, subject: Subject) -> list[Typed]:
         with self._faults():
             result = self._live.execute(f"select * from {subject.source(self.quote)} limit 0").pgresult
         assert result is not None, "a select has a result"
         typed = [
-            _Typed((result.fname(place) or b"").decode(), result.ftype(place), result.fmod(place))
+            Typed((result.fname(place) or b"").decode(), result.ftype(place), result.fmod(place))
             for place in range(result.nfields)
         ]
         names = [one.name for one in typed]
@@ -289,48 +270,3 @@ def _sorts(oid: int) -> Any:
 def _literal(value: Value) -> str:
     """Of a type that the server finds out; ``standard_conforming_strings`` is on."""
     return "'" + str(value).replace("'", "''") + "'"
-
-
-def _page(selection: Selection, typed: Sequence[_Typed], rows: Sequence[bytes], *, cut: bool) -> Page:
-    texts = _parse(rows, len(typed) + len(selection.order.columns))
-    columns, of_order = texts[: len(typed)], texts[len(typed) :]
-    name = selection.subject.name
-    described = tuple(TypedColumn(one.name, one.oid, one.modifier, is_key=False) for one in typed)
-    struct, problems = Columns(Relation(0, "", name, "n", described), ValueModes()).convert_texts(columns)
-    bad: list[BadItem] = []
-    if problems:
-        for row, cause in sorted(problems.items()):
-            place = ", ".join(
-                f"{one}={_shown(array, row)}" for one, array in zip(selection.order.names, of_order, strict=True)
-            )
-            raw = {one.name: _shown(array, row) for one, array in zip(typed, columns, strict=True)}
-            bad.append(BadItem(dump(raw).encode(), cause.removeprefix(".") + (f", where {place}" if place else "")))
-        good: Any = pa.array([row for row in range(len(rows)) if row not in problems], pa.int64())
-        struct = struct.take(good)
-    last = tuple(_shown(array, len(rows) - 1) or "" for array in of_order) if rows else ()
-    return Page(struct, bad, len(rows), last, cut)
-
-
-def _shown(array: Array, row: int) -> str | None:
-    value: Any = array[row].as_py()
-    return None if value is None else value.decode(errors="replace")
-
-
-def _parse(rows: Sequence[bytes], count: int) -> list[Array]:
-    """Columns of lines of CSV, in which all but nulls is quoted."""
-    if not rows:
-        return [pa.array([], pa.binary())] * count
-    data = b"".join(rows)
-    names = [str(place) for place in range(count)]
-    table = csv.read_csv(
-        BytesIO(data),
-        read_options=csv.ReadOptions(column_names=names, use_threads=False, block_size=len(data) + 1),
-        parse_options=csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
-        convert_options=csv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.binary()),
-            null_values=[""],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        ),
-    )
-    return [table.column(name).combine_chunks() for name in names]

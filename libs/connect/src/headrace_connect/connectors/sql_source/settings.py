@@ -75,10 +75,11 @@ class SourceSettings:
         unknown = [one for one in self.table_types if one not in _TABLE_TYPES]
         if unknown or not self.table_types:
             raise ValueError(f"table.types has {', '.join(_TABLE_TYPES)}, not {', '.join(unknown) or 'nothing'}")
-        try:
-            _ = self.db_timezone == _UTC or ZoneInfo(self.db_timezone)
-        except (ValueError, OSError, LookupError):
-            raise ValueError(f"db.timezone is a name as Europe/Berlin, not {self.db_timezone!r}") from None
+        if self.db_timezone != _UTC:
+            try:
+                ZoneInfo(self.db_timezone)
+            except (ValueError, OSError, LookupError):
+                raise ValueError(f"db.timezone is a name as Europe/Berlin, not {self.db_timezone!r}") from None
         if url.scheme == "sqlite" and len(self.timestamp_column_name) > 1 and self.mode.startswith("timestamp"):
             raise ValueError("timestamp.column.name has one column with SQLite; use a query with coalesce")
 
