@@ -33,11 +33,10 @@ class Sleeps(Source):
 class Blocks(Source):
     async def start(self) -> None:
         print("blocks")
-        self.loop_for_ever()
+        self.stand_still()
 
-    def loop_for_ever(self) -> None:
-        while True:
-            pass
+    def stand_still(self) -> None:
+        time.sleep(600)
 
 
 class Prints(Source):

@@ -84,7 +84,7 @@ BAD = {
     "Forks": ({}, "its process ended with 4; its last lines:\nforked "),
     "ForksItsLoop": ({}, "the child ended with 1"),
     "Eats": ({"task_memory_max": str(400 << 20)}, "400 MiB is the most: see task.memory.max"),
-    "Blocks": ({}, "in loop_for_ever"),
+    "Blocks": ({}, "in stand_still"),
     "Closes": ({}, "Bad file descriptor"),
     "Writes": ({}, "what the worker does not understand: no JSON: b'rubbish"),
 }
