@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_connect_worker.core import changes
+from headrace_connect_worker.core.encoding import decode_config, encode
 from headrace_connect_worker.core.herd import HerdState
 from headrace_connect_worker.core.placing import declaration_of, list_items
-from headrace_connect_worker.core.records import ConfigRecord, LeaderSaid, TargetState, decode_config, encode
+from headrace_connect_worker.core.records import ConfigRecord, LeaderSaid, TargetState
 
 from .herds import HerdTopic, look
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import orjson
 import pytest
 
+from headrace_connect_worker.core.encoding import NewerRecord, UnreadableRecord, decode_config, decode_status, encode
 from headrace_connect_worker.core.records import (
     ConfigRecord,
     ConnectorConfigured,
     LeaderSaid,
-    NewerRecord,
     RestartDropped,
     RestartSaid,
     RunState,
@@ -22,11 +22,7 @@ from headrace_connect_worker.core.records import (
     TaskDropped,
     TasksCommitted,
     TopicUsed,
-    UnreadableRecord,
     Work,
-    decode_config,
-    decode_status,
-    encode,
 )
 
 NAMES = ["shop", "a-1", "a-1-2", "status", "ümläut", "x:connector-y"]

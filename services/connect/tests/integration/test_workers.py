@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from headrace.testing import TestCluster
-from headrace_connect_worker.core.records import ConfigRecord, LeaderSaid, TasksCommitted, decode_config
+from headrace_connect_worker.core.encoding import decode_config
+from headrace_connect_worker.core.records import ConfigRecord, LeaderSaid, TasksCommitted
 
 from .processes import WorkerProcess, wait_for
 

@@ -6,13 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from headrace_common.core.errors import FencedWriter
-from headrace_connect_worker.core.records import (
-    ConfigRecord,
-    StatusRecord,
-    decode_config,
-    decode_status,
-    encode,
-)
+from headrace_connect_worker.core.encoding import decode_config, decode_status, encode
+from headrace_connect_worker.core.records import ConfigRecord, StatusRecord
 from headrace_connect_worker.ports import ConfigRead, WriteFailed
 
 

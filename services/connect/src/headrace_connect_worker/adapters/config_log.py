@@ -15,8 +15,9 @@ from headrace_common.runtime.logs import logger
 from headrace_connect.core.names import encode
 from headrace_connect.runtime.adapters.topics import SdkTopics
 from headrace_connect_worker.adapters.following import follow_topic
-from headrace_connect_worker.core.records import ConfigRecord, UnreadableRecord, decode_config
-from headrace_connect_worker.core.records import encode as encode_record
+from headrace_connect_worker.core.encoding import UnreadableRecord, decode_config
+from headrace_connect_worker.core.encoding import encode as encode_record
+from headrace_connect_worker.core.records import ConfigRecord
 from headrace_connect_worker.ports import ConfigRead, WriteFailed
 from headrace_streams.patience import Patience
 

@@ -11,7 +11,8 @@ from headrace_common.runtime.logs import logger
 from headrace_connect.runtime.adapters.topics import SdkTopics
 from headrace_connect_worker.adapters.config_log import RECORD_BYTES_MAX
 from headrace_connect_worker.adapters.following import follow_topic
-from headrace_connect_worker.core.records import StatusRecord, UnreadableRecord, decode_status, encode
+from headrace_connect_worker.core.encoding import UnreadableRecord, decode_status, encode
+from headrace_connect_worker.core.records import StatusRecord
 from headrace_streams.patience import Patience
 
 _SETTINGS: Final = {"cleanup.policy": "compact", "max.message.bytes": str(RECORD_BYTES_MAX + (1 << 20))}

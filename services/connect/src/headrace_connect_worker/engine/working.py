@@ -19,6 +19,7 @@ from headrace_common.runtime.clock import Clock, limit_ms
 from headrace_common.runtime.logs import logger
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_connect.core.errors import Fault
+from headrace_connect_worker.core.encoding import encode
 from headrace_connect_worker.core.placing import (
     LEADER,
     TaskItem,
@@ -29,7 +30,7 @@ from headrace_connect_worker.core.placing import (
     task_id,
     watcher_id,
 )
-from headrace_connect_worker.core.records import RunState, Status, TargetState, TopicUsed, Work, encode
+from headrace_connect_worker.core.records import RunState, Status, TargetState, TopicUsed, Work
 from headrace_connect_worker.core.seat import Crashed, Reported, Say, Spec
 from headrace_connect_worker.engine.following import Following
 from headrace_connect_worker.engine.leading import Leading

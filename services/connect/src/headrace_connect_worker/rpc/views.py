@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import orjson
 
+from headrace_connect_worker.core.encoding import GENERATION, SPLITS
 from headrace_connect_worker.core.herd import ConnectorState, HerdState, TaskSet
-from headrace_connect_worker.core.records import GENERATION, SPLITS, RunState, Status
+from headrace_connect_worker.core.records import RunState, Status
 from headrace_connect_worker.core.refusals import NoSuchConnector
 from headrace_connect_worker.core.status import Statuses
 from headrace_connect_worker.rpc import kafka_shapes
