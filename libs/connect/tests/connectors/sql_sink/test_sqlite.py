@@ -124,7 +124,8 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
-    assert "unable to open" in SqlSink(settings(SqliteFile(tmp_path / "none" / "x.db"))).check()[0]
+    (said,) = SqlSink(settings(SqliteFile(tmp_path / "none" / "x.db"))).check()
+    assert f"unable to open database file: {tmp_path}/none/x.db" in said
 
 
 @pytest.mark.parametrize(

@@ -55,11 +55,14 @@ class SqliteSession:
             self.rollback()
             return
         place = self._path if self._creates else f"{Path(self._path).absolute().as_uri()}?mode=rw"
-        with faults():
-            self._connection = sqlite3.connect(
-                place, timeout=self._timeout_s, isolation_level=None, check_same_thread=False, uri=not self._creates
-            )
-            self._connection.execute("select count(*) from sqlite_master").fetchone()
+        try:
+            with faults():
+                self._connection = sqlite3.connect(
+                    place, timeout=self._timeout_s, isolation_level=None, check_same_thread=False, uri=not self._creates
+                )
+                self._connection.execute("select count(*) from sqlite_master").fetchone()
+        except RetriableError as error:
+            raise RetriableError(f"{error}: {Path(self._path).absolute()}") from error
 
     def close(self) -> None:
         """Let go of the connection; what was not committed is undone."""
