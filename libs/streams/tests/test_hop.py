@@ -319,6 +319,14 @@ def test_a_task_that_begins_again_remembers_which_senders_rest(anew: bool) -> No
     else:
         task.rewind(committed)
     feed(Flush(0, 20_000, None))
+    assert task.waits == anew
+    if anew:
+        assert task.watermark == 5_000, "sender 1 may have rows that are on their way"
+        assert "idle resting.by-k.repartition/1" in task.watermarks(), "should another begin meanwhile"
+        task.rewind(committed)
+        assert task.waits
+        feed(Flush(0, 20_000, None))
+        task.rest_again()
     assert task.watermark == 20_000
     feed(Flush(1, 1_000, None))
     feed(Flush(0, 30_000, None))
@@ -336,7 +344,10 @@ def test_a_task_between_two_repartitions_that_rests_does_so_when_it_begins_again
         task.open(lambda name: MemoryCold(), committed)
         assert task.due == 0
         task.flush()
-        assert [(f.watermark, f.idle) for _, f in flushes(task.take())] == [(5, idle)]
+        assert [(f.watermark, f.idle) for _, f in flushes(task.take())] == [(5, False)]
+        task.rest_again()
+        task.flush()
+        assert [(f.watermark, f.idle) for _, f in flushes(task.take())] == ([(5, True)] if idle else [])
 
 
 def test_a_source_that_was_idle_is_not_when_a_task_begins_again() -> None:
@@ -344,9 +355,11 @@ def test_a_source_that_was_idle_is_not_when_a_task_begins_again() -> None:
     marks.is_idle("in")
     marks.is_idle("t/0")
     again = Watermarks(["in", "t/0"], ["t/0"])
-    again.restore(marks.state())
+    again.restore(marks.state(), anew=True)
     assert not again.rests
     again.is_idle("in")
+    assert not again.rests
+    again.rest_again()
     assert again.rests
     assert again.reached("t/0", 5) == 5
     assert again.state() == {"in": NO_TIME, "t/0": 5, "": 5}

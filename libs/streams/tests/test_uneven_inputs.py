@@ -74,3 +74,29 @@ def test_one_partition_is_a_thousand_times_larger(seed: int) -> None:
             driver.pipe("in", large[first : first + 5_000], partition=0)
         driver.advance_to(3 * HOUR_MS)
         check(driver, [*large, *small, *small])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_waits_for_an_app_that_was_quiet_and_stopped_is_not_late(seed: int) -> None:
+    """Senders had said that they are idle; when all begin again, one has an hour of rows sooner than the other."""
+    app = App("uneven")
+    orders, payments = (
+        app.stream(topic, value=json("id bigint, at timestamp"), timestamp="at")
+        .key_by("id")
+        .repartition(name=f"{topic}-by-id")
+        .select("id")
+        for topic in ("orders", "payments")
+    )
+    orders.join(payments, within="2s", grace="10s", late="late", name="paid").to("out")
+    rows = [{"id": 100 + number, "at": 60_000 + number * 60_000} for number in range(60)]
+    with Driver(app, partitions=2, seed=seed) as driver:
+        for topic in ("orders", "payments"):
+            driver.pipe(topic, [{"id": number, "at": number * 100} for number in range(20)])
+        driver.advance("6s")
+        driver.crash()
+        for topic in ("payments", "orders"):
+            driver.pipe(topic, rows)
+        driver.restart()
+        driver.advance("6s")
+        assert sorted(row["id"] for row in driver.read("out")) == [*range(20), *range(100, 160)]
+        assert driver.read("late") == []

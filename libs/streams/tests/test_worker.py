@@ -96,7 +96,7 @@ def outside_of(**parts: Any) -> Any:
 async def test_it_waits_for_whole_milliseconds_until_a_commit_is_due() -> None:
     """Clients refuse 30.0 as seconds; less than the clock can show would be no time at all."""
     outside = Stopped(70.0)
-    idle: Any = Owned(spec(), SimpleNamespace(due=None), None, rows_at_ms={"lines": 0.0})  # type: ignore[arg-type]
+    idle: Any = Owned(spec(), SimpleNamespace(due=None, waits=False), None, rows_at_ms={"lines": 0.0})  # type: ignore[arg-type]
     worker = seated(outside_of(reader=outside, clock=outside), idle)
     assert worker._seat is not None
     worker._seat.in_transaction = True
@@ -110,6 +110,7 @@ async def test_it_waits_for_whole_milliseconds_until_a_commit_is_due() -> None:
 async def test_a_task_that_waits_for_the_clock_is_told_the_time() -> None:
     class Ticking:
         due = 5_000
+        waits = False
 
         def __init__(self) -> None:
             self.told: list[int] = []
@@ -134,6 +135,31 @@ async def test_a_task_that_waits_for_the_clock_is_told_the_time() -> None:
     assert (task.told, owned.touched) == ([5_000], True)
 
 
+async def test_senders_that_were_idle_are_so_again_when_the_task_has_run_for_long() -> None:
+    """Until then they may have rows that came while nobody worked."""
+
+    class Waiting:
+        due, waits = None, True
+
+        def rest_again(self) -> None:
+            self.waits = False
+
+        def take(self) -> list[Any]:
+            return []
+
+    async def compute(call: Any, *args: Any) -> Any:
+        return call(*args)
+
+    now = iter([6_999.0, 7_000.0])
+    clock = SimpleNamespace(monotonic_ms=lambda: next(now), now_ms=lambda: 0)
+    owned = Owned(spec(), Waiting(), None, idle={"lines"}, began_at_ms=2_000.0)  # type: ignore[arg-type]
+    worker = seated(outside_of(clock=clock, compute=compute), owned)
+    await worker._rest()
+    assert (owned.task.waits, owned.touched) == (True, False)
+    await worker._rest()
+    assert (owned.task.waits, owned.touched) == (False, True)
+
+
 async def test_a_partition_is_idle_when_it_gives_nothing_and_is_at_its_end() -> None:
     """After this process stood still, or without its broker, records that are there have not come."""
 
@@ -147,7 +173,7 @@ async def test_a_partition_is_idle_when_it_gives_nothing_and_is_at_its_end() -> 
         return call(*args)
 
     told: list[str] = []
-    task: Any = SimpleNamespace(due=None, idle=told.append, take=list)
+    task: Any = SimpleNamespace(due=None, waits=False, idle=told.append, take=list)
     owned = Owned(spec(), task, None, rows_at_ms={"lines": 0.0})
     outside = Ends(5_000.0)
     worker = seated(outside_of(reader=outside, clock=outside, compute=compute), owned)
@@ -738,7 +764,7 @@ async def test_a_disk_is_opened_beside_the_event_loop() -> None:
 class Slow:
     """A task that takes 100 ms for a record."""
 
-    due = None
+    due, waits = None, False
     stores = ()
 
     def __init__(self, clock: Stopped) -> None:

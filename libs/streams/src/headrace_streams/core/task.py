@@ -216,7 +216,7 @@ class Task:
         for step in self._steps:
             if step.operator.store is not None:
                 step.operator.store.open(cold(step.store))
-        self._restart(watermarks)
+        self._restart(watermarks, anew=True)
 
     def rewind(self, watermarks: Mapping[str, int]) -> None:
         """The commit was aborted: state and time are as of the last one, and nothing that was written counts."""
@@ -224,10 +224,10 @@ class Task:
             store.drop()
         self._restart(watermarks)
 
-    def _restart(self, watermarks: Mapping[str, int]) -> None:
+    def _restart(self, watermarks: Mapping[str, int], *, anew: bool = False) -> None:
         self._outputs.clear()
         self._waiting.clear()
-        self._watermarks.restore(watermarks)
+        self._watermarks.restore(watermarks, anew=anew)
         self._clock.start(self._watermarks.now)
         for step in self._steps:
             step.operator.begin(self._watermarks.now)
@@ -383,6 +383,16 @@ class Task:
         """The topic's partition has stood at its end for long: it holds the others back no longer."""
         self._clock.start(self._watermarks.now)
         self._moved(self._watermarks.is_idle(topic), 0)
+
+    @property
+    def waits(self) -> bool:
+        """Whether senders that were idle before it began are waited for: they may have rows by now."""
+        return self._watermarks.waits
+
+    def rest_again(self) -> None:
+        """They have had time enough to send some: they are idle as before."""
+        self._clock.start(self._watermarks.now)
+        self._moved(self._watermarks.rest_again(), 0)
 
     def _moved(self, watermark: int, place: int) -> None:
         """The watermark has moved behind that many records."""

@@ -105,6 +105,8 @@ class Watermarks:
         """Those whose greatest time event time is never ahead of; none: it goes by all inputs."""
         self._tell = frozenset(tell)
         self._idle: set[str] = set()
+        self._rested: set[str] = set()
+        """Those that had said that they are idle before the task began anew, and nothing since: they may have rows."""
         self.now = NO_TIME
         """The watermark of the task."""
 
@@ -123,6 +125,7 @@ class Watermarks:
             if own.any():
                 running = np.maximum(np.maximum.accumulate(np.where(own, times, greatest)), greatest)
                 self._greatest[name] = int(running[-1])
+                self._rested.discard(name)
                 if name in self._leaders:
                     led = np.maximum(led, running)
                 if name in self._idle:
@@ -143,12 +146,25 @@ class Watermarks:
     def reached(self, source: str, time: int) -> int:
         """The input has come to ``time`` without a row of that time; the task's watermark now."""
         self._idle.discard(source)
+        self._rested.discard(source)
         self._greatest[source] = max(self._greatest[source], time)
         return self._settle()
 
     def is_idle(self, source: str) -> int:
         """The input has stood at its end for long; the task's watermark now."""
         self._idle.add(source)
+        self._rested.discard(source)
+        return self._settle()
+
+    @property
+    def waits(self) -> bool:
+        """Whether there are inputs that were idle before the task began anew, of which nothing has come since."""
+        return bool(self._rested)
+
+    def rest_again(self) -> int:
+        """They have had time enough to say that they have rows: they are idle as before; the task's watermark now."""
+        self._idle |= self._rested
+        self._rested = set()
         return self._settle()
 
     @property
@@ -183,14 +199,19 @@ class Watermarks:
 
     def state(self) -> dict[str, int]:
         """What has to be remembered with a commit; the task's own under the empty name."""
-        idle = {_IDLE + name: NO_TIME for name in sorted(self._idle & self._tell)}
+        idle = {_IDLE + name: NO_TIME for name in sorted((self._idle | self._rested) & self._tell)}
         return {**self._greatest, _OWN: self.now, **idle}
 
-    def restore(self, state: Mapping[str, int]) -> None:
+    def restore(self, state: Mapping[str, int], *, anew: bool = False) -> None:
         """
         As of a commit. Inputs that it does not know have seen nothing; which are idle shows again, but for those that
         have said so.
+
+        Args:
+            anew: the task begins, maybe after a long time: those that have said so are waited for until ``rest_again``.
         """
         self._greatest = {name: state.get(name, NO_TIME) for name in self._greatest}
-        self._idle = {name for name in self._tell if _IDLE + name in state}
+        idle = {name for name in self._tell if _IDLE + name in state}
+        self._rested = idle if anew else idle & self._rested
+        self._idle = idle - self._rested
         self.now = now_of(state)

@@ -86,6 +86,8 @@ class Owned:
     """Of this worker, in the group."""
     touched: bool = False
     """Whether it has done something since the last commit."""
+    began_at_ms: float = 0.0
+    """By the monotonic clock."""
 
     def awake(self, now_ms: float) -> None:
         """Every topic counts as one that just had rows."""

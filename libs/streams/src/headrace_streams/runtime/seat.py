@@ -110,7 +110,8 @@ class Seat:
             taking.result()
             del self.taken[item]
             self.owned[item] = owned
-            owned.awake(self._outside.clock.monotonic_ms())
+            owned.began_at_ms = self._outside.clock.monotonic_ms()
+            owned.awake(owned.began_at_ms)
         return [self.owned[item] for item in ready]
 
     async def leave(self, item: str) -> None:

@@ -449,6 +449,10 @@ class Worker:
                 owned.touched = True
                 await self._program(owned.task.tick, self._outside.clock.now_ms())
                 await self._send(owned.task.take())
+            if owned.task.waits and now - owned.began_at_ms >= self._config.idle_after_ms:
+                owned.touched = True
+                await self._program(owned.task.rest_again)
+                await self._send(owned.task.take())
             for topic in owned.spec.part.topics:
                 if owned in self._merging and self._merging[owned].waiting(topic):
                     continue

@@ -353,6 +353,9 @@ class Driver:
         self._now_ms += to_ms(duration, "the duration")
         if to_ms(duration, "the duration") >= IDLE_AFTER_MS:
             self._each_source(lambda task, topic: task.idle(topic))
+            for running in self._running:
+                if running.task.waits:
+                    running.task.rest_again()
         for running in self._running:
             self._tick(running.task)
         self.commit()
