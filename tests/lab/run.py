@@ -88,9 +88,8 @@ class Summary:
         self.seeds += 1
         self.steps += outcome.steps
         self.counts.update(outcome.counts)
-        idle = [
-            f"idle: {name}: {outcome.counts[name]}" for name, bound in least.items() if outcome.counts[name] <= bound
-        ]
+        happened = {name: outcome.counts.get(name, 0) for name in least}
+        idle = [f"idle: {name}: {count}" for name, count in happened.items() if count <= least[name]]
         for problem in [*outcome.problems, *idle][:1]:
             self.failed[seed] = problem
 
