@@ -6,6 +6,8 @@ import sys
 from headrace_common.runtime.early import starting
 
 if __name__ == "__main__":
+    # Hosts are forked beside gRPC's threads: its fork handlers can do nothing there but complain, or crash the child.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     with starting():
         from headrace_common.runtime.env import settings_or_exit
         from headrace_common.runtime.service import run_process

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.finding import DEFAULT_BOOTSTRAP
 from headrace_common.core.bounds import LOG_LEVELS, check, setting
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.env import inline
@@ -92,7 +93,7 @@ class Reach:
 class ConnectConfig:
     """A Connect worker: shares connectors and their tasks with the other workers of its group, and answers REST."""
 
-    bootstrap_servers: str = "127.0.0.1:9092"
+    bootstrap_servers: str = DEFAULT_BOOTSTRAP
     """Brokers, host:port with commas."""
     group_id: str = setting("connect-cluster")
     """The Connect cluster: workers with the same one share connectors. Also in the names of transactional ids."""
@@ -138,6 +139,11 @@ class ConnectConfig:
             (1 <= len(self.group_id) <= 100, "group_id has 1 to 100 characters"),
             (not bad, f"hosts takes names such as connect.example, without scheme and port, not {bad}"),
         )
+
+    @property
+    def answer_ms_max(self) -> int:
+        """How long a change may take here: it is validated, then written."""
+        return self.processes.plugin_ms_max + self.command_ms_max
 
     @property
     def server(self) -> ServerConfig:

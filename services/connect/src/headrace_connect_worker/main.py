@@ -39,7 +39,7 @@ from headrace_connect_worker.rpc.workers import About, Worker
 
 VERSION: Final = "0.1.0"
 FORWARD_MS: Final = 5_000
-"""Longer than a command may take at the leader, so that its answer comes."""
+"""Longer than the leader may take, so that its answer comes."""
 HEAD_MS_MAX: Final = 5_000
 BODY_MS_MAX: Final = 30_000
 CLUSTER_PAUSE_MS: Final = 10_000.0
@@ -139,7 +139,7 @@ async def _open_rest(
     tasks: TaskRunner,
     stack: AsyncExitStack,
 ) -> HttpServer:
-    forwarding = await stack.enter_async_context(HttpForwarding.open(config.command_ms_max + FORWARD_MS))
+    forwarding = await stack.enter_async_context(HttpForwarding.open(config.answer_ms_max + FORWARD_MS))
     parts = Worker(
         worker.herd,
         Checking(outside.hosts, config.reach.policy),

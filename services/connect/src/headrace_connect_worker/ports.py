@@ -510,6 +510,7 @@ class Forwarding(Protocol):
             path: percent-encoded.
 
         Raises:
+            NotLeader: nobody is there; it was not carried out.
             headrace_common.core.errors.NetworkFailed: no answer, or not in time; it may have been carried out.
         """
         ...

@@ -120,7 +120,9 @@ def test_a_crashed_host_is_started_again_ever_later() -> None:
     d.runs(spec())
     waits = []
     for _ in range(12):
-        said, wake = d.tell(Crashed("signal 11", d.now))
+        said, wake, stop = d.tell(Crashed("signal 11", d.now))
+        assert stop == Stop(), "what it was said of may have begun anew by now"
+        assert d.tell(Ended()) == []
         assert isinstance(said, Say)
         assert (said.state, said.trace.split("\n")[0]) == (RunState.RESTARTING, "signal 11")
         assert isinstance(wake, WakeAt)
@@ -132,7 +134,7 @@ def test_a_crashed_host_is_started_again_ever_later() -> None:
     assert waits[:4] == [1_000, 2_000, 4_000, 8_000]
     assert waits[-1] == 300_000
     d.now += STEADY_MS
-    (_, wake) = d.tell(Crashed("again", d.now))
+    (_, wake, _) = d.tell(Crashed("again", d.now))
     assert wake == WakeAt(d.now + 1_000), "it ran for long enough"
 
 
@@ -152,10 +154,12 @@ def test_a_host_that_dies_while_it_starts() -> None:
     d = Dialogue()
     d.does(Wanted(spec()))
     assert d.tell(Crashed("signal 9", d.now)) == []
-    said, wake = d.tell(Started(d.now))
+    said, wake, stop = d.tell(Started(d.now))
     assert isinstance(said, Say)
     assert said.state is RunState.RESTARTING
     assert isinstance(wake, WakeAt)
+    assert stop == Stop()
+    assert d.tell(Ended()) == []
     assert d.does(Woken(wake.at_ms)) == [Start(spec())]
     assert d.tell(Started(d.now)) == [], "the old crash is over"
 
@@ -164,18 +168,30 @@ def test_who_was_fenced_waits_for_a_new_generation() -> None:
     d = Dialogue()
     d.runs(spec(7))
     fenced = Reported(7, RunState.UNASSIGNED, "a newer owner", Fault.FENCED, d.now)
-    assert d.tell(fenced) == [Say(RunState.UNASSIGNED, "a newer owner", 7)]
+    assert d.tell(fenced) == [Say(RunState.UNASSIGNED, "a newer owner", 7), Stop()]
+    assert d.tell(Ended()) == []
     assert d.tell(Wanted(spec(7))) == []
     assert d.does(Wanted(spec(8))) == [Start(spec(8))]
     assert d.tell(Reported(8, RunState.UNASSIGNED, "again", Fault.FENCED, d.now)) == []
-    assert d.tell(Started(d.now)) == [Say(RunState.UNASSIGNED, "again", 8)]
+    assert d.tell(Started(d.now)) == [Say(RunState.UNASSIGNED, "again", 8), Stop()]
 
 
 def test_what_ends_unasked_is_begun_again() -> None:
     d = Dialogue()
     d.runs(spec())
-    (wake,) = d.does(Reported(1, RunState.UNASSIGNED, "", None, d.now))
+    wake, stop = d.does(Reported(1, RunState.UNASSIGNED, "", None, d.now))
     assert isinstance(wake, WakeAt)
+    assert stop == Stop()
+
+
+def test_a_crash_before_a_start_that_failed_is_over_with_it() -> None:
+    d = Dialogue()
+    d.does(Wanted(spec()))
+    d.tell(Crashed("signal 9", d.now))
+    (wake,) = d.does(NotStarted("no memory", d.now))
+    assert isinstance(wake, WakeAt)
+    assert d.does(Woken(wake.at_ms)) == [Start(spec())]
+    assert d.does(Started(d.now)) == []
 
 
 def test_it_leaves_when_nothing_is_left() -> None:

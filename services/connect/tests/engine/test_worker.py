@@ -157,6 +157,26 @@ async def test_a_host_that_crashes_is_started_again_and_hurts_no_other(world: Wo
     assert worker.hosts.calls.count(("start", "d", 0, worker.hosts.tasks["d", 0].generation)) == 1
 
 
+async def test_a_crash_that_is_heard_late_has_nothing_run_twice(world: World) -> None:
+    worker = world.worker("a")
+    await world.until_leader()
+    world.outer.splits["c"] = ["x"]
+    await worker.herd.put_config("c", CONFIG)
+    await world.until(lambda: world.state("c", 0) is RunState.RUNNING and "c" in worker.hosts.watches)
+    worker.hosts.late_crash("c")
+    await world.until(lambda: world.state("c", 0) is RunState.RESTARTING)
+    await world.until(lambda: world.state("c", 0) is RunState.RUNNING and "c" in worker.hosts.watches)
+    assert worker.tasks.failure is None
+
+
+async def test_leaving_is_no_failure(world: World) -> None:
+    worker = world.worker("a")
+    await world.until_leader()
+    await worker.worker.leave(60_000)
+    await world.clock.sleep_ms(10_000)
+    assert worker.tasks.failure is None
+
+
 async def test_failed_tasks_are_restarted_when_somebody_says_so(world: World) -> None:
     worker = world.worker("a")
     await world.until_leader()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping
 
+from headrace.errors import ClientClosed
 from headrace.work_types import Declaration, GivenItem, WorkChange, WorkItem
 from headrace_common.runtime.clock import limit_ms
 
@@ -94,6 +95,7 @@ class MemoryMembership:
         self._lost: set[str] = set()
         self._told: set[str] = set()
         self._news = asyncio.Event()
+        self._closed = False
 
     @property
     def items(self) -> tuple[WorkItem, ...]:
@@ -137,6 +139,8 @@ class MemoryMembership:
                 await self._news.wait()
         except TimeoutError:
             return None
+        if self._closed:
+            raise ClientClosed("the work group is closed; make a new one")
         self._news.clear()
         assigned, self._assigned = tuple(self._assigned), []
         revoked, self._revoked = frozenset(self._revoked), set()
@@ -161,5 +165,7 @@ class MemoryMembership:
         return False
 
     async def close(self) -> None:
+        self._closed = True
+        self._news.set()
         if self in self._group.members:
             self._group.kill(self)

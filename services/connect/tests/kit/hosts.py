@@ -104,6 +104,10 @@ class MemoryHosts:
         self.watches.pop(connector, None)
         for task in [one for one in self.tasks if one[0] == connector]:
             del self.tasks[task]
+        self.late_crash(connector, trace)
+
+    def late_crash(self, connector: str, trace: str = "killed by signal 11") -> None:
+        """A host has ended, and what it did is done by another one already."""
         self._events.put_nowait(HostCrashed(connector, trace))
 
     async def events(self) -> AsyncIterator[HostEvent]:

@@ -9,6 +9,7 @@ from typing import Final
 from headrace import aio
 from headrace.aio.transactions import UnitOwner
 from headrace.delivery import Delivery
+from headrace.errors import WaitTimedOut
 from headrace_common.core.errors import HeadraceError
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.logs import logger
@@ -23,6 +24,8 @@ from headrace_streams.patience import Patience
 
 RECORD_BYTES_MAX: Final = 8 << 20
 """Of a record: a task's splits, or a configuration."""
+CLOSE_S: Final = 3.0
+"""For what is not acknowledged yet when a producer is closed."""
 TRANSACTION_MS: Final = 10_000
 _log = logger(__name__)
 
@@ -117,4 +120,5 @@ class SdkConfigWriter:
 
     async def close(self) -> None:
         """See ``ConfigWriter``."""
-        await self._producer.close()
+        with suppress(WaitTimedOut):
+            await self._producer.close(CLOSE_S)

@@ -9,6 +9,7 @@ from typing import Final
 import httpx
 
 from headrace_common.core.errors import NetworkFailed
+from headrace_connect_worker.core.refusals import NotLeader
 from headrace_connect_worker.ports import Forwarded
 
 ANSWER_BYTES_MAX: Final = 8 << 20
@@ -44,9 +45,11 @@ class HttpForwarding:
                 return await _read(answer)
             finally:
                 await answer.aclose()
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise NotLeader(None) from error
         except httpx.HTTPError as error:
             raise NetworkFailed(
-                f"the leader at {url} did not answer: {error or type(error).__name__}; it may have carried it out"
+                f"the leader at {url} did not answer: {str(error) or type(error).__name__}; it may have carried it out"
             ) from error
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 from headrace import aio
+from headrace.errors import WaitTimedOut
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.logs import logger
 from headrace_connect.runtime.adapters.topics import SdkTopics
-from headrace_connect_worker.adapters.config_log import RECORD_BYTES_MAX
+from headrace_connect_worker.adapters.config_log import CLOSE_S, RECORD_BYTES_MAX
 from headrace_connect_worker.adapters.following import follow_topic
 from headrace_connect_worker.core.encoding import UnreadableRecord, decode_status, encode
 from headrace_connect_worker.core.records import StatusRecord
@@ -69,4 +71,5 @@ class SdkStatusLog:
     async def close(self) -> None:
         """See ``StatusLog``."""
         if self._producer is not None:
-            await self._producer.close()
+            with suppress(WaitTimedOut):  # what is not there is said again by who has the work next
+                await self._producer.close(CLOSE_S)

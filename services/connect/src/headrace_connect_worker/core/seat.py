@@ -185,6 +185,7 @@ class Seat:
                 self._begun(now_ms)
             case NotStarted(trace, now_ms):
                 assert self._phase is _Phase.STARTING, "it was asked to"
+                self._early = None
                 self._failed(trace, now_ms)
             case Ended():
                 assert self._phase is _Phase.STOPPING, "it was asked to"
@@ -195,7 +196,7 @@ class Seat:
                 if self._phase is _Phase.STARTING:
                     self._early = event
                 elif self._phase is _Phase.RUNNING:
-                    self._failed(trace, now_ms)
+                    self._lost(trace, now_ms)
             case Woken(now_ms):
                 if self._due_ms is not None and now_ms >= self._due_ms:
                     self._due_ms = None
@@ -212,7 +213,7 @@ class Seat:
         self._phase, self._started_ms = _Phase.RUNNING, now_ms
         match self._early:
             case Crashed(trace):
-                self._failed(trace, now_ms)
+                self._lost(trace, now_ms)
             case Reported() as report:
                 self._report(report)
         self._early = None
@@ -228,10 +229,19 @@ class Seat:
             self._early = event
             return
         if event.fault is Fault.FENCED:
-            self._phase, self._running, self._held = _Phase.IDLE, None, True
+            self._held = True
             self._say(RunState.UNASSIGNED, event.trace, running.number)
+            self._stop()
         else:
-            self._failed(event.trace or "it has ended unasked", event.now_ms)
+            self._lost(event.trace or "it has ended unasked", event.now_ms)
+
+    def _lost(self, trace: str, now_ms: float) -> None:
+        """
+        The host has it no more, as it says. That may be old: said of what ran before, and heard when the next has
+        begun. So it is ended in any case, or the host would have it twice.
+        """
+        self._failed(trace, now_ms)
+        self._stop()
 
     def _failed(self, trace: str, now_ms: float) -> None:
         """Nothing runs any more; the same is begun again after a while."""

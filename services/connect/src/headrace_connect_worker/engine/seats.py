@@ -189,7 +189,7 @@ class SeatRunner:
                 return Started(self._clock.monotonic_ms())
             case Stop():
                 await self._runs.stop()
-                self._events = deque((one for one in self._events if not isinstance(one, Reported)), EVENTS_MAX)
+                self._events.clear()  # they are of what has ended
                 return Ended()
             case Turn(target):
                 assert self._running is not None, "it runs"

@@ -117,7 +117,7 @@ class Working:
 
     async def share(self, tasks: TaskRunner) -> None:
         """
-        Take what this worker is given, and end what is taken from it; for good.
+        Take what this worker is given, and end what is taken from it, until it leaves.
 
         Raises:
             HeadraceError: it cannot be a member, and waiting does not mend that.
@@ -126,6 +126,8 @@ class Working:
             try:
                 change = await self._membership.poll(POLL_MS)
             except HeadraceError as error:
+                if self._closing:
+                    return
                 if not error.retriable:
                     raise
                 _log.warning("the work group cannot be reached: %s", error)
