@@ -47,8 +47,8 @@ def test_names() -> None:
 
 
 def test_a_form_of_records() -> None:
-    form = read(value_form="flat", value_form_fields="op,lsn", truncate_handling_mode="include").form()
-    assert (form.form, form.flat_fields, form.truncates) == ("flat", ("op", "lsn"), True)
+    form = read(value_form="flat", value_form_fields="op,lsn").form()
+    assert (form.form, form.flat_fields, form.truncates) == ("flat", ("op", "lsn"), False)
     assert read(database_sslrootcert="system", database_sslkey="/etc/key").database_sslrootcert == "system"
     assert read(decimal_handling_mode="string", time_precision_mode="connect").modes.decimals == "string"
 
@@ -81,3 +81,9 @@ def test_flat_needs_tombstones_and_a_password_is_a_secret() -> None:
         read(value_form="flat", tombstones_on_delete="false")
     (problem,) = find_problems(GIVEN | {"database.password": "x"}, SourceSettings)
     assert problem.key == "database.password"
+
+
+def test_a_truncation_has_no_row() -> None:
+    with pytest.raises(InvalidConfig, match=r"truncate\.handling\.mode=include needs value\.form=debezium"):
+        read(truncate_handling_mode="include", value_form="flat")
+    assert read(truncate_handling_mode="include").form().truncates

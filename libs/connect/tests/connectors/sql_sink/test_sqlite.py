@@ -154,3 +154,21 @@ def test_paths_of_urls() -> None:
 
 def test_the_target_protocol(target: Target) -> None:
     assert target.query("select 1") == [(1,)]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary()])
+def test_what_stands_for_a_value_that_the_source_did_not_have_is_no_value(
+    target: SqliteFile, kind: pa.DataType
+) -> None:
+    target.query("create table t (id integer, bio)")
+    bios = pa.array([b"a", b"__debezium_unavailable_value", None], pa.binary()).cast(kind)
+    values = pa.StructArray.from_arrays([pa.array([1, 2, 3]), bios], ["id", "bio"])
+    with opened(target, table_name_format="t") as sink:
+        with pytest.raises(RowsRefused, match="REPLICA IDENTITY FULL") as refused:
+            sink.write(rows(values))
+        assert list(refused.value.reasons) == [1]
+        assert "'bio'" in refused.value.reasons[1]
+    with opened(target, table_name_format="t", unavailable_value_placeholder="") as sink:
+        sink.write(rows(values))
+        sink.commit({P0: 3}, None)
+    assert target.query("select count(*) from t") == [(3,)]

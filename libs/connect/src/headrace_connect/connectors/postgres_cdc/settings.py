@@ -123,6 +123,10 @@ class SourceSettings:
         ):
             if path and not path.startswith("/"):
                 raise ValueError(f"{key} is an absolute path, not {path[:80]!r}")
+        if self.truncate_handling_mode == "include" and self.value_form == "flat":
+            raise ValueError(
+                "truncate.handling.mode=include needs value.form=debezium: a flat value is a row, and there is none"
+            )
         self.form()
 
     @property

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from headrace_connect.connectors.sql_sink.kinds import is_bytes, is_text
 from headrace_connect.connectors.sql_sink.settings import SinkSettings
 from headrace_connect.plugin import Rows
 
@@ -39,15 +41,31 @@ def plan_rows(rows: Rows, settings: SinkSettings) -> Plan:
     fields = _by_name(rows.table)
     if settings.fields_whitelist:
         fields = {name: field for name, field in fields.items() if name in settings.fields_whitelist}
-    wrong: dict[int, str] = {}
+    wrong = _unavailable(fields, settings.unavailable_value_placeholder)
     if not settings.delete_enabled and deletes.true_count:
         reason = "the record has no value; delete.enabled says that it deletes a row"
-        wrong = {row: reason for row, delete in enumerate(deletes.to_pylist()) if delete}
+        wrong |= {row: reason for row, delete in enumerate(deletes.to_pylist()) if delete}
     if settings.pk_mode in ("record_key", "record_value"):
         for name, column in keys.items():
             for row in _true_rows(column.is_null()) if column.null_count else ():
                 wrong.setdefault(row, f"the field {name!r} of the key is null")
     return Plan(keys | {n: f for n, f in fields.items() if n not in keys}, tuple(keys), deletes, wrong)
+
+
+def _unavailable(fields: dict[str, Array], placeholder: str) -> dict[int, str]:
+    """Rows in which something else stands for a value that the source did not have."""
+    wrong: dict[int, str] = {}
+    for name, column in fields.items() if placeholder else ():
+        if not (is_text(column.type) or is_bytes(column.type)):
+            continue
+        reason = (
+            f"the field {name!r} has {placeholder!r}: the update did not touch this large value, and its database did "
+            "not say it. Set REPLICA IDENTITY FULL for the table there"
+        )
+        found = pc.equal(column, pa.scalar(placeholder.encode(), pa.binary()).cast(column.type))
+        for row in _true_rows(found) if pc.any(found).as_py() else ():
+            wrong.setdefault(row, reason)
+    return wrong
 
 
 def _key_columns(rows: Rows, settings: SinkSettings) -> dict[str, Array]:

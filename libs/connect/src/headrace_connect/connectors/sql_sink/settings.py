@@ -40,6 +40,9 @@ class SinkSettings:
     schema: ``shop.${topic}``."""
     fields_whitelist: tuple[str, ...] = ()
     """Fields of the value that are written, beside the key. Empty: all."""
+    unavailable_value_placeholder: str = "__debezium_unavailable_value"
+    """A record with this in the place of a value is refused: the value is not in it. Empty: it is a text as others
+    are."""
     auto_create: bool = False
     """Makes a table that is not there."""
     auto_evolve: bool = False
