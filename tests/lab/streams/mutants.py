@@ -237,5 +237,5 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "early-state": write_state_before_the_verdict,
     "time-forgotten": forget_event_time,
 }
-RARE: Final = frozenset({"decided-only", "not-ended", "outputs-forgotten"})
+RARE: Final = frozenset({"decided-only", "not-ended", "not-guarded", "outputs-forgotten", "time-forgotten"})
 """Found too late for every change; the long form looks for them."""
