@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,6 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.integration.connect.killing import run
 from tests.integration.connect.test_sql_sink_postgres import PostgresDatabase
 from tests.integration.transactions.postgres import started_postgres
 
@@ -25,23 +23,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 LOOKS = "select query_start from pg_stat_activity where query like 'select max(%' and application_name like 'headrace%'"
 CONNECTORS = Path(__file__).with_name("rows.py")
-RUN_S = 240
-
-
-def run(cluster: TestCluster, directory: Path, config: dict[str, Any], kill_at: str = "") -> None:
-    """One process, killed at the step, or until it is idle."""
-    file = directory / "connector.json"
-    file.write_text(json.dumps({"name": config["name"], "config": config}))
-    if kill_at:
-        (directory / kill_at).write_text("kill")
-    command = [sys.executable, "-m", "headrace_cli", "connect", "run", str(file), "--until-idle"]
-    command += ["--bootstrap", ",".join(cluster.bootstrap_servers)]
-    log = directory / "runs.log"
-    with log.open("ab") as out:
-        ended = subprocess.run(
-            command, env=os.environ | {"HEADRACE_FAILPOINTS_DIR": str(directory)}, stdout=out, stderr=out, timeout=RUN_S
-        )
-    assert ended.returncode == (-9 if kill_at else 0), f"{kill_at}: {log.read_text()[-4_000:]}"
 
 
 def numbers_in(cluster: TestCluster, topics: Sequence[str]) -> Counter[int]:

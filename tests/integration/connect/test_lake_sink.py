@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import count
@@ -15,6 +12,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from libs.connect.tests.connectors.sql_sink.records import P0, TOPIC, rows
+from tests.integration.connect.killing import run
 from tests.integration.streams.s3_server import BUCKET, started_s3
 
 from headrace.testing import TestCluster
@@ -29,7 +27,6 @@ from headrace_connect.testing.sinks import check_kills
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
-RUN_S = 240
 NUMBERS = count()
 
 
@@ -115,22 +112,6 @@ class BucketCase(SinkCase):
 async def test_the_suite_in_a_bucket(bucket: str) -> None:
     """Kills alone: what two holders do to each other is tested in a directory, and above."""
     await check_kills(lambda: BucketCase(bucket))
-
-
-def run(cluster: TestCluster, directory: Path, config: dict[str, Any], kill_at: str = "") -> None:
-    """One process, killed at the step, or until it is idle."""
-    file = directory / "connector.json"
-    file.write_text(json.dumps({"name": config["name"], "config": config}))
-    if kill_at:
-        (directory / kill_at).write_text("kill")
-    command = [sys.executable, "-m", "headrace_cli", "connect", "run", str(file), "--until-idle"]
-    command += ["--bootstrap", ",".join(cluster.bootstrap_servers)]
-    log = directory / "runs.log"
-    with log.open("ab") as out:
-        ended = subprocess.run(
-            command, env=os.environ | {"HEADRACE_FAILPOINTS_DIR": str(directory)}, stdout=out, stderr=out, timeout=RUN_S
-        )
-    assert ended.returncode == (-9 if kill_at else 0), f"{kill_at}: {log.read_text()[-4_000:]}"
 
 
 def test_a_process_is_killed_at_each_step(cluster: TestCluster, tmp_path: Path) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,29 +11,14 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.integration.connect.killing import run
 from tests.integration.connect.shop import Shop, started_shop
 
 from headrace.testing import TestCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
-RUN_S = 240
 ROWS = 600
-
-
-def run(cluster: TestCluster, directory: Path, config: dict[str, str], kill_at: str = "") -> None:
-    """One process, killed at the step, or until it is idle."""
-    file = directory / "connector.json"
-    file.write_text(json.dumps({"name": config["name"], "config": config}))
-    if kill_at:
-        (directory / kill_at).write_text("kill")
-    command = [sys.executable, "-m", "headrace_cli", "connect", "run", str(file), "--until-idle"]
-    command += ["--bootstrap", ",".join(cluster.bootstrap_servers)]
-    environment = os.environ | {"HEADRACE_FAILPOINTS_DIR": str(directory)}
-    log = directory / "runs.log"
-    with log.open("ab") as out:
-        ended = subprocess.run(command, env=environment, stdout=out, stderr=out, timeout=RUN_S)
-    assert ended.returncode == (-9 if kill_at else 0), f"{kill_at}: {log.read_text()[-4_000:]}"
 
 
 @contextmanager
