@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.integration.transactions.postgres import started_postgres
 
 from .reader import Reader, blocks_of, cluster_in, nothing_left_running
 
@@ -105,6 +106,23 @@ def test_a_page_on_a_cluster_that_runs(directory: Path, page: str) -> None:
     reader = Reader(directory)
     reader.shell("headrace up --brokers 1 --detach")
     reader.read(page)
+
+
+def test_from_postgres_to_a_lake(directory: Path) -> None:
+    with started_postgres(wal_level="logical") as conninfo:
+        parts = dict(part.split("=", 1) for part in conninfo.split())
+        server = {"PGHOST": parts["host"], "PGPORT": parts["port"], "PGUSER": parts["user"], "PGDATABASE": "postgres"}
+        reader = Reader(
+            directory,
+            left_out={"docker run": "a server of the test's own"},
+            environment=server | {"PGPASSWORD": "secret"},
+        )
+        reader.read("docs/postgres-to-lake.md")
+    lines = reader.said.splitlines()
+    assert "Counter({'r': 1000, 'u': 10, 'd': 10, 'c': 1})" in lines, reader.said
+    (total,) = {line for line in lines if line.endswith(" in all")}
+    assert lines.count(total) == 2, "the lake has what the database has"
+    assert total.startswith("991 orders, "), total
 
 
 def test_a_block_that_fails_is_named_with_page_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -24,6 +24,7 @@ PROGRAMS = Path(__file__).with_name("programs.py")
 WAIT_S = 60.0
 WORDS = [f"word{number}" for number in range(40)]
 PARTITIONS = 3
+T = TypeVar("T")
 Row = tuple[bytes | None, dict[str, Any]]
 """Key and value."""
 
@@ -120,12 +121,13 @@ def end(worker: subprocess.Popen[bytes]) -> None:
     worker.wait()
 
 
-def wait_until(done: Any, what: str, log: Any) -> None:
-    """Ask until it is so."""
+def wait_until(done: Callable[[], T], what: str, log: Any) -> T:
+    """Ask until it is so; what was answered then."""
     until = time.monotonic() + WAIT_S
-    while not done():
+    while not (answer := done()):
         assert time.monotonic() < until, f"waited {WAIT_S:.0f} s until {what}\n{log()}"
         time.sleep(0.05)
+    return answer
 
 
 def check_each_count_once(found: list[Row], words: Counter[str]) -> None:

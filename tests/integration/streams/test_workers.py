@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import grpc
@@ -161,8 +162,16 @@ def test_state_is_asked_for_from_outside(cluster: TestCluster, tmp_path: Path) -
         command = [sys.executable, "-m", "headrace_cli", "-b", servers, "-o", "json", "streams", "state"]
         said = subprocess.run([*command, stores.app, "counts", word], capture_output=True, check=True, timeout=60)
         assert json.loads(said.stdout) == {"rows": [{"word": word, "n": n}]}
-        said = subprocess.run([*command[:-1], "explain", stores.app, word], capture_output=True, check=True, timeout=60)
-        (told,) = json.loads(said.stdout)["stores"]
+
+        def explained() -> dict[str, Any] | None:
+            """Once its sender has told how far it is, or counts as idle."""
+            asked = [*command[:-1], "explain", stores.app, word]
+            said = subprocess.run(asked, capture_output=True, check=True, timeout=60)
+            (told,) = json.loads(said.stdout)["stores"]
+            return told if told["watermark"] else None
+
+        told = wait_until(explained, "there is a watermark", tested.log)
+        assert told is not None
         with cluster.admin() as admin:
             group = admin.describe_group(stores.app)
         owners = {item.id: item.owner for item in group.items}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,8 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import rule
+from libs.connect.tests.connectors.lake_sink.holders import Holder, Holders
 from libs.connect.tests.connectors.lake_sink.kinds import DELTA, ICEBERG, TableKind, load
 from libs.connect.tests.connectors.sql_sink.records import P0, P1, rows
 from pyiceberg.table import Transaction
@@ -267,95 +266,45 @@ def test_check_needs_rights(kind: TableKind, tmp_path: Path) -> None:
     assert "may be read and written" in wrong
 
 
-class Holders(RuleBasedStateMachine):
-    """Any number of instances of two partitions, in any order, with commits that get no answer."""
+class HoldersOfTables(Holders):
+    """Some commits get no answer."""
 
-    holders = Bundle("holders")
+    holders = Holders.holders
     kind: TableKind
     COUNT = 9
 
     def __init__(self) -> None:
         super().__init__()
-        self.directory = tempfile.TemporaryDirectory()
-        self.path = Path(self.directory.name)
         self.tokens = 0
 
-    def teardown(self) -> None:
-        holder = self.new_holder()
-        self.opens(holder)
-        for partition in (P0, P1):
-            for _ in range(self.COUNT):
-                self.writes(holder, partition, 3)
-                self.commits(holder, False, False)
-        self.check()
-        assert len(self.kind.stored(self.path)) == 2 * self.COUNT
-        self.directory.cleanup()
+    def made(self) -> Holder:
+        return {"sink": self.kind.started(self.path)}
 
-    @rule(target=holders)
-    def new_holder(self) -> dict[str, Any]:
-        return {"sink": self.kind.started(self.path), "read": {}, "done": {}}
+    def found(self) -> list[tuple[int, int]]:
+        return [(row["__connect_partition"], row["n"]) for row in self.kind.stored(self.path)]
 
-    @rule(holder=holders)
-    def opens(self, holder: dict[str, Any]) -> None:
-        self._try(holder, lambda: holder["read"].update(self._opened(holder)))
-
-    def _opened(self, holder: dict[str, Any]) -> dict[TopicPartition, int]:
-        found = holder["sink"].open([P0, P1], 1)
-        holder["done"] = {}
-        return {partition: found.get(partition, 0) for partition in (P0, P1)}
-
-    @rule(holder=holders, partition=st.sampled_from([P0, P1]), count=st.integers(1, 4))
-    def writes(self, holder: dict[str, Any], partition: TopicPartition, count: int) -> None:
-        start = holder["read"].get(partition)
-        if start is None or start >= self.COUNT:
-            return
-        end = min(self.COUNT, start + count)
-
-        def write() -> None:
-            put(holder["sink"], start, end, partition)
-            holder["read"][partition] = holder["done"][partition] = end
-
-        self._try(holder, write)
-
-    @rule(holder=holders, lost=st.booleans(), token=st.booleans())
-    def commits(self, holder: dict[str, Any], lost: bool, token: bool) -> None:
+    @rule(holder=holders, lost=st.booleans(), has_token=st.booleans())
+    def commits(self, holder: Holder, lost: bool, has_token: bool) -> None:
         self.tokens += 1
-        used = b"%d" % self.tokens if token else None
+        token = b"%d" % self.tokens if has_token else None
 
-        def commit() -> None:
-            holder["sink"].commit(holder["done"], used)
+        def lose() -> None:
             if lost:
                 holder["sink"]._lost |= {P0, P1}
                 raise RetriableError("nobody answers")
-            holder["done"] = {}
 
-        if holder["done"]:
-            self._try(holder, commit)
-            if used is not None and lost:
-                assert holder["sink"].settle(used) in (True, False)
-
-    def _try(self, holder: dict[str, Any], call: Callable[[], None]) -> None:
-        try:
-            call()
-        except (RetriableError, PartitionTaken):
-            holder["read"] = {}
-            holder["done"] = {}
-
-    @invariant()
-    def check(self) -> None:
-        found = [(row["__connect_partition"], row["n"]) for row in self.kind.stored(self.path)]
-        for partition in (0, 1):
-            own = [n for of, n in found if of == partition]
-            assert own == list(range(len(own))), "each once, and none is missing before another"
+        self.commit(holder, token, lose)
+        if token is not None and lost:
+            assert holder["sink"].settle(token) in (True, False)
 
 
-class HoldersOfDelta(Holders):
+class HoldersOfDelta(HoldersOfTables):
     """With Delta."""
 
     kind = DELTA
 
 
-class HoldersOfIceberg(Holders):
+class HoldersOfIceberg(HoldersOfTables):
     """With Iceberg."""
 
     kind = ICEBERG
