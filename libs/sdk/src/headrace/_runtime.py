@@ -200,9 +200,21 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
     except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        loop = asyncio.new_event_loop()
+    else:
+        loop = uvloop.new_event_loop()
+    loop.set_exception_handler(_report)
     return loop
+
+
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """
+    As usual, but for one thing: any loop that runs hands on what gRPC has completed, also to a loop that has ended
+    meanwhile, as that of ``asyncio.run(main())``. Nobody waits for it there, and nothing is wrong.
+    """
+    is_of_grpc = "PollerCompletionQueue" in str(context.get("handle"))
+    if not (is_of_grpc and str(context.get("exception")) == "Event loop is closed"):
+        loop.default_exception_handler(context)
 
 
 class _Process:
