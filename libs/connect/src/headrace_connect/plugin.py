@@ -236,10 +236,11 @@ class Source(Connector[S]):
 class Sink(Connector[S]):
     """Writes another system."""
 
-    guarantee: ClassVar[Guarantee] = Guarantee.AT_LEAST_ONCE
+    guarantee: Guarantee = Guarantee.AT_LEAST_ONCE
+    """An instance may say another one than its class, also of what follows; but not ``POSITIONS`` where its class does
+    not."""
     commit_interval_ms: int = 1_000
-    """``commit`` is called after so long at the latest, unless ``offset.flush.interval.ms`` says another time. An
-    instance may say another one than its class, also of what follows."""
+    """``commit`` is called after so long at the latest, unless ``offset.flush.interval.ms`` says another time."""
     commit_rows: int = 10_000
     """And after so many records."""
     commit_bytes: int = 64 << 20

@@ -10,6 +10,9 @@ import yaml
 
 from headrace_connect.connectors.files.settings import SourceSettings
 from headrace_connect.connectors.files.sink_settings import SinkSettings as FilesSinkSettings
+from headrace_connect.connectors.http.poll_settings import PollSettings
+from headrace_connect.connectors.http.settings import SourceSettings as HttpSourceSettings
+from headrace_connect.connectors.http.sink_settings import SinkSettings as HttpSinkSettings
 from headrace_connect.connectors.lake_sink.settings import SinkSettings as LakeSinkSettings
 from headrace_connect.connectors.postgres_cdc.settings import SourceSettings as PostgresSettings
 from headrace_connect.connectors.sql_sink.settings import SinkSettings as SqlSinkSettings
@@ -42,6 +45,9 @@ def test_the_quick_start_can_be_used(page: str) -> None:
     [
         ("files.md", SourceSettings),
         ("files.md", FilesSinkSettings),
+        ("http.md", HttpSourceSettings),
+        ("http.md", PollSettings),
+        ("http.md", HttpSinkSettings),
         ("sql-sink.md", SqlSinkSettings),
         ("lake-sink.md", LakeSinkSettings),
         ("sql-source.md", SqlSourceSettings),

@@ -152,3 +152,5 @@ def test_backoff_and_retries_have_bounds() -> None:
     assert retrying.wait_ms(2_000) == 300
     assert Retrying(timeout_ms=0, delay_ms_max=500).wait_ms(0) is None
     assert Retrying(FOR_EVER, 500).wait_ms(0) == 300
+    assert [Retrying(1_000, 500).wait_ms(0, least_ms) for least_ms in (100, 700, 5_000)] == [300, 700, 1_000]
+    assert Retrying(FOR_EVER, 500).wait_ms(0, 5_000) == 5_000

@@ -88,7 +88,7 @@ class JsonGate:
             if body is None:
                 response = self._answer(refusal, scope["path"])
                 response.headers["connection"] = "close"
-                await _answer_and_drain(response, scope, receive, send)
+                await answer_and_drain(response, scope, receive, send)
                 return
         await self._answer(refusal, scope["path"])(scope, receive, send)
 
@@ -204,7 +204,7 @@ async def _read(receive: Receive, bytes_max: int) -> bytes | None:
     return b"".join(chunks)
 
 
-async def _answer_and_drain(refusal: Response, scope: Scope, receive: Receive, send: Send) -> None:
+async def answer_and_drain(refusal: Response, scope: Scope, receive: Receive, send: Send) -> None:
     """The whole answer goes out at once; its end, which closes the connection, once the client has sent all."""
 
     async def without_end(message: Message) -> None:

@@ -55,7 +55,7 @@ class Inference:
     def _take(self, values: Any) -> Any:
         given = [None if value is None else _parsed(value) for value in values.to_pylist()]
         inferred = pa.array(given)
-        _check_doubles(given, inferred.type, "")
+        check_doubles(given, inferred.type, "")
         try:
             kept = merged(self._kept, pa.field("", inferred.type), widen=True)
         except Apart as why:
@@ -97,7 +97,7 @@ def _check_whole(value: Any) -> None:
         raise Unfit(f"{value!s:.60} is beyond the whole numbers of 64 bits")
 
 
-def _check_doubles(values: list[Any], kind: Any, name: str) -> None:
+def check_doubles(values: list[Any], kind: Any, name: str) -> None:
     """
     Arrow takes true for the double 1.0, and nothing else for what it is not.
 
@@ -112,9 +112,9 @@ def _check_doubles(values: list[Any], kind: Any, name: str) -> None:
         for field in kind:
             if pa.types.is_nested(field.type) or field.type == pa.float64():
                 inner = f"{name}.{field.name}" if name else field.name
-                _check_doubles([value.get(field.name) for value in there], field.type, inner)
+                check_doubles([value.get(field.name) for value in there], field.type, inner)
     elif pa.types.is_list(kind):
-        _check_doubles([one for value in values if value is not None for one in value], kind.value_type, f"{name}.item")
+        check_doubles([one for value in values if value is not None for one in value], kind.value_type, f"{name}.item")
 
 
 def _depth(value: bytes) -> int:

@@ -14,7 +14,16 @@ if TYPE_CHECKING:
 
 
 class RetriableError(Exception):
-    """The other system cannot be reached, or refuses for now: the same again may succeed later."""
+    """
+    The other system cannot be reached, or refuses for now: the same again may succeed later.
+
+    Args:
+        after_ms: what the other system says: not before so many milliseconds from now. 0: it says nothing.
+    """
+
+    def __init__(self, *args: object, after_ms: float = 0) -> None:
+        super().__init__(*args)
+        self.after_ms = after_ms
 
 
 class RowsRefused(Exception):
@@ -89,6 +98,11 @@ def fault_of(error: BaseException) -> Fault:
     if isinstance(error, _WORLD):
         return Fault.WORLD
     return Fault.BUG if isinstance(error, _BUGS) else Fault.WORLD
+
+
+def after_ms_of(error: BaseException) -> float:
+    """How long the other system says to wait before the same again; 0: as long as one likes."""
+    return error.after_ms if isinstance(error, RetriableError) else 0
 
 
 def is_retriable(error: BaseException) -> bool:

@@ -22,8 +22,14 @@ class Retrying:
     """When it failed first; None: it works."""
     attempts: int = 0
 
-    def wait_ms(self, now_ms: float) -> float | None:
-        """It has failed: how long to wait before it is tried again. None: it is given up."""
+    def wait_ms(self, now_ms: float, least_ms: float = 0) -> float | None:
+        """
+        It has failed: how long to wait before it is tried again. None: it is given up.
+
+        Args:
+            least_ms: the other system wants to be left alone for so long; more than the longest delay if need be, but
+                no longer than there are tries.
+        """
         if self.since_ms is None:
             self.since_ms = now_ms
         left_ms = self.since_ms + self.timeout_ms - now_ms
@@ -31,6 +37,7 @@ class Retrying:
             return None
         self.attempts += 1
         wait_ms = Backoff(min(FIRST_MS, self.delay_ms_max), self.delay_ms_max).wait_ms(self.attempts)
+        wait_ms = max(wait_ms, least_ms)
         return wait_ms if self.timeout_ms == FOR_EVER else min(wait_ms, left_ms)
 
     def worked(self) -> None:

@@ -320,7 +320,7 @@ class SinkCommit:
     def _wait(self, event: Failed) -> list[Effect]:
         if self._retrying is None:
             self._retrying = Retrying(self.rules.retry_timeout_ms, self.rules.retry_delay_ms_max)
-        wait_ms = self._retrying.wait_ms(event.now_ms)
+        wait_ms = self._retrying.wait_ms(event.now_ms, event.after_ms)
         if wait_ms is None:
             return self._end(End(Fault.WORLD, event.reason))
         self.phase, self._due_ms = Phase.WAITING, event.now_ms + wait_ms

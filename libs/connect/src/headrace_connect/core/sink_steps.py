@@ -99,6 +99,8 @@ class Failed:
     """Records that are known to be bad."""
     taken: bool = False
     """The target has a higher epoch for a partition."""
+    after_ms: float = 0
+    """The target wants to be left alone for so long."""
 
 
 @dataclass(frozen=True, slots=True)

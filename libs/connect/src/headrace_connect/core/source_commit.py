@@ -198,7 +198,7 @@ class SourceCommit:
         if event.retriable:
             rules = self.rules
             retrying = self._retries.setdefault(event.split, Retrying(rules.retry_timeout_ms, rules.retry_delay_ms_max))
-            wait_ms = retrying.wait_ms(event.now_ms)
+            wait_ms = retrying.wait_ms(event.now_ms, event.after_ms)
         if wait_ms is None:
             return self._fail(End(event.fault, event.reason))
         after = self.pending.get(event.split, self.committed.get(event.split))

@@ -63,6 +63,8 @@ class ReadFailed:
     fault: Fault
     reason: str
     now_ms: float
+    after_ms: float = 0
+    """The source wants to be left alone for so long."""
 
 
 @dataclass(frozen=True, slots=True)

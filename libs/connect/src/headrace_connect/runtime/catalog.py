@@ -20,6 +20,9 @@ GROUP: Final = "headrace.connectors"
 SHIPPED: Final[dict[str, str]] = {
     "files": "headrace_connect.connectors.files:FilesSource",
     "files-sink": "headrace_connect.connectors.files:FilesSink",
+    "http-poll-source": "headrace_connect.connectors.http:HttpPollSource",
+    "http-sink": "headrace_connect.connectors.http:HttpSink",
+    "http-source": "headrace_connect.connectors.http:HttpSource",
     "lake-sink": "headrace_connect.connectors.lake_sink:LakeSink",
     "postgres-cdc": "headrace_connect.connectors.postgres_cdc:PostgresSource",
     "sql-sink": "headrace_connect.connectors.sql_sink:SqlSink",

@@ -17,7 +17,7 @@ from headrace_common.core.errors import HeadraceError
 from headrace_common.runtime.clock import Clock
 from headrace_connect.core import sink_steps as core
 from headrace_connect.core.dead_letters import Origin, Refusal, Stage
-from headrace_connect.core.errors import Fault, PartitionTaken, RowsRefused, fault_of, is_retriable
+from headrace_connect.core.errors import Fault, PartitionTaken, RowsRefused, after_ms_of, fault_of, is_retriable
 from headrace_connect.core.pieces import Piece, Records, Row
 from headrace_connect.core.sink_commit import REJOIN_MS, SinkCommit, SinkRules
 from headrace_connect.plugin import Guarantee, Rows, Sink
@@ -378,7 +378,7 @@ class SinkTask:
             refused = {(number, int(self._writing[index])): why for index, why in error.reasons.items()}
         _log.warning("%s of %s has failed: %s", step.value, type(self._sink).__name__, reason_of(error))
         taken = isinstance(error, PartitionTaken)
-        return core.Failed(step, fault, retriable, reason_of(error), self._now_ms(), refused, taken)
+        return core.Failed(step, fault, retriable, reason_of(error), self._now_ms(), refused, taken, after_ms_of(error))
 
 
 def _filtered(rows: Rows, mask: pa.Array[Any]) -> Rows:

@@ -18,7 +18,7 @@ from headrace_common.core.errors import ErrorCode, HeadraceError, Then
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_connect.core import source_steps as core
-from headrace_connect.core.errors import Fault, fault_of, is_retriable
+from headrace_connect.core.errors import Fault, after_ms_of, fault_of, is_retriable
 from headrace_connect.core.retrying import Retrying
 from headrace_connect.core.source_commit import Phase, Rules, SourceCommit
 from headrace_connect.plugin import Chunk, Position, Source, Split
@@ -207,7 +207,8 @@ class SourceTask:
     def _read_failed(self, split: str, error: Exception) -> core.ReadFailed:
         fault = fault_of(error)
         _log.warning("split %s of %s: %s", split, type(self._source).__name__, reason_of(error))
-        return core.ReadFailed(split, is_retriable(error), fault, reason_of(error), self._now_ms())
+        now_ms, after_ms = self._now_ms(), after_ms_of(error)
+        return core.ReadFailed(split, is_retriable(error), fault, reason_of(error), now_ms, after_ms)
 
     async def _pump(self, reading: int, split: str, after: Position | None, at_ms: float | None) -> None:
         if at_ms is not None:
