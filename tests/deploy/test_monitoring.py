@@ -214,7 +214,12 @@ def exported_by_streams() -> dict[str, set[str]]:
     figures = Figures(
         cache=StateCache(0),
         read=Counter(topic=1),
+        read_bytes=Counter(topic=1),
         written=Counter(topic=1),
+        written_bytes=Counter(topic=1),
+        taken=Counter(node=1),
+        given=Counter(node=1),
+        dirty={"node": 1},
         lags={("topic", 0): 1},
         states={"running": 1},
         restoring={"task": 1},

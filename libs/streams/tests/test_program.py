@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace_common.core.errors import InvalidConfig
 from headrace_streams import App, upkeep
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.plan.compare import Change, Fate
@@ -35,6 +36,16 @@ def test_a_program_with_an_app(tmp_path: Path) -> None:
     assert load(f"{program}:billing").name == "billing"
     with pytest.raises(NotAllowed, match="has no App called 'x'; it has billing: name one, as in billing:billing"):
         load(f"{program}:x")
+
+
+def test_a_program_that_runs_its_app_when_it_is_loaded_is_told_where(tmp_path: Path) -> None:
+    """It would run with other settings, begin again after SIGTERM, and ``describe`` would run it."""
+    program = tmp_path / "billing.py"
+    program.write_text("from headrace_streams import App\napp = App('billing')\napp.run()\n")
+    with pytest.raises(NotAllowed, match=r"billing\.py:3 runs billing as soon as .* below if __name__ == '__main__':"):
+        load(str(program))
+    with pytest.raises(InvalidConfig):
+        App("billing").run(commit_rows=0)
 
 
 def test_no_name_is_no_program() -> None:

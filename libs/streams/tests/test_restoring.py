@@ -48,6 +48,7 @@ def test_a_worker_says_it_of_what_it_takes_over_and_not_of_standbys(caplog: pyte
         taken={"a/0": None},
         assigned={},
         followed={"a/1": None},
+        warm_ups=frozenset(),
         lags=lambda: {"a/0": 300, "a/1": 900},
         membership=SimpleNamespace(group_metadata=lambda: None),
     )

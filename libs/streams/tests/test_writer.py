@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from headrace.errors import HeadraceError, NotEnoughReplicas
+from headrace.errors import CoordinatorNotAvailable, HeadraceError, NotEnoughReplicas
 from headrace_streams.adapters.headrace_io import SdkWriter
 from headrace_streams.config import StreamsConfig
 from headrace_streams.core.operators.headers import HEADERS
@@ -26,6 +27,7 @@ class Producer:
         self._name = name
         self._calls = calls
         self.fails: HeadraceError | None = None
+        self.verdicts: list[HeadraceError] = []
         self.rows: list[dict[str, Any]] = []
 
     async def send_table(self, topic: str, table: pa.Table) -> Any:
@@ -61,6 +63,8 @@ class Producer:
 
     async def commit_transaction(self) -> None:
         self._calls.append(f"{self._name} commits")
+        if self.verdicts:
+            raise self.verdicts.pop(0)
 
     async def abort_transaction(self) -> None:
         self._calls.append(f"{self._name} aborts")
@@ -71,6 +75,18 @@ class Now:
 
     def monotonic_ms(self) -> float:
         return 0.0
+
+
+class Passing:
+    """A clock whose time passes in sleeps."""
+
+    at_ms = 0.0
+
+    def monotonic_ms(self) -> float:
+        return self.at_ms
+
+    async def sleep_ms(self, ms: float) -> None:
+        self.at_ms += ms
 
 
 def output(topic: str) -> Output:
@@ -123,6 +139,19 @@ async def test_what_an_abort_has_forgotten_keeps_nothing_back(
     await writer.abort()
     await writer.commit({})
     assert calls[-1] == "transactional commits"
+
+
+@pytest.mark.parametrize(("unknown", "known"), [(9, True), (11, False)])
+async def test_a_verdict_is_asked_for_until_it_is_known(calls: list[str], unknown: int, known: bool) -> None:
+    """Nothing else is done meanwhile, and not for ever: then what is open is aborted, whose answer tells."""
+    producer, clock = Producer("transactional", calls), Passing()
+    producer.verdicts = [CoordinatorNotAvailable()] * unknown
+    writer = SdkWriter(producer, None, Patience(clock, 1_000))  # type: ignore[arg-type]
+    await writer.send(output("changelog"))
+    with nullcontext() if known else pytest.raises(CoordinatorNotAvailable):
+        await writer.commit({})
+    commits = unknown + 1 if known else 11
+    assert calls == ["transactional sends to changelog", *["transactional commits"] * commits]
 
 
 @pytest.mark.parametrize("times", [[1], [1, 2], list(range(32)), list(range(33)), list(range(1_000))])

@@ -111,6 +111,14 @@ class Reader:
                 else:
                     self._paste(block, python)
 
+    def paste(self, page: str, part: str) -> str:
+        """Run one Python block of a page, the first with ``part`` in it; what it printed."""
+        block = next(block for block in blocks_of(page) if part in block.source)
+        before = len(self.said)
+        with self._python() as python:
+            self._paste(block, python)
+        return self.said[before:]
+
     def shell(self, words: str) -> None:
         """Type one line that is on no page."""
         self._shell(Block("before the page", 1, "sh", words))

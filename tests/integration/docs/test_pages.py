@@ -6,6 +6,7 @@ What needs Spark is in ``test_pages_with_spark.py``.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from .reader import Reader, blocks_of, cluster_in, nothing_left_running
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(280)]
 
+READY_S_MAX = 60
 OF_MAKE = "the verbs of make are stages of the tests themselves"
 OF_KUBERNETES = "needs Docker and a cluster of Kubernetes: tests/kubernetes"
 OF_SPARK = "needs Spark: test_pages_with_spark.py"
@@ -123,6 +125,22 @@ def test_from_postgres_to_a_lake(directory: Path) -> None:
     (total,) = {line for line in lines if line.endswith(" in all")}
     assert lines.count(total) == 2, "the lake has what the database has"
     assert total.startswith("991 orders, "), total
+
+
+def test_the_first_program_of_streams_and_a_question_about_its_state(directory: Path) -> None:
+    """The words are typed as the page says; the recipe asks while the program runs."""
+    reader = Reader(directory)
+    (program,) = (block.source for block in blocks_of("docs/streams.md") if "# wordcount.py" in block.source)
+    (directory / "wordcount.py").write_text(program)
+    reader.shell("headrace up --brokers 1 --detach")
+    reader.shell("headrace topic create lines && headrace topic create counts")
+    reader.shell("printf 'hello world\\nHello again\\n' | headrace produce lines")
+    with reader.started("headrace streams run wordcount.py --query-listen 127.0.0.1:0"):
+        end = time.monotonic() + READY_S_MAX
+        while not written(directory, "counts", 3):
+            assert time.monotonic() < end, "the words were not counted"
+        said = reader.paste("docs/recipes-streams.md", 'Stores("wordcount")')
+        assert said == "{'word': 'hello', 'n': 2}\n"
 
 
 def test_a_block_that_fails_is_named_with_page_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,6 +137,7 @@ def test_metrics_and_health(cluster: TestCluster, tmp_path: Path) -> None:
     assert f'headrace_streams_written_records_total{{topic="{tested.words}"}} 100.0' in said, said
     assert f'headrace_streams_lag_records{{partition="0",topic="{tested.lines}"}} 0.0' in said, said
     assert "headrace_streams_commit_seconds_bucket" in said, said
+    assert re.search(r"headrace_streams_rows_out_total{node=\"agg 'counts' [^}]+} 100.0", said), said
 
 
 def test_state_is_asked_for_from_outside(cluster: TestCluster, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from types import ModuleType
 from headrace_common.core.errors import HeadraceError
 from headrace_common.runtime.modules import load_file
 from headrace_streams.core.errors import NotAllowed
-from headrace_streams.dsl.app import App
+from headrace_streams.dsl.app import LOADING, App
 
 
 def load(program: str) -> App:
@@ -19,11 +19,12 @@ def load(program: str) -> App:
     The app of ``billing.py``, ``billing.py:app``, ``package.billing`` or ``package.billing:app``.
 
     Raises:
-        NotAllowed: there is no such program, it fails, or there is not exactly one app in it.
+        NotAllowed: there is no such program, it fails or runs its app itself, or there is not exactly one app in it.
     """
     where, _, name = program.partition(":")
     if not where:
         raise NotAllowed(f"{program!r} names no program: give a file or a module, as billing.py or package.billing")
+    loading = LOADING.set(True)
     try:
         module = _load_file(Path(where)) if where.endswith(".py") else _load_module(where)
     except HeadraceError:
@@ -34,6 +35,8 @@ def load(program: str) -> App:
         if isinstance(error, SyntaxError):
             said, place = f"{type(error).__name__}: {error.msg}", f"{error.filename}:{error.lineno}"
         raise NotAllowed(f"the program {where} cannot be loaded: {said} at {place}") from error
+    finally:
+        LOADING.reset(loading)
     if name:
         app = getattr(module, name, None)
         if not isinstance(app, App):

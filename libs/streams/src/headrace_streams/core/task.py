@@ -8,6 +8,7 @@ batch until the rows that it cannot process stand alone; these go the way that `
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -173,6 +174,18 @@ class Task:
         self._outputs = written
         self.failed: dict[str, int] = {}
         """Rows that nodes could not process and that were left out or sent away, by label."""
+        self._taken: Counter[int] = Counter()
+        self._given: Counter[int] = Counter()
+
+    def passed(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Rows that nodes took, and that they gave, since the last commit; by label."""
+        taken, given = ({s.label: by[s.id] for s in self._steps if s.id in by} for by in (self._taken, self._given))
+        return taken, given
+
+    @property
+    def dirty(self) -> dict[str, int]:
+        """About how many bytes of state differ from the last commit, by label."""
+        return {s.label: s.operator.store.dirty_bytes() for s in self._steps if s.operator.store is not None}
 
     @property
     def late(self) -> dict[str, int]:
@@ -227,6 +240,7 @@ class Task:
     def _restart(self, watermarks: Mapping[str, int], *, anew: bool = False) -> None:
         self._outputs.clear()
         self._waiting.clear()
+        self._count_anew()
         self._watermarks.restore(watermarks, anew=anew)
         self._clock.start(self._watermarks.now)
         for step in self._steps:
@@ -308,6 +322,7 @@ class Task:
         """The rows of records that can be read, with their event times."""
         source = step.operator
         assert isinstance(source, Source), step.label
+        self._taken[step.id] += raw.num_rows
         if source.metadata:
             raw = with_place(raw, topic, self.partition)
         for emitted in list(source.feed(raw, 0, self._failing(step))):
@@ -409,14 +424,20 @@ class Task:
                     self._emit(step, emitted)
         self._rest()
 
+    def _count_anew(self) -> None:
+        self._taken.clear()
+        self._given.clear()
+
     def _rest(self) -> None:
         if self._watermarks.rests:
             for step in self._steps:
                 step.operator.rest()
 
     def _emit(self, step: Step, emitted: Emitted) -> None:
-        if not emitted.rows.num_rows:
+        count = emitted.rows.num_rows
+        if not count:
             return
+        self._given[step.id] += count
         for link in self._links.get((step.id, emitted.edge), ()):
             self._waiting.setdefault(link.to, []).append((emitted.rows, link.port))
 
@@ -426,6 +447,7 @@ class Task:
             self._push(step, rows, port)
 
     def _push(self, step: Step, rows: pa.Table, port: int) -> None:
+        self._taken[step.id] += rows.num_rows
         if step.operator.store is not None:
             for emitted in list(step.operator.feed(rows, port, self._failing(step))):
                 self._emit(step, emitted)
@@ -517,6 +539,7 @@ class Task:
 
     def settle(self) -> None:
         """The commit stands, and the cold tier has its changes."""
+        self._count_anew()
         for store in self.stores:
             store.settle()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -36,6 +37,8 @@ from headrace_streams.plan.describe import as_mermaid
 from headrace_streams.plan.nodes import SOURCE, Global, Input, Making, Plan, check_on_error, schema_text
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,120}")
+LOADING: Final = ContextVar("LOADING", default=False)
+"""Set while somebody else reads the program, to run it or to show what it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +225,13 @@ class App:
         Raises:
             RowFailed: a record cannot be processed, and ``on_error`` is "fail".
             Fenced: the app was started elsewhere.
+            NotAllowed: the program is being loaded, as by ``headrace streams run``, which runs the app itself.
         """
+        if LOADING.get():
+            raise NotAllowed(
+                f"{where()} runs {self.name} as soon as the program is loaded; put run() below "
+                "if __name__ == '__main__':, where only `python PROGRAM` comes"
+            )
         importlib.import_module("headrace_streams.main").run(self, **settings)
 
     def describe(self) -> str:

@@ -49,6 +49,8 @@ class Seat:
         """What is fed and has a new epoch, or others' transactions to end."""
         self.follows: frozenset[str] = frozenset()
         """What the group wants it to stand by for."""
+        self.warm_ups: frozenset[str] = frozenset()
+        """Of these, what is to move here as soon as its state is."""
         self.followed: dict[str, Owned] = {}
         """What it stands by for."""
 
@@ -69,7 +71,7 @@ class Seat:
                 await self.leave(given.id)
                 self.assigned[given.id] = given
         self.revoked |= change.revoked
-        self.follows = change.standby | change.warm_up
+        self.follows, self.warm_ups = change.standby | change.warm_up, change.warm_up
 
     async def take(self) -> None:
         """Begin to take over what was assigned."""

@@ -244,7 +244,7 @@ class Worker:
 
     async def _read(self, seat: Seat) -> None:
         """Read on where each task is."""
-        self.figures.lags.clear()
+        self.figures.unseen()
         self._of = {tp: owned for owned in seat.owned.values() for tp in owned.spec.partitions}
         wait_ms, rows = self._config.join_wait_ms, self._config.max_batch_rows
         self._merging = {o: Merging(o, wait_ms, rows) for o in seat.owned.values() if o.spec.part.in_order}
@@ -274,7 +274,14 @@ class Worker:
     def _tell_state(self, seat: Seat) -> None:
         now = self._outside.clock.monotonic_ms()
         taking = len(seat.taken) + len(seat.assigned)
-        self.figures.states = {"running": len(seat.owned), "taking": taking, "standby": len(seat.followed)}
+        warming = len(seat.warm_ups & seat.followed.keys())
+        standing = len(seat.followed) - warming
+        self.figures.states = {
+            "running": len(seat.owned),
+            "taking": taking,
+            "standby": standing,
+            "warm_up": warming,
+        }
         self.figures.restoring = seat.lags()
         left = {item: count for item, count in self.figures.restoring.items() if item in seat.taken}
         if said := self._restoring.seen(left, now):
@@ -339,7 +346,7 @@ class Worker:
             await self._feed_all(merging.owned, merging.take(self._outside.clock.monotonic_ms()))
             await self._commit_in_time()
         await self._rest()
-        if self._is_full() or self._outside.clock.monotonic_ms() >= due_ms:
+        if self._is_full() or self._is_open_for_long() or self._outside.clock.monotonic_ms() >= due_ms:
             await self._commit()
             await self._look_at_topics()
             if self._outside.clock.monotonic_ms() - self._tidied_at_ms >= _TIDY_MS:
@@ -395,8 +402,7 @@ class Worker:
         if batch.table.num_rows or batch.lag != 0:
             owned.rows_at_ms[batch.topic] = self._outside.clock.monotonic_ms()
             owned.idle.discard(batch.topic)
-        if batch.lag is not None:
-            self.figures.lags[batch.topic, batch.partition] = batch.lag
+        self.figures.seen(batch)
 
     async def _feed_in_parts(self, owned: Owned, portion: Portion) -> None:
         """Feed records of one input, no more at a time than its transaction has time for."""
@@ -413,11 +419,13 @@ class Worker:
             await self._feed_all(owned, [portion])
 
     async def _commit_in_time(self) -> None:
-        """Else the coordinator would abort the transaction, and all would be done again, for ever."""
-        if self._here.in_transaction:
-            open_ms = self._outside.clock.monotonic_ms() - self._began_ms
-            if open_ms >= self._config.transaction_timeout_ms / _COMMITS_IN_TIMEOUT:
-                await self._commit()
+        if self._is_open_for_long():
+            await self._commit()
+
+    def _is_open_for_long(self) -> bool:
+        """Whether the coordinator would soon abort the transaction, and all would be done again, for ever."""
+        open_ms = self._outside.clock.monotonic_ms() - self._began_ms
+        return self._here.in_transaction and open_ms >= self._config.transaction_timeout_ms / _COMMITS_IN_TIMEOUT
 
     async def _feed_all(self, owned: Owned, portions: list[Portion]) -> None:
         """Feed records of some of a task's inputs, together."""
@@ -429,7 +437,7 @@ class Worker:
             await self._send(owned.task.take())
             for topic, records in given:
                 self._rows += records.num_rows
-                self.figures.read[topic] += records.num_rows
+                self.figures.fed(topic, records)
             failpoint("streams.fed")
         owned.positions |= {one.topic: one.next_offset for one in portions}
 
@@ -505,7 +513,7 @@ class Worker:
                 await self._writer.send(output)
             else:
                 await self._writer.send_at_once(output)
-            self.figures.written[output.topic] += output.records.num_rows
+            self.figures.wrote(output)
 
     def _waits(self, topic: str) -> bool:
         """Whether readers of what goes to this topic must see nothing that is done again."""
@@ -529,11 +537,12 @@ class Worker:
         if kept:
             await self._begin()
             failpoint("streams.encoded")
-            sent = [await self._writer.send(as_output(k.owned, k.rows)) if k.rows else None for k in kept]
+            sent = [await self._log(k) if k.rows else None for k in kept]
             failpoint("streams.changelog")
             await self._writer.commit(moved(kept))
             self._here.in_transaction = False
             failpoint("streams.committed")
+            self.figures.committed(owned.task for owned in touched)
             for k, of_task in zip(kept, sent, strict=True):
                 await self._keep(k, of_task)
             self.queries.notify()
@@ -556,6 +565,13 @@ class Worker:
         rows = changelog.rows(await self._program(owned.task.changes), progress)
         changelog.check_sizes(rows)
         return Kept(owned, progress, rows)
+
+    async def _log(self, kept: Kept) -> Sent:
+        """Its rows are on their way to the changelog."""
+        output = as_output(kept.owned, kept.rows)
+        sent = await self._writer.send(output)
+        self.figures.wrote(output)
+        return sent
 
     async def _keep(self, kept: Kept, sent: Sent | None) -> None:
         """The commit stands: the cold tier follows."""
@@ -677,6 +693,7 @@ class Worker:
         """Let go of all tasks; what was not committed is done again by whoever comes next."""
         seat, self._seat, self._of, self._rows = self._seat, None, {}, 0
         self._merging = {}
+        self.figures.unseen()
         self.queries.owned = self.queries.followed = self._snapshotting.owned = {}
         if seat is None:
             return
