@@ -66,6 +66,14 @@ def test_validate_names_every_wrong_key(plugin: str, tmp_path: Path) -> None:
     assert connect("validate", str(file)) == (0, {"problems": []})
 
 
+def test_validate_and_preview_take_the_cluster_of_the_other_commands(plugin: str, tmp_path: Path) -> None:
+    file = tmp_path / "n.yaml"
+    file.write_text(f"name: n\nconnector.class: {plugin}\ntopic: t\nfirst: 5\n")
+    for words in (["validate", str(file)], ["preview", str(file), "--records", "1"]):
+        assert connect(*words, "-b", "127.0.0.1:1")[0] == 0, "nobody is asked there"
+        assert CliRunner().invoke(app, ["-b", "127.0.0.1:1", "connect", *words]).exit_code == 0
+
+
 def test_plugin_shows_settings(plugin: str) -> None:
     code, shown = connect("plugin", plugin)
     assert code == 0

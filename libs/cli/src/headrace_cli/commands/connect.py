@@ -26,8 +26,8 @@ def register(app: typer.Typer) -> None:
     command(app)(run)
     plain_command(app)(plugins)
     plain_command(app)(plugin)
-    plain_command(app)(validate)
-    plain_command(app)(preview)
+    command(app, needs_cluster=False)(validate)
+    command(app, needs_cluster=False)(preview)
     connect_workers.register(app)
 
 

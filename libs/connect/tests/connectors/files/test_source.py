@@ -444,3 +444,12 @@ def write_groups(path: Path, format_: str, table: pa.Table, rows: int) -> None:
 def test_a_pipe_is_no_file(tmp_path: Path, reading: Reading) -> None:
     os.mkfifo(tmp_path / "a")
     assert reading.read() == []
+
+
+def test_a_pattern_that_matches_nothing_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "a.txt").write_text("x\n")
+    assert not started(SourceSettings(str(tmp_path), format="lines", pattern="*.csv")).splits()
+    assert f"no file below {tmp_path} matches the pattern *.csv" in caplog.text
+    caplog.clear()
+    assert len(started(SourceSettings(str(tmp_path), format="lines", pattern="*.txt")).splits()) == 1
+    assert not caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
@@ -16,6 +17,7 @@ from headrace_connect.plugin import BadItem, Chunk, Position, RetriableError, So
 from headrace_connect.settings import Problem, invalid
 
 _SPLIT_CHARS_MAX: Final = 249
+_log: Final = logging.getLogger(__name__)
 _NAME: Final = "name"
 
 
@@ -44,7 +46,11 @@ class FilesSource(Source[SourceSettings]):
     def splits(self) -> Sequence[Split]:
         """Each file that is there and matches."""
         assert self._place is not None, "start comes first"
-        return [Split(_split_id(name), {_NAME: name}) for name in self._place.find(self.settings.pattern)]
+        names = self._place.find(self.settings.pattern)
+        if not names:
+            text = "no file below %s matches the pattern %s: there is nothing to read until one does"
+            _log.warning(text, self.settings.path, self.settings.pattern)
+        return [Split(_split_id(name), {_NAME: name}) for name in names]
 
     def read(self, split: Split, after: Position | None) -> Iterator[Chunk]:
         """
