@@ -1,9 +1,14 @@
-"""A CSV file into a topic, and the topic into SQLite; both processes are killed with -9 in between."""
+"""A CSV file into a topic, and the topic into SQLite; both processes are killed with -9 in between. And
+a sink of which a topic is not there.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import random
 import sqlite3
+from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,7 +16,11 @@ from typing import Any
 import pytest
 from tests.integration.connect.killing import run
 
+from headrace.records import TopicPartition
 from headrace.testing import TestCluster
+from headrace_common.runtime.clock import limit_s
+from headrace_connect.runtime.adapters.sink_group import SdkGroup, any_of
+from headrace_connect.runtime.config import RunConfig
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -72,3 +81,62 @@ def test_sums_are_equal_and_each_record_is_there_once(cluster: TestCluster, tmp_
     assert query(target, "select sum(cents) from latest") == [(sum(cents for _, cents in latest.values()),)]
     assert query(target, "select n, id, cents from every order by n") == rows
     assert query(target, "select count(distinct note) from every") == [(ROWS,)]
+
+
+class Holds:
+    """Satisfies ``GroupListener``."""
+
+    def __init__(self) -> None:
+        self.topics: set[str] = set()
+
+    async def on_assign(self, partitions: Collection[TopicPartition], epoch: int) -> None:
+        self.topics |= {partition.topic for partition in partitions}
+
+    async def on_revoke(self, partitions: Collection[TopicPartition]) -> None:
+        """They stay."""
+
+    async def on_lost(self, partitions: Collection[TopicPartition]) -> None:
+        """They stay."""
+
+
+def test_a_topic_that_is_not_there_does_not_keep_a_sink_from_the_others(
+    cluster: TestCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    there = cluster.unique_topic("there")
+    late = f"{there}.late"
+    other = cluster.unique_topic(f"{there}xlate")
+    config = RunConfig(",".join(cluster.bootstrap_servers))
+    with cluster.producer() as producer:
+        producer.send(there, b"1")
+        producer.send(other, b"not ours")
+
+    async def read() -> list[tuple[str, bytes]]:
+        group, listener = SdkGroup(config, f"sink-{there}", [there, late], "", "earliest"), Holds()
+        read: list[tuple[str, bytes]] = []
+
+        async def read_until(count: int) -> None:
+            while len(read) < count:
+                for table in await group.poll(100, 100):
+                    read.extend((table.topic, value) for value in table.table.column("value").to_pylist())
+
+        try:
+            async with limit_s(60):
+                await group.join(listener)
+                await read_until(1)
+                with cluster.admin() as admin, cluster.producer() as producer:
+                    admin.create_topic(late, 1)
+                    producer.send(late, b"2")
+                await read_until(2)
+        finally:
+            await group.close()
+        assert listener.topics == {there, late}
+        return read
+
+    with caplog.at_level(logging.WARNING):
+        assert asyncio.run(read()) == [(there, b"1"), (late, b"2")]
+    assert f"{late!r}" in caplog.text
+    assert "the other topics meanwhile" in caplog.text
+
+
+def test_a_pattern_of_names() -> None:
+    assert any_of(["a.b-c", "d_e"]) == "a[.]b-c|d_e"

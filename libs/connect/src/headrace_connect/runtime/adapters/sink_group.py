@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from headrace import aio
 from headrace.records import PartitionTable, TopicPartition
+from headrace_common.core.errors import UnknownTopicOrPartition
 from headrace_common.runtime.clock import Clock
 from headrace_connect.core.names import dead_letters_id, group_of
 from headrace_connect.runtime.adapters.source_log import REQUEST_BYTES_MAX
@@ -14,6 +16,8 @@ from headrace_connect.runtime.adapters.topics import SdkTopics
 from headrace_connect.runtime.config import RunConfig
 from headrace_connect.runtime.ports import GroupListener, Outgoing
 from headrace_streams.patience import Patience
+
+_log: Final = logging.getLogger(__name__)
 
 
 class SdkGroup:
@@ -47,10 +51,20 @@ class SdkGroup:
         await self._subscribe()
 
     async def _subscribe(self) -> None:
+        if self._pattern:
+            await self._subscribe_to((), self._pattern)
+            return
+        try:
+            await self._subscribe_to(self._topics, None)
+        except UnknownTopicOrPartition as error:
+            _log.warning("%s; it is read when it is there, and the other topics meanwhile", error)
+            await self._subscribe_to((), any_of(self._topics))
+
+    async def _subscribe_to(self, topics: Sequence[str], pattern: str | None) -> None:
         assert self._listener is not None, "it was told who listens"
         await self._consumer.subscribe(
-            () if self._pattern else self._topics,
-            pattern=self._pattern,
+            topics,
+            pattern=pattern,
             on_assign=self._on_assign,
             on_revoke=self._listener.on_revoke,
             on_lost=self._listener.on_lost,
@@ -96,6 +110,11 @@ class SdkGroup:
     async def close(self) -> None:
         """See ``GroupReader``."""
         await self._consumer.close()
+
+
+def any_of(topics: Sequence[str]) -> str:
+    """A pattern for these topics alone; of theirs, only the dot means something else in one."""
+    return "|".join(topic.replace(".", "[.]") for topic in topics)
 
 
 class SdkDeadLetters:
