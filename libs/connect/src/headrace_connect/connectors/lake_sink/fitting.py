@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final
 
 import pyarrow as pa
 from pyarrow import compute
 
 from headrace_common.core.errors import InvalidConfig
+from headrace_connect.core.drift import Drift
 from headrace_connect.core.halving import apart
 from headrace_connect.core.kinds import EXACT_MAX, WIDE, Apart, Kind, fitted, merged
 
@@ -28,15 +28,6 @@ _FAMILIES: Final[tuple[Callable[[Kind], bool], ...]] = (
     pa.types.is_date,
     pa.types.is_time,
 )
-
-
-class Drift(StrEnum):
-    """What becomes of a field that the table does not have, or not so."""
-
-    ADD = "add"
-    STRICT = "strict"
-    FAIL = "fail"
-    IGNORE = "ignore"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from headrace_connect.connectors.lake_sink.added import ADDED
-from headrace_connect.connectors.lake_sink.fitting import Drift
 from headrace_connect.connectors.places import check_url
+from headrace_connect.core.drift import Drift
 from headrace_connect.core.options import BadOption
 from headrace_connect.settings import near, setting
 from headrace_connect.transforms.expression_text import parse_columns
