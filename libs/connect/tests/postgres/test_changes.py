@@ -12,7 +12,7 @@ from libs.connect.tests.postgres.encoder import encode
 from libs.connect.tests.postgres.fake_spool import FakeSpool
 
 from headrace_connect.core.assembling import Assembler
-from headrace_connect.core.changes import Change, Op, Piece, Position, Signal, Transaction
+from headrace_connect.core.changes import Change, Op, Piece, Position, Signal, Transaction, messages_of
 from headrace_connect.core.pgoutput import MessageDamaged, Protocol, UnknownRelation
 from headrace_connect.core.pgoutput.frames import EPOCH_US
 from headrace_connect.core.pgoutput.messages import (
@@ -83,6 +83,7 @@ def ids(pieces: Sequence[Piece | Signal]) -> list[list[int]]:
 
 def test_a_transaction_is_told_at_its_commit_with_all_that_is_known_of_it() -> None:
     server = Server()
+    hello = Message(True, 6, "outbox", b"hello", None)
     begun = server.send(
         TypeDescribed(99, "public", "mood", None),
         RelationDescribed(KEYED, None),
@@ -91,7 +92,7 @@ def test_a_transaction_is_told_at_its_commit_with_all_that_is_known_of_it() -> N
         insert(1),
         Update(KEYED, None, False, [b"1", UNCHANGED], None),
         Update(KEYED, [b"1", None], True, [b"2", UNCHANGED], None),
-        Message(True, 6, "outbox", b"hello", None),
+        hello,
         Delete(KEYED, [b"2", None], True, None),
         Truncate((KEYED, KEYED), False, False, None),
     )
@@ -104,7 +105,7 @@ def test_a_transaction_is_told_at_its_commit_with_all_that_is_known_of_it() -> N
                 Change(Op.INSERT, 5, 0, KEYED, None, False, [b"1", b"x"]),
                 Change(Op.UPDATE, 6, 1, KEYED, None, False, [b"1", UNCHANGED]),
                 Change(Op.UPDATE, 7, 2, KEYED, [b"1", None], True, [b"2", UNCHANGED]),
-                Change(Op.MESSAGE, 8, 3, None, None, False, None, Message(True, 6, "outbox", b"hello", None)),
+                Change(Op.MESSAGE, 8, 3, messages_of("outbox"), None, False, None, hello),
                 Change(Op.DELETE, 9, 4, KEYED, [b"2", None], True, None),
                 Change(Op.TRUNCATE, 10, 5, KEYED, None, False, None),
                 Change(Op.TRUNCATE, 10, 6, KEYED, None, False, None),

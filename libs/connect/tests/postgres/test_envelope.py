@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from headrace_common.core.errors import InvalidConfig
-from headrace_connect.core.changes import Change, Op, Transaction
+from headrace_connect.core.changes import Change, Op, Transaction, messages_of
 from headrace_connect.core.envelope import Envelope, Form, Records
-from headrace_connect.core.pgoutput.messages import UNCHANGED, Column, Relation, Row
+from headrace_connect.core.pgoutput.messages import UNCHANGED, Column, Message, Relation, Row
 from headrace_connect.core.values import ValueModes
 
 ORDERS = Relation(
@@ -207,7 +207,10 @@ def test_the_flat_form_of_a_table_without_a_key_has_only_inserts() -> None:
         (lambda: envelope(form="flat", tombstones=False), "tombstones.on.delete must be true"),
         (lambda: envelope(form="flat", flat_fields=("xmin",)), "there is no xmin; there are op, schema"),
         (lambda: envelope(ORDERS, ["id", "note"]), "the key has note, which is no part of the replica identity"),
-        (lambda: envelope(OPS, form="flat", flat_fields=("op",)), "has a column with the name of one of flat_fields"),
+        (
+            lambda: envelope(OPS, form="flat", flat_fields=("op",)),
+            "has a column with the name of one of value.form.fields",
+        ),
     ],
 )
 def test_settings_that_cannot_be(make: Any, cause: str) -> None:
@@ -229,3 +232,18 @@ def test_the_type_of_records_does_not_depend_on_what_is_in_them(form: Any) -> No
 def test_a_table_has_records_of_many_changes_in_their_order() -> None:
     changes = [change(Op.INSERT, None, [b"%d" % n, None, None, None], n) for n in range(1_000)]
     assert [key for key, _ in brief(wrap(envelope(), *changes))] == list(range(1_000))
+
+
+def test_messages_have_their_prefix_as_key_and_their_content_as_it_is() -> None:
+    of = messages_of("orders.made")
+    message = Message(True, 4_001, of.name, b"\0\xff", None)
+    made = Change(Op.MESSAGE, 4_001, 1, of, None, False, None, message)
+    records = wrap(envelope(of), made)
+    assert records.keys is not None
+    assert records.keys.to_pylist() == [{"prefix": "orders.made"}]
+    (value,) = records.values.to_pylist()
+    assert list(value) == ["message", "source", "transaction", "op", "ts_ms"]
+    assert (value["op"], value["message"]) == ("m", {"prefix": "orders.made", "content": b"\0\xff"})
+    assert (value["source"]["table"], value["source"]["lsn"], value["source"]["txId"]) == ("", 4_001, 7)
+    flat = wrap(envelope(of, form="flat", flat_fields=("op",)), made)
+    assert flat.values.to_pylist() == [{"prefix": "orders.made", "content": b"\0\xff", "__op": "m"}]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -15,12 +15,14 @@ from headrace_common.core.errors import InvalidConfig
 from headrace_connect.core.pgoutput.messages import UNCHANGED, Binary, Column, Relation, Value
 from headrace_connect.core.values import Columns, ValueModes
 from headrace_connect.core.values.arrays import items_of
+from headrace_connect.core.values.placeholders import find_placeholders, placeholder_for
 
 DAY_US = 86_400_000_000
 OIDS = {
     "bool": 16, "bytea": 17, "int8": 20, "int2": 21, "int4": 23, "text": 25, "oid": 26, "json": 114, "float4": 700,
     "float8": 701, "money": 790, "date": 1082, "time": 1083, "timestamp": 1114, "timestamptz": 1184, "interval": 1186,
     "timetz": 1266, "bit": 1560, "varbit": 1562, "numeric": 1700, "uuid": 2950, "jsonb": 3802, "int4range": 3904,
+    "bool[]": 1000, "float8[]": 1022, "timestamptz[]": 1185, "time[]": 1183, "int8[]": 1016,
     "int4[]": 1007, "text[]": 1009, "numeric[]": 1231, "date[]": 1182, "uuid[]": 2951, "bytea[]": 1001, "enum": 70_000,
 }  # fmt: skip
 
@@ -153,8 +155,8 @@ def test_a_value(
         ("int4[]", -1, {}, b"{1,x}", "int32"),
         ("int4", -1, {}, Binary(b"\0\0\0\1"), "binary form"),
         ("int4", -1, {}, UNCHANGED, "REPLICA IDENTITY FULL"),
-        ("numeric", numeric(5, 2), {}, UNCHANGED, "reselect it"),
-        ("int4[]", -1, {}, UNCHANGED, "reselect it"),
+        ("text", -1, {"placeholder": None}, UNCHANGED, "its table does not have it"),
+        ("int4[]", -1, {"placeholder": None}, UNCHANGED, "its table does not have it"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_represented_is_told_with_its_row(
@@ -178,11 +180,61 @@ def test_a_long_value_is_not_repeated_whole() -> None:
     assert len(problems[0]) < 500
 
 
-def test_a_large_value_that_did_not_change_has_a_placeholder_in_text_and_bytes() -> None:
-    assert convert([UNCHANGED, b"x"], "text")[0].to_pylist() == ["__debezium_unavailable_value", "x"]
-    assert convert([UNCHANGED], "bytea", placeholder="?")[0].to_pylist() == [b"?"]
-    assert convert([UNCHANGED], "bytea", placeholder="?", bytes="hex")[0].to_pylist() == ["3f"]
-    assert convert([UNCHANGED], "jsonb")[1] == {}
+CODES = list(b"__debezium_unavailable_value")
+LONG = int.from_bytes(bytes(CODES))
+
+
+@pytest.mark.parametrize(
+    ("type_", "modifier", "modes", "other", "value"),
+    [
+        ("text", -1, {}, b"x", "__debezium_unavailable_value"),
+        ("jsonb", -1, {}, b"{}", "__debezium_unavailable_value"),
+        ("numeric", -1, {}, b"1.5", "__debezium_unavailable_value"),
+        ("numeric", numeric(40, 2), {}, b"1.5", Decimal(f"{LONG % 10**40}e-2")),
+        ("numeric", numeric(40, 2), {"decimals": "double"}, b"1.5", float(LONG)),
+        ("bytea", -1, {"placeholder": "?"}, b"\\x00", b"?"),
+        ("bytea", -1, {"placeholder": "?", "bytes": "hex"}, b"\\x00", "3f"),
+        ("bytea", -1, {"placeholder": "??>", "bytes": "base64"}, b"\\x00", "Pz8+"),
+        ("bytea", -1, {"placeholder": "??>", "bytes": "base64-url-safe"}, b"\\x00", "Pz8-"),
+        ("text[]", -1, {}, b"{x}", ["__debezium_unavailable_value"]),
+        ("bytea[]", -1, {"placeholder": "?"}, b'{"\\\\x00"}', [b"?"]),
+        ("bytea[]", -1, {"placeholder": "?", "bytes": "hex"}, b'{"\\\\x00"}', ["3f"]),
+        ("int4[]", -1, {}, b"{1}", CODES),
+        ("int8[]", -1, {}, b"{1}", CODES),
+        ("float8[]", -1, {}, b"{1}", [float(code) for code in CODES]),
+        ("numeric[]", numeric(5, 2), {}, b"{1}", [Decimal(code).scaleb(-2) for code in CODES]),
+        ("numeric[]", numeric(2, 0), {"placeholder": "z"}, b"{1}", [Decimal(22)]),
+        ("date[]", -1, {"placeholder": "?"}, b"{2024-01-01}", [date(1970, 1, 1) + timedelta(days=63)]),
+        ("time[]", -1, {"placeholder": "?"}, b"{10:00:00}", [time(0, 0, 0, 63)]),
+        ("timestamptz[]", -1, {"placeholder": "?"}, b"{}", [datetime(1970, 1, 1, 0, 0, 0, 63, UTC)]),
+        ("bool[]", -1, {"placeholder": "?"}, b"{t}", [bool(63 >> bit & 1) for bit in (7, 6, 5, 4, 3, 2, 1, 0)]),
+    ],
+)  # fmt: skip
+def test_a_large_value_that_did_not_change_has_a_placeholder_of_its_type(
+    type_: str, modifier: int, modes: dict[str, Any], other: bytes, value: object
+) -> None:
+    array, problems = convert([UNCHANGED, other, None, UNCHANGED], type_, modifier, **modes)
+    assert not problems
+    assert [array[row].as_py() for row in (0, 2, 3)] == [value, None, value]
+    found = find_placeholders(array, modes.get("placeholder", ValueModes().placeholder))
+    assert found is not None
+    assert found.to_pylist() == [True, False, False, True]
+    assert find_placeholders(array.slice(1, 2), modes.get("placeholder", ValueModes().placeholder)) is None
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.large_binary(), pa.large_list(pa.int16())])
+def test_placeholders_are_found_in_other_forms_of_columns(kind: pa.DataType) -> None:
+    one = placeholder_for(kind, "?!")
+    assert one is not None
+    assert find_placeholders(pa.concat_arrays([pa.nulls(1, kind), one]), "?!") == pa.array([False, True])
+    assert find_placeholders(pa.array(["x", "?!", None]).dictionary_encode(), "?!") == pa.array([False, True, False])
+
+
+def test_types_whose_values_are_never_large_have_no_placeholder() -> None:
+    kinds: list[Any] = [pa.int64(), pa.bool_(), pa.date32(), pa.timestamp("us"), pa.float32(), pa.null()]
+    kinds += [pa.struct([("a", pa.string())]), pa.list_(pa.list_(pa.string())), pa.list_(pa.null())]
+    assert [placeholder_for(kind, "?") for kind in kinds] == [None] * len(kinds)
+    assert all(find_placeholders(pa.nulls(2, kind), "?") is None for kind in kinds)
 
 
 def test_a_domain_is_what_is_below_it() -> None:

@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Final
 
 from headrace_connect.core.pgoutput.messages import (
     UNCHANGED,
+    Column,
     Delete,
     Insert,
     Message,
@@ -20,6 +24,10 @@ from headrace_connect.core.pgoutput.messages import (
     Truncate,
     Update,
 )
+
+_MESSAGES_FROM: Final = 1 << 32
+"""Oids of tables are below."""
+_TEXT, _BYTES = 25, 17
 
 
 class Op(StrEnum):
@@ -50,8 +58,8 @@ class Change:
     """Of the change itself, in the WAL."""
     index: int
     """Its place in the transaction, from 0."""
-    relation: Relation | None
-    """The table as it was then; None: a message."""
+    relation: Relation
+    """The table as it was then; of a message see ``messages_of``."""
     before: Row | None
     """As much as the table logs of the row before; None: nothing."""
     before_is_key: bool
@@ -93,6 +101,35 @@ class Signal:
     """A message outside of any transaction; it counts even if the transaction that wrote it is undone."""
 
     message: Message
+
+
+@lru_cache(1_000)
+def messages_of(prefix: str) -> Relation:
+    """Messages of one prefix as if they were rows of a table, whose oid follows from the prefix."""
+    oid = _MESSAGES_FROM + int.from_bytes(blake2b(prefix.encode(), digest_size=6).digest())
+    columns = Column("prefix", _TEXT, -1, is_key=True), Column("content", _BYTES, -1, is_key=False)
+    return Relation(oid, "", prefix, "d", columns)
+
+
+def has_messages(relation: Relation) -> bool:
+    """Whether it is one of ``messages_of``."""
+    return relation.oid >= _MESSAGES_FROM
+
+
+def row_of(message: Message) -> Row:
+    """As a row of its relation, in the text form of types."""
+    return [message.prefix.encode(), b"\\x" + message.content.hex().encode()]
+
+
+def piece_of(message: Message, now_us: int) -> Piece:
+    """
+    A message outside of any transaction, as if it were one.
+
+    Its LSN is the end of its record, where a commit may begin: it counts as committed within the record.
+    """
+    at = message.lsn - 1
+    change = Change(Op.MESSAGE, message.lsn, 0, messages_of(message.prefix), None, False, None, message)
+    return Piece(Transaction(0, at, now_us), [change], message.lsn)
 
 
 class Cutter:
@@ -140,7 +177,7 @@ def _change(lsn: int, index: int, message: Insert | Update | Delete | Message) -
         case Delete(relation, old, old_is_key):
             return Change(Op.DELETE, lsn, index, relation, old, old_is_key, None)
         case Message():
-            return Change(Op.MESSAGE, lsn, index, None, None, False, None, message)
+            return Change(Op.MESSAGE, lsn, index, messages_of(message.prefix), None, False, None, message)
 
 
 def _fill(relation: Relation, old: Row, old_is_key: bool, new: Row) -> Row:

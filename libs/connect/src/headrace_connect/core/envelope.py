@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from headrace_common.core.errors import InvalidConfig
 from headrace_connect.core.batch import NAME
-from headrace_connect.core.changes import Change, Op, Transaction
+from headrace_connect.core.changes import Change, Op, Transaction, has_messages, row_of
 from headrace_connect.core.pgoutput.messages import UNCHANGED, Binary, Relation, Row, Value
 from headrace_connect.core.values import Columns, ValueModes
 from headrace_connect.core.values.types import Array
@@ -53,7 +53,7 @@ class Form:
     def __post_init__(self) -> None:
         unknown = [name for name in self.flat_fields if name not in _FLAT]
         if unknown:
-            raise InvalidConfig(f"flat_fields: there is no {', '.join(unknown)}; there are {', '.join(_FLAT)}")
+            raise InvalidConfig(f"value.form.fields: there is no {', '.join(unknown)}; there are {', '.join(_FLAT)}")
         if self.form == "flat" and not self.tombstones:
             raise InvalidConfig("the form flat says deletes by tombstones: tombstones.on.delete must be true")
 
@@ -133,8 +133,9 @@ class Envelope:
                 "would not say it; set REPLICA IDENTITY FULL"
             )
         if form.form == "flat" and {f"__{name}" for name in form.flat_fields} & {*names}:
-            raise InvalidConfig(f"{relation} has a column with the name of one of flat_fields")
+            raise InvalidConfig(f"{relation} has a column with the name of one of value.form.fields")
         self.relation = relation
+        self._messages = has_messages(relation)
         self._form = form
         self._key = [names.index(name) for name in key]
         self._columns = Columns(relation, modes, domains)
@@ -187,6 +188,8 @@ class Envelope:
 
     def _records(self, place: int, change: Change) -> list[_Record]:
         before, after, op = change.before, change.after, change.op
+        if change.message is not None:
+            after = row_of(change.message)
         if op is Op.TRUNCATE:
             wanted = self._form.truncates and self._form.form == "debezium"
             return [_Record(place, change, op, None, None, None)] if wanted else []
@@ -246,9 +249,11 @@ class Envelope:
         self, records: Sequence[_Record], before: Array, after: Array, own: Sequence[Transaction], now_ms: int
     ) -> Array:
         source = self._source(records, own)
+        rows = (
+            {"message": after} if self._messages else {"before": _zoned_as_text(before), "after": _zoned_as_text(after)}
+        )
         arrays: dict[str, Array] = {
-            "before": _zoned_as_text(before),
-            "after": _zoned_as_text(after),
+            **rows,
             "source": pa.StructArray.from_arrays(list(source.values()), names=list(source)),
             "transaction": self._transaction(records, own),
             "op": pa.array([record.op for record in records], pa.string()),
@@ -270,7 +275,7 @@ class Envelope:
             "ts_us": pa.array([transaction.commit_time_us for transaction in own], pa.int64()),
             "db": _same(self._form.database, records, text),
             "schema": _same(self.relation.schema, records, text),
-            "table": _same(self.relation.name, records, text),
+            "table": _same("" if self._messages else self.relation.name, records, text),
             "txId": pa.array([transaction.xid or None for transaction in own], pa.int64()),
             "snapshot": pa.array(reads, text),
             "sequence": pa.array(sequences, text),
@@ -322,7 +327,6 @@ def _shown(value: Value) -> str | None:
 
 
 def _raw(change: Change) -> bytes:
-    assert change.relation is not None
     names = [column.name for column in change.relation.columns]
     rows = {"before": change.before, "after": change.after}
     shown = {

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from headrace_connect.connectors.postgres_cdc.collecting import Collector, Group
 from headrace_connect.connectors.postgres_cdc.keys import keys_of
 from headrace_connect.connectors.postgres_cdc.position import Place
-from headrace_connect.core.changes import Change, Op, Piece, Position, Transaction
-from headrace_connect.core.pgoutput.messages import UNCHANGED, Column, Relation, Row
+from headrace_connect.core.changes import Change, Op, Piece, Position, Transaction, messages_of, piece_of
+from headrace_connect.core.pgoutput.messages import UNCHANGED, Column, Message, Relation, Row
 
 START = Place("7", 0)
 Said = tuple[int, int, int, int]
@@ -138,6 +138,38 @@ def test_any_position_goes_on_exactly_behind_its_chunk(transactions: list[list[i
     for oid in (1, 2, 3):
         own = [change[1:3] for change in done if change[0] == oid]
         assert own == sorted(own), "in order of commits"
+
+
+def test_a_message_beside_transactions_is_there_once_and_hides_no_commit_that_begins_where_it_ends() -> None:
+    """Its LSN is the end of its record: the next record, which may be a commit, begins there."""
+    message = piece_of(Message(False, 200, "outbox", b"x", None), 0)
+    sent = [piece(100, [1]), message, piece(200, [1, 1])]
+    whole = Collector(START, lambda _: True, 100)
+    given = [item for one in sent for item in [*whole.add(one), *whole.flush()]]
+    assert [(group.relation.name, len(group.changes)) for group, _ in given] == [("t1", 1), ("outbox", 1), ("t1", 2)]
+    assert given[1][1] == Place("7", 200)
+    for stop in range(4):
+        place = given[stop - 1][1] if stop else START
+        again = Collector(Place.from_json(place.to_json()), lambda _: True, 100)
+        left = [group for one in sent for group, _ in [*again.add(one), *again.flush()]]
+        assert sum(len(group.changes) for group in left) == [4, 3, 2, 0][stop]
+
+
+def test_messages_of_each_prefix_are_a_group() -> None:
+    prefixes = ("a", "b", "a", "c")
+    changes = [
+        Change(Op.MESSAGE, 90, at, messages_of(prefix), None, False, None, Message(True, 90, prefix, b"", None))
+        for at, prefix in enumerate(prefixes)
+    ]
+    collector = Collector(START, lambda relation: relation.name != "c", 100)
+    list(collector.add(Piece(Transaction(1, 100, 0), changes, 110)))
+    given = list(collector.flush())
+    assert [(group.relation.name, [change.index for change in group.changes]) for group, _ in given] == [
+        ("a", [0, 2]),
+        ("b", [1]),
+    ]
+    assert len({messages_of(f"prefix {n}").oid for n in range(1_000)}) == 1_000
+    assert Place.from_json(given[0][1].to_json()) == given[0][1]
 
 
 def change(op: Op, before: Row | None, after: Row | None, columns: int = 2) -> Change:

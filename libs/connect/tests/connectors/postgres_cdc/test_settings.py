@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -66,6 +67,8 @@ def test_a_form_of_records() -> None:
         ("database_sslrootcert", "system/ca.pem", "database.sslrootcert is an absolute path"),
         ("spool_directory", "spool", "spool.directory is an absolute path"),
         ("plugin_name", "wal2json", "plugin.name"),
+        ("message_topic", "out/${prefix}", "message.topic has letters"),
+        ("message_prefix_include_list", "(", "message.prefix.include.list: '(' is no regular expression"),
         ("database_port", "0", "database.port"),
         ("incremental_snapshot_chunk_size", "0", "incremental.snapshot.chunk.size"),
     ],
@@ -74,6 +77,30 @@ def test_what_is_wrong(key: str, value: str, message: str) -> None:
     with pytest.raises(InvalidConfig) as wrong:
         read(**{key: value})
     assert message in str(wrong.value)
+
+
+def test_where_messages_go() -> None:
+    assert not read().captures_messages("outbox")
+    settings = read(message_prefix_include_list="outbox[.].*,audit")
+    assert [settings.captures_messages(prefix) for prefix in ("outbox.a", "outbox", "audit", "audits")] == [
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert settings.topic_of_messages("outbox.a") == "shop.message"
+    routed = read(message_topic="events.${prefix}")
+    assert routed.topic_of_messages("orders made/1") == "events.orders_made_1"
+    assert len(routed.topic_of_messages("x" * 300)) == 249
+
+
+def test_what_is_read_again_has_no_placeholder_where_that_is_an_error() -> None:
+    assert read(reselect_unavailable_values="true").modes.placeholder == "__debezium_unavailable_value"
+    strict = read(reselect_unavailable_values="true", reselect_error_handling_mode="fail")
+    assert strict.modes.placeholder is None
+    with pytest.raises(ValueError, match=r"unavailable\.value\.placeholder is empty"):
+        replace(strict, unavailable_value_placeholder="")
+    assert read(reselect_error_handling_mode="fail").modes.placeholder is not None, "nothing is read"
 
 
 def test_flat_needs_tombstones_and_a_password_is_a_secret() -> None:

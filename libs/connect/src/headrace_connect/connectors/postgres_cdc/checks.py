@@ -130,7 +130,7 @@ def _of_identity(facts: Facts, settings: SourceSettings, tables: Sequence[Table]
 
 def _of_rows(settings: SourceSettings, tables: Sequence[Table]) -> Iterator[Problem]:
     read = [table for table in tables if settings.reads_rows(table.schema, table.name)]
-    closed = [table for table in read if not table.readable]
+    closed = [table for table in (tables if settings.reselect_unavailable_values else read) if not table.readable]
     if closed:
         user = quote(settings.database_user)
         schemas = listed(sorted({quote(table.schema) for table in closed}))

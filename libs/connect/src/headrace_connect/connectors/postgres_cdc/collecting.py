@@ -15,6 +15,7 @@ from headrace_connect.connectors.postgres_cdc.position import Place
 from headrace_connect.core.changes import Change, Piece, Position, Transaction
 from headrace_connect.core.pgoutput.messages import Relation
 
+NOWHERE: Final = Place("", 0)
 TABLES_MAX: Final = 16
 """Of one unit: positions between its groups name them."""
 
@@ -27,6 +28,8 @@ class Group:
     changes: list[Change] = field(default_factory=list)
     transactions: list[Transaction] = field(default_factory=list)
     """Of each change."""
+    base: Place = field(default=NOWHERE, compare=False)
+    """Before it; set when it is given."""
 
     @property
     def end(self) -> Position:
@@ -69,8 +72,6 @@ class Collector:
         at = self._end
         for change in piece.changes:
             relation = change.relation
-            if relation is None:
-                continue
             group, known = self._open.get(relation.oid, (None, None))
             if known is not relation and known != relation:
                 if len(self._groups) >= self._tables_max:
@@ -98,8 +99,11 @@ class Collector:
         groups = [group for group in self._groups.values() if group.changes]
         self._groups, self._open, self._count = {}, {}, 0
         for group in groups[:-1]:
+            group.base = self.place
             self.place = replace(self.place, ahead={**self.place.ahead, group.relation.oid: group.end})
             yield group, self.place
+        if groups:
+            groups[-1].base = self.place
         self.place = self.place.moved(self._end.commit_lsn, self._end.index)
         if groups:
             yield groups[-1], self.place

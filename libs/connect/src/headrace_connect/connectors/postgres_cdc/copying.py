@@ -27,7 +27,7 @@ from headrace_connect.settings import Problem, invalid
 
 _NOT_THERE: Final = ("42P01", "3F000")
 """No such table, no such schema."""
-_BUSY: Final = ("55P03", "57014", "40P01")
+BUSY: Final = ("55P03", "57014", "40P01")
 """Locked by somebody, took too long, deadlock: the same again later."""
 _NO_KEY: Final = ("22", "42804", "42883", "42703")
 """The key of the last row cannot be compared any more."""
@@ -86,7 +86,7 @@ class Copier:
             event = await self._do(effect)
         except RetriableError as error:
             self._busy += 1
-            if sqlstate_of(error) not in _BUSY or self._busy > BUSY_MAX:
+            if sqlstate_of(error) not in BUSY or self._busy > BUSY_MAX:
                 raise
             await self._session.rollback()
             raise Busy from error

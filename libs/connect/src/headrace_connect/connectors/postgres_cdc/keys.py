@@ -23,7 +23,7 @@ def keys_of(changes: Sequence[Change], tables: Mapping[int, Sequence[str]]) -> d
     places: dict[int, list[int] | None] = {}
     for change in changes:
         relation = change.relation
-        if relation is None or relation.oid not in tables:
+        if relation.oid not in tables:
             continue
         name = str(relation.oid)
         known = found.setdefault(name, set())

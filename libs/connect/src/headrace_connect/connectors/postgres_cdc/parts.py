@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace_common.runtime.clock import Clock
+from headrace_connect.connectors.postgres_cdc.beating import Heart
 from headrace_connect.connectors.postgres_cdc.copying import Copier
 from headrace_connect.connectors.postgres_cdc.publishing import Publisher
 from headrace_connect.connectors.postgres_cdc.recording import Recorder
 from headrace_connect.connectors.postgres_cdc.replication import Replication
+from headrace_connect.connectors.postgres_cdc.reselecting import Reselector
 from headrace_connect.core.assembling import Assembler
 from headrace_connect.core.snapshot import Snapshots
 
@@ -23,4 +25,7 @@ class Parts:
     copier: Copier
     recorder: Recorder
     snapshots: Snapshots
+    heart: Heart
     clock: Clock
+    reselector: Reselector | None = None
+    """None: what the server does not send is not read."""

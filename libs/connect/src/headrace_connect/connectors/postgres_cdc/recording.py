@@ -10,7 +10,7 @@ from headrace_connect.connectors.postgres_cdc.collecting import Group
 from headrace_connect.connectors.postgres_cdc.position import BYTES_MAX, Place, size
 from headrace_connect.connectors.postgres_cdc.settings import SourceSettings
 from headrace_connect.connectors.postgres_cdc.tables import Table, Types
-from headrace_connect.core.changes import Change, Op, Transaction
+from headrace_connect.core.changes import Change, Op, Transaction, has_messages
 from headrace_connect.core.envelope import Envelope
 from headrace_connect.core.pgoutput.messages import Relation, Row
 from headrace_connect.plugin import BadItem, Chunk
@@ -37,7 +37,9 @@ class Recorder:
         self._envelopes: dict[int, Envelope] = {}
 
     def wants(self, relation: Relation) -> bool:
-        """Whether changes of a table are captured."""
+        """Whether changes of a table are captured, or messages of a prefix."""
+        if has_messages(relation):
+            return self._settings.captures_messages(relation.name)
         return self._settings.captures(relation.schema, relation.name)
 
     def record_changes(self, group: Group, place: Place) -> Chunk:
@@ -97,6 +99,8 @@ class Recorder:
         )
 
     def _topic_of(self, relation: Relation) -> str:
+        if has_messages(relation):
+            return self._settings.topic_of_messages(relation.name)
         try:
             return self._settings.topic_of(relation.schema, relation.name)
         except ValueError as error:

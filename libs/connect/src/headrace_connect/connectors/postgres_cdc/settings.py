@@ -15,6 +15,9 @@ from headrace_connect.settings import Secret, setting
 
 _OBJECT_CHARS_MAX: Final = 63
 _TOPIC_CHARS_MAX: Final = 249
+_FOREIGN: Final = re.compile(r"[^A-Za-z0-9._-]")
+"""What names of topics do not have."""
+_PREFIX: Final = "${prefix}"
 _SLOT_NAME: Final = re.compile(r"[a-z0-9_]{1,63}")
 
 
@@ -80,7 +83,12 @@ class SourceSettings:
     array_handling_mode: Arrays = "list"
     """Arrays as lists, which have one dimension; or as PostgreSQL's text, which has any."""
     unavailable_value_placeholder: str = "__debezium_unavailable_value"
-    """In the place of a large value that an update did not touch: the server does not send it."""
+    """What is made of it, in the type of the column, is in the place of a large value that an update did not touch: the
+    server does not send it."""
+    reselect_unavailable_values: bool = False
+    """Such values are read from the table, by its key: the row's of now, which may be newer than the change."""
+    reselect_error_handling_mode: Literal["warn", "fail"] = "warn"
+    """Their row is not there any more. ``warn``: the placeholder stays. ``fail``: the change cannot be represented."""
     value_form: Literal["debezium", "flat"] = "debezium"
     """``debezium``: an envelope with the row before and after. ``flat``: the row."""
     value_form_fields: tuple[str, ...] = ()
@@ -90,11 +98,19 @@ class SourceSettings:
     """A delete is followed by a record without a value, so that a compacted topic forgets the row."""
     truncate_handling_mode: Literal["skip", "include"] = "skip"
     """Whether a truncation is a record, with ``op`` ``t``."""
+    message_prefix_include_list: tuple[str, ...] = ()
+    """Messages of ``pg_logical_emit_message`` that are records, with ``op`` ``m``: regular expressions for the whole
+    prefix. Empty: none."""
+    message_topic: str = ""
+    """Where they go; ``${prefix}`` is the prefix of the message. Empty: ``PREFIX.message``."""
     provide_transaction_metadata: bool = False
     """Fills ``transaction`` of the envelope."""
     heartbeat_interval_ms: int = setting(10_000, low=100, high=3_600_000)
     """How often the position and the slot are moved while none of the captured tables changes, so that the server can
     remove WAL; and how often there is a look for new tables, but not more than once in 10 s."""
+    heartbeat_action_query: str = ""
+    """A statement that is executed in the database every ``heartbeat.interval.ms``, and when reading begins. Names
+    without a schema are looked for in that of the user, and in ``public``."""
     max_batch_size: int = setting(10_000, low=1, high=100_000)
     """Changes that are converted at once."""
     spool_directory: str = ""
@@ -112,6 +128,7 @@ class SourceSettings:
             ("table.include.list", self.table_include_list),
             ("table.exclude.list", self.table_exclude_list),
             ("snapshot.include.collection.list", self.snapshot_include_collection_list),
+            ("message.prefix.include.list", self.message_prefix_include_list),
         ):
             _check_patterns(key, patterns)
         # Workers decide by its first character whether a value is a path that may be reached.
@@ -127,6 +144,12 @@ class SourceSettings:
             raise ValueError(
                 "truncate.handling.mode=include needs value.form=debezium: a flat value is a row, and there is none"
             )
+        if not re.fullmatch(r"[A-Za-z0-9._-]*", self.message_topic.replace(_PREFIX, "")):
+            raise ValueError(
+                f"message.topic has letters, digits, dots, _ and -, and {_PREFIX} for the message's prefix"
+            )
+        if not self.unavailable_value_placeholder:
+            raise ValueError("unavailable.value.placeholder is empty, and nothing else would tell such a value")
         self.form()
 
     @property
@@ -147,7 +170,9 @@ class SourceSettings:
             self.time_precision_mode,
             self.binary_handling_mode,
             self.array_handling_mode,
-            self.unavailable_value_placeholder,
+            None
+            if self.reselect_unavailable_values and self.reselect_error_handling_mode == "fail"
+            else self.unavailable_value_placeholder,
         )
 
     def form(self) -> Form:
@@ -179,6 +204,15 @@ class SourceSettings:
         wanted = self.snapshot_include_collection_list
         return self.snapshot_mode == "initial" and (not wanted or _matches(wanted, f"{schema}.{table}"))
 
+    def captures_messages(self, prefix: str) -> bool:
+        """Whether messages with a prefix are wanted."""
+        return _matches(self.message_prefix_include_list, prefix)
+
+    def topic_of_messages(self, prefix: str) -> str:
+        """Where messages with a prefix go. What no name of a topic has is ``_``, and what is too long is cut."""
+        topic = (self.message_topic or f"{self.topic_prefix}.message").replace(_PREFIX, prefix)
+        return _FOREIGN.sub("_", topic)[:_TOPIC_CHARS_MAX]
+
     def topic_of(self, schema: str, table: str) -> str:
         """
         Where its records go. What no name of a topic has is ``_``.
@@ -186,7 +220,7 @@ class SourceSettings:
         Raises:
             ValueError: the name is too long.
         """
-        topic = re.sub(r"[^A-Za-z0-9._-]", "_", f"{self.topic_prefix}.{schema}.{table}")
+        topic = _FOREIGN.sub("_", f"{self.topic_prefix}.{schema}.{table}")
         if len(topic) > _TOPIC_CHARS_MAX:
             raise ValueError(
                 f"the topic of {schema}.{table} would have {len(topic)} characters; {_TOPIC_CHARS_MAX} fit"

@@ -11,6 +11,7 @@ from typing import Final
 
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.runtime.clock import Clock, SystemClock, limit_s
+from headrace_connect.connectors.postgres_cdc.beating import Heart
 from headrace_connect.connectors.postgres_cdc.checks import find_problems
 from headrace_connect.connectors.postgres_cdc.copying import Copier
 from headrace_connect.connectors.postgres_cdc.facts import find_facts
@@ -21,6 +22,7 @@ from headrace_connect.connectors.postgres_cdc.previewing import preview_rows
 from headrace_connect.connectors.postgres_cdc.publishing import Publisher
 from headrace_connect.connectors.postgres_cdc.recording import Recorder
 from headrace_connect.connectors.postgres_cdc.replication import PROTOCOL, Replication
+from headrace_connect.connectors.postgres_cdc.reselecting import Reselector
 from headrace_connect.connectors.postgres_cdc.session import Session, open_session
 from headrace_connect.connectors.postgres_cdc.settings import SourceSettings
 from headrace_connect.connectors.postgres_cdc.slots import Holder, create_slot, find_slot, free_slot, now_us
@@ -161,7 +163,9 @@ class PostgresSource(Source[SourceSettings]):
             Copier(session, publisher.by_name, settings.snapshot_unkeyed_rows_max),
             Recorder(settings, assembler.types, publisher.by_oid, self.clock),
             Snapshots(generation, chunk_rows=settings.incremental_snapshot_chunk_size),
+            Heart(session, settings, self.clock),
             self.clock,
+            Reselector(session, publisher.by_oid) if settings.reselect_unavailable_values else None,
         )
         self._follower = Follower(settings, parts, place, target)
         stack.callback(self._close_follower)

@@ -15,7 +15,7 @@ from headrace_connect.core.values.modes import ValueModes
 from headrace_connect.core.values.types import Array, ColumnType, column_type
 
 _NOT_SENT: Final = (
-    "the update did not touch this large value, and the server did not send it: reselect it, or set "
+    "the update did not touch this large value, the server did not send it, and its table does not have it: set "
     "REPLICA IDENTITY FULL"
 )
 _IN_BINARY: Final = "the server sent the binary form of the value; start replication without the option binary"
@@ -86,8 +86,9 @@ def _convert(values: Sequence[Value] | Array, type_: ColumnType, problems: Probl
             values = values.to_pylist()
         texts = [value if isinstance(value, bytes) else None for value in values]
     results, failed = apart(pa.array(texts, pa.binary()), type_.bulk)
-    others: Array = pa.array([None, type_.placeholder], type_.arrow)
-    joined: Array = pa.concat_arrays([*(array for _, array in results), others])
+    none: Array = pa.array([None], type_.arrow)
+    stand_in = none if type_.placeholder is None else type_.placeholder
+    joined: Array = pa.concat_arrays([*(array for _, array in results), none, stand_in])
     null, placeholder = len(joined) - 2, len(joined) - 1
     places = np.full(len(values), null)
     places[[place for of, _ in results for place in of.tolist()]] = np.arange(null)

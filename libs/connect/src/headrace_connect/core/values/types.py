@@ -14,6 +14,7 @@ from headrace_connect.core.pgoutput.messages import Column
 from headrace_connect.core.values.arrays import items_of
 from headrace_connect.core.values.modes import ValueModes
 from headrace_connect.core.values.moments import days_of, time_us_of, timestamp_us_of
+from headrace_connect.core.values.placeholders import is_bytes, is_text, placeholder_for
 
 Array: TypeAlias = "pa.Array[Any]"
 Bulk: TypeAlias = "Callable[[Array], Array]"
@@ -41,8 +42,8 @@ class ColumnType:
     bulk: Bulk
     logical: str | None = None
     """The name that Debezium or Kafka Connect gives the type, where it has one."""
-    placeholder: bytes | str | None = None
-    """Stands for a large value that an update did not touch; None: there is none of this type."""
+    placeholder: Array | None = None
+    """An array of one: stands for a large value that an update did not touch. None: this type has no large values."""
 
 
 def column_type(column: Column, modes: ValueModes, domains: Mapping[int, tuple[str, str]]) -> ColumnType:
@@ -58,7 +59,7 @@ def column_type(column: Column, modes: ValueModes, domains: Mapping[int, tuple[s
     if schema == "pg_catalog":
         oid = _OIDS.get(name.removeprefix("_"), 25) if not name.startswith("_") else _array_oid(name[1:])
     if oid in _ARRAYS and modes.arrays == "list":
-        return _array(_scalar(_TYPES.get(_ARRAYS[oid], ""), column.type_modifier, modes))
+        return _array(_scalar(_TYPES.get(_ARRAYS[oid], ""), column.type_modifier, modes), modes)
     return _scalar(_TYPES.get(oid, ""), column.type_modifier, modes)
 
 
@@ -91,7 +92,7 @@ def _scalar(name: str, modifier: int, modes: ValueModes) -> ColumnType:
         case "bytea":
             return _bytes(modes)
         case _:
-            return ColumnType(pa.string(), _text, placeholder=modes.placeholder)
+            return ColumnType(pa.string(), _text, placeholder=_stand_in(pa.string(), modes))
 
 
 _NUMBERS: Final[dict[str, pa.DataType]] = {
@@ -134,11 +135,17 @@ def _precision(modifier: int) -> tuple[int, int]:
 def _decimal(digits: int, scale: int, modes: ValueModes, *, money: bool) -> ColumnType:
     plain = _plain_money if money else _text
     if modes.decimals == "double":
-        return ColumnType(pa.float64(), lambda raw: pc.cast(plain(raw), pa.float64()))
+        double = _stand_in(pa.float64(), modes)
+        return ColumnType(pa.float64(), lambda raw: pc.cast(plain(raw), pa.float64()), placeholder=double)
     if modes.decimals == "string" or not 0 < digits <= _DECIMAL_DIGITS_MAX:
-        return ColumnType(pa.string(), plain, placeholder=modes.placeholder)
+        return ColumnType(pa.string(), plain, placeholder=_stand_in(pa.string(), modes))
     arrow = pa.decimal128(digits, scale) if digits <= 38 else pa.decimal256(digits, scale)
-    return ColumnType(arrow, lambda raw: pc.cast(plain(raw), arrow), "org.apache.kafka.connect.data.Decimal")
+    logical = "org.apache.kafka.connect.data.Decimal"
+    return ColumnType(arrow, lambda raw: pc.cast(plain(raw), arrow), logical, _stand_in(arrow, modes))
+
+
+def _stand_in(arrow: pa.DataType, modes: ValueModes) -> Array | None:
+    return None if modes.placeholder is None else placeholder_for(arrow, modes.placeholder)
 
 
 def _plain_money(raw: Array) -> Array:
@@ -215,14 +222,15 @@ def _bytes(modes: ValueModes) -> ColumnType:
 
     match modes.bytes:
         case "bytes":
-            return ColumnType(pa.binary(), read, placeholder=modes.placeholder.encode())
+            return ColumnType(pa.binary(), read, placeholder=_stand_in(pa.binary(), modes))
         case "hex":
             text: Callable[[bytes], str] = bytes.hex
         case "base64":
             text = _base64
         case "base64-url-safe":
             text = _base64_url_safe
-    return ColumnType(pa.string(), read_text, placeholder=text(modes.placeholder.encode()))
+    of = modes.placeholder
+    return ColumnType(pa.string(), read_text, placeholder=None if of is None else pa.array([text(of.encode())]))
 
 
 def _base64(data: bytes) -> str:
@@ -233,7 +241,7 @@ def _base64_url_safe(data: bytes) -> str:
     return urlsafe_b64encode(data).decode()
 
 
-def _array(item: ColumnType) -> ColumnType:
+def _array(item: ColumnType, modes: ValueModes) -> ColumnType:
     def read(raw: Array) -> Array:
         lists = [None if text is None else items_of(text) for text in raw.to_pylist()]
         flat = [value for items in lists if items is not None for value in items]
@@ -245,4 +253,8 @@ def _array(item: ColumnType) -> ColumnType:
         values = item.bulk(pa.array(flat, pa.binary()))
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values, mask=nulls)
 
-    return ColumnType(pa.list_(item.arrow), read, item.logical)
+    arrow = pa.list_(item.arrow)
+    if item.placeholder is not None and (is_text(item.arrow) or is_bytes(item.arrow)):
+        alone: Array = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), item.placeholder)
+        return ColumnType(arrow, read, item.logical, alone)
+    return ColumnType(arrow, read, item.logical, _stand_in(arrow, modes))
