@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 from tests.integration.transactions.postgres import started_postgres
 
+from headrace.records import PartitionTable, TopicPartition
 from headrace_common.runtime.clock import SystemClock, limit_s, pause_ms
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_connect.connectors.postgres_cdc import PostgresSource
 from headrace_connect.connectors.postgres_cdc.settings import SourceSettings
+from headrace_connect.connectors.sql_sink import SqlSink
+from headrace_connect.connectors.sql_sink.settings import SinkSettings
 from headrace_connect.core.dead_letters import Origin
 from headrace_connect.core.source_commit import Rules
 from headrace_connect.core.source_steps import CloseAsked
 from headrace_connect.plugin import Split
-from headrace_connect.runtime.converting import ChunkPipeline, Converting
+from headrace_connect.runtime.converting import ChunkPipeline, Converting, TablePipeline
+from headrace_connect.runtime.pipeline import HEADERS_TYPE
 from headrace_connect.runtime.source_task import SourceOutside, SourceTask, SourceTaskSettings
 from headrace_connect.testing.memory import MemoryLog, MemorySourceLog, NoSteps
 
@@ -64,6 +70,12 @@ class Shop:
             **more,
         }
 
+    @property
+    def url(self) -> str:
+        """As ``sql-sink`` takes it."""
+        parts = self._parts
+        return f"postgresql://{parts['user']}@{parts['host']}:{parts['port']}/{parts['dbname']}"
+
     def drop_slots(self) -> None:
         """All that nobody reads, and end those who do."""
         self.do("select pg_terminate_backend(active_pid) from pg_replication_slots where active_pid is not null")
@@ -92,9 +104,10 @@ async def run(
     *,
     meanwhile: Callable[[SourceTask], Awaitable[None]] | None = None,
     generation: int = 0,
+    converters: Mapping[str, str] | None = None,
 ) -> None:
     """A task, until it is idle; then ``meanwhile``, and until it is idle again."""
-    pipeline = ChunkPipeline(Converting.of({}), Origin("test", 0, "postgres-cdc", ""))
+    pipeline = ChunkPipeline(Converting.of(converters or {}), Origin("test", 0, "postgres-cdc", ""))
     outside = SourceOutside(MemorySourceLog(log, generation), pipeline, SystemClock(), NoSteps())
     source = PostgresSource(settings)
     rules = Rules(interval_ms=20, retry_timeout_ms=20_000, retry_delay_ms_max=50)
@@ -132,6 +145,38 @@ def brief(log: MemoryLog, topic: str) -> list[tuple[str | None, Any]]:
         (None, key) if value is None else (value["op"], value["after"] or value["before"])
         for key, value in records(log, topic)
     ]
+
+
+def copy_records(
+    log: MemoryLog, topic: str, settings: SinkSettings, sizes: Sequence[int], converters: Mapping[str, str]
+) -> None:
+    """What a topic has, from the first record on, into a database; in batches of these sizes."""
+    pipeline = TablePipeline(Converting.of(converters))
+    partition = TopicPartition(topic, 0)
+    sink = SqlSink(settings)
+    sink.start()
+    try:
+        position = sink.open([partition], 1).get(partition, 0)
+        for size in itertools.cycle(sizes):
+            records = log.records[topic][position : position + size]
+            if not records:
+                return
+            columns: dict[str, Any] = {
+                "offset": pa.array(range(position, position + len(records)), pa.int64()),
+                "timestamp_ms": pa.array([one["timestamp_ms"] for one in records], pa.int64()),
+                "key": pa.array([one["key"] for one in records], pa.binary()),
+                "value": pa.array([one["value"] for one in records], pa.binary()),
+                "headers": pa.array([one["headers"] for one in records], HEADERS_TYPE),
+            }
+            end = position + len(records)
+            converted = pipeline.apply(PartitionTable(topic, 0, pa.table(columns), end, 0, end, end))
+            assert not converted.refused
+            for rows, _ in converted.parts:
+                sink.write(rows)
+            sink.commit({partition: end}, None)
+            position = end
+    finally:
+        sink.stop()
 
 
 def _json(text: bytes | None) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from base64 import b64decode
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +13,12 @@ from typing import Any
 import psycopg
 import pytest
 import yaml
-from tests.integration.connect.shop import Shop, brief, records, run, run_until_idle, started_shop
+from tests.integration.connect.shop import Shop, brief, copy_records, records, run, run_until_idle, started_shop
 
 from headrace_common.runtime.clock import pause_ms
-from headrace_connect.connectors.postgres_cdc import PostgresSource, copying, following
+from headrace_connect.connectors.postgres_cdc import PostgresSource, copying, table_rows
 from headrace_connect.connectors.postgres_cdc.copying import Copier
+from headrace_connect.connectors.sql_sink.settings import SinkSettings
 from headrace_connect.core.errors import Fault
 from headrace_connect.core.snapshot import Event, ReadChunk
 from headrace_connect.plugin import Split
@@ -266,7 +268,7 @@ def test_wal_does_not_pile_up_behind_tables_that_are_not_captured(shop: Shop) ->
 
 
 def test_a_table_that_is_made_later(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "LOOK_MS", 50)
+    monkeypatch.setattr(table_rows, "LOOK_MS", 50)
     shop.do("create table a (id int primary key, n text)")
     log, settings = MemoryLog(), shop.settings("p", "public.*", heartbeat_interval_ms=100)
 
@@ -448,3 +450,206 @@ def test_partitions_columns_filters_and_types_are_the_same_in_rows_and_changes(s
     assert set(read) == {"id", "at", "price", "mood", "tags", "b", "d"}
     assert {name: type(value) for name, value in read_key.items()} == {name: type(value) for name, value in key.items()}
     assert records(log, "p.public.own") == [({"code": "ä"}, {"id": 1, "code": "ä", "n": "x"}), ({"code": "ä"}, None)]
+
+
+LARGE = "(select string_agg(md5(g::text), '') from generate_series(1, 300) g)"
+CODES = "(select array_agg((random() * 1e9)::int) from generate_series(1, 3000) g)"
+
+
+def make_large(shop: Shop) -> None:
+    shop.do(
+        "create table a (id int primary key, n int, doc text, codes int[])",
+        f"insert into a select g, 0, {LARGE}, {CODES} from generate_series(1, 4) g",
+    )
+
+
+def touch(shop: Shop) -> None:
+    shop.do(
+        "update a set n = 1",
+        "delete from a where id = 2",
+        "update a set id = 5 where id = 3",
+        "update a set doc = 'small' where id = 4",
+    )
+
+
+def large_of(log: MemoryLog) -> list[tuple[str, int, str, str]]:
+    """Of each record behind the first rows: op, key, and what its large values are."""
+    told: list[tuple[str, int, str, str]] = []
+    for op, row in brief(log, "p.public.a")[4:]:
+        if op is not None and op != "d":
+            doc = {PLACEHOLDER: "placeholder", "small": "small"}.get(row["doc"], "whole")
+            told.append((op, row["id"], doc, "placeholder" if row["codes"] == [*PLACEHOLDER.encode()] else "whole"))
+    return told
+
+
+PLACEHOLDER = "__debezium_unavailable_value"
+
+
+def test_large_values_that_an_update_did_not_touch(shop: Shop) -> None:
+    make_large(shop)
+    log, settings = MemoryLog(), shop.settings("p", "public.a")
+    run_until_idle(settings, log)
+    touch(shop)
+    run_until_idle(settings, log)
+    untouched = ("placeholder", "placeholder")
+    assert large_of(log) == [
+        *[("u", id_, *untouched) for id_ in (1, 2, 3, 4)],
+        ("c", 5, *untouched),
+        ("u", 4, "small", "placeholder"),
+    ]
+
+
+def test_large_values_are_read_from_the_table(shop: Shop) -> None:
+    make_large(shop)
+    log, settings = MemoryLog(), shop.settings("p", "public.a", reselect_unavailable_values=True)
+    run_until_idle(settings, log)
+    touch(shop)
+    run_until_idle(settings, log)
+    gone = ("placeholder", "placeholder")
+    assert large_of(log) == [
+        ("u", 1, "whole", "whole"),
+        ("u", 2, *gone),
+        ("u", 3, *gone),
+        ("u", 4, "small", "whole"),
+        ("c", 5, "whole", "whole"),
+        ("u", 4, "small", "whole"),
+    ]
+    in_database = {
+        id_: {"id": id_, "n": 1, "doc": doc, "codes": codes}
+        for id_, doc, codes in shop.rows("select id, doc, codes from a")
+    }
+    assert table_of(log, "p.public.a") == in_database
+    shop.do("update a set n = 2 where id = 1", "delete from a where id = 1")
+    message = failure_of(replace(settings, reselect_error_handling_mode="fail"), log)
+    assert "public.a.doc: the update did not touch this large value" in message
+
+
+def failure_of(settings: Any, log: MemoryLog) -> str:
+    with pytest.raises(TaskFailed) as failed:
+        run_until_idle(settings, log)
+    return str(failed.value)
+
+
+def test_who_may_not_read_a_table_cannot_read_large_values(shop: Shop) -> None:
+    shop.do("create table a (id int primary key)", "drop role if exists blind", "create role blind login replication")
+    shop.do("create publication headrace_p for table a")
+    given: dict[str, Any] = {"snapshot_mode": "no_data", "database_user": "blind"}
+    assert check(shop, "public.a", **given) == []
+    (said,) = check(shop, "public.a", **given, reselect_unavailable_values=True)
+    assert 'GRANT SELECT ON "public"."a" TO "blind"' in said
+
+
+def test_messages_in_transactions_and_outside(shop: Shop) -> None:
+    shop.do("create table a (id int primary key)")
+    given: dict[str, Any] = {"message_prefix_include_list": ("outbox.*",), "message_topic": "events.${prefix}"}
+    log, settings = MemoryLog(), shop.settings("p", "public.a", **given)
+    run_until_idle(settings, log)
+    emit = "select pg_logical_emit_message({}, '{}', '{}')"
+    for number in range(3):
+        shop.do(
+            "begin",
+            f"insert into a values ({number})",
+            emit.format("true", "outbox.orders", f"in {number}"),
+            emit.format("true", "other", "no"),
+            emit.format("false", "outbox.audit", f"beside {number}"),
+            "commit",
+            emit.format("false", "outbox.orders", f"out {number}"),
+            "begin",
+            emit.format("true", "outbox.orders", "undone"),
+            emit.format("false", "outbox.audit", f"all the same {number}"),
+            "rollback",
+        )
+        run_until_idle(settings, log)
+
+    def contents(topic: str) -> list[str]:
+        return [b64decode(value["message"]["content"]).decode() for _, value in records(log, topic)]
+
+    assert contents("events.outbox.orders") == [f"{where} {n}" for n in range(3) for where in ("in", "out")]
+    assert contents("events.outbox.audit") == [f"{what} {n}" for n in range(3) for what in ("beside", "all the same")]
+    assert [row["id"] for _, row in brief(log, "p.public.a")] == [0, 1, 2]
+    assert sorted(log.records) == ["events.outbox.audit", "events.outbox.orders", "p.public.a"]
+    assert records(log, "events.outbox.audit")[0][0] == {"prefix": "outbox.audit"}
+
+
+def test_a_statement_that_is_executed_again_and_again(shop: Shop) -> None:
+    shop.do("create table a (id int primary key)", "create table beats (n int)", "insert into beats values (0)")
+    query = "update beats set n = n + 1"
+    log, settings = MemoryLog(), shop.settings("p", "public.a", heartbeat_interval_ms=100, heartbeat_action_query=query)
+
+    async def wait(task: SourceTask) -> None:
+        def reached(count: int) -> bool:
+            return shop.rows("select n from beats")[0][0] >= count
+
+        while not reached(3):
+            await pause_ms(5)
+        with psycopg.connect(shop.conninfo) as other:
+            other.execute("lock table beats in access exclusive mode")
+            waiting = "select 1 from pg_stat_activity where wait_event_type = 'Lock'"
+            while not shop.rows(waiting):
+                await pause_ms(5)
+            while shop.rows(waiting):
+                await pause_ms(5)
+            other.rollback()
+        while not reached(5):
+            await pause_ms(5)
+
+    asyncio.run(run(settings, log, meanwhile=wait))
+    wrong = failure(shop, log, "public.a", heartbeat_action_query="update beatz set n = 1")
+    assert "heartbeat.action.query: " in wrong
+    assert "beatz" in wrong
+
+
+SCHEMAS = {f"{side}.converter.schemas.enable": "true" for side in ("key", "value")}
+
+
+@pytest.mark.parametrize("reselect", [False, True])
+def test_a_table_and_its_copy_are_equal(shop: Shop, reselect: bool) -> None:
+    """With large values that changes do not touch, truncations, deletes and rows that come again."""
+    columns = "id int primary key, n int, doc text, codes {}, price numeric(50, 2), raw bytea, at timestamptz"
+    shop.do(
+        "drop schema if exists copy cascade",
+        "create schema copy",
+        f"create table a ({columns.format('int[]')})",
+        f"create table copy.a ({columns.format('jsonb')})",
+    )
+    given: dict[str, Any] = {"truncate_handling_mode": "include", "reselect_unavailable_values": reselect}
+    log, settings = MemoryLog(), shop.settings("p", "public.a", **given)
+
+    def insert(first: int, last: int) -> str:
+        values = f"g, 0, {LARGE}, {CODES}, 1.5, {LARGE}::bytea, '2024-01-01 00:00:00.5+02'"
+        return f"insert into a select {values} from generate_series({first}, {last}) g"
+
+    shop.do(insert(1, 6))
+    asyncio.run(run(settings, log, converters=SCHEMAS))
+    shop.do(
+        "update a set n = n + 1",
+        "update a set doc = 'short', at = null where id = 2",
+        "delete from a where id = 3",
+        "truncate a",
+        insert(4, 12),
+        "update a set n = id",
+        "update a set raw = null where id > 9",
+        "delete from a where id = 5",
+        "begin",
+        insert(5, 5),
+        "update a set n = n * 2, price = -1 where id % 2 = 1",
+        "update a set codes = '{7,NULL}' where id = 7",
+        "commit",
+        "update a set n = 0 where id = 7",
+    )
+    asyncio.run(run(settings, log, converters=SCHEMAS))
+    sink = SinkSettings(
+        "copy",
+        shop.url,
+        value_form="debezium",
+        insert_mode="upsert",
+        pk_mode="record_key",
+        delete_enabled=True,
+        truncate_enabled=True,
+        table_name_format="copy.a",
+    )
+    copy_records(log, "p.public.a", sink, [1, 4, 9, 2], SCHEMAS)
+    read = "select id, n, doc, to_jsonb(codes), price, raw, at from {} order by id"
+    assert shop.rows(read.format("copy.a")) == shop.rows(read.format("a"))
+    assert len(shop.rows("select 1 from copy.a")) == 9
+    shop.do("drop schema copy cascade")

@@ -96,10 +96,7 @@ def changes(items: Sequence[Piece | Signal]) -> list[Change]:
 
 
 def brief(items: Sequence[Piece | Signal]) -> list[tuple[str, str, Any, Any]]:
-    return [
-        (change.op.value, change.relation.name if change.relation else "", change.before, change.after)
-        for change in changes(items)
-    ]
+    return [(change.op.value, change.relation.name, change.before, change.after) for change in changes(items)]
 
 
 def test_each_kind_of_change(server: Server) -> None:
@@ -133,7 +130,7 @@ def test_each_kind_of_change(server: Server) -> None:
         ("u", "a", None, [b"1", b"eins", UNCHANGED]),
         ("u", "a", [b"1", None, None], [b"3", b"eins", UNCHANGED]),
         ("d", "a", [b"3", None, None], None),
-        ("m", "", None, None),
+        ("m", "outbox", None, None),
         ("c", "whole", None, [b"1", b"w"]),
         ("u", "whole", [b"1", b"w"], [b"1", b"v"]),
         ("d", "whole", [b"1", b"v"], None),

@@ -20,6 +20,7 @@ from tests.integration.transactions.postgres import started_postgres
 
 from headrace_common.core.errors import InvalidConfig
 from headrace_connect.connectors.sql_sink import SqlSink
+from headrace_connect.core.drift import Drift
 from headrace_connect.plugin import PartitionTaken, RetriableError, RowsRefused
 
 pytestmark = pytest.mark.integration
@@ -213,6 +214,21 @@ def test_widened_columns_keep_what_they_have(target: Target) -> None:
         sink.commit({P0: 3}, None)
     found = target.query(f'select n, t from "{TOPIC}" order by n')
     assert [(int(n), t) for n, t in found] == [(1, 1.5), (2**40, 0.1), (2**64 - 1, 1.0)]
+
+
+@pytest.mark.parametrize("drift", list(Drift))
+def test_what_becomes_of_values_that_a_column_does_not_take(target: PostgresDatabase, drift: Drift) -> None:
+    target.query(f'create table "{TOPIC}" (n smallint)')
+    with opened(target, auto_evolve=False, drift=drift, dead_table="dead") as sink:
+        if drift is Drift.FAIL:
+            with pytest.raises(InvalidConfig, match=r"does not fit into .*drift is fail"):
+                sink.write(rows([{"n": 1}, {"n": 2**20}]))
+            return
+        sink.write(rows([{"n": 1}, {"n": 2**20}]))
+        sink.commit({P0: 2}, None)
+    added = [(1,), (2**20,)] if drift is Drift.ADD else [(1,)]
+    assert target.query(f'select n from "{TOPIC}" order by n') == added
+    assert len(target.query("select * from dead")) == 2 - len(added)
 
 
 ROOT = Path(__file__).parents[3]

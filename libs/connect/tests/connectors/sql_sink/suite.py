@@ -16,11 +16,22 @@ from headrace.records import TopicPartition
 from headrace_common.core.errors import InvalidConfig
 from headrace_connect.connectors.sql_sink import SqlSink
 from headrace_connect.connectors.sql_sink.settings import SinkSettings
+from headrace_connect.core.drift import Drift
+from headrace_connect.core.values.placeholders import placeholder_for
 from headrace_connect.plugin import PartitionTaken, RetriableError, RowsRefused
 
+PLACEHOLDER = "__debezium_unavailable_value"
 ORDERS = [{"id": 1, "item": "tea", "price": 1.5}, {"id": 2, "item": None, "price": 2.0}]
 KEYS = [{"id": 1}, {"id": 2}]
 UPSERT_BY_KEY = {"insert_mode": "upsert", "pk_mode": "record_key"}
+
+
+ENVELOPES: dict[str, Any] = {**UPSERT_BY_KEY, "value_form": "debezium", "delete_enabled": True}
+
+
+def envelope(op: str, after: Any = None) -> dict[str, Any]:
+    before = {"id": 0, "item": None} if op == "d" else None
+    return {"before": before, "after": after, "source": {"table": "orders"}, "op": op, "ts_ms": 1}
 
 
 class Target(Protocol):
@@ -141,6 +152,75 @@ class SinkSuite:
             sink.commit({P0: 4}, None)
         assert target.query(f'select id, n from "{TOPIC}" order by id') == [(1, 2), (3, 2)]
 
+    def test_what_an_update_did_not_touch_stays_as_it_is(self, target: Target) -> None:
+        kinds = {"doc": pa.string(), "raw": pa.binary(), "tags": pa.list_(pa.string()), "codes": pa.list_(pa.int32())}
+        kinds["price"] = pa.decimal128(38, 2)
+        full = {"id": 1, "n": 1, "doc": "long", "raw": b"x", "tags": ["a"], "codes": [1], "price": Decimal("1.50")}
+        of = pa.struct([("id", pa.int64()), ("n", pa.int64()), *kinds.items()])
+        lacking = {name: placeholder_for(kind, PLACEHOLDER)[0].as_py() for name, kind in kinds.items()}  # type: ignore[index]
+        with opened(target, **UPSERT_BY_KEY) as sink:
+            sink.write(rows(pa.array([full, {**full, "id": 2}], of), KEYS))
+            sink.commit({P0: 2}, None)
+            changes = [{**full, **lacking, "n": 2}, {**full, "id": 2, "n": 3, "raw": lacking["raw"], "doc": "new"}]
+            sink.write(rows(pa.array([*changes, {**changes[0], "n": 4}], of), [*KEYS, KEYS[0]], start=2))
+            sink.commit({P0: 5}, None)
+        found = target.query(f'select id, n, doc, raw, tags, codes, price from "{TOPIC}" order by id')
+        assert [row[:3] for row in found] == [(1, 4, "long"), (2, 3, "new")]
+        assert [bytes(row[3]) for row in found] == [b"x", b"x"]
+        loaded = [[json.loads(one) if isinstance(one, str) else one for one in row[4:6]] for row in found]
+        assert loaded == [[["a"], [1]]] * 2
+        assert [Decimal(row[6]) for row in found] == [Decimal("1.50")] * 2
+
+    def test_records_of_a_key_in_one_batch_that_lack_other_values(self, target: Target) -> None:
+        values = [
+            {"id": 1, "a": "a1", "b": "b1"},
+            {"id": 2, "a": "a2", "b": "b2"},
+            {"id": 1, "a": PLACEHOLDER, "b": "b3"},
+            {"id": 1, "a": "a4", "b": PLACEHOLDER},
+            None,
+            {"id": 2, "a": "a6", "b": "b6"},
+            {"id": 2, "a": PLACEHOLDER, "b": None},
+        ]
+        keys = [{"id": id_} for id_ in (1, 2, 1, 1, 2, 2, 2)]
+        with opened(target, **UPSERT_BY_KEY, delete_enabled=True) as sink:
+            sink.write(rows(values, keys))
+            sink.commit({P0: 7}, None)
+        assert target.query(f'select id, a, b from "{TOPIC}" order by id') == [(1, "a4", "b3"), (2, "a6", None)]
+
+    def test_a_row_that_is_not_there_cannot_be_left_partly_as_it_is(self, target: Target) -> None:
+        values = [
+            {"id": 1, "a": "a1"},
+            {"id": 2, "a": PLACEHOLDER},
+            {"id": 3, "a": "a3"},
+            None,
+            {"id": 3, "a": PLACEHOLDER},
+            {"id": 1, "a": PLACEHOLDER},
+        ]
+        keys = [{"id": id_} for id_ in (1, 2, 3, 3, 3, 1)]
+        with opened(target, **UPSERT_BY_KEY, delete_enabled=True) as sink:
+            with pytest.raises(RowsRefused, match="no row of this key") as refused:
+                sink.write(rows(values, keys))
+            assert sorted(refused.value.reasons) == [1, 4]
+            sink.open([P0], 1)
+            good = [n for n in range(6) if n not in refused.value.reasons]
+            sink.write(rows([values[n] for n in good], [keys[n] for n in good]))
+            sink.commit({P0: 6}, None)
+        assert target.query(f'select id, a from "{TOPIC}" order by id') == [(1, "a1")]
+
+    def test_update_leaves_as_it_is_what_the_record_does_not_say(self, target: Target) -> None:
+        target.query(f'create table "{TOPIC}" (id integer primary key, a text, b text)')
+        target.query(f"insert into \"{TOPIC}\" values (1, 'old', 'old')")
+        with opened(target, insert_mode="update", pk_mode="record_value", pk_fields=("id",)) as sink:
+            values = [{"id": 1, "a": PLACEHOLDER, "b": "new"}, {"id": 2, "a": PLACEHOLDER, "b": "nobody"}]
+            sink.write(rows([*values, {"id": 1, "a": PLACEHOLDER, "b": PLACEHOLDER}]))
+            sink.commit({P0: 3}, None)
+        assert target.query(f'select id, a, b from "{TOPIC}"') == [(1, "old", "new")]
+
+    def test_a_key_that_the_source_did_not_have_is_refused(self, target: Target) -> None:
+        with opened(target, **UPSERT_BY_KEY) as sink, pytest.raises(RowsRefused, match="of the key") as refused:
+            sink.write(rows([{"id": "a", "n": 1}, {"id": PLACEHOLDER, "n": 2}], [{"id": "a"}, {"id": PLACEHOLDER}]))
+        assert list(refused.value.reasons) == [1]
+
     def test_a_record_without_a_value_deletes_its_row(self, target: Target) -> None:
         with opened(target, insert_mode="upsert", pk_mode="record_key", delete_enabled=True) as sink:
             sink.write(rows([None], [{"id": 9}]))  # there is no table yet
@@ -150,6 +230,94 @@ class SinkSuite:
             sink.write(rows([None], [{"id": 1}], start=6))
             sink.commit({P0: 7}, None)
         assert target.query(f'select id from "{TOPIC}"') == []
+
+    def test_envelopes_are_rows_deletes_and_truncations_in_their_order(self, target: Target) -> None:
+        one, two, three = ({"id": id_, "item": f"i{id_}"} for id_ in (1, 2, 3))
+        values = [
+            envelope("r", one),
+            envelope("c", two),
+            envelope("t"),
+            envelope("t"),
+            envelope("c", three),
+            envelope("c", one),
+            envelope("u", {"id": 1, "item": "new"}),
+            envelope("d"),
+            None,
+        ]
+        keys = [{"id": 1}, {"id": 2}, None, None, {"id": 3}, {"id": 1}, {"id": 1}, {"id": 3}, {"id": 3}]
+        with opened(target, **ENVELOPES, truncate_enabled=True) as sink:
+            sink.write(rows([envelope("t")], [None]))  # there is no table yet
+            sink.write(rows(values, keys, start=1))
+            sink.commit({P0: 10}, None)
+            assert target.query(f'select id, item from "{TOPIC}"') == [(1, "new")]
+            sink.write(rows([envelope("t")], [None], start=10))
+            assert sink.open([P0], 1) == {P0: 10}
+            sink.write(rows([envelope("c", two)], [{"id": 2}], start=10))
+            sink.commit({P0: 11}, None)
+            assert target.query(f'select id from "{TOPIC}" order by id') == [(1,), (2,)], "it was not committed"
+            sink.write(rows([envelope("t")], [None], start=11))
+            sink.commit({P0: 12}, None)
+        assert target.query(f'select id from "{TOPIC}"') == []
+
+    def test_truncations_do_nothing_unless_it_is_said(self, target: Target, caplog: pytest.LogCaptureFixture) -> None:
+        with opened(target, **ENVELOPES) as sink:
+            sink.write(rows([envelope("c", {"id": 1}), envelope("t")], [{"id": 1}, None]))
+            sink.commit({P0: 2}, None)
+        assert target.query(f'select id from "{TOPIC}"') == [(1,)]
+        assert "truncate.enabled is false" in caplog.text
+
+    def test_a_truncation_beside_other_partitions_is_refused(self, target: Target) -> None:
+        with started(target, **ENVELOPES, truncate_enabled=True, dead_table="dead") as sink:
+            sink.open([P0, P1], 1)
+            for partition in (P0, P1):
+                values = [envelope("c", {"id": partition.partition}), envelope("t")]
+                sink.write(rows(values, [{"id": partition.partition}, None], partition=partition))
+            sink.close([P0])
+            sink.open([P1], 1)
+            values = [envelope("c", {"id": 1}), envelope("t")]
+            sink.write(rows(values, [{"id": 1}, None], partition=P1))
+            sink.commit({P1: 2}, None)
+        assert target.query(f'select id from "{TOPIC}"') == [(1,)]
+        ((partition, position, reason),) = target.query("select partition, position, reason from dead")
+        assert (partition, position) == (1, 1)
+        assert "several partitions" in reason
+
+    def test_what_is_no_envelope_of_a_row_is_refused(self, target: Target) -> None:
+        values = [envelope("c", {"id": 1}), envelope("m"), envelope("c"), envelope("u", {"id": 4}), None]
+        with opened(target, **ENVELOPES, dead_table="dead") as sink:
+            sink.write(rows(values, [{"id": id_} for id_ in range(1, 6)]))
+            sink.write(rows(ORDERS, KEYS, start=5))
+            sink.write(rows(["x"], KEYS[:1], start=7))
+            sink.commit({P0: 8}, None)
+        assert target.query(f'select id from "{TOPIC}" order by id') == [(1,), (4,)]
+        dead = target.query("select position, reason, record_value from dead order by position")
+        assert [position for position, _, _ in dead] == [1, 2, 5, 6, 7]
+        assert [
+            said for _, reason, _ in dead[:3] for said in ("'m'", "no row in after", "op is None") if said in reason
+        ] == [
+            "'m'",
+            "no row in after",
+            "op is None",
+        ]
+        assert json.loads(dead[0][2])["op"] == "m", "the record as it came"
+
+    @pytest.mark.parametrize("pk_fields", [(), ("id",), ("id", "code")])
+    def test_records_without_a_key_alone_in_their_batch(self, target: Target, pk_fields: tuple[str, ...]) -> None:
+        with opened(target, **UPSERT_BY_KEY, pk_fields=pk_fields, delete_enabled=True) as sink:
+            with pytest.raises(RowsRefused, match="has no key") as refused:
+                sink.write(rows([{"id": 1}, None], [None, None]))
+            assert sorted(refused.value.reasons) == [0, 1]
+            sink.open([P0], 1)
+            sink.write(rows([{"n": 1}], [{"id": 1, "code": 1}]))
+            with pytest.raises(RowsRefused, match="has no key") as refused:
+                sink.write(rows([{"n": 1}, {"n": 1}], [{"id": 1, "code": 1}, None], start=1))
+            assert list(refused.value.reasons) == [1]
+
+    def test_deletes_alone_where_the_value_has_the_key(self, target: Target) -> None:
+        keys: dict[str, Any] = {"insert_mode": "upsert", "pk_mode": "record_value", "pk_fields": ("id",)}
+        with opened(target, **keys) as sink, pytest.raises(RowsRefused, match=r"delete\.enabled") as refused:
+            sink.write(rows([None, None]))
+        assert sorted(refused.value.reasons) == [0, 1]
 
     def test_deletes_between_inserts_keep_their_order(self, target: Target) -> None:
         values = [ORDERS[0], None, {"id": 1, "item": "again", "price": 1.0}]
@@ -246,6 +414,38 @@ class SinkSuite:
             sink.write(rows([{"id": 1, "x": 1}]))
             sink.commit({P0: 1}, None)
         assert target.query(f'select id from "{TOPIC}"') == [(1,)]
+
+    @pytest.mark.parametrize("drift", list(Drift))
+    def test_what_becomes_of_fields_that_the_table_does_not_have(self, target: Target, drift: Drift) -> None:
+        target.query(f'create table "{TOPIC}" (id smallint, gone text)')
+        values = [{"id": 1, "new": "x"}, {"id": 2, "new": None}]
+        with opened(target, auto_evolve=False, drift=drift, dead_table="dead") as sink:
+            if drift is Drift.FAIL:
+                with pytest.raises(InvalidConfig, match="no column 'new'"):
+                    sink.write(rows(values))
+                sink.open([P0], 1)
+                sink.write(rows(values[1:], start=1))
+            else:
+                sink.write(rows(values))
+            sink.commit({P0: 2}, None)
+        found = [tuple(row) for row in target.query(f'select * from "{TOPIC}" order by id')]
+        assert (
+            found
+            == {
+                Drift.ADD: [(1, None, "x"), (2, None, None)],
+                Drift.STRICT: [(2, None)],
+                Drift.FAIL: [(2, None)],
+                Drift.IGNORE: [(1, None), (2, None)],
+            }[drift]
+        )
+        dead = [position for (position,) in target.query("select position from dead")]
+        assert dead == ([0] if drift is Drift.STRICT else [])
+
+    def test_drift_and_auto_evolve_say_the_same(self, target: Target) -> None:
+        assert settings(target, drift=Drift.ADD).drifts is Drift.ADD
+        assert settings(target, auto_evolve=False).drifts is Drift.STRICT
+        with pytest.raises(ValueError, match="leave one of them out"):
+            settings(target, drift=Drift.IGNORE)
 
     def test_there_is_no_table(self, target: Target) -> None:
         with opened(target, auto_create=False) as sink, pytest.raises(InvalidConfig, match=r"auto\.create"):

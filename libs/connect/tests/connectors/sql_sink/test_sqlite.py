@@ -139,6 +139,7 @@ def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
         ({"pk_fields": ("a",)}, "pk.mode"),
         ({"pk_mode": "record_key", "pk_fields": ("a", "a")}, "twice"),
         ({"table_name_format": " "}, "empty"),
+        ({"truncate_enabled": True}, "value.form=debezium"),
     ],
 )
 def test_settings_that_cannot_work(values: dict[str, Any], error: str) -> None:

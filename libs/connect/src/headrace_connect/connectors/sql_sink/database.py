@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
@@ -24,23 +24,35 @@ class Write:
     keys: tuple[str, ...]
     deletes: Array
     mode: str
-    """insert, upsert or update."""
+    """insert, upsert, update; or patch: update rows that must be there."""
+    absent: Mapping[str, Array] = field(default_factory=dict)
+    """By column, booleans: the record does not say its value, so that it stays as it is. Not of all columns."""
+    partial: Array | None = None
+    """Booleans: no row can be made of the record. None: of those that lack a column."""
+
+    @property
+    def has_deletes(self) -> bool:
+        """Whether a row is a delete."""
+        return any(self.deletes.to_pylist())
 
     def take(self, start: int, count: int) -> Write:
         """Some of the rows, without a copy."""
-        columns = {name: column.slice(start, count) for name, column in self.columns.items()}
-        return Write(self.table, columns, self.keys, self.deletes.slice(start, count), self.mode)
+        return self._each(lambda array: array.slice(start, count))
 
     def choose(self, rows: Sequence[int]) -> Write:
         """The rows with these numbers."""
         chosen = pa.array(rows, pa.int64())
-        columns = {name: column.take(chosen) for name, column in self.columns.items()}
-        return Write(self.table, columns, self.keys, self.deletes.take(chosen), self.mode)
+        return self._each(lambda array: array.take(chosen))
 
     def filter(self, mask: Array) -> Write:
         """The rows for which ``mask`` is true."""
-        columns = {name: column.filter(mask) for name, column in self.columns.items()}
-        return Write(self.table, columns, self.keys, self.deletes.filter(mask), self.mode)
+        return self._each(lambda array: array.filter(mask))
+
+    def _each(self, change: Callable[[Array], Array]) -> Write:
+        columns = {name: change(column) for name, column in self.columns.items()}
+        absent = {name: change(mask) for name, mask in self.absent.items()}
+        partial = None if self.partial is None else change(self.partial)
+        return replace(self, columns=columns, deletes=change(self.deletes), absent=absent, partial=partial)
 
     def __len__(self) -> int:
         return len(self.deletes)
@@ -120,6 +132,15 @@ class Database(Protocol):
         """Of what fits its column: values that the database has no form of, and the reason."""
         ...
 
+    def truncate(self, table: TableName) -> None:
+        """Delete all rows of a table that is there."""
+        ...
+
     def write(self, write: Write) -> None:
-        """Insert, update and delete rows; there are some. The last record of a key counts."""
+        """
+        Insert, update and delete rows; there are some. The last record of a key counts.
+
+        Raises:
+            RowFault: besides what the database refuses: a record does not say all values, and its row is not there.
+        """
         ...

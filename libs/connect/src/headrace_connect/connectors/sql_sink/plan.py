@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from headrace_connect.connectors.sql_sink.kinds import is_bytes, is_text
 from headrace_connect.connectors.sql_sink.settings import SinkSettings
+from headrace_connect.core.values.placeholders import find_placeholders
 from headrace_connect.plugin import Rows
 
 Array: TypeAlias = "pa.Array[Any]"
@@ -25,6 +24,8 @@ class Plan:
     deletes: Array
     """Booleans: the record deletes the row of its key."""
     wrong: dict[int, str]
+    absent: dict[str, Array]
+    """By column, booleans: the record does not say its value, which is null there. Not of all columns."""
 
 
 class NoSuchKey(ValueError):
@@ -41,31 +42,52 @@ def plan_rows(rows: Rows, settings: SinkSettings) -> Plan:
     fields = _by_name(rows.table)
     if settings.fields_whitelist:
         fields = {name: field for name, field in fields.items() if name in settings.fields_whitelist}
-    wrong = _unavailable(fields, settings.unavailable_value_placeholder)
+    absent = _find_absent(fields | keys, settings.unavailable_value_placeholder)
+    wrong = _wrong_of(absent, keys, settings)
+    absent = {name: mask for name, mask in absent.items() if not (name in keys or settings.insert_mode == "insert")}
     if not settings.delete_enabled and deletes.true_count:
         reason = "the record has no value; delete.enabled says that it deletes a row"
         wrong |= {row: reason for row, delete in enumerate(deletes.to_pylist()) if delete}
+    if settings.pk_mode == "record_key" and rows.keys.null_count:
+        reason = "the record has no key, and pk.mode=record_key needs one"
+        wrong |= dict.fromkeys(_true_rows(rows.keys.is_null()), reason)
     if settings.pk_mode in ("record_key", "record_value"):
         for name, column in keys.items():
             for row in _true_rows(column.is_null()) if column.null_count else ():
                 wrong.setdefault(row, f"the field {name!r} of the key is null")
-    return Plan(keys | {n: f for n, f in fields.items() if n not in keys}, tuple(keys), deletes, wrong)
+    columns = keys | {name: field for name, field in fields.items() if name not in keys}
+    columns |= {name: _without(columns[name], mask) for name, mask in absent.items()}
+    return Plan(columns, tuple(keys), deletes, wrong, absent)
 
 
-def _unavailable(fields: dict[str, Array], placeholder: str) -> dict[int, str]:
-    """Rows in which something else stands for a value that the source did not have."""
+def _find_absent(columns: dict[str, Array], placeholder: str) -> dict[str, Array]:
+    """By column, where something else stands for a value that the source did not have."""
+    if not placeholder:
+        return {}
+    found = {name: find_placeholders(column, placeholder) for name, column in columns.items()}
+    return {name: mask for name, mask in found.items() if mask is not None}
+
+
+def _wrong_of(absent: dict[str, Array], keys: dict[str, Array], settings: SinkSettings) -> dict[int, str]:
+    """Rows that cannot be written without these values: there is no key, or no row that has them."""
     wrong: dict[int, str] = {}
-    for name, column in fields.items() if placeholder else ():
-        if not (is_text(column.type) or is_bytes(column.type)):
+    for name, mask in absent.items():
+        if name not in keys and settings.insert_mode != "insert":
             continue
+        where = "of the key " if name in keys else ""
         reason = (
-            f"the field {name!r} has {placeholder!r}: the update did not touch this large value, and its database did "
-            "not say it. Set REPLICA IDENTITY FULL for the table there"
+            f"the field {name!r} {where}has {settings.unavailable_value_placeholder!r}: the update did not touch this "
+            "large value, and its database did not say it. Use insert.mode=upsert, which leaves the column as it is, "
+            "or set REPLICA IDENTITY FULL for the table there"
         )
-        found = pc.equal(column, pa.scalar(placeholder.encode(), pa.binary()).cast(column.type))
-        for row in _true_rows(found) if pc.any(found).as_py() else ():
+        for row in _true_rows(mask):
             wrong.setdefault(row, reason)
     return wrong
+
+
+def _without(column: Array, mask: Array) -> Array:
+    """With nulls where ``mask`` is true."""
+    return column.take(pa.array([None if absent else row for row, absent in enumerate(mask.to_pylist())], pa.int64()))
 
 
 def _key_columns(rows: Rows, settings: SinkSettings) -> dict[str, Array]:
@@ -82,6 +104,8 @@ def _key_columns(rows: Rows, settings: SinkSettings) -> dict[str, Array]:
             }
         case "record_key":
             found = _by_name(rows.key_table)
+            if pa.types.is_null(rows.keys.type):
+                return dict.fromkeys(settings.pk_fields, rows.keys)  # no record has a key: all are wrong
             if not pa.types.is_struct(rows.keys.type):
                 if len(settings.pk_fields) != 1:
                     raise NoSuchKey(
@@ -90,6 +114,8 @@ def _key_columns(rows: Rows, settings: SinkSettings) -> dict[str, Array]:
                 return {settings.pk_fields[0]: rows.keys}
             return _choose(found, settings.pk_fields, f"the keys of topic {rows.topic}")
         case "record_value":
+            if pa.types.is_null(rows.values.type):
+                return dict.fromkeys(settings.pk_fields, rows.values)  # no record has a value
             return _choose(_by_name(rows.table), settings.pk_fields, f"the values of topic {rows.topic}")
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
-from itertools import groupby
 from typing import Any, Final
 
 import psycopg
@@ -20,6 +19,7 @@ from pyarrow import csv
 from headrace_connect.connectors.sql.postgres import PostgresSession
 from headrace_connect.connectors.sql.session import RowFault, TableName
 from headrace_connect.connectors.sql_sink.database import Write
+from headrace_connect.connectors.sql_sink.folding import fold, groups, missing_row, runs
 from headrace_connect.connectors.sql_sink.kinds import Column, Kind, Name, is_text
 
 _KINDS: Final[dict[str, Name]] = {
@@ -134,29 +134,30 @@ class Postgres(PostgresSession):
         mask = pc.match_substring(values, "\0").to_pylist()
         return {row: "PostgreSQL has no text with NUL" for row, has_nul in enumerate(mask) if has_nul}
 
+    def truncate(self, table: TableName) -> None:
+        """See ``Database``."""
+        self.execute(f"truncate {'.'.join(map(self.quote, table))}")
+
     def write(self, write: Write) -> None:
         """See ``Database``."""
-        if write.mode == "insert":
-            for delete, run in groupby(enumerate(write.deletes.to_pylist()), key=lambda one: one[1]):
-                rows = [row for row, _ in run]
-                self._write_run(write.take(rows[0], len(rows)), delete)
-            return
-        last = _last_of_keys(write)
-        for delete, mask in ((True, write.deletes), (False, pc.invert(write.deletes))):
-            part = write.filter(mask if last is None else pc.and_(mask, last))
-            if len(part):
-                self._write_run(part, delete)
+        parts = runs(write) if write.mode == "insert" else groups(fold(write))
+        for part in parts:
+            self._write_run(part, delete=part.has_deletes)
 
-    def _write_run(self, write: Write, delete: bool) -> None:
+    def _write_run(self, write: Write, *, delete: bool) -> None:
         names = write.keys if delete else tuple(write.columns)
         stage = self._fill_stage(write, names)
         table = ".".join(map(self.quote, write.table))
         matching = " and ".join(f"t.{self.quote(key)} = s.{self.quote(key)}" for key in write.keys)
         listed = ", ".join(map(self.quote, names))
         others = [self.quote(name) for name in names if name not in write.keys]
+        if write.mode == "patch" and not delete:
+            there = f"exists (select from {table} t where {matching})"
+            if self.execute(f"select 1 from {stage} s where not {there} limit 1").rows:
+                raise missing_row(write)
         if delete:
             statement = f"delete from {table} t using {stage} s where {matching}"
-        elif write.mode == "update":
+        elif write.mode in ("update", "patch"):
             changes = ", ".join(f"{name} = s.{name}" for name in others or map(self.quote, write.keys))
             statement = f"update {table} t set {changes} from {stage} s where {matching}"
         else:
@@ -210,13 +211,3 @@ def _written(column: pa.Array[Any]) -> pa.Array[Any]:
     if pa.types.is_binary(column.type):
         return pa.array([None if one is None else f"\\x{one.hex()}" for one in column.to_pylist()], pa.string())
     return column.cast(pa.string()) if pa.types.is_null(column.type) else column
-
-
-def _last_of_keys(write: Write) -> pa.Array[Any] | None:
-    """Which rows are the last one of their key; None: all are."""
-    keys = list(zip(*(write.columns[name].to_pylist() for name in write.keys), strict=True))
-    last = {key: row for row, key in enumerate(keys)}
-    if len(last) == len(keys):
-        return None
-    rows = set(last.values())
-    return pa.array([row in rows for row in range(len(keys))])

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
 from headrace.records import TopicPartition
-from headrace_connect.connectors.sql.session import RowFault, TableFault, needs_psycopg
-from headrace_connect.connectors.sql_sink.database import Database, Write
+from headrace_connect.connectors.sql.session import RowFault, TableFault, TableName
+from headrace_connect.connectors.sql_sink.connecting import connect_to
+from headrace_connect.connectors.sql_sink.database import Write
+from headrace_connect.connectors.sql_sink.envelopes import Part, parts_of
 from headrace_connect.connectors.sql_sink.plan import NoSuchKey, plan_rows
 from headrace_connect.connectors.sql_sink.positions import Positions
 from headrace_connect.connectors.sql_sink.settings import SinkSettings
@@ -18,6 +21,7 @@ from headrace_connect.plugin import Guarantee, PartitionTaken, RetriableError, R
 from headrace_connect.settings import Problem, invalid
 
 _REASON_CHARS_MAX: Final = 1_000
+_log: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,18 @@ class _Held:
 
     epoch: int
     position: int | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Fitted:
+    """What is to be done for some records."""
+
+    start: int
+    """Index of the first."""
+    wrong: dict[int, str]
+    write: Write | None
+    """None: there is nothing to write."""
+    truncates: bool = False
 
 
 class SqlSink(Sink[SinkSettings]):
@@ -41,8 +57,9 @@ class SqlSink(Sink[SinkSettings]):
         self._open: dict[TopicPartition, _Held] = {}
         self._written: set[TopicPartition] = set()
         """Since the last commit."""
-        self._accepted: list[Write] = []
-        """Since the last commit, where a transaction may not stay open: it is written again with the positions."""
+        self._accepted: list[Write | TableName] = []
+        """Since the last commit, where a transaction may not stay open: it is written again with the positions. A
+        table is truncated."""
         self._lost: set[TopicPartition] = set()
         """What was written of them, or where they are, is not known any more; ``open`` comes next."""
 
@@ -94,23 +111,58 @@ class SqlSink(Sink[SinkSettings]):
         with self._transaction():
             self._check_open([partition])
             self._database.begin()
-            plan = plan_rows(rows, self.settings)
             table = self.settings.table_of(rows.topic)
-            fitted, misfits = self._tables.fit(table, plan)
-            wrong = misfits | plan.wrong
-            self._refuse(wrong)
+            fitted = [self._fit(table, part, partition) for part in parts_of(rows, self.settings.value_form)]
+            self._refuse({one.start + row: reason for one in fitted for row, reason in one.wrong.items()})
             if self._database.locks_all:
                 self._database.commit()  # of tables that were made
                 self._database.begin()
                 self._write_again()
-            if fitted:
-                write = Write(table, fitted, plan.keys, plan.deletes, self.settings.insert_mode)
-                wrong |= self._apply_good(write, wrong)
+            wrong: dict[int, str] = {}
+            for one in fitted:
+                wrong |= {one.start + row: reason for row, reason in self._apply_fitted(table, one).items()}
             self._refuse(wrong)
             if wrong:
                 self._add(self._tables.dead_rows(rows, wrong))
             if self._database.locks_all:
                 self._database.rollback()
+
+    def _fit(self, table: TableName, part: Part, partition: TopicPartition) -> _Fitted:
+        """What is to be done for records that follow each other; tables are made and widened."""
+        if part.truncates:
+            return _Fitted(part.start, self._check_truncation(part, partition), None, self.settings.truncate_enabled)
+        plan = plan_rows(part.rows, self.settings)
+        wrong = plan.wrong | part.wrong
+        if len(wrong) == len(part.rows):
+            return _Fitted(part.start, wrong, None)
+        columns, misfits = self._tables.fit(table, plan)
+        wrong = misfits | wrong
+        if not columns:
+            return _Fitted(part.start, wrong, None)
+        absent = {name: mask for name, mask in plan.absent.items() if name in columns}
+        write = Write(table, columns, plan.keys, plan.deletes, self.settings.insert_mode, absent)
+        return _Fitted(part.start, wrong, write)
+
+    def _check_truncation(self, part: Part, partition: TopicPartition) -> dict[int, str]:
+        """Refused where it is known that the topic has other partitions: which rows are behind it is not known then."""
+        if not self.settings.truncate_enabled:
+            _log.warning("%s was truncated; the rows stay in its table: truncate.enabled is false", part.rows.topic)
+            return {}
+        of = {one.partition for one in self._open if one.topic == partition.topic}
+        if of == {0}:
+            return {}
+        reason = "a truncation in a topic of several partitions: which rows come before it is not known. Give it one"
+        return dict.fromkeys(range(len(part.rows)), reason)
+
+    def _apply_fitted(self, table: TableName, fitted: _Fitted) -> dict[int, str]:
+        """Write what can be written; all records that are refused."""
+        if fitted.write is not None:
+            return fitted.wrong | self._apply_good(fitted.write, fitted.wrong)
+        if fitted.truncates and not fitted.wrong and self._tables.has(table):
+            self._database.truncate(table)
+            if self._database.locks_all:
+                self._accepted.append(table)
+        return fitted.wrong
 
     def _refuse(self, wrong: Mapping[int, str]) -> None:
         if wrong and not self.settings.dead_table:
@@ -133,8 +185,11 @@ class SqlSink(Sink[SinkSettings]):
 
     def _write_again(self) -> None:
         """What was accepted since the last commit, in this transaction."""
-        for write in self._accepted:
-            self._database.write(write)
+        for one in self._accepted:
+            if isinstance(one, Write):
+                self._database.write(one)
+            else:
+                self._database.truncate(one)
 
     def commit(self, positions: Mapping[TopicPartition, int], token: bytes | None) -> None:
         """See ``Sink``."""
@@ -228,25 +283,6 @@ class SqlSink(Sink[SinkSettings]):
             self._database.rollback()
         except (RetriableError, TableFault, RowFault):
             self._database.close()
-
-
-def connect_to(settings: SinkSettings) -> Database:
-    """
-    The database of the settings; nothing is asked of it yet.
-
-    Raises:
-        InvalidConfig: its driver is not installed.
-    """
-    if settings.url.scheme == "sqlite":
-        from headrace_connect.connectors.sql_sink.sqlite import Sqlite
-
-        return Sqlite(settings.url.path, settings.timeout_ms)
-    with needs_psycopg():
-        from headrace_connect.connectors.sql_sink.postgres import Postgres
-
-    password = settings.connection_password
-    reveal = password.reveal() if password else ""
-    return Postgres(settings.url.text, settings.connection_user, reveal, settings.timeout_ms)
 
 
 def _order(partition: TopicPartition) -> tuple[str, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import groupby
 from typing import Any, Final
 
 import pyarrow as pa
@@ -12,6 +11,7 @@ import pyarrow as pa
 from headrace_connect.connectors.sql.session import RowFault, TableFault, TableName
 from headrace_connect.connectors.sql.sqlite import SqliteSession, faults
 from headrace_connect.connectors.sql_sink.database import Write
+from headrace_connect.connectors.sql_sink.folding import keys_of, missing_row, runs
 from headrace_connect.connectors.sql_sink.kinds import FLOAT64, NUMBER, TEXT, Column, Kind, is_text
 
 _TYPES: Final = {
@@ -85,20 +85,24 @@ class Sqlite(SqliteSession):
         """See ``Database``; what fits is stored as it is."""
         return {}
 
+    def truncate(self, table: TableName) -> None:
+        """See ``Database``."""
+        self.execute(f"delete from {'.'.join(map(self.quote, table))}")
+
     def write(self, write: Write) -> None:
         """See ``Database``."""
-        names = list(write.columns)
-        records = zip(
-            write.deletes.to_pylist(),
-            zip(*(write.columns[name].to_pylist() for name in names), strict=True),
-            strict=True,
-        )
-        for delete, run in groupby(records, key=lambda record: record[0]):
-            rows = [values for _, values in run]
-            statement, order = self._delete(write) if delete else self._statement(write)
-            places = [names.index(name) for name in order]
+        for part in runs(write):
+            if part.mode == "patch":
+                self._find_missing(part)
+            statement, order = self._delete(part) if part.has_deletes else self._statement(part)
             with faults():
-                self._live.executemany(statement, ([values[place] for place in places] for values in rows))
+                self._live.executemany(statement, zip(*(part.columns[name].to_pylist() for name in order), strict=True))
+
+    def _find_missing(self, write: Write) -> None:
+        where = " and ".join(f"{self.quote(key)} = ?" for key in write.keys)
+        for key in keys_of(write):
+            if not self.execute(f"select 1 from {self._table(write)} where {where}", key).rows:
+                raise missing_row(write)
 
     def _delete(self, write: Write) -> tuple[str, list[str]]:
         where = " and ".join(f"{self.quote(key)} = ?" for key in write.keys)
@@ -107,7 +111,7 @@ class Sqlite(SqliteSession):
     def _statement(self, write: Write) -> tuple[str, list[str]]:
         names = list(write.columns)
         others = [name for name in names if name not in write.keys]
-        if write.mode == "update":
+        if write.mode in ("update", "patch"):
             changes = ", ".join(f"{self.quote(name)} = ?" for name in others or write.keys)
             where = " and ".join(f"{self.quote(key)} = ?" for key in write.keys)
             order = [*(others or write.keys), *write.keys]

@@ -15,6 +15,7 @@ from headrace_connect.connectors.sql_sink.fitting import fit
 from headrace_connect.connectors.sql_sink.kinds import Column, Kind, kind_for, wider
 from headrace_connect.connectors.sql_sink.plan import Plan
 from headrace_connect.connectors.sql_sink.settings import SinkSettings
+from headrace_connect.core.drift import Drift
 from headrace_connect.plugin import Rows
 
 Array: TypeAlias = "pa.Array[Any]"
@@ -29,9 +30,17 @@ class Tables:
         self._settings = settings
         self._known: dict[TableName, dict[str, Column]] = {}
 
+    @property
+    def _evolves(self) -> bool:
+        return self._settings.drifts is Drift.ADD
+
     def forget(self) -> None:
         """What was made may be gone."""
         self._known = {}
+
+    def has(self, table: TableName) -> bool:
+        """Whether it is there."""
+        return bool(self._known.get(table) or self._find(table))
 
     def fit(self, table: TableName, plan: Plan) -> tuple[dict[str, Array], dict[int, str]]:
         """
@@ -51,8 +60,9 @@ class Tables:
             if column is None:
                 if name in plan.keys:
                     raise TableFault(f"the table {show_table(table)} has no column {name!r}, which is part of the key")
-                for row in _rows_with_values(values):
-                    wrong.setdefault(row, self._no_column(table, name))
+                reason = self._no_column(table, name, values)
+                if reason is not None:
+                    wrong |= {row: reason for row in _rows_with_values(values) if row not in wrong}
                 continue
             fitted[name], misfits = self._fit_column(table, column, values)
             for row, reason in misfits.items():
@@ -67,7 +77,10 @@ class Tables:
         kind: Kind | None = self._database.kind_of(column, values.type)
         assert kind is not None
         fitted, wrong = fit(values, kind)
-        if wrong and self._settings.auto_evolve and self._database.widens:
+        if wrong and self._settings.drifts is Drift.FAIL:
+            reason = next(iter(wrong.values()))
+            raise TableFault(f"the column {column.name!r} of {show_table(table)}: {reason}, and drift is fail")
+        if wrong and self._evolves and self._database.widens:
             best, found = kind, (fitted, wrong)
             while found[1] and (kind := wider(kind)) is not None:
                 tried = fit(values, kind)
@@ -83,7 +96,7 @@ class Tables:
     def _columns(self, table: TableName, plan: Plan) -> Mapping[str, Column]:
         """Of the table as it is, after making what is to be made."""
         known = self._known.get(table)
-        if known is None or (self._settings.auto_evolve and self._missing(known, plan)):
+        if known is None or (self._evolves and self._missing(known, plan)):
             known = self._known[table] = self._find(table)
         if not known and all(plan.deletes.to_pylist()):
             return {}
@@ -91,7 +104,7 @@ class Tables:
             if not self._settings.auto_create:
                 raise TableFault(f"there is no table {show_table(table)}; make it, or set auto.create=true")
             self._change(table, plan)
-        elif self._settings.auto_evolve and self._missing(known, plan):
+        elif self._evolves and self._missing(known, plan):
             self._change(table, plan)
         return self._known[table]
 
@@ -138,11 +151,22 @@ class Tables:
                     "bytes; set table.name.format, or rename the field with the transform ReplaceField"
                 )
 
-    def _no_column(self, table: TableName, name: str) -> str:
-        return (
+    def _no_column(self, table: TableName, name: str, values: Array) -> str | None:
+        """
+        What is wrong with records that have a value for it; None: it is left out.
+
+        Raises:
+            TableFault: ``drift`` is ``fail``, and there is one.
+        """
+        if self._settings.drifts is Drift.IGNORE or values.null_count == len(values):
+            return None
+        reason = (
             f"the table {show_table(table)} has no column {name!r}; make it, set auto.evolve=true, or leave the field "
             "out with fields.whitelist"
         )
+        if self._settings.drifts is Drift.FAIL:
+            raise TableFault(f"{reason}. drift is fail")
+        return reason
 
     def has_dead_table(self) -> bool:
         """Whether there is a table of refused rows, if there should be one."""

@@ -1,0 +1,26 @@
+"""Which database it is, by its URL; the driver of another one is not imported."""
+
+from __future__ import annotations
+
+from headrace_connect.connectors.sql.session import needs_psycopg
+from headrace_connect.connectors.sql_sink.database import Database
+from headrace_connect.connectors.sql_sink.settings import SinkSettings
+
+
+def connect_to(settings: SinkSettings) -> Database:
+    """
+    The database of the settings; nothing is asked of it yet.
+
+    Raises:
+        InvalidConfig: its driver is not installed.
+    """
+    if settings.url.scheme == "sqlite":
+        from headrace_connect.connectors.sql_sink.sqlite import Sqlite
+
+        return Sqlite(settings.url.path, settings.timeout_ms)
+    with needs_psycopg():
+        from headrace_connect.connectors.sql_sink.postgres import Postgres
+
+    password = settings.connection_password
+    reveal = password.reveal() if password else ""
+    return Postgres(settings.url.text, settings.connection_user, reveal, settings.timeout_ms)
