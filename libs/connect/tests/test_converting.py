@@ -51,6 +51,22 @@ def test_all_parts_of_records() -> None:
     assert out.table.column("headers").to_pylist() == [[{"key": "h", "value": b"1"}], []]
 
 
+def test_further_chunks_are_written_with_it() -> None:
+    other = Chunk([{"b": 2}, {"b": 2**70}], {}, topic="other", bad=[BadItem(b"raw", "half")])
+    converted = written(
+        Chunk([{"a": 1}], {}, bad=[BadItem(b"first", "x")], further=[other, Chunk(["c"], {}, topic="c")])
+    )
+    assert [out.topic for out in converted.outgoing] == ["t", "other", "c"]
+    assert [orjson.loads(value) for value in values(converted)] == [{"a": 1}, {"b": 2}, "c"]
+    assert converted.rows == 3
+    assert converted.bytes == sum(out.table.nbytes for out in converted.outgoing)
+    assert [(lost.origin.topic, lost.value) for lost in converted.lost] == [
+        ("t", b"first"),
+        ("other", b"{'b': 1180591620717411303424}"),
+        ("other", b"raw"),
+    ]
+
+
 def test_rows_of_no_one_type_stay_in_order() -> None:
     converted = written(Chunk([{"a": 1}, {"a": "x"}, {"a": 2}], {}))
     assert [orjson.loads(value)["a"] for value in values(converted)] == [1, "x", 2]

@@ -22,6 +22,7 @@ from headrace.testing import TestCluster
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 LOOKS = "select query_start from pg_stat_activity where query like 'select max(%' and application_name like 'headrace%'"
+TAP = Path(__file__).parents[3] / "libs/connect/tests/connectors/singer/tap_shop.py"
 CONNECTORS = Path(__file__).with_name("rows.py")
 
 
@@ -103,6 +104,24 @@ def test_a_table_is_read_while_it_is_written(cluster: TestCluster, tmp_path: Pat
     found = numbers_in(cluster, [topic])
     assert sorted(found) == wanted
     assert set(found.values()) == {1}
+
+
+def test_a_tap_is_killed_with_its_task(cluster: TestCluster, tmp_path: Path) -> None:
+    prefix = cluster.unique_topic("tap")
+    topics = [f"{prefix}.{stream}" for stream in ("orders", "customers")]
+    config = {
+        "name": f"tap.{prefix}",
+        "connector.class": "singer",
+        "tap.executable": str(TAP),
+        "topic.pattern": f"{prefix}.{{stream}}",
+        "offset.flush.interval.ms": "1",
+    }
+    for step in ("sent", "committed"):
+        run(cluster, tmp_path, config, f"connect.source.{step}")
+    run(cluster, tmp_path, config)
+    with cluster.consumer(*topics, isolation_level="read_committed") as consumer:
+        found = Counter(json.loads(record.value)["id"] for record in consumer.read_to_end(timeout_ms=60_000))
+    assert found == Counter([*range(20), *range(100, 110)])
 
 
 def test_a_sink_is_killed_at_each_step(cluster: TestCluster, tmp_path: Path) -> None:

@@ -76,6 +76,9 @@ class Chunk:
     """Dead letters where ``errors.tolerance`` is ``all``, committed with the rows; else the task fails."""
     drained: bool = False
     """There is nothing more for now: what was read is committed at once, and ``run --until-idle`` may end."""
+    further: Sequence[Chunk] = ()
+    """Records of other topics or types that belong to the same position, behind ``rows``. Of these chunks only what is
+    said of records counts."""
 
 
 class Guarantee(StrEnum):

@@ -15,6 +15,7 @@ from headrace_connect.connectors.http.settings import SourceSettings as HttpSour
 from headrace_connect.connectors.http.sink_settings import SinkSettings as HttpSinkSettings
 from headrace_connect.connectors.lake_sink.settings import SinkSettings as LakeSinkSettings
 from headrace_connect.connectors.postgres_cdc.settings import SourceSettings as PostgresSettings
+from headrace_connect.connectors.singer.settings import SourceSettings as SingerSettings
 from headrace_connect.connectors.sql_sink.settings import SinkSettings as SqlSinkSettings
 from headrace_connect.connectors.sql_source.settings import SourceSettings as SqlSourceSettings
 from headrace_connect.runtime.configuring import find_config_problems
@@ -52,6 +53,7 @@ def test_the_quick_start_can_be_used(page: str) -> None:
         ("lake-sink.md", LakeSinkSettings),
         ("sql-source.md", SqlSourceSettings),
         ("postgres-cdc.md", PostgresSettings),
+        ("singer.md", SingerSettings),
     ],
 )
 def test_each_setting_has_its_row(page: str, cls: type) -> None:

@@ -71,6 +71,8 @@ class Reach:
     """Variables of the environment, for ${env:...}, with commas."""
     files_allowed_paths: tuple[str, ...] = ()
     """Directories that connectors and converters may read and write, with commas."""
+    executables_allowed: tuple[str, ...] = ()
+    """Programs that connectors may start, as Singer taps: names or paths as configurations have them, with commas."""
 
     def __post_init__(self) -> None:
         directories = (*self.config_providers_file_allowed_paths, *self.files_allowed_paths)
@@ -86,6 +88,7 @@ class Reach:
             self.config_providers_file_allowed_paths,
             self.env_allowed,
             self.files_allowed_paths,
+            self.executables_allowed,
         )
 
 

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from headrace_common.runtime.clock import SystemClock
+from headrace_connect.core.names import PLUGIN_PATH
 from headrace_connect_worker.adapters.environments import OWN, Environments
+from headrace_connect_worker.adapters.host_processes import HostProcesses
+from headrace_connect_worker.config import ConnectConfig, HostLimits
+
+
+def test_hosts_are_told_where_environments_are() -> None:
+    config = ConnectConfig(processes=HostLimits(plugin_path=("/a", "/b")))
+    assert HostProcesses.of(config, SystemClock()).variables[PLUGIN_PATH] == "/a,/b"
 
 
 def environment(home: Path, *connectors: str, package: str = "") -> Path:

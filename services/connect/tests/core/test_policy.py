@@ -13,6 +13,7 @@ SOME = Policy(
     secrets=("/etc/headrace/", "/run/secrets"),
     variables=("SHOP_PASSWORD",),
     files=("/data",),
+    programs=("tap-csv", "/opt/taps/tap-x"),
 )
 INSTALLED = ("headrace_connect.connectors.files:FilesSource",)
 
@@ -41,6 +42,11 @@ def wrong(policy: Policy, key: str, value: str) -> list[str]:
         ("url", "https://example.org:443/a@b"),
         ("topic", ""),
         ("path", ""),
+        ("config.start_date", "2024-01-01T00:00:00Z"),
+        ("config.page_size", "100"),
+        ("config.tables", '[{"name": "orders", "keys": ["id", "a,b"]}]'),
+        ("config.url", "https://example.org/a/../b"),
+        ("tap.executable.x", "tap-csv"),
     ],
 )
 def test_what_reaches_nothing_needs_no_setting(key: str, value: str) -> None:
@@ -66,6 +72,11 @@ def test_what_reaches_nothing_needs_no_setting(key: str, value: str) -> None:
         ("value.converter.schema", "/data/schema.avsc"),
         ("path", "/data/a,b"),
         ("any.key", "/data/a, /data/b"),
+        ("tap.executable", "tap-csv"),
+        ("tap.executable", "/opt/taps/tap-x"),
+        ("tap.config.file", "/data/tap.json"),
+        ("config.files", '[{"entity": "orders", "path": "/data/orders.csv"}]'),
+        ("config.path", "/data/orders.csv"),
     ],
 )
 def test_what_a_setting_names_may_be_reached(key: str, value: str) -> None:
@@ -113,6 +124,19 @@ def test_what_a_setting_names_may_be_reached(key: str, value: str) -> None:
         ("path", "s3://bucket/a,/etc/passwd"),
         ("path", "/data/a,file:///etc/passwd"),
         ("path", "${env:SHOP_PASSWORD}"),
+        ("tap.executable", "tap-csv2"),
+        ("tap.executable", "/data/tap"),
+        ("tap.executable", "/opt/taps/../taps/tap-x"),
+        ("tap.executable", "${env:SHOP_PASSWORD}"),
+        ("executable", "sh"),
+        ("config.path", "orders.csv"),
+        ("config.any", "/etc/passwd"),
+        ("config.files", '[{"entity": "orders", "path": "/etc/passwd"}]'),
+        ("config.files", '[{"entity": "orders", "path": "orders.csv"}]'),
+        ("config.files", '{"a": {"b": ["x", "/data/a,/etc/passwd"]}}'),
+        ("config.files", '{"/etc/passwd": 1}'),
+        ("config.files", '"file:///etc/passwd"'),
+        ("config.files", '["\\u002fetc/passwd"]'),
     ],
 )
 def test_nothing_beside_that(key: str, value: str) -> None:

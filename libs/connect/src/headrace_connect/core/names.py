@@ -7,6 +7,8 @@ from urllib.parse import quote
 
 NAME_BYTES_MAX: Final = 80
 """Of a connector's name, as it stands in ids."""
+PLUGIN_PATH: Final = "HEADRACE_CONNECT_PLUGIN_PATH"
+"""Variable of the environment in which a worker tells its hosts ``plugin_path``: folders, with commas."""
 
 
 def encode(name: str) -> str:

@@ -25,6 +25,7 @@ SHIPPED: Final[dict[str, str]] = {
     "http-source": "headrace_connect.connectors.http:HttpSource",
     "lake-sink": "headrace_connect.connectors.lake_sink:LakeSink",
     "postgres-cdc": "headrace_connect.connectors.postgres_cdc:PostgresSource",
+    "singer": "headrace_connect.connectors.singer:SingerSource",
     "sql-sink": "headrace_connect.connectors.sql_sink:SqlSink",
     "sql-source": "headrace_connect.connectors.sql_source:SqlSource",
 }

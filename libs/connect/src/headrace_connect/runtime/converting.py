@@ -113,6 +113,15 @@ class ChunkPipeline:
         Raises:
             InvalidConfig: nobody says to which topic the records go.
         """
+        parts = [self._apply(one) for one in (chunk, *chunk.further)]
+        return ConvertedChunk(
+            [out for part in parts for out in part.outgoing],
+            [one for part in parts for one in part.lost],
+            sum(part.rows for part in parts),
+            sum(part.bytes for part in parts),
+        )
+
+    def _apply(self, chunk: Chunk) -> ConvertedChunk:
         topic = chunk.topic or self._origin.topic
         if not topic and (len(chunk.rows) or chunk.bad):
             raise InvalidConfig("the connector does not say to which topic its records go: set topic")

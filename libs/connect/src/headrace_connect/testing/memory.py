@@ -151,16 +151,18 @@ class RawPipeline:
 
     def apply(self, chunk: Chunk) -> ConvertedChunk:
         """See ``SourcePipeline``."""
-        values = _plain(chunk.rows)
-        keys = _plain(chunk.keys) if chunk.keys is not None else [None] * len(values)
-        bad = [one.raw for one in chunk.bad]
         outgoing = []
-        for topic, given, of in ((chunk.topic or TOPIC, values, keys), (DEAD, bad, [None] * len(bad))):
-            if given:
-                table = pa.table({"value": pa.array(given, pa.binary()), "key": pa.array(of, pa.binary())})
-                outgoing.append(Outgoing(topic, table))
-        size = sum(len(value or b"") for value in values)
-        return ConvertedChunk(outgoing, (), len(values), size)
+        rows, size = 0, 0
+        for part in (chunk, *chunk.further):
+            values = _plain(part.rows)
+            keys = _plain(part.keys) if part.keys is not None else [None] * len(values)
+            bad = [one.raw for one in part.bad]
+            for topic, given, of in ((part.topic or TOPIC, values, keys), (DEAD, bad, [None] * len(bad))):
+                if given:
+                    table = pa.table({"value": pa.array(given, pa.binary()), "key": pa.array(of, pa.binary())})
+                    outgoing.append(Outgoing(topic, table))
+            rows, size = rows + len(values), size + sum(len(value or b"") for value in values)
+        return ConvertedChunk(outgoing, (), rows, size)
 
 
 def _plain(values: Any) -> list[bytes | None]:

@@ -8,11 +8,12 @@ reads a secret looks again where links lead.
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 from headrace_connect.core.options import Problem
@@ -23,6 +24,9 @@ _PLAIN: Final = "allow.plain.secrets"
 _PYTHON: Final = "python:"
 _LOCAL: Final = ("file:", "sqlite:", "jdbc:sqlite:")
 _PATHS: Final = re.compile(r"(^|[._])(path|file|filename|dir|directory|descriptor)$|\.converter\.schema$")
+_PROGRAM: Final = re.compile(r"(^|[._])executable$")
+_OTHERS: Final = "config."
+"""Keys that begin so are another program's configuration, in which JSON may hold anything."""
 _BEGINS: Final = ("/", "~", "./", "../")
 _UP: Final = re.compile(r"(^|/)\.\.(/|$)")
 _COMMENT: Final = "/*"
@@ -47,6 +51,8 @@ class Policy:
     """``env.allowed``: variables of the environment."""
     files: Sequence[str] = ()
     """``files.allowed.paths``: directories of what connectors read and write."""
+    programs: Sequence[str] = ()
+    """``executables.allowed``: programs that connectors start, as configurations name them."""
 
     def find_problems(self, config: Mapping[str, str], installed: Collection[str]) -> tuple[Problem, ...]:
         """
@@ -59,7 +65,7 @@ class Policy:
         for key, value in config.items():
             problems += self._code(key, value, installed)
             problems += (wrong for one in find_references(value) if (wrong := self._secret(key, one)) is not None)
-            problems += self._file(key, value)
+            problems += self._program(key, value) if _PROGRAM.search(key) else self._file(key, value)
         return tuple(problems)
 
     def _code(self, key: str, value: str, installed: Collection[str]) -> list[Problem]:
@@ -85,9 +91,21 @@ class Policy:
             return Problem(key, f"{key}: {reference.text}: {setting} of the workers does not have this directory")
         return None
 
+    def _program(self, key: str, value: str) -> list[Problem]:
+        if value in self.programs:
+            return []
+        what = f"{value[:_SHOWN]} is a program; executables.allowed of the workers names what connectors may start"
+        return [Problem(key, f"{key}: {what}")]
+
     def _file(self, key: str, value: str) -> list[Problem]:
-        parts = _parts(key, _without_references(value, "x"))
-        paths = [part for number, part in enumerate(parts) if _is_local(key, part, first=number == 0)]
+        plain = _without_references(value, "x")
+        texts = _texts(key, plain) if key.startswith(_OTHERS) else [(key, _parts(key, plain))]
+        paths = [
+            part
+            for name, parts in texts
+            for number, part in enumerate(parts)
+            if _is_local(name, part, first=number == 0)
+        ]
         if not paths:
             return []
         if find_references(value):
@@ -134,6 +152,24 @@ def _parts(key: str, value: str) -> list[str]:
     if _PATHS.search(key) and value.lstrip().startswith(_JSON):
         return []
     return [part.strip() for part in value.split(",")]
+
+
+def _texts(key: str, value: str) -> list[tuple[str, list[str]]]:
+    """A text, or all texts within JSON, each with the name that it has there, whole and as the parts of a list."""
+    try:
+        left: list[tuple[str, Any]] = [(key, json.loads(value))]
+    except (ValueError, RecursionError):
+        left = [(key, value)]
+    found: list[tuple[str, list[str]]] = []
+    while left:
+        name, one = left.pop()
+        if isinstance(one, str):
+            found.append((name, [one, *(part.strip() for part in one.split(","))]))
+        elif isinstance(one, dict):
+            left += [*((name, inner) for inner in one), *(("." + str(inner), of) for inner, of in one.items())]
+        elif isinstance(one, list):
+            left += [(name, item) for item in one]
+    return found
 
 
 def _is_local(key: str, value: str, *, first: bool) -> bool:
