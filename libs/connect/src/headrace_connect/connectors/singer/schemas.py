@@ -229,7 +229,7 @@ def _whole(value: Any) -> int:
         if -(1 << 63) <= value < 1 << 63:
             return value
         raise ValueError(f"is beyond 64 bits: {_shown(value)}")
-    if isinstance(value, float | Decimal) and value == int(value) and abs(value) <= _EXACT_MAX:
+    if isinstance(value, float | Decimal) and -_EXACT_MAX <= value <= _EXACT_MAX and value == int(value):
         return int(value)
     raise ValueError(f"is no whole number of 64 bits: {_shown(value)}")
 
@@ -253,7 +253,9 @@ def _string(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    return value if type(value) is str else json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain)
+    if type(value) is str:
+        return value
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain)
 
 
 def _plain(value: Any) -> float:
@@ -263,7 +265,7 @@ def _plain(value: Any) -> float:
 
 
 def _shown(value: Any) -> str:
-    return _text(value)[:80]
+    return repr(value)[:80]
 
 
 _WHOLE: Final = Kind(pa.int64(), _whole)
