@@ -193,7 +193,7 @@ class TapProcess:
             if process is not None:
                 _kill(process)
                 await process.wait()
-                await _drain(process.stdout)
+                await _close(process)
             shutil.rmtree(directory, ignore_errors=True)
 
     async def _trace(self, why: str, life: _Life, hidden: Redactor) -> str:
@@ -233,13 +233,17 @@ def _kill(process: asyncio.subprocess.Process) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-async def _drain(output: asyncio.StreamReader | None) -> None:
-    """Read what is left, so that the pipe is closed."""
-    assert output is not None, "it is a pipe"
-    with suppress(TimeoutError):
+async def _close(process: asyncio.subprocess.Process) -> None:
+    """Read what is left in its pipes, so that asyncio closes them."""
+    assert process.stdin is not None, "it is a pipe"
+    process.stdin.close()
+    with suppress(TimeoutError, BrokenPipeError, ConnectionResetError):
         async with limit_ms(_LOG_MS):
-            while await output.read(_READ_BYTES):
-                pass
+            for output in (process.stdout, process.stderr):
+                assert output is not None, "it is a pipe"
+                while await output.read(_READ_BYTES):
+                    pass
+            await process.stdin.wait_closed()
 
 
 async def _ending(process: asyncio.subprocess.Process) -> str:
