@@ -108,3 +108,19 @@ def test_a_port_that_is_taken_is_refused_with_its_address() -> None:
         open_metrics("x", 1, taken),
     ):
         pass
+
+
+def test_values_whose_labels_come_and_go_are_read_at_each_look() -> None:
+    lags = {("a", "0"): 7.0}
+    with open_metrics("x", 1, Endpoint("127.0.0.1", 0)) as metrics:
+        assert metrics.endpoint is not None
+        metrics.family("headrace_lag", "Lag", ["topic", "partition"], lambda: list(lags.items()))
+        metrics.family("headrace_seen", "Seen", [], lambda: [((), 3)], counts=True)
+        page = scraped(metrics.endpoint)
+        assert b'headrace_lag{partition="0",topic="a"} 7.0' in page
+        assert b"headrace_seen_total 3.0" in page
+        for number in range(2_500):  # more than an instrument of OpenTelemetry keeps
+            lags[str(number), "1"] = lags.pop(next(iter(lags)))
+        page = scraped(metrics.endpoint)
+        assert b'headrace_lag{partition="1",topic="2499"} 7.0' in page
+        assert page.count(b"headrace_lag{") == 1

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace_connect.core import host_messages as messages
+from headrace_connect.core.counts import Counts
 from headrace_connect.core.errors import Fault
 from headrace_connect.core.host_messages import Command, Report
 from headrace_connect.core.host_protocol import (
@@ -51,6 +52,9 @@ REPORTS: list[Report] = [
     messages.Answer(1, {"problems": [{"key": "a", "message": "b"}]}),
     messages.NoAnswer(2, Fault.BUG, "KeyError: 'x'", "Traceback"),
     messages.Pong(5),
+    messages.Pong(
+        6, (messages.TaskCounts("shop", 3, Counts(7, 700, lag_records=0)), messages.TaskCounts("b", 0, Counts()))
+    ),
 ]
 
 

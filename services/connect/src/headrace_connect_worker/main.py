@@ -20,6 +20,7 @@ from headrace_common.runtime.metrics import Metrics, open_metrics
 from headrace_common.runtime.service import Ready, announce_ready, run_until
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_connect.runtime.adapters.topics import SdkTopics
+from headrace_connect_worker.adapters import figures
 from headrace_connect_worker.adapters.config_log import SdkConfigLog
 from headrace_connect_worker.adapters.host_processes import HostProcesses
 from headrace_connect_worker.adapters.http_forwarding import HttpForwarding
@@ -27,6 +28,7 @@ from headrace_connect_worker.adapters.offset_log import SdkOffsets
 from headrace_connect_worker.adapters.status_log import SdkStatusLog
 from headrace_connect_worker.adapters.work_group import SdkMembership
 from headrace_connect_worker.config import ConnectConfig
+from headrace_connect_worker.core.figures import Figures
 from headrace_connect_worker.engine.checking import Checking
 from headrace_connect_worker.engine.leading import LeadingLimits
 from headrace_connect_worker.engine.loggers import Loggers
@@ -81,6 +83,7 @@ async def run(config: ConnectConfig, stop: asyncio.Event) -> None:
         outside = _outside(config, place, admin, hosts, clock, stack)
         limits = LeadingLimits(config.commands_max, config.command_ms_max)
         worker = ConnectWorker(outside, place, limits)
+        figures.publish(metrics, Figures(hosts.figures, lambda: worker.reporting.statuses, lambda: worker.leads))
         tasks = await stack.enter_async_context(TaskRunner())
         http = await _open_rest(config, worker, outside, place, cluster, metrics, tasks, stack)
         endpoint = server.choose_endpoint(http.endpoint.port, listen_host=config.http_listen.host)

@@ -9,6 +9,7 @@ import pytest
 
 from headrace_common.runtime.clock import SystemClock, give_way
 from headrace_connect.core import host_messages as messages
+from headrace_connect.core.counts import Counts
 from headrace_connect.core.errors import Fault
 from headrace_connect.core.host_messages import Command, Report
 from headrace_connect.core.task import State
@@ -16,6 +17,7 @@ from headrace_connect_worker.adapters import host_processes
 from headrace_connect_worker.adapters.host_process import HostSettings
 from headrace_connect_worker.adapters.host_processes import HostProcesses
 from headrace_connect_worker.config import HostLimits
+from headrace_connect_worker.core.hosting import Work
 from headrace_connect_worker.core.records import RunState, TargetState
 from headrace_connect_worker.ports import (
     HostCrashed,
@@ -44,6 +46,7 @@ class FakeHost:
     ) -> None:
         self.report = on_report
         self.memory_max = 0
+        self.memory = 0
         self.sent: list[Command] = []
         self.was_open = True
         self.trace = "it was killed"
@@ -201,3 +204,46 @@ async def test_a_topic_is_told(hosts: HostProcesses) -> None:
     await hosts.start(task())
     only(hosts).report(messages.TopicSeen("a", 0, "t"))
     assert await events(hosts) == [TopicSeen("a", 0, "t")]
+
+
+# --- figures --------------------------------------------------------------------------------------------------------
+
+
+def counted(connector: str, number: int, records: int) -> messages.TaskCounts:
+    return messages.TaskCounts(connector, number, Counts(records))
+
+
+async def test_what_hosts_have_counted_is_there_while_their_tasks_are(hosts: HostProcesses) -> None:
+    await hosts.start(task(0))
+    await hosts.start(task(1))
+    host = only(hosts)
+    host.memory = 5 * MIB
+    host.report(messages.Pong(1, (counted("a", 0, 7), counted("a", 1, 8), counted("b", 0, 9), counted("a", 2, 9))))
+    assert {work: counts.read_records for work, counts in hosts.figures.counts.items()} == {
+        Work("a", 0): 7,
+        Work("a", 1): 8,
+    }, "what it does not have counts nothing"
+    assert list(hosts.figures.memory.values()) == [("a", 5 * MIB)]
+    host.report(messages.Pong(2, (counted("a", 1, 10),)))
+    assert hosts.figures.counts[Work("a", 0)].read_records == 7
+    assert hosts.figures.counts[Work("a", 1)].read_records == 10
+    stopping = asyncio.create_task(hosts.stop("a", 0))
+    await give_way()
+    host.report(report(State.UNASSIGNED, 0))
+    await stopping
+    assert list(hosts.figures.counts) == [Work("a", 1)]
+    host.kill("killed by signal 11")
+    await events(hosts)
+    assert (hosts.figures.counts, hosts.figures.memory, hosts.figures.crashes) == ({}, {}, 1)
+
+
+async def test_a_host_that_ends_as_it_was_told_has_not_crashed(hosts: HostProcesses) -> None:
+    await hosts.start(task(0))
+    host = only(hosts)
+    host.report(messages.Pong(1, (counted("a", 0, 7),)))
+    stopping = asyncio.create_task(hosts.stop("a", 0))
+    await give_way()
+    host.kill("it is not needed any more")
+    await events(hosts)
+    await stopping
+    assert (hosts.figures.counts, hosts.figures.memory, hosts.figures.crashes) == ({}, {}, 0)

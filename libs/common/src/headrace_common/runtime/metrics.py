@@ -17,7 +17,7 @@ from opentelemetry.metrics import Meter, NoOpMeterProvider
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.resources import Resource
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
-from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from headrace_common.core.distribution import Distribution
 from headrace_common.core.ids import Endpoint
@@ -41,6 +41,10 @@ def buckets_of(values: Distribution, factor: float) -> Buckets:
     return Buckets([round(bound * factor, 9) for bound in values.bounds], values.counts, values.total * factor)
 
 
+Values = Iterable[tuple[Sequence[str], float]]
+"""Each with what its labels are, in their order."""
+
+
 @dataclass(frozen=True, slots=True)
 class Metrics:
     """What measures, and where it can be read."""
@@ -49,28 +53,50 @@ class Metrics:
     """Create instruments from it once, at start; with metrics off they do nothing."""
     endpoint: Endpoint | None
     """Where ``/metrics`` is served, with the real port. None: metrics are off."""
-    _histograms: list[tuple[str, str, Callable[[], Buckets]]] = field(default_factory=list)
+    _read: list[Callable[[], Metric]] = field(default_factory=list)
 
     def histogram(self, name: str, description: str, read: Callable[[], Buckets]) -> None:
         """
         Publish a histogram that is counted elsewhere, for paths where an instrument would cost too much; OpenTelemetry
         has no such instrument. ``read`` is called at each look, from the endpoint's thread.
         """
-        self._histograms.append((name, description, read))
 
-
-class _Histograms:
-    """Shows what ``Metrics.histogram`` was told of, when Prometheus asks."""
-
-    def __init__(self, told: Sequence[tuple[str, str, Callable[[], Buckets]]]) -> None:
-        self._told = told
-
-    def collect(self) -> Iterable[HistogramMetricFamily]:
-        for name, description, read in list(self._told):
+        def collect() -> Metric:
             now = read()
             counts = accumulate(list(now.counts))  # it goes on counting meanwhile
             buckets = list(zip((*map(str, now.bounds), "+Inf"), counts, strict=True))
-            yield HistogramMetricFamily(name, description, buckets=buckets, sum_value=now.total)
+            return HistogramMetricFamily(name, description, buckets=buckets, sum_value=now.total)
+
+        self._read.append(collect)
+
+    def family(
+        self, name: str, description: str, labels: Sequence[str], read: Callable[[], Values], *, counts: bool = False
+    ) -> None:
+        """
+        Publish values whose labels come and go; an instrument of OpenTelemetry remembers all that there ever were, and
+        gives up on the 2,001st. ``read`` is called as for ``histogram``.
+
+        Args:
+            counts: they only grow; else they are gauges.
+        """
+
+        def collect() -> Metric:
+            made = (CounterMetricFamily if counts else GaugeMetricFamily)(name, description, labels=labels)
+            for of, value in read():
+                made.add_metric(of, value)
+            return made
+
+        self._read.append(collect)
+
+
+class _Read:
+    """Shows what ``Metrics`` was told to read, when Prometheus asks."""
+
+    def __init__(self, told: Sequence[Callable[[], Metric]]) -> None:
+        self._told = told
+
+    def collect(self) -> Iterable[Metric]:
+        return [collect() for collect in list(self._told)]
 
 
 @contextmanager
@@ -93,7 +119,7 @@ def open_metrics(service: str, node_id: int, listen: Endpoint | None) -> Iterato
     try:
         with serve_metrics(registry, listen) as endpoint:
             metrics = Metrics(provider.get_meter(f"headrace.{service}"), endpoint)
-            registry.register(_Histograms(metrics._histograms))
+            registry.register(_Read(metrics._read))
             yield metrics
     finally:
         provider.shutdown()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from headrace_connect.core.counts import Counts
 from headrace_connect.core.errors import Fault
 from headrace_connect.core.task import State
 
@@ -256,10 +257,21 @@ class NoAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskCounts:
+    """What a task has counted since it was started."""
+
+    connector: str
+    task: int
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True)
 class Pong:
     """To the ping with this number."""
 
     number: int
+    counted: tuple[TaskCounts, ...] = ()
+    """Of tasks that have counted something since the pong before."""
 
 
 Question = Validate | Preview | Describe | ListPlugins

@@ -175,6 +175,13 @@ class SinkCommit:
         """Whether records are wanted now."""
         return self.phase is Phase.WORKING
 
+    @property
+    def tried(self) -> tuple[int, int]:
+        """Good records of the commit that is under way, and bad ones."""
+        work = self._work()
+        bad = len(bad_rows(work, self.bad)) if self.bad else 0
+        return sum(piece.count for piece in work) - bad, bad
+
     # --- records --------------------------------------------------------------------------------------------------
 
     def _take(self, event: Polled) -> list[Effect]:

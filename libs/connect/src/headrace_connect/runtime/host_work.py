@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from headrace_common.runtime.clock import limit_ms
+from headrace_connect.core.counts import Counts
 from headrace_connect.core.errors import Fault
 from headrace_connect.core.host_messages import (
     Kind,
     Report,
     SplitForm,
     StartTask,
+    TaskCounts,
     TaskReport,
     TopicSeen,
     Watch,
@@ -60,6 +62,8 @@ class HostedTask:
         self._stopping = False
         self._reported: TaskReport | None = None
         self._topics: set[str] = set()
+        self._counts = Counts()
+        self._told: Counts | None = None
 
     async def run(self, before: asyncio.Task[None] | None) -> None:
         """
@@ -80,7 +84,7 @@ class HostedTask:
             return
         command = self._command
         part = Part(command.task, [Split(one.id, one.detail) for one in command.splits], command.generation)
-        hooks = Hooks(self._changed, self._saw)
+        hooks = Hooks(self._changed, self._saw, self._counts)
         self._seat = make_seat(self._given.process, self._fresh, config, part, hooks)
         self._seat.life.target = self._target
         await self._seat.run()
@@ -99,6 +103,13 @@ class HostedTask:
         if self._seat is not None:
             self._seat.change(target)
 
+    def counted(self) -> TaskCounts | None:
+        """What it has counted; None: nothing since it was asked last."""
+        if self._told == self._counts:
+            return None
+        self._told = replace(self._counts)
+        return TaskCounts(self._command.connector, self._command.task, self._told)
+
     def _fresh(self) -> Configured:
         return configure(self._command.config, self._given.secrets)
 
@@ -112,6 +123,8 @@ class HostedTask:
         seat = self._seat
         assert seat is not None, "only a seat changes"
         life = seat.life
+        if life.state is State.RESTARTING and self._reported is not None and self._reported.state is not life.state:
+            self._counts.restarts += 1
         if life.state in _WORKS or not life.reason:
             self._report(life.state)
             return

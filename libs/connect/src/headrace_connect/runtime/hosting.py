@@ -94,7 +94,8 @@ class Host:
             case Validate() | Preview() | Describe() | ListPlugins():
                 self._runner.start(self._answer(command), name="answer a question")
             case Ping(number):
-                self._report(Pong(number))
+                counted = (task.counted() for task, _ in self._tasks.values())
+                self._report(Pong(number, tuple(one for one in counted if one is not None)))
             case Open():
                 raise NotAMessage("a host is opened once")
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from headrace import aio
 from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.failpoints import failpoint
+from headrace_connect.core.counts import Counts
 from headrace_connect.core.dead_letters import Origin
 from headrace_connect.core.sink_commit import SinkRules
 from headrace_connect.core.source_commit import Rules
@@ -36,15 +37,13 @@ OnTopic = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What a task calls."""
+    """What a task calls, and where it counts."""
 
     on_change: Signal = lambda: None
     """See ``Seat``."""
     on_topic: OnTopic = lambda _: None
     """With the topic of each batch of records that it reads or writes."""
-
-
-NO_HOOKS: Final = Hooks()
+    counts: Counts = field(default_factory=Counts)
 
 
 class Failpoints:
@@ -96,16 +95,15 @@ class Part:
     """Of a sink: it ends when there is nothing more, so it commits then, even if it would wait for more."""
 
 
-def make_seat(process: Process, fresh: Fresh, config: ConnectorConfig, part: Part, hooks: Hooks = NO_HOOKS) -> Seat:
+def make_seat(process: Process, fresh: Fresh, config: ConnectorConfig, part: Part, hooks: Hooks | None = None) -> Seat:
     """
     A task that is not running yet.
 
     Args:
         config: as ``fresh`` gave it once.
     """
-    make = partial(
-        _source_loop if isinstance(config, SourceConfig) else _sink_loop, process, fresh, part, hooks.on_topic
-    )
+    hooks = hooks or Hooks()
+    make = partial(_source_loop if isinstance(config, SourceConfig) else _sink_loop, process, fresh, part, hooks)
     life = TaskLife(RESTART, config.errors_restart_max)
     return Seat(f"task {part.task} of {config.name}", make, process.clock, life, hooks.on_change)
 
@@ -141,9 +139,7 @@ class _SourceLoop:
         self._task.ask(CloseAsked())
 
 
-def _source_loop(
-    process: Process, fresh: Fresh, part: Part, on_topic: OnTopic, on_open: Signal, on_commit: Signal
-) -> Loop:
+def _source_loop(process: Process, fresh: Fresh, part: Part, hooks: Hooks, on_open: Signal, on_commit: Signal) -> Loop:
     configured = fresh()
     config = configured.config
     assert isinstance(config, SourceConfig), "what a connector is does not change"
@@ -162,7 +158,16 @@ def _source_loop(
     outside = SourceOutside(log, pipeline, process.clock, Failpoints())
     source = cast("Source[Any]", configured.make())
     settings = _source_settings(config)
-    task = SourceTask(source, part.splits, outside, settings, on_open=on_open, on_commit=on_commit, on_topic=on_topic)
+    task = SourceTask(
+        source,
+        part.splits,
+        outside,
+        settings,
+        on_open=on_open,
+        on_commit=on_commit,
+        on_topic=hooks.on_topic,
+        counts=hooks.counts,
+    )
     return _SourceLoop(task)
 
 
@@ -223,17 +228,15 @@ class _SinkLoop:
             self._task.close()
 
 
-def _sink_loop(
-    process: Process, fresh: Fresh, part: Part, on_topic: OnTopic, on_open: Signal, on_commit: Signal
-) -> Loop:
-    return _SinkLoop(partial(_open_sink, process, fresh(), part, on_topic, on_open, on_commit))
+def _sink_loop(process: Process, fresh: Fresh, part: Part, hooks: Hooks, on_open: Signal, on_commit: Signal) -> Loop:
+    return _SinkLoop(partial(_open_sink, process, fresh(), part, hooks, on_open, on_commit))
 
 
 async def _open_sink(
     process: Process,
     configured: Configured,
     part: Part,
-    on_topic: OnTopic,
+    hooks: Hooks,
     on_open: Signal,
     on_commit: Signal,
     stack: AsyncExitStack,
@@ -249,7 +252,15 @@ async def _open_sink(
     sink = cast("Sink[Any]", configured.make())
     outside = SinkOutside(group, TablePipeline(configured.converting()), dead, process.clock, Failpoints())
     settings = _sink_settings(config, sink, part)
-    return SinkTask(sink, outside, settings, on_open=on_open, on_commit=on_commit, on_topic=on_topic)
+    return SinkTask(
+        sink,
+        outside,
+        settings,
+        on_open=on_open,
+        on_commit=on_commit,
+        on_topic=hooks.on_topic,
+        counts=hooks.counts,
+    )
 
 
 def _sink_settings(config: SinkConfig, sink: Sink[Any], part: Part) -> SinkTaskSettings:

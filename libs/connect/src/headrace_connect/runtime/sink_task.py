@@ -16,6 +16,7 @@ from headrace.records import PartitionTable, TopicPartition
 from headrace_common.core.errors import HeadraceError
 from headrace_common.runtime.clock import Clock
 from headrace_connect.core import sink_steps as core
+from headrace_connect.core.counts import Counts
 from headrace_connect.core.dead_letters import Origin, Refusal, Stage
 from headrace_connect.core.errors import Fault, PartitionTaken, RowsRefused, after_ms_of, fault_of, is_retriable
 from headrace_connect.core.pieces import Piece, Records, Row
@@ -23,6 +24,7 @@ from headrace_connect.core.sink_commit import REJOIN_MS, SinkCommit, SinkRules
 from headrace_connect.plugin import Guarantee, Rows, Sink
 from headrace_connect.runtime.calling import Calls
 from headrace_connect.runtime.failing import OUT_OF_GROUP, TaskFailed, reason_of
+from headrace_connect.runtime.measuring import SinkMeasure
 from headrace_connect.runtime.pipeline import Indices, Lost, SinkPipeline, dead_letters
 from headrace_connect.runtime.ports import DeadLetters, GroupReader, Outgoing, Steps
 
@@ -87,12 +89,14 @@ class SinkTask:
         on_open: Callable[[], None] = lambda: None,
         on_commit: Callable[[], None] = lambda: None,
         on_topic: Callable[[str], None] = lambda _: None,
+        counts: Counts | None = None,
     ) -> None:
         """
         Args:
             on_open: called once, when the task has joined the group.
             on_commit: called after each commit.
             on_topic: called with the topic of records that were read.
+            counts: what it adds to.
         """
         self._calls = Calls(sink)
         self._sink = sink
@@ -101,6 +105,7 @@ class SinkTask:
         self._on_open = on_open
         self._on_commit = on_commit
         self._on_topic = on_topic
+        self._measure = SinkMeasure(counts or Counts(), outside.clock)
         self._machine = SinkCommit(settings.rules)
         self._asked: deque[str] = deque()
         self._suspended = False
@@ -174,6 +179,7 @@ class SinkTask:
             await self._take(tables)
         elif self._end is None:
             await self._handle(core.Ticked(self._now_ms()))
+        self._measure.look(self._lags.values(), sum(read.table.table.num_rows for read in self._read.values()))
 
     async def _settle_what_was_left(self) -> None:
         """What an earlier task has prepared, and did not live to decide."""
@@ -210,6 +216,7 @@ class SinkTask:
     # --- records --------------------------------------------------------------------------------------------------
 
     async def _take(self, tables: Sequence[PartitionTable]) -> None:
+        self._measure.read(tables)
         taken = [self._convert(table) for table in tables]
         self._lags |= {TopicPartition(table.topic, table.partition): table.lag for table in tables}
         drained = all(table.lag == 0 for table in tables)
@@ -312,13 +319,16 @@ class SinkTask:
                     await self._calls.call(self._sink.write, rows)
                 await reach("connect.sink.written")
             case core.Prepare(dead):
+                self._measure.begin_commit()
                 return await self._prepare(dead)
             case core.SendDead(dead):
+                self._measure.begin_commit()
                 letters = self._letters(dead)
                 if letters is not None and self._outside.dead_letters is not None:
                     await self._outside.dead_letters.send(letters)
                 await reach("connect.sink.dead")
             case core.Commit(positions, token):
+                self._measure.begin_commit()
                 await self._calls.call(self._sink.commit, positions, token or None)
                 await reach("connect.sink.committed")
                 return core.Committed()
@@ -329,6 +339,7 @@ class SinkTask:
             case core.CommitGroup(positions):
                 await self._commit_group(positions)
                 await reach("connect.sink.grouped")
+                self._measure.commit(*self._machine.tried)
                 self._on_commit()
                 return core.GroupCommitted()
             case core.Close(partitions):
@@ -368,10 +379,13 @@ class SinkTask:
             _log.info("the group's offsets are shown later: %s", error)
 
     def _failed(self, effect: core.Effect, error: Exception) -> core.Failed:
+        self._measure.drop()
         step = _STEPS[type(effect)]
         fault, retriable = fault_of(error), is_retriable(error)
         if step is core.Step.GROUP and isinstance(error, HeadraceError) and error.code in OUT_OF_GROUP:
             fault, retriable = Fault.FENCED, False
+        if retriable:
+            self._measure.retry()
         refused: dict[Row, str] = {}
         if isinstance(effect, core.Write) and isinstance(error, RowsRefused):
             number = effect.piece.records.number

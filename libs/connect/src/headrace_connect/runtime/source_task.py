@@ -18,6 +18,7 @@ from headrace_common.core.errors import ErrorCode, HeadraceError, Then
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_connect.core import source_steps as core
+from headrace_connect.core.counts import Counts
 from headrace_connect.core.errors import Fault, after_ms_of, fault_of, is_retriable
 from headrace_connect.core.retrying import Retrying
 from headrace_connect.core.source_commit import Phase, Rules, SourceCommit
@@ -25,6 +26,7 @@ from headrace_connect.plugin import Chunk, Position, Source, Split
 from headrace_connect.runtime.calling import Calls
 from headrace_connect.runtime.failing import FENCED, TaskFailed, reason_of
 from headrace_connect.runtime.inbox import Inbox
+from headrace_connect.runtime.measuring import SourceMeasure
 from headrace_connect.runtime.pipeline import SourcePipeline, dead_letters
 from headrace_connect.runtime.ports import Outgoing, SourceLog, SourceWriter, Steps
 
@@ -82,12 +84,14 @@ class SourceTask:
         on_open: Callable[[], None] = lambda: None,
         on_commit: Callable[[], None] = lambda: None,
         on_topic: Callable[[str], None] = lambda _: None,
+        counts: Counts | None = None,
     ) -> None:
         """
         Args:
             on_open: called once, when reading begins.
             on_commit: called after each commit.
             on_topic: called with the topic of records before they are sent; dead letters do not count.
+            counts: what it adds to.
         """
         self._calls = Calls(source)
         self._source = source
@@ -97,6 +101,7 @@ class SourceTask:
         self._on_open = on_open
         self._on_commit = on_commit
         self._on_topic = on_topic
+        self._measure = SourceMeasure(counts or Counts(), outside.clock)
         self._machine = SourceCommit(list(self._splits), settings.rules)
         self._commit_retries = Retrying(settings.rules.retry_timeout_ms, _PAUSE_MS)
         self._inbox = Inbox()
@@ -180,6 +185,7 @@ class SourceTask:
         outgoing = list(converted.outgoing)
         for records in outgoing:
             self._on_topic(records.topic)
+        self._measure.read(len(chunk.rows), outgoing, len(converted.lost))
         if converted.lost:
             for one in converted.lost if self._settings.logs_errors or not self._settings.tolerates else ():
                 _log.warning("%s", one)
@@ -207,6 +213,8 @@ class SourceTask:
     def _read_failed(self, split: str, error: Exception) -> core.ReadFailed:
         fault = fault_of(error)
         _log.warning("split %s of %s: %s", split, type(self._source).__name__, reason_of(error))
+        if is_retriable(error):
+            self._measure.retry()
         now_ms, after_ms = self._now_ms(), after_ms_of(error)
         return core.ReadFailed(split, is_retriable(error), fault, reason_of(error), now_ms, after_ms)
 
@@ -278,12 +286,15 @@ class SourceTask:
                 await self._open_writer().send_positions(positions)
                 await reach("connect.source.positions")
             case core.Commit():
+                self._measure.begin_commit()
                 await self._open_writer().commit()
                 await reach("connect.source.committed")
+                self._measure.commit()
                 self._commit_retries.worked()
                 self._on_commit()
                 return core.Committed()
             case core.Abort():
+                self._measure.drop()
                 await self._open_writer().abort()
                 await reach("connect.source.aborted")
                 return core.Aborted()
@@ -306,10 +317,12 @@ class SourceTask:
         if isinstance(effect, core.Commit) and error.then == Then.RETRY:
             if self._commit_retries.wait_ms(self._now_ms()) is None:
                 return None
+            self._measure.retry()
             return core.OutcomeUnknown()
         if error.then == Then.FENCED:
             return None
         _log.warning("a transaction is given up: %s", error)
+        self._measure.retry()
         return core.NotDelivered(reason_of(error), self._now_ms())
 
     def _open_writer(self) -> SourceWriter:
@@ -317,6 +330,7 @@ class SourceTask:
         return self._writer
 
     async def _claim(self) -> None:
+        self._measure.drop()
         if self._writer is not None:
             writer, self._writer = self._writer, None
             with suppress(HeadraceError):

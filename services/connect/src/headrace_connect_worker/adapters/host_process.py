@@ -74,6 +74,8 @@ class HostProcess:
         """
         self.memory_max = 0
         """In bytes; 0: no limit. May be changed."""
+        self.memory = 0
+        """In bytes, when it was looked at last."""
         self._environment = environment
         self._settings = settings
         self._clock = clock
@@ -248,7 +250,7 @@ class HostProcess:
             silent_ms = now_ms - self._heard_ms
             if self.was_open and silent_ms > self._settings.silence_ms:
                 self.kill(f"it was silent for {silent_ms / 1_000:.0f} s")
-            used = _memory_of(self.pid)
+            used = self.memory = _memory_of(self.pid)
             if self.memory_max and used > self.memory_max:
                 most = self.memory_max >> 20
                 self.kill(f"it had {used >> 20} MiB of memory, and {most} MiB is the most: see task.memory.max")

@@ -22,6 +22,7 @@ from headrace_connect_worker.adapters.host_events import HostEvents, task_report
 from headrace_connect_worker.adapters.host_process import HostProcess, HostSettings
 from headrace_connect_worker.adapters.plugin_questions import PluginQuestions
 from headrace_connect_worker.config import ConnectConfig, HostLimits
+from headrace_connect_worker.core.host_figures import HostFigures
 from headrace_connect_worker.core.hosting import Hosting, HostNumber, Work
 from headrace_connect_worker.core.records import RunState, TargetState
 from headrace_connect_worker.core.seat import BACKOFF
@@ -58,6 +59,8 @@ class HostProcesses:
     """Satisfies ``Hosts``. ``async with`` it."""
 
     def __init__(self, settings: HostSettings, limits: HostLimits, clock: Clock) -> None:
+        self.figures = HostFigures()
+        """What hosts have counted."""
         self._settings = settings
         self._limits = limits
         self._clock = clock
@@ -205,6 +208,7 @@ class HostProcesses:
 
     def _begin(self, number: HostNumber, label: str, environment: Environment) -> None:
         def on_report(report: Report) -> None:
+            self.figures.look(number, label, host.memory)
             self._hear(number, report)
 
         host = self._hosts[number] = HostProcess(label, environment, self._settings, self._clock, on_report)
@@ -213,13 +217,16 @@ class HostProcesses:
     async def _keep(self, number: HostNumber, host: HostProcess) -> None:
         trace = await host.run()
         del self._hosts[number]
+        self.figures.lose(number)
         lost = self._hosting.lose(number)
         if not lost or not host.was_open:
             return
         _log.warning("the host of %s has ended: %s", ", ".join(sorted({work.connector for work in lost})), trace)
         left = {work: self._work.pop(work) for work in lost}
-        for running in left.values():
+        for work, running in left.items():
+            self.figures.forget(work)
             running.ended.set()
+        self.figures.crashes += not all(running.stopping for running in left.values())
         for connector in sorted({work.connector for work in left}):
             self._lose(connector, {work: one for work, one in left.items() if work.connector == connector}, trace)
 
@@ -238,6 +245,7 @@ class HostProcesses:
     def _forget(self, work: Work) -> None:
         """It is not done any more; its host ends when nothing else is done there."""
         running = self._work.pop(work, None)
+        self.figures.forget(work)
         if running is not None:
             running.ended.set()
         number = self._hosting.find(work)
@@ -264,6 +272,8 @@ class HostProcesses:
 
     def _hear(self, number: HostNumber, report: Report) -> None:
         match report:
+            case messages.Pong(_, counted):
+                self.figures.take(counted, self._hosting.work(number))
             case messages.TaskReport():
                 self._hear_task(number, report)
             case messages.TopicSeen(connector, task, topic):

@@ -58,6 +58,11 @@ class Reporting:
         """This worker has it no more; what it said last is still written."""
         self._own.pop(_place(record), None)
 
+    @property
+    def statuses(self) -> list[Status]:
+        """What this worker said last of the connectors and tasks that it has; any thread may ask."""
+        return [record for record in list(self._own.values()) if isinstance(record, Status)]
+
     def put(self, record: StatusRecord) -> None:
         """Anything else: topics, and records that delete."""
         self._put(record)

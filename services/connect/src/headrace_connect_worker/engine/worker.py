@@ -8,6 +8,7 @@ from typing import Final
 
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.tasks import TaskRunner
+from headrace_connect_worker.core.placing import LEADER
 from headrace_connect_worker.engine.commanding import Commanding
 from headrace_connect_worker.engine.following import Following
 from headrace_connect_worker.engine.leading import Leading, LeadingLimits
@@ -65,6 +66,11 @@ class ConnectWorker:
         tasks.start(self.working.hear(), name="hosts")
         tasks.start(self.working.declare(), name="declaration")
         tasks.start(self.working.share(tasks), name="work group")
+
+    @property
+    def leads(self) -> bool:
+        """Whether it writes the configuration; any thread may ask."""
+        return LEADER in self.working.items
 
     async def ready(self) -> None:
         """Wait until it has read what there is."""
