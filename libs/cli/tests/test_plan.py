@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from headrace_cli.local.etcd_peers import with_plain_peers
-from headrace_cli.local.plan import STOP_STAGES, ClusterOptions, plan, slots, split_settings
+from headrace_cli.local.plan import STOP_STAGES, WORKER_STOP_MS, ClusterOptions, plan, slots, split_settings
 from headrace_cli.local.processes import spawn, spawn_supervisor
+from headrace_cli.local.supervisor import STOP_STAGE_SECONDS
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.runtime.failpoints import DIRECTORY_VARIABLE
 
@@ -33,10 +34,44 @@ def test_as_many_coordinators_as_asked_for() -> None:
     assert not [name for name in planned(ClusterOptions(coordinators=0)) if name.startswith("coordinator")]
 
 
+def test_a_connect_worker_is_there_where_it_is_asked_for() -> None:
+    assert not [name for name in planned(ClusterOptions()) if name.startswith("connect")]
+    options = ClusterOptions(
+        brokers=2, connect=True, settings={"connect.files.allowed.paths": "/data", "queue_bytes": "9"}
+    )
+    options.check()
+    ports = {slot: 20_000 + n for n, slot in enumerate(slots(options))}
+    name, argv = list(planned(options).items())[-1]
+    brokers = ",".join(f"127.0.0.1:{ports[f'broker-{n}']}" for n in (1, 2))
+    assert name == "connect-1", "it starts when all else is there"
+    assert (
+        f"-m headrace_connect_worker --bootstrap-servers {brokers} --http-listen 127.0.0.1:{ports['connect-1.http']} "
+        in argv
+    )
+    assert argv.endswith("--files-allowed-paths /data")
+    assert "node-token" not in argv
+    assert "queue-bytes" not in argv
+    assert "files-allowed" not in "".join(line for other, line in planned(options).items() if other != name)
+
+
+def test_settings_of_a_worker_that_is_not_started_are_refused() -> None:
+    with pytest.raises(InvalidConfig, match=r"connect\.group\.id: no Connect worker is started; --connect starts one"):
+        ClusterOptions(settings={"connect.group.id": "a"}).check()
+
+
+def test_a_directory_of_a_version_before_connect_has_no_worker() -> None:
+    saved = ClusterOptions(brokers=2).to_json()
+    del saved["connect"]
+    assert ClusterOptions.from_json(saved).connect is False
+    assert ClusterOptions.from_json(ClusterOptions(connect=True).to_json()).connect is True
+
+
 def test_everybody_stops_before_those_that_it_needs() -> None:
     roles = [role for stage in STOP_STAGES for role in stage]
-    assert roles == ["admin", "coordinator", "broker", "controller", "etcd"]
-    assert set(roles) == {name.rpartition("-")[0] for name in planned(ClusterOptions())}
+    assert roles == ["connect", "admin", "coordinator", "broker", "controller", "etcd"]
+    assert set(roles) == {name.rpartition("-")[0] for name in planned(ClusterOptions(connect=True))}
+    assert set(roles) == set(STOP_STAGE_SECONDS)
+    assert STOP_STAGE_SECONDS["connect"] * 1_000 > WORKER_STOP_MS + 1_000, "tasks commit, and requests end"
 
 
 def test_a_directory_of_a_version_before_coordinators_gets_one() -> None:
@@ -94,6 +129,8 @@ def test_settings_go_where_they_are_read() -> None:
             "transactional_id_expiration_ms": "5000",
             "transaction.max.timeout.ms": "2000",
             "transaction.notice.ms": "100",
+            "connect.group.id": "mine",
+            "connect.task_stop_ms_max": "9",
         }
     )
     assert split.controllers == ["--session-timeout-ms", "4000"]
@@ -104,6 +141,7 @@ def test_settings_go_where_they_are_read() -> None:
         *("--transactional-id-expiration-ms", "5000"),
     ]
     assert split.admins == ["--transaction-max-timeout-ms", "2000", "--transaction-notice-ms", "100"]
+    assert split.workers == ["--group-id", "mine", "--task-stop-ms-max", "9"]
     assert split.dynamic == {"num.partitions": "3", "transaction.state.log.num.partitions": "4"}
 
 

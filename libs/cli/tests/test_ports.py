@@ -8,7 +8,7 @@ import pytest
 
 from headrace_cli.local.etcd_peers import PLAIN
 from headrace_cli.local.failures import LocalClusterFailed
-from headrace_cli.local.plan import FIRST_BROKER_PORT, ClusterOptions, slots
+from headrace_cli.local.plan import FIRST_PORTS, ClusterOptions, slots
 from headrace_cli.local.ports import LOWEST, PortClaims, choose_ports, ports_of_a_copy
 
 
@@ -67,15 +67,15 @@ def test_a_port_that_was_asked_for_is_used_or_refused(claims: PortClaims) -> Non
 
 
 def test_a_copy_takes_no_port_of_its_original_that_is_down(claims: PortClaims) -> None:
-    options = ClusterOptions()
+    options = ClusterOptions(connect=True)
     free = claims.claim_free()
     claims.close()
     beginning = PortClaims("test")  # looks at the same port first
     try:
-        ports, notes = choose_ports(options, {}, beginning, foreign=[FIRST_BROKER_PORT, free])
+        ports, notes = choose_ports(options, {}, beginning, foreign=[*FIRST_PORTS.values(), free])
     finally:
         beginning.close()
-    assert not {FIRST_BROKER_PORT, free} & set(ports.values())
+    assert not {*FIRST_PORTS.values(), free} & set(ports.values())
     assert notes == []
 
 

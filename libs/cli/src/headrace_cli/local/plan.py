@@ -20,7 +20,12 @@ NODE_TOKEN: Final = "node-token"
 """File below the data directory; the same for all services."""
 CERTIFICATES: Final = "certificates"
 """Directory below the data directory."""
-FIRST_BROKER_PORT: Final = 9292
+FIRST_PORTS: Final = {"broker-1": 9292, "connect-1.http": 8083}
+"""Where people look first; taken if they are free."""
+WORKER: Final = "connect"
+"""The role of a Connect worker, and the beginning of its settings' names."""
+WORKER_STOP_MS: Final = 5_000
+"""So long its tasks may commit when the cluster stops."""
 FLUSH_POLICIES: Final = ("group", "always", "os")
 MEMBERS_MAX: Final = 64
 
@@ -44,9 +49,9 @@ ONLY_ADMIN: Final = frozenset(
 )
 JUDGED_BY_ADMIN: Final = ONLY_ADMIN | {"transaction.max.timeout.ms", "transaction.prepared.max.ms"}
 
-# Processes of an earlier stage are asked to stop first: coordinators write to brokers until they have given up their
-# shards, brokers hand over through the controller, which needs etcd.
-STOP_STAGES: Final = (("admin",), ("coordinator",), ("broker",), ("controller",), ("etcd",))
+# Processes of an earlier stage are asked to stop first: connectors commit what they have, coordinators write to brokers
+# until they have given up their shards, brokers hand over through the controller, which needs etcd.
+STOP_STAGES: Final = ((WORKER,), ("admin",), ("coordinator",), ("broker",), ("controller",), ("etcd",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,8 @@ class ClusterOptions:
     coordinators: int = 1
     """0: none; then there are no consumer groups."""
     etcd_members: int = 1
+    connect: bool = False
+    """Whether there is a Connect worker."""
     flush: str = "group"
     restart: bool = True
     """Whether the supervisor starts a process again that died."""
@@ -98,6 +105,9 @@ class ClusterOptions:
         wrong += [
             f"port {port} of {name} is not in 1..65535" for name, port in self.ports.items() if not 0 < port < 65536
         ]
+        of_worker = [name for name in self.settings if name.startswith(f"{WORKER}.")]
+        if of_worker and not self.connect:
+            wrong.append(f"{', '.join(of_worker)}: no Connect worker is started; --connect starts one")
         for name, value in self.settings.items():
             if (setting := BROKER_SETTINGS.get(name)) is not None:
                 try:
@@ -129,6 +139,7 @@ class ProcessPlan:
     argv: tuple[str, ...]
     """The program and its arguments."""
     grpc: str
+    """Empty: it serves none."""
     metrics: str
     http: str | None = None
     ready_file: str | None = None
@@ -146,7 +157,8 @@ def slots(options: ClusterOptions) -> list[str]:
         names += [f"broker-{n}", f"broker-{n}.internal", f"broker-{n}.metrics"]
     for n in range(1, options.coordinators + 1):
         names += [f"coordinator-{n}", f"coordinator-{n}.internal", f"coordinator-{n}.metrics"]
-    return [*names, "admin-1", "admin-1.http", "admin-1.metrics"]
+    names += ["admin-1", "admin-1.http", "admin-1.metrics"]
+    return [*names, f"{WORKER}-1.http", f"{WORKER}-1.metrics"] if options.connect else names
 
 
 class SplitSettings(NamedTuple):
@@ -156,6 +168,7 @@ class SplitSettings(NamedTuple):
     brokers: list[str]
     coordinators: list[str]
     admins: list[str]
+    workers: list[str]
     dynamic: dict[str, str]
     """Under Kafka's names."""
 
@@ -164,13 +177,16 @@ def split_settings(settings: Mapping[str, str]) -> SplitSettings:
     """
     Where each setting goes: those of the cluster under Kafka's names, those of groups and transactions to coordinators
     (and to the admin service what it judges transactions by), all others to brokers. Names become arguments of the
-    process (``tail.cache.bytes`` is ``--tail-cache-bytes``), which refuses what it does not know.
+    process (``tail.cache.bytes`` is ``--tail-cache-bytes``), which refuses what it does not know. Those of a Connect
+    worker begin with ``connect.``, which their arguments do not have.
     """
-    split = SplitSettings([], [], [], [], {})
+    split = SplitSettings([], [], [], [], [], {})
     for name, value in sorted(settings.items()):
-        argument = [f"--{name.replace('.', '-').replace('_', '-')}", value]
         dotted = name.replace("_", ".")
-        if name in FIXED_IN_CONTROLLER:
+        argument = [flag_of(name), value]
+        if dotted.startswith(f"{WORKER}."):
+            split.workers.extend(argument)
+        elif name in FIXED_IN_CONTROLLER:
             split.controllers.extend((FIXED_IN_CONTROLLER[name], value))
         elif name in BROKER_SETTINGS:
             split.dynamic[name] = value
@@ -182,6 +198,16 @@ def split_settings(settings: Mapping[str, str]) -> SplitSettings:
         else:
             split.brokers.extend(argument)
     return split
+
+
+def flag_of(name: str) -> str:
+    """The argument that a setting becomes."""
+    return f"--{name.replace('_', '.').removeprefix(f'{WORKER}.').replace('.', '-')}"
+
+
+def module_of(role: str) -> str:
+    """What ``python -m`` runs."""
+    return "headrace_connect_worker" if role == WORKER else f"headrace_{role}"
 
 
 def host_of(options: ClusterOptions, slot: str) -> str:
@@ -210,7 +236,7 @@ def plan(
         internal = address.get(f"{name}.internal")
         beside = () if internal is None else ("--internal-listen", internal)
         launcher = options.launchers.get(name, ())
-        argv = (*launcher, python, "-P", "-m", f"headrace_{role}", "--node-id", str(n), *arguments, *listen, *beside)
+        argv = (*launcher, python, "-P", "-m", module_of(role), "--node-id", str(n), *arguments, *listen, *beside)
         argv += token
         http = address.get(f"{name}.http")
         return ProcessPlan(name, role, argv, address[name], address[f"{name}.metrics"], http, ready)
@@ -230,7 +256,29 @@ def plan(
         processes.append(service("coordinator", n, "--controllers", controllers, *flags.coordinators))
     http = ("--http-listen", address["admin-1.http"])
     processes.append(service("admin", 1, "--controllers", controllers, *http, *flags.admins))
+    if options.connect:
+        brokers = ",".join(address[f"broker-{n}"] for n in range(1, options.brokers + 1))
+        processes.append(_worker(options, address, brokers, flags.workers, data_dir, python))
     return processes
+
+
+def _worker(
+    options: ClusterOptions,
+    address: Mapping[str, str],
+    brokers: str,
+    flags: Sequence[str],
+    data_dir: str,
+    python: str,
+) -> ProcessPlan:
+    name = f"{WORKER}-1"
+    http, metrics, ready = address[f"{name}.http"], address[f"{name}.metrics"], f"{data_dir}/run/{name}.ready"
+    argv = (
+        *(*options.launchers.get(name, ()), python, "-P", "-m", module_of(WORKER)),
+        *("--bootstrap-servers", brokers, "--http-listen", http, "--metrics-listen", metrics, "--ready-file", ready),
+        *("--task-stop-ms-max", str(WORKER_STOP_MS), "--drain-ms-max", "1000"),
+        *flags,
+    )
+    return ProcessPlan(name, WORKER, argv, "", metrics, http, ready)
 
 
 def _etcd(name: str, members: list[str], address: Mapping[str, str], data_dir: str, etcd: str) -> ProcessPlan:

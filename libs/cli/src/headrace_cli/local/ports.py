@@ -16,7 +16,7 @@ from typing import Final
 
 from headrace_cli.local.etcd_peers import PLAIN
 from headrace_cli.local.failures import LocalClusterFailed
-from headrace_cli.local.plan import FIRST_BROKER_PORT, HOST, ClusterOptions, slots
+from headrace_cli.local.plan import FIRST_PORTS, HOST, ClusterOptions, slots
 from headrace_common.runtime.port_claims import claim_port
 
 LOWEST: Final = 20_000
@@ -113,8 +113,9 @@ def choose_ports(
             raise LocalClusterFailed(f"port {saved[slot]} of {slot} is in use and cannot change; free it and try again")
         else:
             notes.append(f"{slot} had port {saved[slot]}, which is in use now; it gets another")
-    if "broker-1" not in chosen and FIRST_BROKER_PORT not in foreign and claims.claim(FIRST_BROKER_PORT):
-        chosen["broker-1"] = FIRST_BROKER_PORT
+    for slot, port in FIRST_PORTS.items():
+        if slot in wanted and slot not in chosen and port not in foreign and claims.claim(port):
+            chosen[slot] = port
     for slot in wanted:
         if slot not in chosen:
             chosen[slot] = claims.claim_free(foreign)

@@ -13,15 +13,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from headrace_cli.local.plan import FIXED_IN_CONTROLLER, split_settings
+from headrace_cli.local.plan import FIXED_IN_CONTROLLER, WORKER, flag_of, module_of, split_settings
 from headrace_common.core.errors import InvalidConfig
 
 ANSWER_SECONDS: Final = 60.0
 _WRONG: Final = 2
 _GIVEN_BY_UP: Final = frozenset(
     {"node_id", "controllers", "data_dir", "flush", "rack", "listen", "metrics_listen", "http_listen", "ready_file"}
+    | {"bootstrap_servers"}
 )
-_TAKE: Final = ("broker", "coordinator", "admin")
+_TAKE: Final = ("broker", "coordinator", "admin", WORKER)
 
 
 def check_start_settings(settings: Mapping[str, str]) -> None:
@@ -37,8 +38,9 @@ def check_start_settings(settings: Mapping[str, str]) -> None:
         "broker": split.brokers,
         "coordinator": split.coordinators,
         "admin": split.admins,
+        WORKER: split.workers,
     }
-    flags = {f"--{name.replace('.', '-').replace('_', '-')}": name for name in settings}
+    flags = {flag_of(name): name for name in settings}
     flags |= {flag: name for name, flag in FIXED_IN_CONTROLLER.items()}
     wrong: dict[str, None] = {}
     for role, given in of_role.items():
@@ -58,7 +60,7 @@ def start_settings() -> list[dict[str, Any]]:
     for role in _TAKE:
         done = _run(role, "--settings-json")
         for option in json.loads(done.stdout) if done.returncode == 0 else []:
-            name = option["name"].replace("_", ".")
+            name = f"{WORKER}." * (role == WORKER) + option["name"].replace("_", ".")
             if option["name"] not in _GIVEN_BY_UP and _goes_to(role, name):
                 rows.append({**option, "name": name, "service": role})
     return sorted(rows, key=lambda row: (row["name"], row["service"]))
@@ -72,7 +74,8 @@ _FIXED: Final = {
 
 def _goes_to(role: str, name: str) -> bool:
     split = split_settings({name: ""})
-    return bool({"broker": split.brokers, "coordinator": split.coordinators, "admin": split.admins}[role])
+    taken = {"broker": split.brokers, "coordinator": split.coordinators, "admin": split.admins, WORKER: split.workers}
+    return bool(taken[role])
 
 
 def _complaints(text: str, flags: Mapping[str, str]) -> list[str]:
@@ -85,5 +88,5 @@ def _complaints(text: str, flags: Mapping[str, str]) -> list[str]:
 
 
 def _run(role: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command: Sequence[str] = [sys.executable, "-P", "-m", f"headrace_{role}", *arguments]
+    command: Sequence[str] = [sys.executable, "-P", "-m", module_of(role), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)

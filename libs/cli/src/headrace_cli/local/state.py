@@ -113,7 +113,15 @@ class ClusterState:
     @property
     def admin_url(self) -> str | None:
         """The REST service's base URL; None before ports were chosen."""
-        return next((f"http://{process.http}" for process in self.processes if process.http), None)
+        return self._url_of("admin")
+
+    @property
+    def connect_url(self) -> str | None:
+        """The Connect worker's; None where there is none."""
+        return self._url_of("connect")
+
+    def _url_of(self, role: str) -> str | None:
+        return next((f"http://{process.http}" for process in self.processes if process.role == role), None)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -298,6 +306,7 @@ def public(state: ClusterState) -> dict[str, Any]:
         "data_dir": state.data_dir,
         "bootstrap_servers": state.bootstrap_servers,
         "admin_url": state.admin_url,
+        "connect_url": state.connect_url,
         "processes": [
             {"name": p.name, "role": p.role, "pid": p.pid, "grpc": p.grpc, "metrics": p.metrics}
             for p in state.processes

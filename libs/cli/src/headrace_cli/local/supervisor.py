@@ -46,7 +46,14 @@ from headrace_common.runtime.token_file import make_file, read_tokens
 
 READY_POLL_SECONDS: Final = 0.02
 UNSAVED_POLL_SECONDS: Final = 1.0
-STOP_STAGE_SECONDS: Final = {"admin": 5.0, "coordinator": 6.0, "broker": 8.0, "controller": 4.0, "etcd": 4.0}
+STOP_STAGE_SECONDS: Final = {
+    "connect": 8.0,
+    "admin": 5.0,
+    "coordinator": 6.0,
+    "broker": 8.0,
+    "controller": 4.0,
+    "etcd": 4.0,
+}
 LOG_TAIL_LINES: Final = 12
 WANTED_SECONDS: Final = 10.0
 LOCK_TRIES: Final = 10

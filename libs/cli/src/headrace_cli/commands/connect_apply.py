@@ -1,0 +1,185 @@
+"""``headrace connect apply``: connectors of workers as files say."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, Final, TypeVar
+
+import typer
+
+from headrace_cli.commands.partition import confirm
+from headrace_cli.connector_file import Files, read_connector
+from headrace_cli.exits import CommandFailed, ExitCode
+from headrace_cli.output import Output, format_count
+from headrace_cli.session import Session
+from headrace_cli.workers import NobodyThere, NotNow, Url, Workers, Yes
+
+RETRY_SECONDS: Final = 1.0
+LEADER_SECONDS: Final = 30.0
+"""So long workers may take until one of them leads."""
+_Done = TypeVar("_Done")
+_Config = Mapping[str, str]
+
+
+def apply(
+    session: Session,
+    files: Files = None,
+    *,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Say what would change and what is wrong; change nothing")
+    ] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Delete all connectors that no file has")] = False,
+    yes: Yes = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="How long to wait for a worker, in seconds; else it must be there, and lead within 30"
+        ),
+    ] = None,
+    url: Url = None,
+) -> None:
+    """
+    Create connectors, or give them the configuration in files. Keys that a file does not have are left out.
+
+    With --plan it ends with 1 where a configuration is wrong. With --prune and no file, all connectors are deleted.
+    """
+    if not files and not prune:
+        raise typer.BadParameter("name a FILE")
+    configs = _read_all(files or [])
+    workers, wait = (
+        Workers(url),
+        _Wait(time.monotonic() + (LEADER_SECONDS if timeout is None else timeout), timeout is not None),
+    )
+    excess = sorted(set(wait.ask(lambda: workers.get("connectors"))) - configs.keys()) if prune else []
+    if plan:
+        _show_plans(session, [wait.ask(partial(_plan, workers, config)) for config in configs.values()], excess)
+        return
+    if excess:
+        confirm(f"delete {', '.join(excess)}?", yes)
+    rows, failed = _change_all(session, configs, lambda config: wait.ask(lambda: _change(workers, config)))
+    for name in [] if failed else excess:
+        wait.ask(partial(workers.delete, "connectors", name))
+        rows.append({"name": name, "action": "delete"})
+        if session.output is Output.TABLE:
+            session.say(f"{name}: deleted")
+    if session.output is not Output.TABLE:
+        session.show(rows[0] if len(configs) == 1 and not prune and rows else {"connectors": rows})
+    if failed:
+        raise failed[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """Until when it is tried again."""
+
+    end: float
+    also_nobody: bool
+    """Whether also while no worker is there."""
+
+    def ask(self, do: Callable[[], _Done]) -> _Done:
+        """
+        What ``do`` gives.
+
+        Raises:
+            CommandFailed: the worker says no, or it is not done in time.
+        """
+        while True:
+            try:
+                return do()
+            except NotNow as failed:
+                waits = self.also_nobody or not isinstance(failed, NobodyThere)
+                if not waits or time.monotonic() + RETRY_SECONDS >= self.end:
+                    raise
+            time.sleep(RETRY_SECONDS)
+
+
+def _read_all(files: Sequence[str]) -> dict[str, _Config]:
+    """By name. Raises: CommandFailed, where one has no name, or two have the same."""
+    found: dict[str, _Config] = {}
+    for file in files:
+        config = read_connector(file)
+        name = config.get("name")
+        if not name:
+            raise CommandFailed(f"{file} has no name", ExitCode.USAGE, "A connector needs one: name: NAME.")
+        if name in found:
+            raise CommandFailed(f"{file}: there is another connector {name!r} in these files", ExitCode.USAGE)
+        found[name] = config
+    return found
+
+
+def _change_all(
+    session: Session, configs: Mapping[str, _Config], change: Callable[[_Config], dict[str, Any]]
+) -> tuple[list[dict[str, Any]], list[CommandFailed]]:
+    """All of them, also behind one that fails."""
+    rows: list[dict[str, Any]] = []
+    failed: list[CommandFailed] = []
+    for name, config in configs.items():
+        try:
+            row = change(config)
+        except CommandFailed as failure:
+            failed.append(failure)
+            if len(configs) > 1:
+                rows.append({"name": name, "action": "failed", "error": str(failure)})
+                session.say(f"{name}: {failure}")
+            continue
+        rows.append(row)
+        if session.output is Output.TABLE:
+            changed = f"changed, {format_count(len(row['changes']), 'key')}"
+            session.say(f"{name}: {({'create': 'created', 'change': changed, 'none': 'as it was'})[row['action']]}")
+    return rows, failed
+
+
+def _change(workers: Workers, config: _Config) -> dict[str, Any]:
+    made, changes = _difference(workers, config)
+    done = workers.put("connectors", config["name"], "config", body=config)
+    return {"name": config["name"], "action": made, "changes": changes, "config": done["config"]}
+
+
+def _plan(workers: Workers, config: _Config) -> dict[str, Any]:
+    made, changes = _difference(workers, config)
+    return {"name": config["name"], "action": made, "changes": changes, "problems": _problems(workers, config)}
+
+
+def _difference(workers: Workers, config: _Config) -> tuple[str, list[dict[str, Any]]]:
+    """What is to be done, and the keys that change."""
+    before: _Config | None = workers.find("connectors", config["name"], "config")
+    changes = _changes(before or {}, config)
+    return "create" if before is None else "change" if changes else "none", changes
+
+
+def _changes(before: _Config, after: _Config) -> list[dict[str, Any]]:
+    keys = sorted({**before, **after})
+    return [
+        {"key": key, "before": before.get(key), "after": after.get(key)}
+        for key in keys
+        if before.get(key) != after.get(key) and (key != "name" or before)
+    ]
+
+
+def _problems(workers: Workers, config: _Config) -> list[dict[str, Any]]:
+    plugin = config.get("connector.class", "")
+    if not plugin:
+        return [{"key": "connector.class", "problem": "connector.class is missing"}]
+    found = workers.put("connector-plugins", plugin, "config", "validate", body=dict(config))
+    return [
+        {"key": one["value"]["name"], "problem": error} for one in found["configs"] for error in one["value"]["errors"]
+    ]
+
+
+def _show_plans(session: Session, plans: Sequence[Mapping[str, Any]], excess: Sequence[str]) -> None:
+    if session.output is not Output.TABLE:
+        gone = [{"name": name, "action": "delete"} for name in excess]
+        session.show(dict(plans[0]) if len(plans) == 1 and not gone else {"connectors": [*plans, *gone]})
+    else:
+        for one in plans:
+            session.show(one["changes"], "key", "before", "after", empty="nothing would change")
+            if one["problems"]:
+                session.show(one["problems"], "key", "problem")
+            session.say(f"a plan, nothing was changed: {one['name']}, action: {one['action']}")
+        for name in excess:
+            session.say(f"a plan, nothing was changed: {name}, action: delete")
+    if any(one["problems"] for one in plans):
+        raise typer.Exit(ExitCode.FAILED)
