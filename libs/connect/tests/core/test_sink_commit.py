@@ -123,6 +123,13 @@ def test_a_target_that_is_away_is_opened_again_after_a_while_and_the_same_is_wri
     assert task.handle(Opened({ONE: 0})) == [Write(Piece.whole(records)), Commit({ONE: 3})]
 
 
+def test_a_target_is_left_alone_for_as_long_as_it_says() -> None:
+    task = working()
+    task.handle(polled(batch(1, 0, 2)))
+    task.handle(Failed(Step.WRITE, Fault.WORLD, retriable=True, reason="busy", now_ms=10, after_ms=5_000))
+    assert (task.phase, task.due_ms()) == (Phase.WAITING, 5_010)
+
+
 def test_a_target_that_stays_away_fails_the_task() -> None:
     task = working(retry_timeout_ms=1_000)
     task.handle(polled(batch(1, 0, 3)))

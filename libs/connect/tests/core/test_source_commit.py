@@ -113,6 +113,11 @@ def test_boundary_connector_is_cut_only_where_the_connector_says() -> None:
     assert task.handle(chunk(2, boundary=True, now_ms=5_000))[-1] == Commit()
 
 
+def test_a_source_is_left_alone_for_as_long_as_it_says() -> None:
+    failed = ReadFailed("a", retriable=True, fault=Fault.WORLD, reason="busy", now_ms=10, after_ms=5_000)
+    assert reading().handle(failed) == [Read({"a": None}, at_ms=5_010)]
+
+
 # --- failures, by the step that fails -------------------------------------------------------------------------------
 
 

@@ -105,7 +105,8 @@ def raw(array: Any, *, decimal_numbers: bool) -> Any:
         fields = [pa.field(field.name, column.type) for field, column in zip(kind, columns, strict=True)]
         return struct_of(fields, columns, nulls)
     if types.is_list(kind) or types.is_large_list(kind):
-        array = array.cast(pa.list_(kind.value_field))
+        if types.is_large_list(kind):
+            array = array.cast(pa.list_(kind.value_field))  # of lists of nulls, Arrow's cast loses items
         items = raw(array.values, decimal_numbers=decimal_numbers)
         return arrow.ListArray.from_arrays(array.offsets, items, mask=_mask(array))
     if types.is_map(kind):

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from libs.connect.tests.connectors.http.records import written
 from libs.connect.tests.connectors.http.senders import SPLIT, Senders, hooked
 
 from headrace_common.runtime.clock import give_way
 from headrace_connect.connectors.http.bodies import RECORDS_MAX, BadBody, parse
-from headrace_connect.connectors.http.intake import Arrival, Intake
+from headrace_connect.connectors.http.intake import Arrival, Intake, Outcome
 from headrace_connect.connectors.http.settings import SourceSettings
 from headrace_connect.connectors.http.signatures import Verifier
 from headrace_connect.connectors.http.source import HttpSource
@@ -76,6 +77,32 @@ async def test_what_was_aborted_is_read_again_and_its_sender_still_waits() -> No
         assert [(await one).status_code for one in sent + more] == [202] * 5
 
 
+async def test_what_was_aborted_and_whose_sender_has_left_is_not_written() -> None:
+    async with hooked() as hook:
+        left, stays = hook.posting({"n": 1}), hook.posting({"n": 2})
+        await hook.until_waiting(2)
+        position = {**hook.source._intake.position}
+        await hook.chunk()
+        left.cancel()
+        await asyncio.wait([left])
+        await idle()
+        await hook.read(position, waits=True)
+        hook.rows.clear()
+        await hook.source.committed(SPLIT, (await hook.chunk()).position)
+        assert hook.rows == [{"n": 2}]
+        assert (await stays).status_code == 202
+        assert (hook.source._intake.requests, hook.source._intake.bytes) == (0, 0)
+
+
+async def test_a_request_whose_body_ends_after_the_task_is_told_so() -> None:
+    intake = Intake("x", 1, 100, 1)
+    assert intake.enter()
+    intake.close()
+    late = Arrival(parse(b"1", "json", "none"), 0, 0)
+    assert intake.offer(late) is late
+    assert (late.outcome, intake.requests, intake.waits) == (Outcome.LEFT, 0, False)
+
+
 async def test_what_was_committed_before_reading_began_again_is_answered() -> None:
     async with hooked() as hook:
         sent = hook.posting({"n": 1})
@@ -88,7 +115,7 @@ async def test_a_position_of_another_instance_covers_nothing_of_ours() -> None:
     async with hooked(id_header="X-Id") as hook, hooked(id_header="X-Id") as other:
         theirs = other.posting({"n": 1}, X_Id="a")
         position = (await other.chunk()).position
-        sent = [hook.posting({"n": 1}, X_Id="a"), hook.posting({"n": 2}), hook.posting({"n": 3}, X_Id="c")]
+        sent = [hook.posting({"n": 2}), hook.posting({"n": 1}, X_Id="a"), hook.posting({"n": 3}, X_Id="c")]
         await hook.until_waiting(3)
         await hook.chunk()
         await hook.source.committed(SPLIT, position)
@@ -97,7 +124,7 @@ async def test_a_position_of_another_instance_covers_nothing_of_ours() -> None:
         await hook.read(position, waits=True)
         hook.rows.clear()
         chunk = await hook.chunk()
-        assert (await sent[0]).status_code == 202, "its id is among those that are committed"
+        assert (await sent[1]).status_code == 202, "its id is among those that are committed"
         await hook.source.committed(SPLIT, chunk.position)
         assert hook.rows == [{"n": 2}, {"n": 3}]
         assert [(await one).status_code for one in sent] == [202] * 3
@@ -216,9 +243,11 @@ async def test_records_stay_as_they_came_whatever_else_comes() -> None:
         bodies: list[Any] = [{"a": 1}, {"a": 2}, {"b": "x"}, {"a": "y"}, 5, "t"]
         waits = [hook.posting(body) for body in bodies]
         await hook.until_waiting(len(bodies))
+        records: list[Any] = []
         while hook.source._intake.waits:
             chunk = await hook.chunk()
-        assert hook.rows == bodies
+            records += written(chunk.rows)
+        assert records == bodies
         await hook.source.committed(SPLIT, chunk.position)
         await asyncio.gather(*waits)
 

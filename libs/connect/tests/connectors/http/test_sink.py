@@ -13,13 +13,28 @@ import pytest
 from libs.connect.tests.connectors.http.target import URL, Target, sink_on
 from libs.connect.tests.connectors.sql_sink.records import P0, P1, TOPIC, rows
 
-from headrace_connect.connectors.http import HttpSink
+from headrace_common.runtime.clock import SystemClock
+from headrace_connect.connectors.http import HttpPollSource, HttpSink
 from headrace_connect.connectors.http.answers import Verdict, judge, reason_of, retry_after_ms
+from headrace_connect.connectors.http.poll_settings import PollSettings
 from headrace_connect.connectors.http.sink import UNPROVED_MAX
 from headrace_connect.connectors.http.sink_settings import SinkSettings
+from headrace_connect.core.sink_commit import SinkRules
+from headrace_connect.core.sink_steps import Open
 from headrace_connect.plugin import Guarantee, RetriableError, RowsRefused, Sink
+from headrace_connect.runtime.sink_task import SinkOutside, SinkTask, SinkTaskSettings
+from headrace_connect.runtime.source_task import SourceOutside, SourceTask, SourceTaskSettings
 from headrace_connect.settings import Secret
 from headrace_connect.testing import SinkCase, check_sink
+from headrace_connect.testing.memory import (
+    JsonPipeline,
+    MemoryGroup,
+    MemoryLog,
+    MemorySourceLog,
+    MemoryTopic,
+    NoSteps,
+    RawPipeline,
+)
 
 
 @asynccontextmanager
@@ -215,6 +230,20 @@ async def test_how_long_to_wait_is_what_the_target_says() -> None:
         with pytest.raises(RetriableError) as later:
             await sink.write(rows(numbers(0, 1)))
     assert later.value.after_ms == 7_000
+
+
+def test_the_runtime_hears_how_long_to_wait() -> None:
+    sink = sink_on(Target())
+    outside = SinkOutside(MemoryGroup(MemoryTopic.of([])), JsonPipeline(), None, SystemClock(), NoSteps())
+    task = SinkTask(sink, outside, SinkTaskSettings("case", 0, SinkRules(keeps_positions=False)))
+    assert task._failed(Open({}), RetriableError("busy", after_ms=7_000)).after_ms == 7_000
+    source = SourceTask(
+        HttpPollSource(PollSettings(URL)),
+        [],
+        SourceOutside(MemorySourceLog(MemoryLog()), RawPipeline(), SystemClock(), NoSteps()),
+        SourceTaskSettings(),
+    )
+    assert source._read_failed("url", RetriableError("busy", after_ms=7_000)).after_ms == 7_000
 
 
 @pytest.mark.parametrize(

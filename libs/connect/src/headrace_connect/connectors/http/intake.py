@@ -147,7 +147,7 @@ class Intake:
 
     def resume(self, after: Position | None) -> None:
         """
-        Reading begins behind this position: what it does not cover waits again, in its order.
+        Reading begins behind this position: what it does not cover, and somebody wants, waits again, in its order.
 
         Raises:
             ValueError: it is no position.
@@ -160,6 +160,9 @@ class Intake:
             covered = own and 0 < arrival.number <= number
             if covered or (arrival.digest is not None and arrival.digest in window):
                 self._take(arrival)
+            elif not arrival.waiters:  # its sender was told that nobody knows, and has to ask again
+                self._forget(arrival)
+                arrival.end(Outcome.LEFT)
             else:
                 arrival.number = 0
                 left.append(arrival)

@@ -150,6 +150,8 @@ def _check_range(least: int | None, greatest: int | None, start: int, end: int) 
 
 def _objects(column: Any) -> Any:
     names = [field.name for field in column.type]
+    if not names:
+        return _with_nulls_of(column, pa.array(["{}"] * len(column), pa.string()))
     return _with_nulls_of(column, object_texts(names, column.flatten()))
 
 

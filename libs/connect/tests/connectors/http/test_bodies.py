@@ -1,0 +1,49 @@
+"""Whatever a stranger sends is refused, or becomes the record that it is: no request fails the task."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from libs.connect.tests.connectors.http.records import written
+
+from headrace_connect.connectors.http.bodies import BadBody, parse
+
+leaves = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(max_size=4)
+values = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def without_nulls(value: Any) -> Any:
+    """Objects in one list have all fields of each other, null where they were not."""
+    if isinstance(value, list):
+        return [without_nulls(one) for one in value]
+    if isinstance(value, dict):
+        return {name: without_nulls(one) for name, one in value.items() if one is not None}
+    return value
+
+
+@settings(max_examples=150, deadline=None)
+@given(values)
+@example({})
+@example([])
+@example({"a": {}, "b": [], "c": [{}], "": None})
+@example([[], {}])
+@example([1, 2.5])
+@example([2**60 + 1, 0.5])
+@example([{"a": 1}, {"b": 2}])
+@example([True, 1.5])
+@example({"a": "\u0000"})
+def test_a_body_is_refused_or_becomes_what_it_is(value: Any) -> None:
+    try:
+        body = parse(json.dumps(value).encode(), "json", "none")
+    except BadBody:
+        return
+    (record,) = written(body.to_list())
+    assert without_nulls(record) == without_nulls(value)
+    assert type(record) is type(value)
