@@ -238,9 +238,9 @@ async def test_what_cannot_be_written_is_refused_and_leaves_nothing(
         assert (await hook.client.get("/")).headers["allow"] == "POST"
 
 
-async def test_records_stay_as_they_came_whatever_else_comes() -> None:
+@pytest.mark.parametrize("bodies", [[{"a": 1}, {"a": 2}, {"b": "x"}], [{"a": 1}, {"a": "y"}, 5, "t"], [1, 2.5, 3]])
+async def test_records_stay_as_they_came_whatever_else_comes(bodies: list[Any]) -> None:
     async with hooked() as hook:
-        bodies: list[Any] = [{"a": 1}, {"a": 2}, {"b": "x"}, {"a": "y"}, 5, "t"]
         waits = [hook.posting(body) for body in bodies]
         await hook.until_waiting(len(bodies))
         records: list[Any] = []
