@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import InvalidConfig
+from headrace_connect.connectors.mirror import MirrorSource
 from headrace_connect.plugin import Source
 from headrace_connect.runtime.config import SinkConfig, SourceConfig
 from headrace_connect.runtime.configuring import configure, describe_plugin, find_config_problems
@@ -141,3 +142,17 @@ def test_a_plugin_is_described_with_what_all_have(plugin: Path) -> None:
 
 def _good(plugin: Path) -> dict[str, str]:
     return {"name": "weather", "connector.class": f"{plugin}:Weather", "url": "http://x"}
+
+
+def test_a_connector_may_have_other_defaults_of_common_keys() -> None:
+    given = {
+        "name": "m",
+        "connector.class": "mirror",
+        "source.cluster.alias": "eu",
+        "source.cluster.bootstrap.servers": "eu:9292",
+        "topics": "orders",
+    }
+    assert configure(given, Secrets()).config.value_converter == "bytes"
+    assert configure({**given, "value.converter": "string"}, Secrets()).config.value_converter == "string"
+    described = {one.key: one.default for one in describe_plugin(MirrorSource)}
+    assert (described["key.converter"], described["topics.missing"]) == ("bytes", "fail")

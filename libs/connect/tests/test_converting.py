@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -10,10 +11,10 @@ import pytest
 
 from headrace.errors import InvalidConfig
 from headrace.records import PartitionTable
-from headrace_connect.core.dead_letters import Origin, Stage
+from headrace_connect.core.dead_letters import Origin, Refusal, Stage
 from headrace_connect.plugin import BadItem, Chunk
 from headrace_connect.runtime.converting import ChunkPipeline, Converting, TablePipeline
-from headrace_connect.runtime.pipeline import HEADERS_TYPE, ConvertedChunk, dead_letters
+from headrace_connect.runtime.pipeline import HEADERS_TYPE, ConvertedChunk, Lost, dead_letters
 
 
 def written(chunk: Chunk, **config: str) -> ConvertedChunk:
@@ -150,3 +151,10 @@ def test_a_sinks_transforms_may_leave_records_out_and_rename_their_topic() -> No
     ((rows, indices),) = converted.parts
     assert (rows.topic, rows.original_topic, indices.tolist()) == ("u", "t", [0])
     assert TablePipeline(Converting.of({})).apply(table()).parts == []
+
+
+def test_dead_letters_without_a_time_are_stamped_when_they_are_sent() -> None:
+    lost = Lost(Origin("c", 0, "p", "t"), Refusal(Stage.READ, "half a line"), None, b"raw")
+    assert "timestamp_ms" not in dead_letters("dead", [lost]).table.column_names
+    timed = dead_letters("dead", [replace(lost, timestamp_ms=5)]).table
+    assert timed.column("timestamp_ms").to_pylist() == [5]

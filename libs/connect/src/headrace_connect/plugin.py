@@ -11,8 +11,9 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, get_args, get_origin, overload
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, get_args, get_origin, overload
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.records import TopicPartition
@@ -66,8 +67,8 @@ class Chunk:
     """Keys of the records; None: no record has one."""
     timestamps_ms: Sequence[int | None] | pa.Array[Any] | None = None
     """Milliseconds since the epoch, UTC; None: when the record is sent."""
-    headers: Sequence[Sequence[tuple[str, bytes]]] | None = None
-    """Pairs of each record."""
+    headers: Sequence[Sequence[tuple[str, bytes]]] | pa.Array[Any] | None = None
+    """Pairs of each record; or lists of ``{"key": text, "value": bytes}``, as ``Consumer.poll_batches`` gives them."""
     partition: int | None = None
     """Of the topic; None: the key decides."""
     boundary: bool = False
@@ -79,6 +80,73 @@ class Chunk:
     further: Sequence[Chunk] = ()
     """Records of other topics or types that belong to the same position, behind ``rows``. Of these chunks only what is
     said of records counts."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """Where records of a chunk are in their topic. All arrays have an element for each of them, in their order."""
+
+    topic: str
+    rows: np.ndarray[Any, np.dtype[np.int64]]
+    """Which rows of the chunk they were: transforms may have left some out."""
+    partitions: np.ndarray[Any, np.dtype[np.int64]]
+    offsets: np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Written:
+    """A chunk whose records are in their topics, and will be seen when their transaction is committed."""
+
+    split: Split
+    chunk: Chunk
+    places: Sequence[Place]
+    """One for each topic; of dead letters and of ``further`` none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A record that goes into its topic as it is, in the transaction of those that it is about."""
+
+    topic: str
+    key: bytes
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A topic as it is."""
+
+    partitions: int
+    configs: Mapping[str, str]
+    """Only what was set for it."""
+
+
+class Topics(Protocol):
+    """The topics of the cluster that a source writes to. Each call may raise ``HeadraceError``."""
+
+    async def cluster_id(self) -> str:
+        """Which cluster it is."""
+        ...
+
+    async def describe(self) -> Mapping[str, TopicState]:
+        """All that are not internal."""
+        ...
+
+    async def create(self, name: str, partitions: int | None = None, configs: Mapping[str, str] | None = None) -> None:
+        """Make a topic; one that is there stays as it is. ``partitions``: None: the cluster's default."""
+        ...
+
+    async def grow(self, name: str, partitions: int) -> None:
+        """Raise the number of partitions."""
+        ...
+
+    async def configure(self, name: str, changes: Mapping[str, str | None]) -> None:
+        """Change settings; None: back to the default."""
+        ...
+
+    async def end_offset(self, name: str, partition: int) -> int:
+        """Behind the last record that is replicated, whatever becomes of its transaction."""
+        ...
 
 
 class Guarantee(StrEnum):
@@ -162,6 +230,8 @@ class Connector(Generic[S]):
 
     settings_type: ClassVar[type]
     """The dataclass; taken from the brackets."""
+    defaults: ClassVar[Mapping[str, str]] = {}
+    """Keys that every connector has, and for which this one has another default: ``{"value.converter": "bytes"}``."""
     version: ClassVar[str] = "1"
 
     def __init__(self, settings: S) -> None:
@@ -199,6 +269,9 @@ class Source(Connector[S]):
 
     exactly_once: ClassVar[bool] = True
     """Whether ``read`` goes on exactly behind a position: no row again, no row left out."""
+    topics: Topics | None = None
+    """Of the cluster that is written to. Set before ``start``; None in ``check`` and ``preview``, which change
+    nothing."""
 
     def splits(self) -> Awaitable[Sequence[Split]] | Sequence[Split]:
         """What can be read apart now. Tasks share the splits."""
@@ -226,6 +299,13 @@ class Source(Connector[S]):
         beginning, unless that would leave something behind in the other system.
         """
         return self.read(split, None)
+
+    def note(self, written: Sequence[Written]) -> Awaitable[Sequence[Note]] | Sequence[Note]:
+        """
+        What else belongs into a transaction, now that it is known where its records are. Called once before each commit
+        of a class that overrides it, with the chunks in their order; if it is not committed, they are read again.
+        """
+        return ()
 
     def committed(self, split: Split, position: Position) -> Awaitable[None] | None:
         """
@@ -400,7 +480,9 @@ __all__ = [
     "Connector",
     "Guarantee",
     "NoSettings",
+    "Note",
     "PartitionTaken",
+    "Place",
     "Position",
     "RetriableError",
     "Rows",
@@ -409,7 +491,10 @@ __all__ = [
     "Source",
     "Split",
     "TopicPartition",
+    "TopicState",
+    "Topics",
     "Values",
+    "Written",
     "sink",
     "source",
 ]

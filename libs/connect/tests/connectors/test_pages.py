@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from headrace_connect.connectors.copying.settings import CopySettings
 from headrace_connect.connectors.files.settings import SourceSettings
 from headrace_connect.connectors.files.sink_settings import SinkSettings as FilesSinkSettings
 from headrace_connect.connectors.http.poll_settings import PollSettings
@@ -51,6 +52,7 @@ def test_the_quick_start_can_be_used(page: str) -> None:
         ("http.md", HttpSinkSettings),
         ("sql-sink.md", SqlSinkSettings),
         ("lake-sink.md", LakeSinkSettings),
+        ("mirror.md", CopySettings),
         ("sql-source.md", SqlSourceSettings),
         ("postgres-cdc.md", PostgresSettings),
         ("singer.md", SingerSettings),

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator, Sequence
 from copy import copy
 from functools import partial
@@ -29,7 +30,7 @@ from headrace._core.batch import Batch, Watcher
 from headrace._core.chunk import Chunk
 from headrace._waits import check_seconds
 from headrace.errors import ClientClosed, HeadraceError, Rejected, WaitTimedOut
-from headrace.records import RecordMetadata
+from headrace.records import RecordMetadata, Span
 
 END: Final = float("inf")
 """Behind the last record of a batch."""
@@ -218,6 +219,16 @@ class Deliveries(Sequence[Delivery]):
                     return copy(batch.outcome.error)
         return None
 
+    def spans(self) -> list[Span]:
+        """
+        Where all of them are, in their order: quicker than to ask each. ``Producer.flush`` waits until it is known.
+
+        Raises:
+            Rejected: one is not done.
+            HeadraceError: one was not written.
+        """
+        return [span for chunk, start, end in self._runs for span in _spans(chunk, start, end)]
+
     def result(self, timeout: float | None = None) -> list[RecordMetadata]:
         """
         Wait for all.
@@ -237,6 +248,24 @@ class Deliveries(Sequence[Delivery]):
             metadata = yield from delivery.__await__()
             results.append(metadata)
         return results
+
+
+def _spans(chunk: Chunk, row: int, end: int) -> Iterator[Span]:
+    while row < end:
+        found = chunk.locate(row)
+        if found is None and chunk.error is not None:
+            raise copy(chunk.error)
+        outcome = None if found is None else found[0].outcome
+        if found is None or outcome is None:
+            raise Rejected("a record is on its way: call flush() before")
+        if outcome.error is not None:
+            raise copy(outcome.error)
+        batch, place = found
+        # the rows of a chunk are in a batch in their order: if the last of them is where it would be, so are all
+        rows = range(1, min(end - row, batch.count - place))
+        count = 1 + bisect_left(rows, True, key=lambda step: chunk.locate(row + step) != (batch, place + step))
+        yield Span(batch.partition, outcome.offset_of(place), count)
+        row += count
 
 
 def _handle(chunk: Chunk, row: int) -> Delivery:

@@ -33,6 +33,7 @@ __all__ = [
     "Record",
     "RecordMetadata",
     "SkippedBatch",
+    "Span",
     "TimestampType",
     "TopicPartition",
 ]
@@ -113,6 +114,15 @@ class PartitionTable:
     def lag(self) -> int | None:
         """How many offsets were left then; 0: this was the end. None: not known."""
         return None if self.end_offset < 0 else max(0, self.end_offset - self.next_offset)
+
+
+class Span(NamedTuple):
+    """Records that were sent one after another, and follow each other in one partition."""
+
+    partition: int
+    offset: int
+    """Of the first one; -1: nobody told."""
+    records: int
 
 
 class SkippedBatch(NamedTuple):

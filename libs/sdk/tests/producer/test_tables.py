@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from libs.sdk.tests.kit.cluster import LabCluster, Labs
 
 from headrace.errors import HeadraceError, InvalidPartitions, RecordTooLarge, Rejected, UnknownTopicOrPartition
+from headrace.records import Span
 from headrace_common.core.batch import Codec, RecordColumns, build_batch, build_row_batch, decode_batch
 from headrace_common.core.murmur2 import partition_for
 
@@ -90,6 +91,8 @@ def test_rows_arrive_as_they_are(
             made = pa.concat_tables([made.slice(at, step) for at in range(0, max(1, len(made)), step)])
             delivered = producer.send_table(topic, made)
             assert len(delivered.result(timeout=20)) == len(table)
+            spans = [(one.partition, one.offset + n) for one in delivered.spans() for n in range(one.records)]
+            assert spans == [(told.partition, told.offset) for told in delivered.result(timeout=20)]
             for row, told in zip(table, delivered.result(timeout=20), strict=True):
                 assert told.partition == place(row, names) or place(row, names) is None
                 wanted[told.partition].append(record({name: row[name] for name in columns}))
@@ -99,6 +102,19 @@ def test_rows_arrive_as_they_are(
             for each in part:
                 each.pop("timestamp_ms", None)
     assert found == wanted
+
+
+def test_spans_are_few_and_only_of_what_is_done(memory: LabCluster) -> None:
+    table = pa.table({"value": [b"x"] * 9, "partition": pa.array([1] * 4 + [2] * 5, pa.int32())})
+    with memory.producer(linger_ms=60_000) as producer:
+        delivered = producer.send_table("t", table)
+        with pytest.raises(Rejected, match="call flush"):
+            delivered.spans()
+        producer.flush()
+        assert delivered.spans() == [Span(1, 0, 4), Span(2, 0, 5)]
+        again = producer.send_table("t", table.slice(0, 2))
+        producer.flush()
+        assert again.spans() == [Span(1, 4, 2)]
 
 
 def place(row: dict[str, Any], names: set[str]) -> int | None:

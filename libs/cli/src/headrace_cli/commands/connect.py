@@ -28,6 +28,7 @@ def register(app: typer.Typer) -> None:
     plain_command(app)(plugin)
     command(app, needs_cluster=False)(validate)
     command(app, needs_cluster=False)(preview)
+    command(app)(cutover)
     connect_workers.register(app)
 
 
@@ -137,6 +138,49 @@ def preview(
         )
     shown = [{name: _text(value) for name, value in row.items()} for row in main.show(configured, records)]
     session.show_rows("records", shown, *_columns(shown), empty="the source has no records")
+
+
+def cutover(
+    session: Session,
+    file: File,
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="Whose members at the source have stopped")],
+    *,
+    execute: Annotated[bool, typer.Option("--execute", help="Set the positions; else they are only shown")] = False,
+    wait_s: Annotated[
+        int, typer.Option("--wait", min=0, metavar="SECONDS", help="For the connector to copy what the group has read")
+    ] = 60,
+) -> None:
+    """
+    Move a consumer group from the cluster that a connector copies to this one, where each record goes on exactly once.
+
+    What it has committed there is translated into positions of the copies. Stop its members before.
+    """
+    _check_installed()
+    from headrace_connect.runtime import main
+    from headrace_connect.runtime.config import RunConfig
+
+    configured = _configured(file)
+    check_reachable(session.cluster)
+    config = RunConfig(session.bootstrap)
+    moves, done = main.cut_over(configured, group, config, wait_ms=wait_s * 1_000, execute=execute)
+    rows = [
+        {
+            "source": str(move.source),
+            "position": move.position,
+            "target": str(move.target),
+            "offset": move.offset,
+        }
+        for move in moves
+    ]
+    session.show_rows("positions", rows, "source", "position", "target", "offset")
+    if not done.executed:
+        session.say("a plan, nothing was changed: --execute sets these positions")
+        return
+    topics = ",".join(dict.fromkeys(move.target.topic for move in moves))
+    session.say(
+        f"group {group} goes on here: start its members with bootstrap_servers={session.bootstrap}, group_id={group}, "
+        f"topics {topics}, isolation_level=read_committed"
+    )
 
 
 def _columns(rows: list[dict[str, Any]]) -> list[str]:

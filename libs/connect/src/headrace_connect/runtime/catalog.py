@@ -24,6 +24,7 @@ SHIPPED: Final[dict[str, str]] = {
     "http-sink": "headrace_connect.connectors.http:HttpSink",
     "http-source": "headrace_connect.connectors.http:HttpSource",
     "lake-sink": "headrace_connect.connectors.lake_sink:LakeSink",
+    "mirror": "headrace_connect.connectors.mirror:MirrorSource",
     "postgres-cdc": "headrace_connect.connectors.postgres_cdc:PostgresSource",
     "singer": "headrace_connect.connectors.singer:SingerSource",
     "sql-sink": "headrace_connect.connectors.sql_sink:SqlSink",

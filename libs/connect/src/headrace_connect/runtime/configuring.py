@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace_common.core.errors import InvalidConfig
@@ -42,7 +42,9 @@ class Configured:
 
 def describe_plugin(plugin: type[Source[Any]] | type[Sink[Any]]) -> tuple[Definition, ...]:
     """Its settings, and before them those that every source or sink has."""
-    return describe(_common(plugin), plugin.settings_type)
+    described = describe(_common(plugin), plugin.settings_type)
+    own = plugin.defaults
+    return tuple(replace(one, default=own[one.key]) if one.key in own else one for one in described)
 
 
 def find_config_problems(given: Mapping[str, str]) -> tuple[Problem, ...]:
@@ -51,6 +53,7 @@ def find_config_problems(given: Mapping[str, str]) -> tuple[Problem, ...]:
         plugin = _plugin_of(given)
     except InvalidConfig as error:
         return (Problem(_CLASS, str(error)),)
+    given = {**plugin.defaults, **given}
     name, common = given[_CLASS], _common(plugin)
     plain = given.get("allow.plain.secrets", "").lower() == "true"
     problems = list(find_problems(given, common, plugin.settings_type, kind=name, allow_plain_secrets=plain))
@@ -79,6 +82,7 @@ def configure(given: Mapping[str, str], secrets: Secrets) -> Configured:
     problems = find_config_problems(given)
     if problems:
         raise invalid(problems)
+    given = {**plugin.defaults, **given}
     config = read_settings(_common(plugin), given, secrets)
     settings: Any = read_settings(plugin.settings_type, given, secrets)
     try:

@@ -114,8 +114,9 @@ class ChunkPipeline:
             InvalidConfig: nobody says to which topic the records go.
         """
         parts = [self._apply(one) for one in (chunk, *chunk.further)]
+        further = [Outgoing(out.topic, out.table) for part in parts[1:] for out in part.outgoing]
         return ConvertedChunk(
-            [out for part in parts for out in part.outgoing],
+            [*parts[0].outgoing, *further],
             [one for part in parts for one in part.lost],
             sum(part.rows for part in parts),
             sum(part.bytes for part in parts),
@@ -133,7 +134,11 @@ class ChunkPipeline:
             for one in transformed.batches:
                 written = write_records(one, self._converting.key, self._converting.value)
                 _refuse(written.failures, refused)
-                outgoing += [Outgoing(name, _sendable(table)) for name, table in written.tables.items() if len(table)]
+                outgoing += [
+                    Outgoing(name, _sendable(table), table.column(PLACE).to_numpy().astype(np.int64))
+                    for name, table in written.tables.items()
+                    if len(table)
+                ]
         lost = [
             self._lost(topic, refused[row], {"key": _raw(chunk.keys, row), "value": _raw(chunk.rows, row)})
             for row in sorted(refused)
@@ -153,7 +158,9 @@ def _batches(chunk: Chunk, topic: str, refused: dict[int, Refusal]) -> list[Batc
     count = len(chunk.rows)
     values = _parts("value", chunk.rows, refused)
     keys = _parts("key", chunk.keys, refused) if chunk.keys is not None else None
-    times: Any = None if chunk.timestamps_ms is None else pa.array(chunk.timestamps_ms, pa.int64())
+    times: Any = chunk.timestamps_ms
+    if times is not None and not isinstance(times, pa.Array):
+        times = pa.array(times, pa.int64())
     headers = _headers(chunk)
     made: list[Batch] = []
     for value, key, rows in _runs(values, keys, [row for row in range(count) if row not in refused], count):
@@ -195,8 +202,8 @@ def _owners(parts: Sequence[_Part], count: int) -> Indices:
 
 
 def _headers(chunk: Chunk) -> Any:
-    if chunk.headers is None:
-        return None
+    if chunk.headers is None or isinstance(chunk.headers, pa.Array):
+        return chunk.headers
     pairs = [[{"key": name, "value": value} for name, value in own] for own in chunk.headers]
     return pa.array(pairs, headers_type())
 

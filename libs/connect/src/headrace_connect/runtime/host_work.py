@@ -178,7 +178,8 @@ class HostedWatch:
         configured = self._fresh()
         config, name = configured.config, self._command.connector
         if isinstance(config, SourceConfig):
-            splits = watching.Watch(partial(watching.ask_splits, self._fresh), name, self._failed)
+            ask = partial(watching.ask_splits, self._fresh, self._given.process.topics)
+            splits = watching.Watch(ask, name, self._failed)
             found = await splits.first(self._stop)
             while not self._stop.is_set():
                 if found is not None:

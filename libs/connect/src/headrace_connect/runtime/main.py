@@ -5,8 +5,15 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
+from headrace import aio
+from headrace.group_types import ResetPlan
+from headrace_common.core.errors import InvalidConfig
+from headrace_common.runtime.clock import SystemClock
+from headrace_connect.connectors.copying.cutover import Move, carry_out, read_histories, translate_group
+from headrace_connect.connectors.copying.source import CopySource
 from headrace_connect.runtime.config import RunConfig
 from headrace_connect.runtime.configuring import Configured
 from headrace_connect.runtime.looking import check_connector, preview
@@ -41,3 +48,35 @@ def check(configured: Configured) -> Sequence[str]:
 def show(configured: Configured, records_max: int) -> list[Mapping[str, Any]]:
     """The first records of a source, as they would be written."""
     return asyncio.run(preview(configured, records_max))
+
+
+def cut_over(
+    configured: Configured, group: str, config: RunConfig, *, wait_ms: float, execute: bool
+) -> tuple[Sequence[Move], ResetPlan]:
+    """
+    Move a group from a cluster that a connector copies to the copies; without ``execute`` only say where it would be.
+
+    Raises:
+        InvalidConfig: the connector copies no cluster.
+        HeadraceError: see ``translate_group`` and ``carry_out``.
+    """
+    return asyncio.run(_cut_over(configured, group, config, wait_ms, execute))
+
+
+async def _cut_over(
+    configured: Configured, group: str, config: RunConfig, wait_ms: float, execute: bool
+) -> tuple[Sequence[Move], ResetPlan]:
+    source = configured.make()
+    if not isinstance(source, CopySource):
+        raise InvalidConfig(f"{configured.config.name} copies no cluster: positions are translated where one does")
+    clock, servers, settings = SystemClock(), config.bootstrap_servers, source.settings
+    histories = partial(
+        read_histories, servers, settings.syncs_topic, limit_ms=config.default_api_timeout_ms, clock=clock
+    )
+    try:
+        await source.start()
+        moves = await translate_group(source.cluster, histories, group, settings, clock, wait_ms)
+        async with aio.AdminClient(servers, default_api_timeout_ms=config.default_api_timeout_ms) as admin:
+            return moves, await carry_out(source.cluster, admin, group, moves, execute=execute)
+    finally:
+        await source.stop()

@@ -88,14 +88,12 @@ def dead_letters(topic: str, lost: Sequence[Lost], *, headers: bool = True) -> O
     """
     own = [[*each.headers, *(error_headers(each.origin, each.refusal) if headers else ())] for each in lost]
     pairs = [[{"key": name, "value": value} for name, value in one] for one in own]
-    return Outgoing(
-        topic,
-        pa.table(
-            {
-                "key": pa.array([each.key for each in lost], pa.binary()),
-                "value": pa.array([each.value for each in lost], pa.binary()),
-                "timestamp_ms": pa.array([each.timestamp_ms for each in lost], pa.int64()),
-                "headers": pa.array(pairs, HEADERS_TYPE),
-            }
-        ),
-    )
+    columns: dict[str, Any] = {
+        "key": pa.array([each.key for each in lost], pa.binary()),
+        "value": pa.array([each.value for each in lost], pa.binary()),
+        "headers": pa.array(pairs, HEADERS_TYPE),
+    }
+    stamps = [each.timestamp_ms for each in lost]
+    if None not in stamps:  # what a source could not read has none
+        columns["timestamp_ms"] = pa.array(stamps, pa.int64())
+    return Outgoing(topic, pa.table(columns))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.records import PartitionTable, TopicPartition
 from headrace_connect.plugin import Position
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,6 +25,16 @@ class Outgoing:
     Columns ``value`` and ``key`` (binary, may be null), and where they are known ``timestamp_ms`` (int64),
     ``partition`` (int32; null: the key decides) and ``headers`` (lists of ``{"key": text, "value": bytes}``).
     """
+    rows: Ints | None = None
+    """Which rows of their chunk they are. None: they are none of it, but dead letters, notes, or of ``further``."""
+
+
+class Sent(Protocol):
+    """Records that were sent."""
+
+    async def places(self) -> tuple[Ints, Ints]:
+        """The partition and the offset of each, in their order; waits until they are written."""
+        ...
 
 
 class SourceWriter(Protocol):
@@ -34,7 +47,7 @@ class SourceWriter(Protocol):
         """Open a transaction."""
         ...
 
-    async def send(self, records: Outgoing) -> None:
+    async def send(self, records: Outgoing) -> Sent:
         """Accept records; makes the topic where there is none. Waits for room, not for the broker."""
         ...
 

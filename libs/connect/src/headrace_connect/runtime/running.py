@@ -101,7 +101,7 @@ class _Sources:
         self._process = process
         self._configured = configured
         self._config = config
-        self._watch = Watch(partial(ask_splits, self._fresh), config.name)
+        self._watch = Watch(partial(ask_splits, self._fresh, process.topics), config.name)
         self._generation = 0
         self._at: dict[str, int] = {}
 

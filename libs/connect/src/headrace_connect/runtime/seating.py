@@ -68,7 +68,7 @@ async def open_process(config: RunConfig) -> AsyncIterator[Process]:
     """Connected to the cluster."""
     clock = SystemClock()
     async with aio.AdminClient(config.bootstrap_servers, default_api_timeout_ms=config.default_api_timeout_ms) as admin:
-        yield Process(config, SdkTopics(admin, clock), clock)
+        yield Process(config, SdkTopics(admin, clock, config.bootstrap_servers), clock)
 
 
 async def count_sink_tasks(process: Process, config: SinkConfig) -> int:
@@ -157,6 +157,7 @@ def _source_loop(process: Process, fresh: Fresh, part: Part, hooks: Hooks, on_op
     pipeline = ChunkPipeline(configured.converting(), origin)
     outside = SourceOutside(log, pipeline, process.clock, Failpoints())
     source = cast("Source[Any]", configured.make())
+    source.topics = process.topics
     settings = _source_settings(config)
     task = SourceTask(
         source,

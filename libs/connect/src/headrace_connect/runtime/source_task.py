@@ -27,6 +27,7 @@ from headrace_connect.runtime.calling import Calls
 from headrace_connect.runtime.failing import FENCED, TaskFailed, reason_of
 from headrace_connect.runtime.inbox import Inbox
 from headrace_connect.runtime.measuring import SourceMeasure
+from headrace_connect.runtime.noting import Notes
 from headrace_connect.runtime.pipeline import SourcePipeline, dead_letters
 from headrace_connect.runtime.ports import Outgoing, SourceLog, SourceWriter, Steps
 
@@ -111,6 +112,7 @@ class SourceTask:
         self._opened = False
         self._writer: SourceWriter | None = None
         self._outgoing: Sequence[Outgoing] = ()
+        self._notes = Notes(source, self._calls) if type(source).note is not Source.note else None
         self._end: core.End | None = None
         self._drained: dict[str, bool] = {}
 
@@ -198,6 +200,8 @@ class SourceTask:
             if topic is not None:
                 outgoing.append(dead_letters(topic, converted.lost, headers=self._settings.dead_letter_headers))
         self._outgoing = outgoing
+        if self._notes is not None:
+            self._notes.take(self._splits[read.split], chunk)
         await self._handle(
             core.Arrived(
                 read.split,
@@ -277,12 +281,18 @@ class SourceTask:
             case core.Halt():
                 await self._halt()
             case core.Begin():
+                if self._notes is not None:
+                    self._notes.begin()
                 await self._open_writer().begin()
             case core.Send():
-                for records in self._outgoing:
-                    await self._open_writer().send(records)
+                sent = [(records, await self._open_writer().send(records)) for records in self._outgoing]
+                if self._notes is not None:
+                    self._notes.sent(sent)
                 await reach("connect.source.sent")
             case core.SendPositions(positions):
+                if self._notes is not None:
+                    await self._notes.send(self._open_writer())
+                    await reach("connect.source.noted")
                 await self._open_writer().send_positions(positions)
                 await reach("connect.source.positions")
             case core.Commit():

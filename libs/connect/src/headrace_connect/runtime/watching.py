@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 from headrace_common.runtime.clock import limit_ms
 from headrace_connect.core.backoff import Backoff
 from headrace_connect.core.errors import Fault
-from headrace_connect.plugin import Source, Split
+from headrace_connect.plugin import Source, Split, Topics
 from headrace_connect.runtime.calling import Calls
 from headrace_connect.runtime.configuring import Configured
 from headrace_connect.runtime.failing import failed_by
@@ -76,15 +76,19 @@ class Watch(Generic[T]):
             return None
 
 
-async def ask_splits(fresh: Callable[[], Configured]) -> list[Split]:
+async def ask_splits(fresh: Callable[[], Configured], topics: Topics) -> list[Split]:
     """
     What there is to read of a source now.
+
+    Args:
+        topics: where it writes to.
 
     Raises:
         Exception: of the connector.
     """
     calls = Calls(fresh().make())
     source = cast("Source[Any]", calls.connector)
+    source.topics = topics
     try:
         await calls.call(source.start)
         return list(await calls.call(source.splits))

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
 import orjson
 import pyarrow as pa
 
@@ -23,7 +24,7 @@ from headrace_common.core.errors import (
 from headrace_common.runtime.clock import pause_ms
 from headrace_connect.plugin import Chunk, Position, Rows
 from headrace_connect.runtime.pipeline import HEADERS_TYPE, ConvertedChunk, ConvertedTable
-from headrace_connect.runtime.ports import GroupListener, Outgoing
+from headrace_connect.runtime.ports import GroupListener, Ints, Outgoing
 
 TOPIC: Final = "records"
 DEAD: Final = "dead"
@@ -41,7 +42,9 @@ class MemoryLog:
     """Topics, and the positions of one source's splits."""
 
     records: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
-    """By topic: what is committed, in order."""
+    """By topic: what is committed, in order; each with its ``partition`` and ``offset``."""
+    ends: dict[TopicPartition, int] = field(default_factory=lambda: defaultdict(int))
+    """The offset behind the last record or marker of each partition, whatever becomes of it."""
     positions: dict[str, Position] = field(default_factory=dict)
     generation: int = -1
     holder: int = 0
@@ -53,6 +56,18 @@ class MemoryLog:
     forgotten: set[int] = field(default_factory=set)
     """Commits by number before which the coordinator forgets the id."""
     commits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySent:
+    """Satisfies ``Sent``."""
+
+    rows: Sequence[Mapping[str, Any]]
+
+    async def places(self) -> tuple[Ints, Ints]:
+        """See ``Sent``."""
+        of = [np.array([row[name] for row in self.rows], np.int64) for name in ("partition", "offset")]
+        return of[0], of[1]
 
 
 class MemorySourceLog:
@@ -85,7 +100,7 @@ class MemoryWriter:
     def __init__(self, log: MemoryLog, holder: int) -> None:
         self._log = log
         self._holder = holder
-        self._records: list[Outgoing] = []
+        self._records: list[tuple[str, list[dict[str, Any]]]] = []
         self._positions: dict[str, Position] = {}
         self._done: int | None = None
         """The number of a commit that took place, and was not answered."""
@@ -97,11 +112,18 @@ class MemoryWriter:
         self._check()
         self._open = True
 
-    async def send(self, records: Outgoing) -> None:
+    async def send(self, records: Outgoing) -> MemorySent:
         """See ``SourceWriter``."""
         assert self._open, "records are sent in transactions"
         self._check()
-        self._records.append(records)
+        rows = records.table.to_pylist()
+        for row in rows:
+            row["partition"] = row.get("partition") or 0
+            at = TopicPartition(records.topic, row["partition"])
+            row["offset"] = self._log.ends[at]
+            self._log.ends[at] += 1
+        self._records.append((records.topic, rows))
+        return MemorySent(rows)
 
     async def send_positions(self, positions: Mapping[str, Position]) -> None:
         """See ``SourceWriter``."""
@@ -120,8 +142,9 @@ class MemoryWriter:
                 raise InvalidProducerIdMapping("it was silent for an hour")
             if log.commits in log.undelivered:
                 raise TransactionAbortable("a record was not delivered")
-            for records in self._records:
-                log.records[records.topic] += records.table.to_pylist()
+            for topic, rows in self._records:
+                log.records[topic] += rows
+            self._end()
             log.positions |= self._positions
             self._done = log.commits
             if log.commits in log.unknown:
@@ -133,10 +156,16 @@ class MemoryWriter:
     async def abort(self) -> None:
         """See ``SourceWriter``."""
         self._check()
+        self._end()
         self._clear()
 
     async def close(self) -> None:
         """See ``SourceWriter``."""
+
+    def _end(self) -> None:
+        """A marker in each partition."""
+        for at in {TopicPartition(topic, row["partition"]) for topic, rows in self._records for row in rows}:
+            self._log.ends[at] += 1
 
     def _check(self) -> None:
         if self._log.holder != self._holder:
@@ -160,7 +189,11 @@ class RawPipeline:
             for topic, given, of in ((part.topic or TOPIC, values, keys), (DEAD, bad, [None] * len(bad))):
                 if given:
                     table = pa.table({"value": pa.array(given, pa.binary()), "key": pa.array(of, pa.binary())})
-                    outgoing.append(Outgoing(topic, table))
+                    if given is values and part.partition is not None:
+                        partitions: Any = pa.array([part.partition] * len(given), pa.int32())
+                        table = table.append_column("partition", partitions)
+                    told = given is values and part is chunk
+                    outgoing.append(Outgoing(topic, table, np.arange(len(given)) if told else None))
             rows, size = rows + len(values), size + sum(len(value or b"") for value in values)
         return ConvertedChunk(outgoing, (), rows, size)
 

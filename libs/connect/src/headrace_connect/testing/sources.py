@@ -41,7 +41,13 @@ class SourceCase(ABC):
 
     @abstractmethod
     def identify(self, key: bytes | None, value: bytes | None) -> Hashable:
-        """Which row a record is; different for each row. Values that are no text and no bytes come as JSON."""
+        """
+        Which row a record is; different for each row, None for what is none. Values that are no text and no bytes come
+        as JSON.
+        """
+
+    def check(self, log: MemoryLog) -> None:  # noqa: B027 - only cases with more than rows need it
+        """Raise ``AssertionError`` where something else is wrong with what was committed."""
 
 
 NewCase = Callable[[], SourceCase]
@@ -128,7 +134,9 @@ async def _judge(case: SourceCase, runs: Sequence[KillAt], what: str, log: Memor
 
 def _check_log(case: SourceCase, log: MemoryLog, what: str) -> None:
     found = [case.identify(one["key"], one["value"]) for topic in log.records.values() for one in topic]
-    _expect(found, case.rows, what, exact=type(case.make()).exactly_once)
+    rows = [row for row in found if row is not None]
+    _expect(rows, case.rows, what, exact=type(case.make()).exactly_once)
+    case.check(log)
 
 
 def _expect(found: Sequence[Hashable], rows: int, what: str, *, exact: bool) -> None:

@@ -6,12 +6,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import orjson
 
 from headrace import aio
 from headrace.aio.transactions import UnitOwner
 from headrace.delivery import Deliveries, Delivery
-from headrace.errors import WaitTimedOut
+from headrace.errors import TransactionAbortable, WaitTimedOut
 from headrace.records import TopicPartition
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.runtime.clock import Clock
@@ -19,7 +20,7 @@ from headrace_connect.core.names import owner_of, transactional_id
 from headrace_connect.plugin import Position
 from headrace_connect.runtime.adapters.topics import SdkTopics
 from headrace_connect.runtime.config import RunConfig
-from headrace_connect.runtime.ports import Outgoing, SourceWriter
+from headrace_connect.runtime.ports import Ints, Outgoing, SourceWriter
 from headrace_streams.patience import Patience
 
 OFFSET_PARTITIONS: Final = 25
@@ -133,13 +134,14 @@ class _Writer:
         if self._patience is not None:
             await self._producer.begin_transaction()
 
-    async def send(self, records: Outgoing) -> None:
+    async def send(self, records: Outgoing) -> _Sent:
         """See ``SourceWriter``."""
         if self._place.makes_topics:
             await self._topics.ensure(records.topic)
         sent = await self._producer.send_table(records.topic, records.table)
         if self._patience is None:
             self._sent.append(sent)
+        return _Sent(self._producer, sent)
 
     async def send_positions(self, positions: Mapping[str, Position]) -> None:
         """
@@ -190,6 +192,31 @@ class _Writer:
     async def close(self) -> None:
         """See ``SourceWriter``."""
         await self._producer.close()
+
+
+class _Sent:
+    """Satisfies ``Sent``."""
+
+    def __init__(self, producer: aio.Producer, deliveries: Deliveries) -> None:
+        self._producer = producer
+        self._deliveries = deliveries
+
+    async def places(self) -> tuple[Ints, Ints]:
+        """
+        See ``Sent``.
+
+        Raises:
+            TransactionAbortable: a record is written, and nobody says where.
+        """
+        await self._producer.flush()
+        spans = self._deliveries.spans()
+        if any(span.offset < 0 for span in spans):
+            raise TransactionAbortable("records were written, and the broker does not say at which offsets")
+        counts = [span.records for span in spans]
+        partitions = np.repeat(np.array([span.partition for span in spans], np.int64), counts)
+        none = np.empty(0, np.int64)
+        offsets = np.concatenate([none, *(np.arange(span.offset, span.offset + span.records) for span in spans)])
+        return partitions, offsets
 
 
 def _key(connector: str, split: str) -> bytes:
