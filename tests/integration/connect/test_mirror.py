@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from libs.connect.tests.connectors.copying.contract import ClusterContract, Read, Site
 from tests.integration.connect.killing import run
 from typer.testing import CliRunner
 
@@ -17,6 +18,8 @@ from headrace.testing import TestCluster, started_cluster
 from headrace_cli.app import app
 from headrace_common.runtime.clock import SystemClock
 from headrace_connect.connectors.copying.cutover import read_histories
+from headrace_connect.connectors.copying.port import SourceCluster
+from headrace_connect.connectors.mirror.cluster import SdkCluster
 from headrace_connect.runtime.config import RunConfig
 from headrace_connect.runtime.configuring import configure
 from headrace_connect.runtime.failing import TaskFailed
@@ -221,3 +224,52 @@ def test_looks_change_nothing(source: TestCluster, cluster: TestCluster, tmp_pat
         assert topic not in {one.name for one in admin.list_topics()}
     with pytest.raises(TaskFailed, match="the source is the target"):
         copy(config, source)
+
+
+# --- what copying needs of a cluster ----------------------------------------------------------------------------------
+
+
+class HeadraceSite(Site):
+    def __init__(self, cluster: TestCluster) -> None:
+        self.cluster = cluster
+
+    def connect(self) -> SourceCluster:
+        return SdkCluster(",".join(self.cluster.bootstrap_servers), 20, 2_000)
+
+    def create(self, partitions: int = 1, **configs: str) -> str:
+        return self.cluster.unique_topic("copied", partitions, **configs)
+
+    def write(self, topic: str, records: Sequence[Read], partition: int = 0, *, commits: bool | None = None) -> None:
+        settings: dict[str, Any] = {} if commits is None else {"transactional_id": topic}
+        with self.cluster.producer(**settings) as producer:
+            if commits is not None:
+                producer.init_transactions()
+                producer.begin_transaction()
+            for key, value, headers, timestamp_ms in records:
+                producer.send(topic, value, key, headers, partition, timestamp_ms)
+            producer.flush()
+            if commits is not None:
+                (producer.commit_transaction if commits else producer.abort_transaction)()
+
+    def delete_below(self, topic: str, offset: int) -> None:
+        with self.cluster.admin() as admin:
+            admin.delete_records({(topic, 0): offset})
+
+    def delete(self, topic: str) -> None:
+        with self.cluster.admin() as admin:
+            admin.delete_topic(topic)
+
+    def make_again(self, topic: str, partitions: int = 1) -> None:
+        with self.cluster.admin() as admin:
+            admin.delete_topic(topic)
+            admin.create_topic(topic, partitions)
+
+    def commit(self, group: str, positions: dict[TopicPartition, int]) -> None:
+        with self.cluster.admin() as admin:
+            admin.reset_offsets(group, to_offset=dict(positions), execute=True)
+
+
+class TestHeadrace(ClusterContract):
+    @pytest.fixture
+    def site(self, source: TestCluster) -> Site:
+        return HeadraceSite(source)
