@@ -582,6 +582,8 @@ def test_a_statement_that_is_executed_again_and_again(shop: Shop) -> None:
 
         while not reached(3):
             await pause_ms(5)
+        ours = "select pid from pg_stat_activity where application_name = 'headrace-connect'"
+        before = shop.rows(ours)
         with psycopg.connect(shop.conninfo) as other:
             other.execute("lock table beats in access exclusive mode")
             waiting = "select 1 from pg_stat_activity where wait_event_type = 'Lock'"
@@ -592,6 +594,7 @@ def test_a_statement_that_is_executed_again_and_again(shop: Shop) -> None:
             other.rollback()
         while not reached(5):
             await pause_ms(5)
+        assert shop.rows(ours) == before, "reading has gone on"
 
     asyncio.run(run(settings, log, meanwhile=wait))
     wrong = failure(shop, log, "public.a", heartbeat_action_query="update beatz set n = 1")

@@ -15,7 +15,16 @@ import psycopg
 import pyarrow as pa
 import pytest
 from libs.connect.tests.connectors.sql_sink.records import P0, TOPIC, rows
-from libs.connect.tests.connectors.sql_sink.suite import SinkSuite, Target, opened, settings, started
+from libs.connect.tests.connectors.sql_sink.suite import (
+    KEYS,
+    PLACEHOLDER,
+    UPSERT_BY_KEY,
+    SinkSuite,
+    Target,
+    opened,
+    settings,
+    started,
+)
 from tests.integration.transactions.postgres import started_postgres
 
 from headrace_common.core.errors import InvalidConfig
@@ -159,6 +168,15 @@ def test_columns_that_are_there(target: PostgresDatabase) -> None:
     assert [str(value) for value in row[:3]] == ["1234.50", "1.25", "äöü"]
     assert row[3].microsecond == 123_000
     assert row[9].timestamp() == 1_704_060_000
+
+
+def test_a_placeholder_need_not_fit_into_its_column(target: PostgresDatabase) -> None:
+    target.query(f'create table "{TOPIC}" (id int primary key, n int, code varchar(3) not null)')
+    target.query(f"insert into \"{TOPIC}\" values (1, 1, 'abc')")
+    with opened(target, auto_evolve=False, **UPSERT_BY_KEY) as sink:
+        sink.write(rows([{"id": 1, "n": 2, "code": PLACEHOLDER}, {"id": 2, "n": 3, "code": "x"}], KEYS))
+        sink.commit({P0: 2}, None)
+    assert target.query(f'select * from "{TOPIC}" order by id') == [(1, 2, "abc"), (2, 3, "x")]
 
 
 def test_rights_that_are_missing_are_a_matter_of_configuration(target: PostgresDatabase) -> None:

@@ -313,6 +313,15 @@ class SinkSuite:
                 sink.write(rows([{"n": 1}, {"n": 1}], [{"id": 1, "code": 1}, None], start=1))
             assert list(refused.value.reasons) == [1]
 
+    def test_records_without_a_key_make_no_table_without_one(self, target: Target) -> None:
+        with opened(target, **UPSERT_BY_KEY, dead_table="dead") as sink:
+            sink.write(rows([{"id": 1}], [None]))
+            for start in (1, 2):
+                sink.write(rows([{"id": 1}], [{"id": 1}], start=start))
+            sink.commit({P0: 3}, None)
+        assert target.query("select position from dead") == [(0,)]
+        assert target.query(f'select id from "{TOPIC}"') == [(1,)]
+
     def test_deletes_alone_where_the_value_has_the_key(self, target: Target) -> None:
         keys: dict[str, Any] = {"insert_mode": "upsert", "pk_mode": "record_value", "pk_fields": ("id",)}
         with opened(target, **keys) as sink, pytest.raises(RowsRefused, match=r"delete\.enabled") as refused:
