@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +35,10 @@ def writing(shop: Shop) -> Iterator[list[int]]:
                 session.execute("update a set n = %s where id %% 100 = %s", [n, n % 100])
                 session.execute("delete from a where id = %s", [7 * n])
                 session.execute("insert into a values (%s, %s)", [10_000 + n, n])
+                session.execute(
+                    "select pg_logical_emit_message(true, 'in', %s), pg_logical_emit_message(false, 'by', %s)",
+                    [str(n)] * 2,
+                )
                 session.commit()
                 count[0] = n
 
@@ -59,6 +64,7 @@ def _json(text: bytes | None) -> Any:
 
 def test_each_change_is_there_once_in_the_order_of_commits(cluster: TestCluster, tmp_path: Path) -> None:
     config = {"offset.flush.interval.ms": "100", "incremental.snapshot.chunk.size": "50", "max.batch.size": "200"}
+    config |= {"message.prefix.include.list": "in,by", "message.topic": "told.${prefix}"}
     with started_shop() as shop, cluster.admin() as admin:
         shop.do(
             "create table a (id int primary key, n int)",
@@ -66,8 +72,8 @@ def test_each_change_is_there_once_in_the_order_of_commits(cluster: TestCluster,
             "alter table log replica identity full",
             f"insert into a select g, 0 from generate_series(1, {ROWS}) g",
         )
-        for table in ("a", "log"):
-            admin.create_topic(f"shop.public.{table}", 1)
+        for topic in ("shop.public.a", "shop.public.log", "told.in", "told.by"):
+            admin.create_topic(topic, 1)
         given = shop.config("shop", "public.a public.log", **config)
         with writing(shop) as count:
             for step in ("sent", "committed", "positions"):
@@ -78,6 +84,9 @@ def test_each_change_is_there_once_in_the_order_of_commits(cluster: TestCluster,
     inserted = [value["after"]["n"] for value in changes if value["op"] == "c"]
     assert inserted == list(range(inserted[0], count[0] + 1)), "each once, in the order of commits"
     assert [value["op"] for value in changes].count("r") >= inserted[0] - 1, "what was there before the slot was read"
+    for prefix in ("in", "by"):
+        told = [int(b64decode(value["message"]["content"])) for _, value in values(cluster, f"told.{prefix}")]
+        assert told == list(range(told[0], count[0] + 1)), "messages too, also those that are in no transaction"
     state: dict[int, int] = {}
     reads: list[int] = []
     places: list[tuple[int, int, str]] = []
