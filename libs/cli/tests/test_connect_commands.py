@@ -74,6 +74,17 @@ def test_validate_and_preview_take_the_cluster_of_the_other_commands(plugin: str
         assert CliRunner().invoke(app, ["-b", "127.0.0.1:1", "connect", *words]).exit_code == 0
 
 
+@pytest.mark.parametrize("group", ["", "/" * 34])
+def test_a_cluster_that_ids_cannot_name_is_told_as_the_option_is_written(
+    plugin: str, tmp_path: Path, group: str
+) -> None:
+    file = tmp_path / "n.yaml"
+    file.write_text(f"name: n\nconnector.class: {plugin}\ntopic: t\nfirst: 5\n")
+    done = CliRunner().invoke(app, ["connect", "run", str(file), "--group-id", group, "-b", "127.0.0.1:1"])
+    assert done.exit_code == 2
+    assert f"--group-id has 1 to 100 bytes as it stands in ids, percent-encoded, not {3 * len(group)}" in done.output
+
+
 def test_plugin_shows_settings(plugin: str) -> None:
     code, shown = connect("plugin", plugin)
     assert code == 0

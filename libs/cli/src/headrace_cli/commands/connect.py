@@ -55,6 +55,7 @@ def run(
     from headrace_connect.runtime.failing import TaskFailed
 
     configured = _configured(file)
+    _check_group_id(group_id)
     check_reachable(session.cluster)
     try:
         main.run(configured, RunConfig(session.bootstrap, group_id), until_idle=until_idle)
@@ -199,6 +200,17 @@ def _configured(file: str, given: Mapping[str, str] | None = None) -> Configured
     from headrace_connect.settings import Secrets
 
     return configure(read_connector(file) if given is None else given, Secrets())
+
+
+def _check_group_id(group_id: str) -> None:
+    from headrace_connect.core.names import CLUSTER_BYTES_MAX, encode
+
+    size = len(encode(group_id))
+    if not 1 <= size <= CLUSTER_BYTES_MAX:
+        raise CommandFailed(
+            f"--group-id has 1 to {CLUSTER_BYTES_MAX} bytes as it stands in ids, percent-encoded, not {size}",
+            ExitCode.USAGE,
+        )
 
 
 def _kind(found: type) -> str:
