@@ -216,6 +216,15 @@ class SinkSuite:
             sink.commit({P0: 3}, None)
         assert target.query(f'select id, a, b from "{TOPIC}"') == [(1, "old", "new")]
 
+    def test_update_makes_no_row_of_one_that_was_deleted_before_it(self, target: Target) -> None:
+        target.query(f'create table "{TOPIC}" (id integer primary key, a text)')
+        target.query(f"insert into \"{TOPIC}\" values (1, 'old'), (2, 'old')")
+        keys: dict[str, Any] = {"insert_mode": "update", "pk_mode": "record_key", "delete_enabled": True}
+        with opened(target, **keys) as sink:
+            sink.write(rows([None, {"id": 1, "a": "new"}, {"id": 2, "a": "new"}], [{"id": 1}, {"id": 1}, {"id": 2}]))
+            sink.commit({P0: 3}, None)
+        assert target.query(f'select id, a from "{TOPIC}"') == [(2, "new")]
+
     def test_a_key_that_the_source_did_not_have_is_refused(self, target: Target) -> None:
         with opened(target, **UPSERT_BY_KEY) as sink, pytest.raises(RowsRefused, match="of the key") as refused:
             sink.write(rows([{"id": "a", "n": 1}, {"id": PLACEHOLDER, "n": 2}], [{"id": "a"}, {"id": PLACEHOLDER}]))
