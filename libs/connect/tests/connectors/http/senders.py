@@ -55,7 +55,7 @@ class Hooked:
         return chunk
 
     async def until_waiting(self, count: int) -> None:
-        while self.source._intake.requests < count or not self.source._intake.waits:
+        while self.source._room.requests < count or not self.source._intakes[0].waits:
             await give_way()
 
 

@@ -17,7 +17,7 @@ from libs.connect.tests.connectors.http.senders import SPLIT, Senders, hooked
 
 from headrace_common.runtime.clock import give_way
 from headrace_connect.connectors.http.bodies import RECORDS_MAX, BadBody, parse
-from headrace_connect.connectors.http.intake import Arrival, Intake, Outcome
+from headrace_connect.connectors.http.intake import Arrival, Intake, Outcome, Room
 from headrace_connect.connectors.http.settings import SourceSettings
 from headrace_connect.connectors.http.signatures import Verifier
 from headrace_connect.connectors.http.source import HttpSource
@@ -81,7 +81,7 @@ async def test_what_was_aborted_and_whose_sender_has_left_is_not_written() -> No
     async with hooked() as hook:
         left, stays = hook.posting({"n": 1}), hook.posting({"n": 2})
         await hook.until_waiting(2)
-        position = {**hook.source._intake.position}
+        position = {**hook.source._intakes[0].position}
         await hook.chunk()
         left.cancel()
         await asyncio.wait([left])
@@ -91,16 +91,17 @@ async def test_what_was_aborted_and_whose_sender_has_left_is_not_written() -> No
         await hook.source.committed(SPLIT, (await hook.chunk()).position)
         assert hook.rows == [{"n": 2}]
         assert (await stays).status_code == 202
-        assert (hook.source._intake.requests, hook.source._intake.bytes) == (0, 0)
+        assert (hook.source._room.requests, hook.source._room.bytes) == (0, 0)
 
 
 async def test_a_request_whose_body_ends_after_the_task_is_told_so() -> None:
-    intake = Intake("x", 1, 100, 1)
-    assert intake.enter()
+    room = Room(1, 100)
+    intake = Intake("x", room, 1)
+    assert room.enter()
     intake.close()
     late = Arrival(parse(b"1", "json", "none"), 0, 0)
     assert intake.offer(late) is late
-    assert (late.outcome, intake.requests, intake.waits) == (Outcome.LEFT, 0, False)
+    assert (late.outcome, room.requests, intake.waits) == (Outcome.LEFT, 0, False)
 
 
 async def test_what_was_committed_before_reading_began_again_is_answered() -> None:
@@ -146,12 +147,12 @@ async def test_a_repeat_is_answered_and_not_written_again() -> None:
         assert [(await one).status_code for one in (first, waiting, handed)] == [202] * 3
         assert (await hook.post({"n": 1}, X_Id="a")).status_code == 202
         assert hook.rows == [{"n": 1}]
-        assert (hook.source._intake.requests, hook.source._intake.bytes) == (0, 0)
+        assert (hook.source._room.requests, hook.source._room.bytes) == (0, 0)
         position = chunk.position
     async with hooked(id_header="X-Id") as later:
         await later.read(json.loads(json.dumps(position)))
         assert (await later.post({"n": 1}, X_Id="a")).status_code == 202
-        assert not later.source._intake.waits
+        assert not later.source._intakes[0].waits
 
 
 async def test_a_sender_that_leaves_before_is_not_written() -> None:
@@ -161,12 +162,12 @@ async def test_a_sender_that_leaves_before_is_not_written() -> None:
         await idle()
         left.cancel()
         await idle()
-        assert hook.source._intake.waits, "another one wants its answer"
+        assert hook.source._intakes[0].waits, "another one wants its answer"
         stays.cancel()
         await asyncio.wait([left, stays])
         await idle()
-        assert not hook.source._intake.waits
-        assert (hook.source._intake.requests, hook.source._intake.bytes) == (0, 0)
+        assert not hook.source._intakes[0].waits
+        assert (hook.source._room.requests, hook.source._room.bytes) == (0, 0)
 
 
 @pytest.mark.parametrize("handed", [False, True])
@@ -179,10 +180,10 @@ async def test_a_sender_waits_no_longer_than_the_setting_says(handed: bool) -> N
         assert answer.status_code == 503
         assert answer.headers["retry-after"] == "1"
         assert ("not known" in answer.text) == handed
-        assert hook.source._intake.waits is False
+        assert hook.source._intakes[0].waits is False
         if handed:
             await hook.source.committed(SPLIT, chunk.position)
-        assert (hook.source._intake.requests, hook.source._intake.bytes) == (0, 0)
+        assert (hook.source._room.requests, hook.source._room.bytes) == (0, 0)
 
 
 async def test_whoever_waits_is_told_when_the_task_ends() -> None:
@@ -234,7 +235,7 @@ async def test_what_cannot_be_written_is_refused_and_leaves_nothing(
         answer = await hook.post(body, path, **headers)
         assert answer.status_code == status
         assert answer.headers["content-type"] == "application/problem+json"
-        assert (hook.source._intake.requests, hook.source._intake.bytes) == (0, 0)
+        assert (hook.source._room.requests, hook.source._room.bytes) == (0, 0)
         assert (await hook.client.get("/")).headers["allow"] == "POST"
 
 
@@ -244,7 +245,7 @@ async def test_records_stay_as_they_came_whatever_else_comes(bodies: list[Any]) 
         waits = [hook.posting(body) for body in bodies]
         await hook.until_waiting(len(bodies))
         records: list[Any] = []
-        while hook.source._intake.waits:
+        while hook.source._intakes[0].waits:
             chunk = await hook.chunk()
             records += written(chunk.rows)
         assert records == bodies
@@ -280,7 +281,7 @@ async def test_senders_prove_that_they_know_the_secret(form: str, value: str) ->
         assert (await hook.post(b"{}")).status_code == 401
         if form != "token":
             assert (await hook.post(b"{ }", X_Sign=value)).status_code == 401
-        assert (hook.source._intake.requests, hook.source._intake.bytes) == (0, 0)
+        assert (hook.source._room.requests, hook.source._room.bytes) == (0, 0)
     async with hooked(signature_secret=Secret("new"), signature_secret_previous=KEY, **values) as hook:
         sent = hook.posting(b"{}", X_Sign=value)
         await hook.source.committed(SPLIT, (await hook.chunk()).position)
@@ -345,9 +346,10 @@ def test_the_window_has_the_last_ids_whatever_is_repeated(size: int, ids: list[i
 
 
 def test_a_full_window_fits_into_a_position() -> None:
-    intake = Intake("x" * 12, 10_000, 1 << 20, SIZE_MAX)
+    room = Room(10_000, 1 << 20)
+    intake = Intake("x" * 12, room, SIZE_MAX)
     for number in range(SIZE_MAX + 5):
-        assert intake.enter()
+        assert room.enter()
         intake.offer(Arrival(parse(b"1", "json", "none"), 0, 0, digest=digest_of(str(number))))
     intake.hand(10_000, 1 << 20)
     assert len(json.dumps(dict(intake.position))) < OFFSET_BYTES_MAX - 100
@@ -383,6 +385,7 @@ async def test_offsets_that_somebody_wrote_by_hand(position: dict[str, Any]) -> 
         ({"format": "text", "batch": "array"}, "needs format=json"),
         ({"signature_secret": Secret("")}, "anybody knows it"),
         ({"signature_secret_previous": KEY}, "needs signature.secret"),
+        ({"id_window": 321, "tasks_max": 2}, "needs tasks.max=1"),
         ({"queue_bytes": 1_024}, "more than queue.bytes"),
     ],
 )
@@ -404,11 +407,12 @@ class HookCase(SourceCase):
 
     rows = 14
 
-    def __init__(self) -> None:
+    def __init__(self, window: int) -> None:
+        self.window = window
         self.senders = Senders({f"id-{n}": {"n": n} for n in range(self.rows)})
 
     def make(self) -> Source[Any]:
-        return self.senders.make()
+        return self.senders.make(id_window=self.window)
 
     def identify(self, key: bytes | None, value: bytes | None) -> Hashable:
         assert value is not None
@@ -416,5 +420,12 @@ class HookCase(SourceCase):
 
 
 @pytest.mark.timeout(600)
-def test_the_suite() -> None:
-    check_source(HookCase)
+@pytest.mark.parametrize("window", [256, 2 * SIZE_MAX])
+def test_the_suite(window: int) -> None:
+    check_source(lambda: HookCase(window))
+
+
+def test_ids_are_dealt_out_over_positions() -> None:
+    values = {"id_header": "X-Id", "id_window": 2 * SIZE_MAX + 1}
+    splits = HttpSource(SourceSettings(**values)).splits()
+    assert [split.id for split in splits] == ["requests-3-0", "requests-3-1", "requests-3-2"]

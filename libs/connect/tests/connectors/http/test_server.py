@@ -51,13 +51,13 @@ async def test_a_flood_is_bounded_and_what_was_taken_is_answered(caplog: pytest.
         assert {answer.status_code for answer in refused} == {429}
         assert {answer.headers["retry-after"] for answer in refused} == {"1"}
         rows = 0
-        while source._intake.waits:
+        while source._intakes[0].waits:
             chunk = await anext(chunks)
             rows += len(chunk.rows)
             await source.committed(SPLIT, chunk.position)
         assert [(await one).status_code for one in flood] == [202] * 20
         assert rows == 20
-        assert (source._intake.requests, source._intake.bytes) == (0, 0)
+        assert (source._room.requests, source._room.bytes) == (0, 0)
     assert "takes records of whoever reaches it" in caplog.text
 
 
@@ -72,7 +72,7 @@ async def test_bodies_that_are_slow_or_large() -> None:
                 yield b"x" * 1_000
 
         assert (await client.post("/", content=endless())).status_code == 413
-        assert (source._intake.requests, source._intake.bytes) == (0, 0)
+        assert (source._room.requests, source._room.bytes) == (0, 0)
 
 
 async def test_an_address_that_is_taken_is_tried_again() -> None:

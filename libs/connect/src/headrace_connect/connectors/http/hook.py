@@ -5,6 +5,7 @@ connections, heads and the time that bodies take.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from starlette.datastructures import Headers
@@ -18,7 +19,7 @@ from headrace_common.http.problems import problem_of_refusal
 from headrace_common.runtime.clock import Clock, limit_ms
 from headrace_common.runtime.tasks import first_of
 from headrace_connect.connectors.http.bodies import BadBody, parse
-from headrace_connect.connectors.http.intake import Arrival, Intake, Outcome
+from headrace_connect.connectors.http.intake import Arrival, Intake, Outcome, Room
 from headrace_connect.connectors.http.settings import SourceSettings
 from headrace_connect.connectors.http.signatures import Verifier
 from headrace_connect.connectors.http.window import digest_of
@@ -41,9 +42,14 @@ class _Refused(Exception):
 class Hook:
     """Of one instance of the source."""
 
-    def __init__(self, settings: SourceSettings, intake: Intake, clock: Clock) -> None:
+    def __init__(self, settings: SourceSettings, room: Room, intakes: Sequence[Intake], clock: Clock) -> None:
+        """
+        Args:
+            intakes: each has the ids of its share.
+        """
         self._settings = settings
-        self._intake = intake
+        self._room = room
+        self._intakes = intakes
         self._clock = clock
         self._verifier = (
             Verifier(settings.signature_form, settings.signature_algorithm, settings.secrets)
@@ -74,7 +80,7 @@ class Hook:
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         self._check_head(scope["method"], scope["path"], headers)
-        if not self._intake.enter():
+        if not self._room.enter():
             raise self._no_room("requests")
         arrival, size = None, 0
         try:
@@ -87,14 +93,14 @@ class Hook:
                 chunk, more = message.get("body", b""), message.get("more_body", False)
                 if len(body) + len(chunk) > self._settings.body_bytes_max:
                     raise self._too_large()
-                if not self._intake.grow(len(chunk)):
+                if not self._room.grow(len(chunk)):
                     raise self._no_room("bytes")
                 size += len(chunk)
                 body += chunk
             arrival = self._arrival(headers, bytes(body))
         finally:
             if arrival is None:
-                self._intake.leave(size)
+                self._room.leave(size)
         await self._wait(arrival, receive)
         await Response(status_code=202)(scope, receive, send)
 
@@ -147,7 +153,9 @@ class Hook:
         Raises:
             _Refused: they are not, as far as one knows.
         """
-        first = self._intake.offer(arrival)
+        share = int.from_bytes(arrival.digest[:4]) if arrival.digest is not None else 0
+        intake = self._intakes[share % len(self._intakes)]
+        first = intake.offer(arrival)
         if first is None:
             return
         first.waiters += 1
@@ -158,7 +166,7 @@ class Hook:
             pass
         finally:
             first.waiters -= 1
-            withdrawn = self._intake.withdraw(first)
+            withdrawn = intake.withdraw(first)
         if first.outcome is Outcome.TAKEN:
             return
         if withdrawn:
@@ -166,7 +174,7 @@ class Hook:
         raise _Refused(503, "it is not known whether it is written", _AGAIN)
 
     def _no_room(self, what: str) -> _Refused:
-        if self._intake.closed:
+        if self._room.closed:
             return _Refused(503, "this instance ends", _LATER, drains=True)
         return _Refused(429, f"there are too many {what} that wait to be written", _LATER, drains=True)
 

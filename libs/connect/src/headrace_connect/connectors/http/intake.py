@@ -57,29 +57,14 @@ class Arrival:
         self.done.set()
 
 
-class Intake:
-    """Of one instance of the source."""
+class Room:
+    """Of all requests of one instance together, from their first byte to their commit."""
 
-    def __init__(self, by: str, requests_max: int, bytes_max: int, window_size: int) -> None:
-        """
-        Args:
-            by: a name that no other instance has.
-            requests_max, bytes_max: room of all requests together, from their first byte to their commit.
-        """
-        self._by = by
+    def __init__(self, requests_max: int, bytes_max: int) -> None:
         self._requests_max, self._bytes_max = requests_max, bytes_max
-        self._window = Window(window_size)
-        self._window_size = window_size
-        self._number = 0
-        self._waiting: deque[Arrival] = deque()
-        self._handed: deque[Arrival] = deque()
-        self._by_digest: dict[bytes, Arrival] = {}
-        self._come = asyncio.Event()
         self.requests = 0
         self.bytes = 0
         self.closed = False
-
-    # --- room -----------------------------------------------------------------------------------------------------
 
     def enter(self) -> bool:
         """Take the room of one request, still without a byte; False: there is none."""
@@ -100,6 +85,25 @@ class Intake:
         self.requests -= 1
         self.bytes -= count
 
+
+class Intake:
+    """Of one split of one instance of the source."""
+
+    def __init__(self, by: str, room: Room, window_size: int) -> None:
+        """
+        Args:
+            by: a name that no other instance has.
+        """
+        self._by = by
+        self._room = room
+        self._window = Window(window_size)
+        self._window_size = window_size
+        self._number = 0
+        self._waiting: deque[Arrival] = deque()
+        self._handed: deque[Arrival] = deque()
+        self._by_digest: dict[bytes, Arrival] = {}
+        self._come = asyncio.Event()
+
     # --- requests -------------------------------------------------------------------------------------------------
 
     @property
@@ -115,14 +119,14 @@ class Intake:
             Whose outcome is its answer: its own, or that of the request with its id that is not committed yet. None:
             one with its id is committed.
         """
-        if self.closed:
-            self.leave(arrival.size)
+        if self._room.closed:
+            self._room.leave(arrival.size)
             arrival.end(Outcome.LEFT)
             return arrival
         digest = arrival.digest
         first = self._by_digest.get(digest) if digest is not None else None
         if first is not None or (digest is not None and digest in self._window):
-            self.leave(arrival.size)
+            self._room.leave(arrival.size)
             return first
         if digest is not None:
             self._by_digest[digest] = arrival
@@ -206,7 +210,7 @@ class Intake:
 
     def close(self) -> None:
         """This instance ends: whoever still waits has to ask another one."""
-        self.closed = True
+        self._room.closed = True
         left = [*self._handed, *self._waiting]
         self._handed.clear()
         self._waiting.clear()
@@ -221,7 +225,7 @@ class Intake:
     def _forget(self, arrival: Arrival) -> None:
         if arrival.digest is not None:
             self._by_digest.pop(arrival.digest, None)
-        self.leave(arrival.size)
+        self._room.leave(arrival.size)
 
 
 def _checked(position: Position | None) -> tuple[int, str]:

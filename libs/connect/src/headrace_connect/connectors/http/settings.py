@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from headrace_common.core.ids import Endpoint
 from headrace_connect.connectors.http.addresses import check_headers
 from headrace_connect.connectors.http.window import SIZE_MAX
 from headrace_connect.settings import Secret, setting
+
+WINDOWS_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,10 @@ class SourceSettings:
     id_header: str = ""
     """A header that names the request, as ``X-GitHub-Delivery``: one that comes again is answered, and not written
     again. Empty: each request counts."""
-    id_window: int = setting(256, low=1, high=SIZE_MAX)
-    """So many ids are known, the last ones, across restarts too."""
+    id_window: int = setting(256, low=1, high=SIZE_MAX * WINDOWS_MAX)
+    """About so many ids are known, the last ones, across restarts too. Each 320 of them are a position."""
+    tasks_max: int = 1
+    """Of the connector; 1 where ``id.window`` is more than 320, for one task has to know all ids."""
     headers_include: tuple[str, ...] = ()
     """Headers of requests that become headers of records."""
     body_bytes_max: int = setting(512 << 10, low=1, high=16 << 20)
@@ -70,6 +74,8 @@ class SourceSettings:
             raise ValueError("signature.secret is empty, so anybody knows it")
         if self.signature_secret_previous is not None and self.signature_secret is None:
             raise ValueError("signature.secret.previous needs signature.secret")
+        if self.windows > 1 and self.tasks_max > 1:
+            raise ValueError(f"id.window above {SIZE_MAX} needs tasks.max=1: one task has to know all ids")
         if self.body_bytes_max > self.queue_bytes:
             raise ValueError("body.bytes.max is more than queue.bytes, so the largest body would never be taken")
 
@@ -82,6 +88,11 @@ class SourceSettings:
             ValueError: it is none.
         """
         return Endpoint.parse(self.listen)
+
+    @property
+    def windows(self) -> int:
+        """Over so many positions the ids are dealt out."""
+        return -(-self.id_window // SIZE_MAX)
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import socket
@@ -13,7 +14,7 @@ from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.entropy import new_uuid
 from headrace_connect.connectors.http.client import needs_http
-from headrace_connect.connectors.http.intake import Arrival, Intake
+from headrace_connect.connectors.http.intake import Arrival, Intake, Room
 from headrace_connect.connectors.http.settings import SourceSettings
 from headrace_connect.plugin import Chunk, Position, RetriableError, Source, Split
 from headrace_connect.settings import Problem, invalid
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from headrace_connect.connectors.http.hook import Hook
 
 _CHUNK_BYTES: Final = 4 << 20
+_SHARE: Final = "share"
 _log: Final = logging.getLogger(__name__)
 
 Serve = Callable[["Hook", SourceSettings], AbstractAsyncContextManager[Endpoint]]
@@ -38,7 +40,10 @@ class HttpSource(Source[SourceSettings]):
     def __init__(self, settings: SourceSettings) -> None:
         super().__init__(settings)
         by = new_uuid().replace("-", "")[:12]
-        self._intake = Intake(by, settings.queue_requests, settings.queue_bytes, settings.id_window)
+        self._room = Room(settings.queue_requests, settings.queue_bytes)
+        size = -(-settings.id_window // settings.windows)
+        self._intakes = [Intake(by, self._room, size) for _ in range(settings.windows)]
+        self._opening = asyncio.Lock()
         self._serving: AsyncExitStack | None = None
         self.endpoint: Endpoint | None = None
         """Where it listens; None: not yet."""
@@ -59,12 +64,16 @@ class HttpSource(Source[SourceSettings]):
         return []
 
     def splits(self) -> Sequence[Split]:
-        """One: an address can be listened on once."""
-        return (Split("requests"),)
+        """One, or one for each share of the ids; all are read by one task: an address can be listened on once."""
+        count = len(self._intakes)
+        if count == 1:
+            return (Split("requests"),)
+        return [Split(f"requests-{count}-{share}", {_SHARE: share}) for share in range(count)]
 
     async def stop(self) -> None:
         """See ``Connector``; whoever waits is told to ask again."""
-        self._intake.close()
+        for intake in self._intakes:
+            intake.close()
         serving, self._serving = self._serving, None
         if serving is not None:
             await serving.aclose()
@@ -77,17 +86,17 @@ class HttpSource(Source[SourceSettings]):
             InvalidConfig: ``after`` is no position of a web hook.
             RetriableError: somebody else listens there.
         """
+        intake = self._intake_of(split)
         try:
-            self._intake.resume(after)
+            intake.resume(after)
         except ValueError as wrong:
             raise invalid([Problem("", f"{wrong}; delete the connector's offsets")]) from wrong
         await self._listen()
-        if not self._intake.waits:
-            yield Chunk([], self._intake.position if after is None else after, drained=True)
+        if not intake.waits:
+            yield Chunk([], intake.position if after is None else after, drained=True)
         while True:
-            await self._intake.come()
-            chosen = self._intake.hand(self.chunk_rows, _CHUNK_BYTES)
-            yield self._chunk(chosen)
+            await intake.come()
+            yield self._chunk(intake.hand(self.chunk_rows, _CHUNK_BYTES), intake)
 
     async def preview(self, split: Split) -> AsyncIterator[Chunk]:
         """Nothing: what a sender was told of a preview would be lost."""
@@ -95,9 +104,12 @@ class HttpSource(Source[SourceSettings]):
 
     async def committed(self, split: Split, position: Position) -> None:
         """See ``Source``; the senders are answered."""
-        self._intake.confirm(position)
+        self._intake_of(split).confirm(position)
 
-    def _chunk(self, chosen: Sequence[Arrival]) -> Chunk:
+    def _intake_of(self, split: Split) -> Intake:
+        return self._intakes[int(split.detail.get(_SHARE, 0))]
+
+    def _chunk(self, chosen: Sequence[Arrival], intake: Intake) -> Chunk:
         rows: list[Any] = []
         times: list[int | None] = []
         headers: list[Sequence[tuple[str, bytes]]] = []
@@ -108,11 +120,11 @@ class HttpSource(Source[SourceSettings]):
             headers += [arrival.headers] * len(own)
         return Chunk(
             rows,
-            self._intake.position,
+            intake.position,
             timestamps_ms=times,
             headers=headers if self.settings.headers_include else None,
             boundary=True,
-            drained=not self._intake.waits,
+            drained=not intake.waits,
         )
 
     async def _listen(self) -> None:
@@ -120,12 +132,15 @@ class HttpSource(Source[SourceSettings]):
         Raises:
             RetriableError: the address cannot be had now.
         """
-        if self._serving is not None:
-            return
+        async with self._opening:
+            if self._serving is None:
+                await self._open()
+
+    async def _open(self) -> None:
         with needs_http():
             from headrace_connect.connectors.http.hook import Hook
             from headrace_connect.connectors.http.serving import serve
-        hook = Hook(self.settings, self._intake, SystemClock())
+        hook = Hook(self.settings, self._room, self._intakes, SystemClock())
         async with AsyncExitStack() as stack:
             try:
                 self.endpoint = await stack.enter_async_context((type(self).serve or serve)(hook, self.settings))
