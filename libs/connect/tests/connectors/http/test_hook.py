@@ -6,7 +6,8 @@ import asyncio
 import base64
 import hmac
 import json
-from collections.abc import Hashable
+from collections.abc import AsyncIterator, Hashable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -15,8 +16,10 @@ from hypothesis import strategies as st
 from libs.connect.tests.connectors.http.records import written
 from libs.connect.tests.connectors.http.senders import SPLIT, Senders, hooked
 
+from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.clock import give_way
 from headrace_connect.connectors.http.bodies import RECORDS_MAX, BadBody, parse
+from headrace_connect.connectors.http.hook import Hook
 from headrace_connect.connectors.http.intake import Arrival, Intake, Outcome, Room
 from headrace_connect.connectors.http.settings import SourceSettings
 from headrace_connect.connectors.http.signatures import Verifier
@@ -423,6 +426,22 @@ class HookCase(SourceCase):
 @pytest.mark.parametrize("window", [256, 2 * SIZE_MAX])
 def test_the_suite(window: int) -> None:
     check_source(lambda: HookCase(window))
+
+
+async def test_one_server_is_for_all_positions() -> None:
+    opened: list[Hook] = []
+
+    @asynccontextmanager
+    async def serve(hook: Hook, _: SourceSettings) -> AsyncIterator[Endpoint]:
+        opened.append(hook)
+        await give_way()
+        yield Endpoint("memory", 1)
+
+    made = type("Counted", (HttpSource,), {"serve": staticmethod(serve)})
+    source = made(SourceSettings(id_header="X-Id", id_window=2 * SIZE_MAX))
+    await asyncio.gather(*(anext(source.read(split, None)) for split in source.splits()))
+    await source.stop()
+    assert len(opened) == 1
 
 
 def test_ids_are_dealt_out_over_positions() -> None:
