@@ -571,6 +571,29 @@ def test_messages_in_transactions_and_outside(shop: Shop) -> None:
     assert records(log, "events.outbox.audit")[0][0] == {"prefix": "outbox.audit"}
 
 
+def test_the_outbox_of_the_page(shop: Shop) -> None:
+    (text,) = [one for one in re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL) if "name: outbox" in one]
+    given = {key: str(value) for key, value in yaml.safe_load(text).items()}
+    converters = {key: value for key, value in given.items() if key.startswith(("transforms", "value.converter"))}
+    more: dict[str, Any] = {"message_prefix_include_list": (given["message.prefix.include.list"],)}
+    settings = shop.settings(
+        given["topic.prefix"],
+        given["table.include.list"],
+        snapshot_mode=given["snapshot.mode"],
+        message_topic=given["message.topic"],
+        value_form=given["value.form"],
+        **more,
+    )
+    shop.do("create table nothing (id int primary key)")
+    log = MemoryLog()
+    asyncio.run(run(settings, log, converters=converters))
+    shop.do("""select pg_logical_emit_message(true, 'order.paid', '{"id": 7}')""")
+    asyncio.run(run(settings, log, converters=converters))
+    (record,) = log.records["events.order.paid"]
+    assert record["value"] == b'{"id": 7}'
+    assert list(log.records) == ["events.order.paid"]
+
+
 def test_a_statement_that_is_executed_again_and_again(shop: Shop) -> None:
     shop.do("create table a (id int primary key)", "create table beats (n int)", "insert into beats values (0)")
     query = "update beats set n = n + 1"
