@@ -277,11 +277,12 @@ async def test_nothing_is_left_out_without_a_key_or_one_bookmark(head: Any) -> N
     assert [values_of(chunk) for chunk in chunks] == [[("orders", [{"id": 1}])]] * 2
 
 
-async def test_too_many_with_one_bookmark_come_again() -> None:
+async def test_too_many_with_one_bookmark_come_again(caplog: pytest.LogCaptureFixture) -> None:
     head = stream(id=NUMBER, at=NUMBER, bookmark="at")
     run = [head, *(record(id=n, at=1) for n in range(100)), state(1)]
     chunks = await take(source_of(SaidTap([run, run])), runs=2)
     assert [len(chunk.rows) for chunk in chunks] == [100, 100]
+    assert "more than 64 records of orders have its last bookmark" in caplog.text
 
 
 async def test_the_replication_key_of_the_catalog_is_a_bookmark_too() -> None:

@@ -26,7 +26,10 @@ _LOCAL: Final = ("file:", "sqlite:", "jdbc:sqlite:")
 _PATHS: Final = re.compile(r"(^|[._])(path|file|filename|dir|directory|descriptor)$|\.converter\.schema$")
 _PROGRAM: Final = re.compile(r"(^|[._])executable$")
 _OTHERS: Final = "config."
-"""Keys that begin so are another program's configuration, in which JSON may hold anything."""
+"""
+Keys that begin so are another program's configuration: JSON may hold anything there, and names say nothing, as with
+``records_path``. The program runs in an empty directory, so what is relative leads nowhere.
+"""
 _BEGINS: Final = ("/", "~", "./", "../")
 _UP: Final = re.compile(r"(^|/)\.\.(/|$)")
 _COMMENT: Final = "/*"
@@ -99,12 +102,9 @@ class Policy:
 
     def _file(self, key: str, value: str) -> list[Problem]:
         plain = _without_references(value, "x")
-        texts = _texts(key, plain) if key.startswith(_OTHERS) else [(key, _parts(key, plain))]
+        name, lists = ("", _texts(plain)) if key.startswith(_OTHERS) else (key, [_parts(key, plain)])
         paths = [
-            part
-            for name, parts in texts
-            for number, part in enumerate(parts)
-            if _is_local(name, part, first=number == 0)
+            part for parts in lists for number, part in enumerate(parts) if _is_local(name, part, first=number == 0)
         ]
         if not paths:
             return []
@@ -154,21 +154,21 @@ def _parts(key: str, value: str) -> list[str]:
     return [part.strip() for part in value.split(",")]
 
 
-def _texts(key: str, value: str) -> list[tuple[str, list[str]]]:
-    """A text, or all texts within JSON, each with the name that it has there, whole and as the parts of a list."""
+def _texts(value: str) -> list[list[str]]:
+    """A text, or all texts within JSON, names too; each whole and as the parts of a list."""
     try:
-        left: list[tuple[str, Any]] = [(key, json.loads(value))]
+        left: list[Any] = [json.loads(value)]
     except (ValueError, RecursionError):
-        left = [(key, value)]
-    found: list[tuple[str, list[str]]] = []
+        left = [value]
+    found: list[list[str]] = []
     while left:
-        name, one = left.pop()
+        one = left.pop()
         if isinstance(one, str):
-            found.append((name, [one, *(part.strip() for part in one.split(","))]))
+            found.append([one, *(part.strip() for part in one.split(","))])
         elif isinstance(one, dict):
-            left += [*((name, inner) for inner in one), *(("." + str(inner), of) for inner, of in one.items())]
+            left += [*one.keys(), *one.values()]
         elif isinstance(one, list):
-            left += [(name, item) for item in one]
+            left += one
     return found
 
 

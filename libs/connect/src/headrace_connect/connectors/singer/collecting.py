@@ -177,6 +177,11 @@ class Collector:
         return self._chunk(gathered)
 
     @property
+    def untold(self) -> list[str]:
+        """Streams with more records of the last bookmark than are told: they may come again in the next run."""
+        return [stream for stream, one in self._repeats.items() if one.is_full]
+
+    @property
     def place(self) -> Place:
         """Behind what was taken last."""
         return self._place

@@ -74,6 +74,11 @@ class Repeats:
         return False
 
     @property
+    def is_full(self) -> bool:
+        """Whether there are more records with the last bookmark than are told."""
+        return self._full
+
+    @property
     def edge(self) -> Edge | None:
         """For the next run; None: there were no records with a bookmark."""
         return self._now

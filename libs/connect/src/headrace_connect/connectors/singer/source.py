@@ -20,6 +20,7 @@ from headrace_connect.connectors.singer.catalog import (
 from headrace_connect.connectors.singer.collecting import Collector, Rules
 from headrace_connect.connectors.singer.position import Place
 from headrace_connect.connectors.singer.process import TapProcess
+from headrace_connect.connectors.singer.repeats import MARKS_MAX
 from headrace_connect.connectors.singer.settings import SourceSettings
 from headrace_connect.connectors.singer.tap import Tap, TapFailed
 from headrace_connect.plugin import Chunk, Position, Source, Split
@@ -73,6 +74,10 @@ class SingerSource(Source[SourceSettings]):
             place = collector.place
             if collector.repeats:
                 _log.info("%d records were left out: the run before had sent them", collector.repeats)
+            for stream in collector.untold:
+                _log.warning(
+                    "more than %d records of %s have its last bookmark: they may come again", MARKS_MAX, stream
+                )
             yield Chunk([], place.to_json(), boundary=True, drained=True)
             await pause_ms(self.settings.run_interval_ms)
 
