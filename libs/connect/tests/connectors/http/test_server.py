@@ -15,6 +15,8 @@ from headrace_connect.connectors.http import HttpSource
 from headrace_connect.connectors.http.settings import SourceSettings
 from headrace_connect.plugin import Chunk, RetriableError
 
+NEVER_MS = 3_600_000
+
 
 @asynccontextmanager
 async def listening(**values: Any) -> AsyncIterator[tuple[HttpSource, AsyncIterator[Chunk], httpx.AsyncClient]]:
@@ -41,7 +43,11 @@ async def raw(source: HttpSource, request: bytes) -> bytes:
 
 
 async def test_a_flood_is_bounded_and_what_was_taken_is_answered(caplog: pytest.LogCaptureFixture) -> None:
-    async with listening(queue_requests=20, body_bytes_max=4_096) as (source, chunks, client):
+    async with listening(queue_requests=20, answer_timeout_ms=NEVER_MS, body_timeout_ms=NEVER_MS) as (
+        source,
+        chunks,
+        client,
+    ):
         flood = [asyncio.ensure_future(client.post("/", content=b'{"n":1}')) for _ in range(90)]
         refused: list[httpx.Response] = []
         while len(refused) < 70:
@@ -61,10 +67,15 @@ async def test_a_flood_is_bounded_and_what_was_taken_is_answered(caplog: pytest.
     assert "takes records of whoever reaches it" in caplog.text
 
 
-async def test_bodies_that_are_slow_or_large() -> None:
-    async with listening(body_timeout_ms=100, body_bytes_max=4_096) as (source, _, client):
+async def test_a_body_that_is_slow() -> None:
+    async with listening(body_timeout_ms=100) as (source, _, _client):
         head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
         assert (await raw(source, head + b"{")).startswith(b"HTTP/1.1 408 ")
+        assert (source._room.requests, source._room.bytes) == (0, 0)
+
+
+async def test_bodies_that_are_large() -> None:
+    async with listening(body_timeout_ms=NEVER_MS, body_bytes_max=4_096) as (source, _, client):
         assert (await client.post("/", content=b"x" * 4_097)).status_code == 413
 
         async def endless() -> AsyncIterator[bytes]:
