@@ -68,6 +68,19 @@ class TestPostgres(SinkSuite):
     """All of the suite."""
 
 
+@pytest.mark.parametrize("mode", ["insert", "upsert"])
+def test_rows_are_written_in_the_order_of_the_topic(target: PostgresDatabase, mode: str) -> None:
+    """Also where a short row would fit into a page before that of a long one."""
+    target.query(f'create table "{TOPIC}" (n bigserial, id bigint unique, note text)')
+    more = {"pk_mode": "record_value", "pk_fields": ("id",)} if mode == "upsert" else {}
+    notes = [{"id": n, "note": "x" * (n * 7919 % 997)} for n in range(3_000)]
+    with opened(target, insert_mode=mode, **more) as sink:
+        for first, end in ((0, 1), (1, 3_000)):  # the temporary table is of the first transaction
+            sink.write(rows(notes[first:end], start=first))
+            sink.commit({P0: end}, None)
+    assert target.query(f'select id from "{TOPIC}" order by n') == [(n,) for n in range(3_000)]
+
+
 def test_a_row_that_is_locked_is_retried(target: PostgresDatabase) -> None:
     with opened(target, insert_mode="upsert", pk_mode="record_value", pk_fields=("id",)) as sink:
         sink.write(rows([{"id": 1, "n": 1}]))

@@ -62,6 +62,8 @@ from pg_attribute a join pg_type t on t.oid = a.atttypid
     left join pg_type b on t.typtype = 'd' and b.oid = t.typbasetype
 where a.attrelid = to_regclass(?) and a.attnum > 0 and not a.attisdropped order by a.attnum
 """
+_PLACE: Final = "headrace_place"
+"""A column of temporary tables: PostgreSQL may put a short row before a long one."""
 _TABLES_LOCK: Final = 0x6865616472616365
 
 
@@ -161,7 +163,7 @@ class Postgres(PostgresSession):
             changes = ", ".join(f"{name} = s.{name}" for name in others or map(self.quote, write.keys))
             statement = f"update {table} t set {changes} from {stage} s where {matching}"
         else:
-            statement = f"insert into {table} ({listed}) select {listed} from {stage}"
+            statement = f"insert into {table} ({listed}) select {listed} from {stage} order by {_PLACE}"
             if write.mode == "upsert":
                 keys = ", ".join(map(self.quote, write.keys))
                 changes = ", ".join(f"{name} = excluded.{name}" for name in others)
@@ -179,15 +181,16 @@ class Postgres(PostgresSession):
             table = ".".join(map(self.quote, write.table))
             self.execute(
                 f"create temp table {stage.removeprefix('pg_temp.')} on commit delete rows as "
-                f"select {listed} from {table} with no data"
+                f"select 0 as {_PLACE}, {listed} from {table} with no data"
             )
             self._stages[key] = stage
         stage = self._stages[key]
         text = BytesIO()
         columns = [_written(write.columns[name]) for name in names]
+        columns.insert(0, pa.array(range(len(columns[0])), pa.int32()))
         options = csv.WriteOptions(include_header=False, quoting_style="all_valid")
-        csv.write_csv(pa.table(columns, names=[str(place) for place in range(len(names))]), text, options)
-        with self._faults(), self._live.cursor().copy(f"copy {stage} ({listed}) from stdin (format csv)") as copy:
+        csv.write_csv(pa.table(columns, names=[str(place) for place in range(len(columns))]), text, options)
+        with self._faults(), self._live.cursor().copy(f"copy {stage} from stdin (format csv)") as copy:
             copy.write(text.getbuffer())
         return stage
 
