@@ -13,7 +13,7 @@ BY_FILE = --dist loadfile --no-loadscope-reorder
 # Where the machine's Python keeps no bytecode, each process of each cluster would compile our modules anew at its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help chart manifests setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos exits chaos-groups chaos-held chaos-transactions chaos-streams chaos-compaction chaos-short spark-chaos e2e-kubernetes test run run-spark up down status bench bench-peer bench-spark connect-differential images ci measure clean
+.PHONY: help chart manifests setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos exits chaos-groups chaos-held chaos-transactions chaos-streams chaos-connect chaos-compaction chaos-short spark-chaos e2e-kubernetes test run run-spark up down status bench bench-peer bench-spark connect-differential images ci measure clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -96,6 +96,9 @@ chaos-transactions: setup ## Copies, histories and units under kills, and each s
 
 chaos-streams: setup ## Workers of Streams hurt at each step of a commit, full disks, both guarantees (45 min, root); SEED=N
 	CHAOS_SEED=$(or $(SEED),$$(date +%s)) STREAMS_LONG=1 $(PYTEST) -m chaos -s tests/chaos/streams
+
+chaos-connect: setup ## A database through a topic into a copy and a log, under kills of everything (12 min); SEED=N
+	CHAOS_SEED=$(or $(SEED),$$(date +%s)) CONNECT_SECONDS=600 $(PYTEST) -m chaos -s tests/chaos/connect
 
 chaos-compaction: setup ## Compaction and retention in a hurry under all faults, and brokers broken on purpose (15 min); SEED=N, ONLY="every"
 	PYTHONPATH=. $(PY) tests/chaos/compaction/compaction_long.py $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
