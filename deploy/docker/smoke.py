@@ -4,6 +4,7 @@ Run inside an image by ``smoke.sh``: what the image must be able to do, and fail
     python smoke.py imports headrace_broker headrace_cli      # every module of these packages
     python smoke.py round-trip broker:9292 http://admin:8080  # records, transactions and groups through a cluster
     python smoke.py words broker:9292                         # lines for smoke_words.py, and what it counts
+    python smoke.py lines broker:9292                         # what the connector of smoke.yaml reads
 """
 
 import importlib
@@ -94,6 +95,16 @@ def words(bootstrap: str) -> None:
     print("a program of streams counts words")
 
 
+def lines(bootstrap: str) -> None:
+    """Lines of a file are in the topic, once."""
+    from headrace import Consumer
+
+    settings = {"auto_offset_reset": "earliest", "isolation_level": "read_committed", "metadata_max_age_ms": 1_000}
+    read = read_all(Consumer("smoke-files", bootstrap_servers=bootstrap, group_id="smoke-files", **settings), 2)
+    assert [json.loads(value)["value"] for value in read] == ["one", "two"], read
+    print("a connector reads a file into a topic")
+
+
 def read_all(consumer, count: int) -> list[bytes]:
     """The first ``count`` values."""
     read: list[bytes] = []
@@ -115,5 +126,7 @@ if __name__ == "__main__":
             round_trip(bootstrap, rest)
         case ["words", bootstrap]:
             words(bootstrap)
+        case ["lines", bootstrap]:
+            lines(bootstrap)
         case _:
             sys.exit(__doc__)

@@ -40,7 +40,8 @@ inside "$prefix/broker:$tag" imports headrace_broker headrace_common headrace he
 inside "$prefix/coordinator:$tag" imports headrace_coordinator headrace_common headrace headrace_cli
 inside "$prefix/admin:$tag" imports headrace_admin headrace_common headrace headrace_cli
 inside "$prefix/streams:$tag" imports headrace_streams headrace_cli pyarrow._s3fs
-for name in broker coordinator admin streams; do inside "$prefix/$name:$tag" batches; done
+inside "$prefix/connect:$tag" imports headrace_connect_worker headrace_connect headrace_cli psycopg.cursor pyiceberg.catalog.sql deltalake.table obstore.store pyarrow._s3fs
+for name in broker coordinator admin streams connect; do inside "$prefix/$name:$tag" batches; done
 if $docker run --rm --entrypoint python "$prefix/controller:$tag" -c 'import numpy' 2>/dev/null; then
   echo "the controller's image has numpy" >&2
   exit 1
@@ -67,7 +68,16 @@ inside "$prefix/broker:$tag" round-trip broker:9292 http://admin:8080
 options=(--volume "$PWD/smoke_words.py:/app/words.py:ro" --tmpfs /var/lib/headrace:uid=10001 --env HEADRACE_BOOTSTRAP=broker:9292)
 start streams "$prefix/streams:$tag" words.py --state-dir /var/lib/headrace/streams
 inside "$prefix/broker:$tag" words broker:9292
-for name in streams admin coordinator broker controller; do
+options=(--tmpfs /data:uid=10001 --volume "$PWD/smoke.yaml:/smoke.yaml:ro")
+start connect "$prefix/connect:$tag" --bootstrap-servers broker:9292 --files-allowed-paths /data
+$docker exec "$run-connect" sh -c 'printf "one\ntwo\n" > /data/a.txt'
+for attempt in 1 2 3 4 5 6 7 8 9 10; do
+  applied=$($docker exec "$run-connect" headrace connect apply /smoke.yaml 2>&1) && break
+  [ "$attempt" -lt 10 ] || { echo "the worker takes no connector: $applied" >&2; exit 1; }
+  sleep 3
+done
+inside "$prefix/broker:$tag" lines broker:9292
+for name in connect streams admin coordinator broker controller; do
   $docker stop --time 30 "$run-$name" >/dev/null
   code=$($docker inspect --format '{{.State.ExitCode}}' "$run-$name")
   [ "$code" = 0 ] || { echo "$name ended with $code" >&2; exit 1; }

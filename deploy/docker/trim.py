@@ -24,7 +24,7 @@ RULES = (
     ("pyarrow/libarrow_flight.so*", "Arrow Flight; only _flight links to it"),
     ("pyarrow/libarrow_python_flight.so*", "Arrow Flight; only _flight links to it"),
     ("pyarrow/_flight*", "Arrow Flight; imported by pyarrow.flight alone"),
-    ("pyarrow/libarrow_s3.so*", "S3; only _s3fs links to it, and only programs of streams load that"),
+    ("pyarrow/libarrow_s3.so*", "S3; only _s3fs links to it, and only programs of streams and connectors load that"),
     ("pyarrow/_s3fs*", "S3; pyarrow.fs does without"),
     ("pyarrow/libarrow_python.so", "a copy for linkers; what is loaded is libarrow_python.so.NNNN"),
     ("pyarrow/libarrow_python.so.*.*.*", "a copy; what is loaded is libarrow_python.so.NNNN"),

@@ -264,6 +264,28 @@ class TestDockerfiles:
         assert packages >= BATCH | {"narwhals", "rocksdict", "grpcio-health-checking", "prometheus-client"}
         assert not packages & (FOR_DEVELOPERS | LOCAL)
 
+    def test_workers_of_connect_have_all_connectors_and_the_command(self) -> None:
+        text = (DOCKER / "connect.Dockerfile").read_text()
+        assert text.rstrip().endswith('WORKDIR /tmp\nENTRYPOINT ["python", "-m", "headrace_connect_worker"]')
+        assert "USER 10001:10001" in text
+        members = re.search(r"locked\.py (.*) --directories", text)
+        assert members is not None
+        wanted = [one.strip("'") for one in members[1].split()]
+        extras = locked.read_members(ROOT)["headrace-connect"][1]["optional-dependencies"]
+        assert wanted == ["headrace-connect-worker", f"headrace-connect[{','.join(extras)}]", "headrace-cli[connect]"]
+        assert f"locked.py {members[1]} --without /lists/shared.txt" in text
+        packages = packages_of(*wanted)
+        assert packages >= BATCH | {
+            "psycopg",
+            "psycopg-binary",
+            "deltalake",
+            "obstore",
+            "pyiceberg",
+            "prometheus-client",
+        }
+        assert packages >= packages_of("headrace-cli"), "the shared layer is a part of it"
+        assert not packages & (FOR_DEVELOPERS | LOCAL)
+
     def test_what_is_copied_is_in_the_context(self, text: str) -> None:
         for sources in re.findall(r"^COPY (?!--from)(?:--\S+ )*(.*)$", text.replace("\\\n", ""), re.MULTILINE):
             for source in sources.split()[:-1]:
