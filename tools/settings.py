@@ -45,14 +45,15 @@ CONFIGS: Final[Mapping[str, type]] = {
     "admin": AdminConfig,
 }
 OF_PROCESSES: Final[Mapping[str, type]] = {**CONFIGS, "connect": ConnectConfig}
-"""And of a Connect worker, which is not in the chart."""
-WITH_STREAMS: Final[Mapping[str, type]] = {**CONFIGS, "streams": StreamsConfig}
-"""And of a worker of streams, which is a client."""
+"""And of a Connect worker, which is a client."""
+IN_CHART: Final[Mapping[str, type]] = {**OF_PROCESSES, "streams": StreamsConfig}
+"""And of a worker of streams."""
 OF_THE_CHART: Final = frozenset(
     {
         *("node_id", "listen", "advertise_host", "http_listen", "hosts", "metrics_listen", "health_listen"),
         *("external_listen", "external_advertise", "external_advertise_file", "internal_listen", "ready_file"),
         *("controllers", "etcd", "etcd_ca", "etcd_cert", "etcd_key", "data_dir", "rack", "topic_notes_file"),
+        "config_providers_file_allowed_paths",
         *("bootstrap_servers", "state_dir", "standbys", "zone", "query_listen"),
         *("restart_wait_ms_max", "lock_wait_ms_max", "leave_socket", "node_token_file", "node_token_loopback_only"),
     }
@@ -217,7 +218,7 @@ def _table(rows: Iterable[tuple[str, str, str, str]]) -> str:
 def write_schema(text: str) -> str:
     """The chart's schema with the settings of processes, clusters and topics in it."""
     at = text.index('\n    "config": {')
-    for name in ("cluster", *CONFIGS):
+    for name in ("cluster", *OF_PROCESSES):
         parts = dynamic_parts(DYNAMIC) if name == "cluster" else process_parts(name)
         text = _replaced(text, text.index(f'\n        "{name}": {{', at), parts)
     at = text.index('\n          "settings": {', text.index('\n    "streamsApps": {'))
@@ -228,7 +229,7 @@ def write_schema(text: str) -> str:
 
 def process_parts(service: str) -> dict[str, dict[str, Any]]:
     """What the schema says of each setting of a process."""
-    options = (option for option in list_options(WITH_STREAMS[service]) if option.name not in OF_THE_CHART)
+    options = (option for option in list_options(IN_CHART[service]) if option.name not in OF_THE_CHART)
     return {o.name: _of_option(service, o) for o in sorted(options, key=lambda option: option.name)}
 
 
@@ -239,6 +240,8 @@ def _of_option(service: str, option: Option) -> dict[str, Any]:
         choices = get_args(kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
         choices = [member.value for member in kind]
+    if get_origin(kind) is tuple and not option.default:
+        return {"type": ["array", "string"], "items": {"type": "string"}}
     if get_origin(kind) is tuple:
         words = "|".join(typing.cast("tuple[str, ...]", option.default))
         listed = f"^({words})(, *({words}))*$"

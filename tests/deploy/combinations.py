@@ -29,6 +29,27 @@ STREAMS_APPS: Final[list[dict[str, Any]]] = [
     {"name": "words", "app": "words.py", "programs": {"words.py": "app = App('words')\n"}, "standbys": 1},
 ]
 
+CONNECT: Final[dict[str, Any]] = {
+    "connect": {
+        "enabled": True,
+        "connectors": {
+            "shop-in": {
+                "connector.class": "files",
+                "path": "/data",
+                "format": "lines",
+                "topic": "shop",
+                "tasks.max": 2,
+            },
+            "shop.out": {
+                "connector.class": "sql-sink",
+                "topics": ["shop"],
+                "url": "${dir:/etc/headrace/secrets/db:url}",
+            },
+        },
+        "egress": [{"to": [{"ipBlock": {"cidr": "192.0.2.7/32"}}], "ports": [{"port": 5432}]}],
+    }
+}
+
 BY_NAME: Final[dict[str, dict[str, Any]]] = {
     "defaults": {},
     "dev": {},
@@ -102,6 +123,8 @@ BY_NAME: Final[dict[str, dict[str, Any]]] = {
     },
     "streams": {"streamsApps": STREAMS_APPS},
     "streams and topics": {"streamsApps": STREAMS_APPS, "topics": [{"name": "lines", "partitions": 6}]},
+    "connect": CONNECT,
+    "connect alone": {"connect": {"enabled": True, "replicas": 1}},
     "open network": {"networkPolicy": {"enabled": False}},
     "node token of ours": {"nodeToken": {"existingSecret": "the-token"}},
     "no budgets": {"podDisruptionBudget": {"enabled": False}},

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 GRPC: Final = {"broker": 9292, "controller": 9390, "coordinator": 9492, "admin": 9490, "streams": 9590}
+CONNECT_REST: Final = 8083
 INTERNAL: Final = {"broker": 9293, "coordinator": 9493}
 """For the other services alone."""
 AS_NODE: Final = {component: {GRPC[component], port} for component, port in INTERNAL.items()}
@@ -18,7 +19,21 @@ ETCD_CLIENT, ETCD_PEER = 2379, 2380
 EXTERNAL: Final = {"broker": 9294, "coordinator": 9494, "admin": 9496}
 
 _LISTENERS: Final = (*GRPC.values(), *INTERNAL.values(), *EXTERNAL.values())
-PORTS: Final = (*_LISTENERS, REST, METRICS, HEALTH, ETCD_CLIENT, ETCD_PEER, 53, 443, 6443, 8443, 16443, 22)
+PORTS: Final = (
+    *_LISTENERS,
+    CONNECT_REST,
+    REST,
+    METRICS,
+    HEALTH,
+    ETCD_CLIENT,
+    ETCD_PEER,
+    53,
+    443,
+    6443,
+    8443,
+    16443,
+    22,
+)
 """All that is tried, and some where nobody listens. The health port is for the kubelet alone, which no policy stops."""
 
 WITHIN: Final[dict[tuple[str, str], set[int]]] = {
@@ -45,6 +60,11 @@ WITHIN: Final[dict[tuple[str, str], set[int]]] = {
     ("streams", "broker"): {GRPC["broker"]},  # workers of apps: clients
     ("streams", "coordinator"): {GRPC["coordinator"]},
     ("streams", "admin"): {GRPC["admin"]},
+    ("connect", "broker"): {GRPC["broker"]},  # workers of Connect: clients
+    ("connect", "coordinator"): {GRPC["coordinator"]},
+    ("connect", "admin"): {GRPC["admin"]},
+    ("connect", "connect"): {CONNECT_REST},  # requests go on to the worker that leads
+    ("job", "connect"): {CONNECT_REST},  # connectors from values
 }
 """Between pods of one release, by component."""
 
@@ -59,4 +79,4 @@ CLIENT: Final[dict[str, set[int]]] = {
 API_SERVER: Final = {443, 6443, 8443, 16443}
 """Where it listens on the clusters that people have: only the job that makes the node token asks it, wherever it is."""
 
-SCRAPED: Final = ("broker", "controller", "coordinator", "admin", "etcd", "streams")
+SCRAPED: Final = ("broker", "controller", "coordinator", "admin", "etcd", "streams", "connect")

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.deploy.manifests import SERVICES, Manifest, Pod, lasting, pods, quantity
 
-GRPC_PORT = {"broker": 9292, "controller": 9390, "coordinator": 9492, "admin": 9490, "streams": 9590}
+PORT = {"broker": 9292, "controller": 9390, "coordinator": 9492, "admin": 9490, "streams": 9590, "connect": 8083}
 HEALTH_PORT = 9101
 METRICS_PORT = 9100
 
@@ -18,9 +18,11 @@ _RESTRICTED_VOLUMES = frozenset(
     {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
 )
 _HOST = ("hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace")
-_PROBED = (*SERVICES, "streams")
+_PROBED = (*SERVICES, "streams", "connect")
 _WORKER_ENDS_S = 30
 """So long after SIGTERM the parent of a worker of streams kills it."""
+_CONNECT_STOPS_MS = {"TASK_STOP_MS_MAX": 20_000, "DRAIN_MS_MAX": 10_000}
+"""What a Connect worker waits for when it stops, and how long by default."""
 _START_S_MIN = 120
 """A broker may have to recover gigabytes, etcd to wait for its peers' volumes."""
 
@@ -137,7 +139,7 @@ def ports_named(manifests: Sequence[Manifest]) -> Iterator[str]:
                 yield f"{pod.name}: {key} {twice} is there twice"
         numbers = {port["containerPort"] for port in ports}
         if pod.component in _PROBED and pod in list(lasting(manifests)):
-            for wanted in (GRPC_PORT[pod.component], HEALTH_PORT, METRICS_PORT):
+            for wanted in (PORT[pod.component], HEALTH_PORT, METRICS_PORT):
                 if wanted not in numbers:
                     yield f"{pod.name}: does not say that it listens on {wanted}"
 
@@ -147,9 +149,15 @@ def stopped_in_time(manifests: Sequence[Manifest]) -> Iterator[str]:
     for pod in lasting(manifests):
         if pod.component == "streams" and pod.spec.get("terminationGracePeriodSeconds", 30) <= _WORKER_ENDS_S:
             yield f"{pod.name}: is killed before its worker has committed"
+        env = {e["name"]: e.get("value") for e in pod.main.get("env") or []}
+        if pod.component == "connect":
+            tasks, requests = (
+                float(env.get(f"HEADRACE_CONNECT_{name}") or ms) for name, ms in _CONNECT_STOPS_MS.items()
+            )
+            if pod.spec.get("terminationGracePeriodSeconds", 30) * 1000 < 2 * tasks + requests:
+                yield f"{pod.name}: is killed before its connectors have committed"
         if pod.component != "broker":
             continue
-        env = {e["name"]: e.get("value") for e in pod.main.get("env", [])}
         waits = sum(float(env.get(f"HEADRACE_BROKER_{name}_MS_MAX") or 0) for name in ("RESTART_WAIT", "SHUTDOWN"))
         grace = pod.spec.get("terminationGracePeriodSeconds", 30)
         if grace * 1000 < waits or grace < 120:

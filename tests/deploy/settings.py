@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.deploy.manifests import Pod
-from tools.settings import EXACT_MAX, WITH_STREAMS
+from tools.settings import EXACT_MAX, IN_CHART
 
 from headrace_common.core.setting import INT_MAX, Setting, Type
 from headrace_common.runtime import env
@@ -15,12 +15,12 @@ from headrace_common.runtime import env
 
 def names(service: str) -> set[str]:
     """The settings of a service, as in its ``--help``."""
-    return {option.name for option in env.list_options(WITH_STREAMS[service])}
+    return {option.name for option in env.list_options(IN_CHART[service])}
 
 
 def defaults(service: str) -> dict[str, object]:
     """What a setting is when nothing is said."""
-    return {option.name: option.default for option in env.list_options(WITH_STREAMS[service])}
+    return {option.name: option.default for option in env.list_options(IN_CHART[service])}
 
 
 def environment(pod: Pod, container: Mapping[str, Any], ordinal: int, namespace: str) -> dict[str, str]:
@@ -48,7 +48,7 @@ def pod_ip(ordinal: int) -> str:
 
 def load(service: str, given: Mapping[str, str]) -> Any:
     """What the program makes of its environment. Raises: InvalidConfig, as it would at its start."""
-    return env.load_settings(WITH_STREAMS[service], service=service, argv=[], env=given)
+    return env.load_settings(IN_CHART[service], service=service, argv=[], env=given)
 
 
 def values_of(table: Mapping[str, Setting]) -> dict[str, Any]:
@@ -76,6 +76,10 @@ def another(part: Mapping[str, Any], default: object, name: str) -> Any:
         return EXACT_MAX // 2  # the session is at least two of them
     if name == "cluster":
         return "blue"
+    if name.endswith("_topic"):
+        return f"{name.replace('_', '-')}-of-another"  # each has its own
+    if name.endswith("_paths"):
+        return ["/data", "/srv/data"]
     if "enum" in part:
         return next(value for value in part["enum"] if value != default)
     types = part["type"] if isinstance(part["type"], list) else [part["type"]]

@@ -21,6 +21,8 @@ from tests.deploy.test_alerts import RULES, rules
 
 import headrace
 from headrace_cli.local import LocalCluster
+from headrace_connect_worker.adapters.figures import PREFIX as OF_CONNECT
+from headrace_connect_worker.core import figures as connect
 from headrace_streams.adapters.otel_figures import PREFIX
 from headrace_streams.core.state.cache import StateCache
 from headrace_streams.runtime.figures import Figures
@@ -98,7 +100,7 @@ class TestEachDashboard:
 
 
 def test_dashboards_have_names_of_their_own() -> None:
-    assert [path.stem for path in DASHBOARDS] == ["brokers", "cluster", "groups", "streams", "topics"]
+    assert [path.stem for path in DASHBOARDS] == ["brokers", "cluster", "connect", "groups", "streams", "topics"]
     assert [board(path)["uid"] for path in DASHBOARDS] == [f"headrace-{path.stem}" for path in DASHBOARDS]
 
 
@@ -108,7 +110,8 @@ def test_everything_they_name_is_exported_with_those_labels(tmp_path: Path, monk
     with LocalCluster(tmp_path, brokers=1, restart=False) as cluster:
         _use(cluster.bootstrap_servers)
         end = time.monotonic() + EXPORTED_S_MAX
-        while (missing := _missing(_exported(cluster) | exported_by_streams())) and time.monotonic() < end:
+        others = exported_by_streams() | exported_by_connect()
+        while (missing := _missing(_exported(cluster) | others)) and time.monotonic() < end:
             time.sleep(0.3)  # lag is looked at now and then
         assert not missing
         assert {name: promlint.problems(page) for name, page in _pages(cluster).items()} == {
@@ -234,6 +237,18 @@ def test_what_they_name_of_streams_is_told_by_workers() -> None:
     exprs = [expr for expr in every_expression() if PREFIX in expr]
     assert len(exprs) > 10
     assert not _missing(exported_by_streams(), exprs)
+
+
+def exported_by_connect() -> dict[str, set[str]]:
+    """What a Connect worker tells."""
+    families = connect.GAUGES | {f"{name}_total": family for name, family in connect.COUNTERS.items()}
+    return {OF_CONNECT + name: {*family.labels} for name, family in families.items()}
+
+
+def test_what_they_name_of_connect_is_told_by_workers() -> None:
+    exprs = [expr for expr in every_expression() if OF_CONNECT in expr]
+    assert len(exprs) > 10
+    assert not _missing(exported_by_connect(), exprs)
 
 
 def _missing(exported: dict[str, set[str]], exprs: Sequence[str] = ()) -> list[str]:

@@ -58,7 +58,7 @@ def test_what_cannot_change_on_an_upgrade_has_not_changed() -> None:
     Kubernetes refuses other selectors, services and claims of a StatefulSet; other selectors of services lose pods.
     Objects may come; those that are in the file stay as they are there, in every version.
     """
-    now = object_rules.frozen(combinations.render("streams"))
+    now = object_rules.frozen(chart.render(combinations.BY_NAME["streams"] | combinations.CONNECT))
     before = json.loads(FROZEN.read_text())
     assert {name: now.get(name) for name in before} == before
     assert now.keys() == before.keys(), "put new objects into frozen.json: from now on they do not change"
@@ -96,6 +96,7 @@ BOOTSTRAP, BUDGET = "Service/headrace-bootstrap", "PodDisruptionBudget/headrace-
 LAKE, AUDIT = "SparkApplication/headrace-lake", "ScheduledSparkApplication/headrace-audit"
 SECURITY = (*MAIN, "securityContext")
 WORDS = "StatefulSet/headrace-streams-words"
+CONNECT = "StatefulSet/headrace-connect"
 LABELS = ("metadata", "labels")
 
 DAMAGE: dict[str, list[tuple[str, tuple[str | int, ...], Any]]] = {
@@ -126,6 +127,7 @@ DAMAGE: dict[str, list[tuple[str, tuple[str | int, ...], Any]]] = {
         (BROKER, (*MAIN, "startupProbe", "failureThreshold"), 10),
         (ETCD, (*MAIN, "livenessProbe"), {"httpGet": {"path": "/health", "port": 2379}}),
         (WORDS, (*MAIN, "readinessProbe", "grpc", "service"), "live"),
+        (CONNECT, (*MAIN, "livenessProbe", "grpc", "service"), "ready"),
     ],
     "resourced": [
         (BROKER, (*MAIN, "resources"), {}),
@@ -143,12 +145,14 @@ DAMAGE: dict[str, list[tuple[str, tuple[str | int, ...], Any]]] = {
         (BROKER, (*MAIN, "ports", 0, "name"), "metrics"),
         (ADMIN, (*MAIN, "ports"), []),
         (WORDS, (*MAIN, "ports", 1, "containerPort"), 9102),
+        (CONNECT, (*MAIN, "ports", 0, "containerPort"), 8084),
     ],
     "stopped_in_time": [
         (BROKER, (*POD, "terminationGracePeriodSeconds"), 60),
         (BROKER, (*POD, "terminationGracePeriodSeconds"), _GONE),
         (BROKER, (*MAIN, "lifecycle"), {}),
         (WORDS, (*POD, "terminationGracePeriodSeconds"), 30),
+        (CONNECT, (*POD, "terminationGracePeriodSeconds"), 45),
     ],
     "spread": [
         (BROKER, (*POD, "topologySpreadConstraints"), []),
@@ -240,7 +244,7 @@ def test_every_rule_is_tried() -> None:
     ids=lambda given: str(given),
 )
 def test_a_rule_finds_what_breaks_it(rule: str, number: int) -> None:
-    manifests = chart.render(combinations.BY_NAME["spark"] | combinations.BY_NAME["streams"])
+    manifests = chart.render(combinations.BY_NAME["spark"] | combinations.BY_NAME["streams"] | combinations.CONNECT)
     name, path, value = DAMAGE[rule][number]
     assert not list(RULES[rule](manifests))
     _set(one(manifests, name), path, value)

@@ -213,7 +213,7 @@ def _help(*command: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("values", ["defaults", "topics and settings", "restore", "streams"])
+@pytest.mark.parametrize("values", ["defaults", "topics and settings", "restore", "streams", "connect"])
 def test_every_command_exists_and_knows_its_options(values: str) -> None:
     found = commands(combinations.render(values))
     assert found

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.deploy import chart, manifests, settings
-from tools.settings import CONFIGS, DYNAMIC
+from tools.settings import DYNAMIC, OF_PROCESSES
 
 from headrace_common.core.setting_tables import TOPIC_SETTINGS
 
@@ -87,7 +87,7 @@ def _every() -> dict[str, dict[str, Any]]:
     base: dict[str, Any] = given["values"]
     base["config"] = {"cluster": settings.values_of(DYNAMIC)}
     of_services = chart.schema()["properties"]["config"]["properties"]
-    for service in CONFIGS:
+    for service in OF_PROCESSES:
         base["config"][service] = _others(service, of_services[service])
     of_apps = chart.schema()["properties"]["streamsApps"]["items"]["properties"]["settings"]
     base["streamsApps"][0]["settings"] = _others("streams", of_apps)

@@ -1,0 +1,243 @@
+"""Connect workers in the chart: what they are told, who reaches them, what applies connectors, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from tests.deploy import chart, combinations, flows, settings
+from tests.deploy.manifests import Manifest, Pod, lasting, name_of, of_kind, one, pods
+from tests.deploy.networks import Peer, Policies
+from tests.deploy.test_networks import CLIENT, OUTSIDE, STRANGER, peer_of
+from tools.settings import OF_THE_CHART
+
+pytestmark = pytest.mark.chart
+ENABLED: dict[str, Any] = {"enabled": True}
+SHOP: dict[str, Any] = {"shop": {"connector.class": "files", "path": "/data"}}
+
+
+def worker(found: list[Manifest]) -> Pod:
+    [pod] = [pod for pod in lasting(found) if pod.component == "connect"]
+    return pod
+
+
+def rendered(**given: Any) -> list[Manifest]:
+    return chart.render({"connect": ENABLED | given})
+
+
+def job(found: list[Manifest]) -> Pod | None:
+    return next((pod for pod in pods(found) if pod.name == "Job/headrace-connect-apply"), None)
+
+
+def test_there_are_none_unless_they_are_asked_for() -> None:
+    assert not [name_of(each) for each in chart.render() if "connect" in name_of(each)]
+    assert not [pod for pod in lasting(chart.render()) if pod.component == "connect"]
+
+
+def test_a_worker_is_a_client_whose_rest_other_workers_and_people_in_the_pod_reach() -> None:
+    pod = worker(combinations.render("connect"))
+    assert (pod.replicas, pod.main["image"]) == (2, "headrace/connect:0.1.0")
+    assert "node-token" not in str(pod.spec)
+    assert "command" not in pod.main, "the image's own"
+    variables = settings.environment(pod, pod.main, 1, chart.NAMESPACE)
+    ours = {name for name in variables if name.startswith("HEADRACE_")} - {"HEADRACE_CONNECT_URL"}
+    assert ours <= {f"HEADRACE_CONNECT_{name.upper()}" for name in settings.names("connect")}
+    config = settings.load("connect", {name: variables[name] for name in ours})
+    assert config.bootstrap_servers == f"headrace-bootstrap.{chart.NAMESPACE}.svc.cluster.local:9292"
+    ports = {port["name"]: port["containerPort"] for port in pod.main["ports"]}
+    assert (config.http_listen.host, config.http_listen.port) == ("0.0.0.0", ports["http"])
+    assert config.metrics_listen.port == ports["metrics"]
+    assert config.health_listen.port == ports["health"]
+    assert config.advertise_host == settings.pod_ip(1)
+    assert variables["HEADRACE_CONNECT_URL"] == f"http://127.0.0.1:{ports['http']}"
+
+
+def test_what_connectors_may_read_of_the_pod_are_the_secrets_that_are_named() -> None:
+    pod = worker(rendered(secrets=["db", "lake.keys"]))
+    config = settings.load("connect", settings.environment(pod, pod.main, 0, chart.NAMESPACE))
+    assert config.reach.config_providers_file_allowed_paths == ("/etc/headrace/secrets",)
+    assert config.reach.files_allowed_paths == config.reach.plugins_allowed == config.reach.env_allowed == ()
+    mounts = {mount["mountPath"]: mount for mount in pod.main["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod.spec["volumes"]}
+    for secret in ("db", "lake.keys"):
+        mount = mounts[f"/etc/headrace/secrets/{secret}"]
+        assert mount["readOnly"]
+        assert "subPath" not in mount
+        assert volumes[mount["name"]]["secret"] == {"secretName": secret, "defaultMode": 0o440}
+
+
+def test_what_does_not_fit_in_memory_has_a_disk_with_an_end() -> None:
+    pod = worker(rendered(scratch="9Gi"))
+    variables = settings.environment(pod, pod.main, 0, chart.NAMESPACE)
+    [name] = [m["name"] for m in pod.main["volumeMounts"] if m["mountPath"] == variables["TMPDIR"]]
+    assert {"name": name, "emptyDir": {"sizeLimit": "9Gi"}} in pod.spec["volumes"]
+
+
+def test_rest_is_known_by_the_names_of_its_service() -> None:
+    found = rendered(hosts=["connect.example.com"])
+    service = one(found, "Service/headrace-connect-rest")
+    assert service["spec"]["ports"] == [{"name": "http", "port": 8083, "targetPort": "http"}]
+    pod = worker(found)
+    hosts = settings.load("connect", settings.environment(pod, pod.main, 0, chart.NAMESPACE)).hosts
+    inside = f"headrace-connect-rest.{chart.NAMESPACE}"
+    names = ("headrace-connect-rest", inside, f"{inside}.svc", f"{inside}.svc.cluster.local", "connect.example.com")
+    assert hosts == names
+
+
+# --- connectors -----------------------------------------------------------------------------------------------------
+
+
+def test_a_job_applies_each_connector_under_its_name_with_texts() -> None:
+    found = combinations.render("connect")
+    data = one(found, "ConfigMap/headrace-connect-apply")["data"]
+    assert {name: json.loads(text) for name, text in data.items()} == {
+        "shop-in.json": {
+            "name": "shop-in",
+            "connector.class": "files",
+            "path": "/data",
+            "format": "lines",
+            "topic": "shop",
+            "tasks.max": "2",
+        },
+        "shop.out.json": {
+            "name": "shop.out",
+            "connector.class": "sql-sink",
+            "topics": "shop",
+            "url": "${dir:/etc/headrace/secrets/db:url}",
+        },
+    }
+    applies = job(found)
+    assert applies is not None
+    command = applies.main["command"]
+    [mounted] = [m["mountPath"] for m in applies.main["volumeMounts"] if m["name"] == "connectors"]
+    assert command[:5] == ["headrace", "connect", "apply", f"{mounted}/shop-in.json", f"{mounted}/shop.out.json"]
+    assert "--prune" not in command
+    variables = settings.environment(applies, applies.main, 0, chart.NAMESPACE)
+    url = command[command.index("--url") + 1].replace("$(POD_NAMESPACE)", variables["POD_NAMESPACE"])
+    assert url == f"http://headrace-connect-rest.{chart.NAMESPACE}.svc.cluster.local:8083"
+    annotations = applies.owner["metadata"]["annotations"]
+    assert annotations["helm.sh/hook"] == "post-install,post-upgrade"
+    assert int(annotations["helm.sh/hook-weight"]) > 0, "topics come first"
+    assert float(command[command.index("--timeout") + 1]) < applies.owner["spec"]["activeDeadlineSeconds"]
+
+
+def test_only_prune_deletes() -> None:
+    assert job(rendered()) is None
+    pruned = job(rendered(prune=True, connectors=SHOP))
+    assert pruned is not None
+    assert pruned.main["command"][-2:] == ["--prune", "--yes"]
+    every = job(rendered(prune=True))
+    assert every is not None
+    assert not [word for word in every.main["command"] if word.endswith(".json")]
+
+
+def test_large_numbers_come_whole() -> None:
+    found = rendered(connectors={"a": SHOP["shop"] | {"retention": 86400000, "on": True, "of": ["a", 1]}})
+    config = json.loads(one(found, "ConfigMap/headrace-connect-apply")["data"]["a.json"])
+    assert (config["retention"], config["on"], config["of"]) == ("86400000", "true", "a,1")
+
+
+def test_nothing_is_applied_where_no_worker_runs() -> None:
+    assert job(rendered(replicas=0, connectors=SHOP)) is None
+    restore = {"etcd": {"restore": {"enabled": True}}, "connect": ENABLED | {"connectors": SHOP}}
+    assert job(chart.render(restore)) is None
+    assert worker(chart.render(restore)).replicas == 0
+
+
+# --- networks -------------------------------------------------------------------------------------------------------
+
+
+def test_clients_of_the_cluster_are_no_clients_of_rest() -> None:
+    """Whoever reaches it may run connectors, so it is open to those that are named."""
+    found = combinations.render("connect")
+    rest = peer_of(worker(found))
+    policies = Policies(found, chart.NAMESPACE)
+    for stranger in (CLIENT, STRANGER, OUTSIDE):
+        assert not policies.allow(stranger, rest, flows.CONNECT_REST), stranger.name
+    named = rendered(clients=[{"podSelector": {"matchLabels": CLIENT.labels}}])
+    assert Policies(named, chart.NAMESPACE).allow(CLIENT, rest, flows.CONNECT_REST)
+    assert not Policies(named, chart.NAMESPACE).allow(CLIENT, rest, flows.METRICS)
+    assert not Policies(named, chart.NAMESPACE).allow(STRANGER, rest, flows.CONNECT_REST)
+
+
+def test_connectors_reach_what_the_values_open_and_nothing_else() -> None:
+    found = combinations.render("connect")
+    policies, source = Policies(found, chart.NAMESPACE), peer_of(worker(found))
+    database, other = Peer("database", address="192.0.2.7"), Peer("other", address="192.0.2.8")
+    assert policies.allow(source, database, 5432)
+    assert not policies.allow(source, database, 22)
+    assert not policies.allow(source, other, 5432)
+    [broker] = [peer_of(pod) for pod in lasting(found) if pod.component == "broker"]
+    assert not policies.allow(broker, database, 5432), "workers alone"
+
+
+def test_without_policies_somebody_has_to_say_that_others_are_kept_out() -> None:
+    values = {"networkPolicy": {"enabled": False}, "connect": ENABLED}
+    with pytest.raises(chart.Refused, match="whoever reaches the port of REST may run connectors"):
+        chart.text(values)
+    assert worker(chart.render(values | {"connect": ENABLED | {"unprotected": True}}))
+    assert not of_kind(chart.render(values | {"connect": ENABLED | {"unprotected": True}}), "NetworkPolicy")
+
+
+# --- settings, and what is refused ----------------------------------------------------------------------------------
+
+
+def test_the_settings_in_the_values_are_those_that_there_are() -> None:
+    of_workers = chart.schema()["properties"]["config"]["properties"]["connect"]["properties"]
+    assert set(of_workers) == settings.names("connect") - OF_THE_CHART
+
+
+def test_each_setting_of_a_worker_arrives_there() -> None:
+    parts = chart.schema()["properties"]["config"]["properties"]["connect"]["properties"]
+    given = {name: settings.another(part, settings.defaults("connect")[name], name) for name, part in parts.items()}
+    values = {"config": {"connect": given}, "connect": ENABLED | {"terminationGracePeriodSeconds": 3_600}}
+    pod = worker(chart.render(values))
+    variables = settings.environment(pod, pod.main, 0, chart.NAMESPACE)
+    for name, value in given.items():
+        text = ",".join(value) if isinstance(value, list) else str(value)
+        assert variables[f"HEADRACE_CONNECT_{name}".upper()] == text, name
+    del variables["HEADRACE_CONNECT_URL"]
+    settings.load("connect", {name: text for name, text in variables.items() if name.startswith("HEADRACE_CONNECT")})
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"connect": {"connectors": SHOP}}, "connect.connectors: shop would be run by nobody"),
+    ({"connect": ENABLED | {"connectors": {"a/b": SHOP["shop"]}}}, "a/b"),
+    ({"connect": ENABLED | {"connectors": {"a": {"path": "/data"}}}}, "connector.class"),
+    ({"connect": ENABLED | {"connectors": {"a": SHOP["shop"] | {"transforms": {"type": "x"}}}}}, "transforms"),
+    (
+        {"connect": ENABLED | {"connectors": {"a": SHOP["shop"] | {"name": "b"}}}},
+        "connect.connectors.a.name: its name is its key",
+    ),
+    ({"connect": ENABLED | {"terminationGracePeriodSeconds": 30}}, "connect.terminationGracePeriodSeconds"),
+    (
+        {"connect": ENABLED, "config": {"connect": {"task_stop_ms_max": 60_000}}},
+        "a worker may take 140 s to stop, by config.connect.task_stop_ms_max",
+    ),
+    ({"connect": ENABLED | {"egress": [{}]}}, "egress"),
+    (
+        {"connect": ENABLED | {"egress": [{"to": [{"ipBlock": {"cidr": "192.0.2.7"}}]}]}},
+        "cidr",
+    ),
+    (
+        {"connect": ENABLED | {"egress": [{"to": [{"ipBlock": {"cidr": "192.0.2.300/32"}}]}]}},
+        'connect.egress.0.to: "192.0.2.300/32" is no network',
+    ),
+    ({"connect": ENABLED | {"clients": [{}]}}, "connect.clients: each has an ipBlock alone"),
+    ({"connect": ENABLED | {"secrets": ["a", "a"]}}, "secrets"),
+    ({"connect": ENABLED, "config": {"connect": {"http_listen": "0.0.0.0:1"}}}, "http_listen"),
+    (
+        {"connect": ENABLED | {"extraEnv": [{"name": "HEADRACE_CONNECT_HOSTS", "value": "*"}]}},
+        "extraEnv of connect: HEADRACE_CONNECT_HOSTS is set by the chart",
+    ),
+    ({"listeners": {"connect": {"port": 9100}}, "connect": ENABLED}, "cannot both have port 9100"),
+]
+
+
+@pytest.mark.parametrize(("given", "says"), REFUSED, ids=lambda given: given if isinstance(given, str) else "")
+def test_what_cannot_work_is_refused_with_the_key(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(chart.Refused) as found:
+        chart.text(given)
+    assert says in re.sub(r"'/([^']*)'", lambda key: key[1].replace("/", "."), str(found.value))
