@@ -2,8 +2,8 @@
 Expressions of columns: Narwhals' ``col`` and what it leads to, evaluated on Arrow tables.
 
 A batch is cut where fetches and commits happen to cut, so an expression may look at its own row only: ``mean``,
-``cum_sum``, ``shift`` and the like are refused when the program is built. What an expression is made of is read from
-Narwhals' nodes, which are not public: ``tests/test_expressions.py`` guards them.
+``cum_sum``, ``shift`` and the like are refused when the program is built. What an expression is made of, and how it is
+evaluated, is not public in Narwhals: ``tests/test_expressions.py`` guards it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Final
 import narwhals
 import narwhals.stable.v2 as nw
 import pyarrow as pa
+from narwhals._expression_parsing import is_scalar_like
 
 from headrace_streams.core.errors import NotAllowed
 
@@ -63,21 +64,37 @@ def expression_of(value: Expr | str) -> Expr:
     return nw.col(value) if isinstance(value, str) else value
 
 
-def filtered(rows: pa.Table, condition: Expr) -> pa.Table:
-    """The rows for which it is true; null counts as false."""
-    return nw.from_native(rows, eager_only=True).filter(condition).to_native()
+class Expressions:
+    """
+    What expressions come to, on Arrow tables. Narwhals takes them apart once and not for each batch: that costs more
+    than to compute them for few rows.
+    """
+
+    def __init__(self, *expressions: Expr) -> None:
+        self._expressions = expressions
+        self._prepared: tuple[Any, list[Any]] | None = None
+
+    def of(self, rows: pa.Table) -> list[pa.ChunkedArray[Any]]:
+        """A column for each expression, with a value for each row."""
+        if self._prepared is None:
+            self._prepared = _prepared(self._expressions)
+        empty, parts = self._prepared
+        frame = empty._with_native(rows, validate_column_names=False)
+        return [frame._extract_comparand(one) for one in frame._evaluate_exprs(*parts)]
+
+
+def _prepared(expressions: Sequence[Expr]) -> tuple[Any, list[Any]]:
+    """A frame of Narwhals without rows, and its form of the expressions."""
+    frame: Any = nw.from_native(pa.table({}), eager_only=True)
+    parts = frame._flatten_and_extract(*expressions)
+    return frame._compliant_frame, [part.broadcast() if is_scalar_like(part) else part for part in parts]
 
 
 def computed(rows: pa.Table, columns: Mapping[str, Expr]) -> pa.Table:
-    """With these columns more, or in place of those of the same names."""
+    """With these columns more, or in place of those of the same names; for once, else see ``Expressions``."""
     return nw.from_native(rows, eager_only=True).with_columns(**columns).to_native()
 
 
-def selected(rows: pa.Table, columns: Mapping[str, Expr], also: Sequence[str]) -> pa.Table:
-    """These columns, and ``also`` as they are."""
-    return nw.from_native(rows, eager_only=True).select(**columns, **{name: nw.col(name) for name in also}).to_native()
-
-
 def evaluated(rows: pa.Table, expression: Expr) -> pa.ChunkedArray[Any]:
-    """One column, with a value for each row."""
+    """One column, with a value for each row; for once."""
     return computed(rows, {"_value": expression})["_value"]

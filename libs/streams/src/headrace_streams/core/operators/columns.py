@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace_streams.core import expressions
 from headrace_streams.core.changes import CHANGE, kept
+from headrace_streams.core.expressions import Expressions
 from headrace_streams.core.formats.keys import encode_keys
 from headrace_streams.core.operators.base import Emitted, Failed, Operator
 from headrace_streams.core.rows import (
@@ -22,6 +22,7 @@ from headrace_streams.core.rows import (
     numbers,
     replace,
     system_columns,
+    typed,
     user_columns,
     whole,
 )
@@ -31,39 +32,42 @@ class Filter(Operator):
     """Rows for which a condition is true."""
 
     def __init__(self, condition: nw.Expr) -> None:
-        self.condition = self._condition = condition
+        self.condition = condition
+        self._expressions = Expressions(condition)
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
+        stays: Any
+        (stays,) = self._expressions.of(rows)
         if CHANGE not in rows.column_names:
-            yield Emitted(expressions.filtered(rows, self._condition))
+            yield Emitted(rows.filter(stays))
             return
-        counted = rows.append_column("_place", pa.array(np.arange(rows.num_rows)))
-        stays = np.zeros(rows.num_rows, bool)
-        stays[numbers(expressions.filtered(counted, self._condition)["_place"])] = True
-        yield Emitted(kept(rows, stays))
+        yield Emitted(kept(rows, numbers(stays.fill_null(False))))
 
 
 class Compute(Operator):
     """More columns, or others of the same names."""
 
     def __init__(self, columns: Mapping[str, nw.Expr]) -> None:
-        self.columns = self._columns = columns
+        self.columns = columns
+        self._expressions = Expressions(*columns.values())
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
-        yield Emitted(expressions.computed(rows, self._columns))
+        for name, column in zip(self.columns, self._expressions.of(rows), strict=True):
+            rows = replace(rows, name, column)
+        yield Emitted(rows)
 
 
 class Select(Operator):
     """These columns only."""
 
     def __init__(self, columns: Mapping[str, nw.Expr]) -> None:
-        self.columns = self._columns = columns
+        self.columns = columns
+        self._expressions = Expressions(*columns.values())
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
-        length = rows.num_rows
-        selected = expressions.selected(rows, self._columns, system_columns(rows.column_names))
-        assert selected.num_rows == length, "an expression of one row keeps the number of rows"
-        yield Emitted(selected)
+        also = system_columns(rows.column_names)
+        columns = [*self._expressions.of(rows), *(rows[name] for name in also)]
+        yield Emitted(pa.Table.from_arrays(columns, names=[*self.columns, *also]))
 
 
 class Rename(Operator):
@@ -175,10 +179,12 @@ class WithTime(Operator):
     """Event time from a column; one that is null is an error of the row, told by whoever feeds this."""
 
     def __init__(self, expression: nw.Expr) -> None:
-        self.expression = self._expression = expression
+        self.expression = expression
+        self._expressions = Expressions(expression)
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
-        yield Emitted(replace(rows, TIME, times(expressions.evaluated(rows, self._expression))))
+        (found,) = self._expressions.of(rows)
+        yield Emitted(replace(rows, TIME, times(found)))
 
 
 def times(column: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
@@ -190,12 +196,13 @@ def times(column: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
     """
     if column.null_count:
         raise ValueError("the timestamp is missing")
-    ms = column.cast(TIMESTAMP).cast(pa.int64()) if pa.types.is_timestamp(column.type) else column.cast(pa.int64())
-    found = ms.to_numpy()
+    stamped = pa.types.is_timestamp(column.type)
+    stamps = typed(column, TIMESTAMP) if stamped else column.cast(pa.int64()).cast(TIMESTAMP)
+    found = numbers(stamps)
     if len(found) and (found.min() < 0 or found.max() > LAST_TIME):
         wrong = int(found[np.argmax((found < 0) | (found > LAST_TIME))])
         raise ValueError(f"the timestamp {wrong} is not between 1970 and 9999; it is read as milliseconds since 1970")
-    return ms.cast(TIMESTAMP)
+    return stamps
 
 
 LAST_TIME = 253_402_300_799_999
@@ -206,13 +213,15 @@ class Split(Operator):
     """Each row goes to the first branch whose condition is true; what fits none is dropped."""
 
     def __init__(self, branches: Mapping[str, nw.Expr]) -> None:
-        self.branches = self._branches = branches
+        self.branches = branches
+        self._conditions = {name: Expressions(condition) for name, condition in branches.items()}
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
         rest = rows
         parts = []
-        for name, condition in self._branches.items():
-            found: Any = expressions.evaluated(rest, condition)
+        for name, condition in self._conditions.items():
+            found: Any
+            (found,) = condition.of(rest)
             if not pa.types.is_boolean(found.type):
                 raise TypeError(f"the branch {name!r} is {found.type}; it must be a condition")
             true = found.fill_null(False)

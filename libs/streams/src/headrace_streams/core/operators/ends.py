@@ -25,6 +25,7 @@ from headrace_streams.core.rows import (
     numbers,
     replace,
     take,
+    typed,
     user_columns,
     whole,
     with_system,
@@ -103,7 +104,7 @@ class Source(Operator):
         for name in self.metadata:
             user = user.append_column(name, taken["timestamp_ms" if name == "timestamp" else name].cast(METADATA[name]))
         none = np.zeros(len(places), np.int64)
-        key = taken["key"].cast(pa.binary())
+        key = typed(taken["key"], pa.binary())
         made = with_system(user, key, stamps, none, places)
         if self._deletes:
             removed = np.isin(places, deleted)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace_streams.core import expressions
+from headrace_streams.core.expressions import Expressions
 from headrace_streams.core.formats.port import NotEncodable
 from headrace_streams.core.rows import Numbers, take, whole
 
@@ -41,6 +41,7 @@ class HeaderColumns:
                 are left out where they are null. Headers are in the order of these.
         """
         self._parts = tuple(parts)
+        self._expressions = [Expressions(*(one.values() if isinstance(one, Mapping) else [one])) for one in parts]
 
     def of(self, rows: pa.Table) -> pa.Array[Any]:
         """
@@ -50,7 +51,11 @@ class HeaderColumns:
             NotEncodable: a header has no name.
             Exception: an expression cannot be computed.
         """
-        found = [pairs for part in self._parts for pairs in _pairs(rows, part)]
+        found = [
+            pairs
+            for part, expressions in zip(self._parts, self._expressions, strict=True)
+            for pairs in _pairs(part, expressions.of(rows))
+        ]
         parents = np.concatenate([pairs.rows for pairs in found])
         order = np.argsort(parents, kind="stable")
         names = take(pa.concat_arrays([pairs.names for pairs in found]), order)
@@ -64,10 +69,10 @@ class HeaderColumns:
         return made
 
 
-def _pairs(rows: pa.Table, part: Part) -> list[_Pairs]:
+def _pairs(part: Part, columns: Sequence[Any]) -> list[_Pairs]:
     if isinstance(part, Mapping):
-        return [_named(name, whole(expressions.evaluated(rows, value))) for name, value in part.items()]
-    lists: Any = whole(expressions.evaluated(rows, part).cast(HEADERS))
+        return [_named(name, whole(column)) for name, column in zip(part, columns, strict=True)]
+    lists: Any = whole(columns[0].cast(HEADERS))
     pairs = pc.list_flatten(lists)
     parents: Numbers = pc.list_parent_indices(lists).to_numpy()
     return [_Pairs(parents, pc.struct_field(pairs, "key"), pc.struct_field(pairs, "value"))]
