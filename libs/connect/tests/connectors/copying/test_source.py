@@ -7,6 +7,7 @@ import json
 from collections.abc import Hashable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from libs.connect.tests.connectors.copying.systems import Copying, Log, System, Targets, Topic, settings
@@ -15,8 +16,8 @@ from headrace.errors import InvalidConfig
 from headrace.records import TopicPartition
 from headrace_connect.connectors.copying.port import SourceGap
 from headrace_connect.connectors.copying.syncs import decode, decode_key
-from headrace_connect.connectors.copying.translating import History
-from headrace_connect.plugin import Chunk, Position, Source, Split
+from headrace_connect.connectors.copying.translating import History, NoTranslation
+from headrace_connect.plugin import Chunk, Place, Position, Source, Split, Written
 from headrace_connect.testing import SourceCase, check_source
 from headrace_connect.testing.memory import MemoryLog
 
@@ -183,6 +184,36 @@ def test_a_topic_that_is_deleted_fails_or_ends() -> None:
 def test_positions_of_others_are_refused(position: Position) -> None:
     with pytest.raises(InvalidConfig, match="no position of a partition"):
         asyncio.run(read(Copying(settings(), filled()), position))
+
+
+# --- transforms -------------------------------------------------------------------------------------------------------
+
+
+def history_with(places: list[Place]) -> History:
+    """Of three records at offsets 0, 2 and 3, of which these are where the places say."""
+    source = Copying(settings(), filled(1, 4))
+    [chunk, *_] = asyncio.run(read(Copying(settings(batch_max_rows=3), source.system)))
+    written = Written(Split("orders-0", {"topic": "orders", "partition": 0}), chunk, places)
+    [note] = asyncio.run(source.note([written]))  # type: ignore[arg-type]
+    assert (note.topic, decode_key(note.key)) == ("eu.offset-syncs", ORDERS)
+    sync = decode(note.value or b"")
+    assert sync is not None
+    return History([sync])
+
+
+def place_of(topic: str, rows: list[int], offsets: list[int]) -> Place:
+    return Place(topic, np.array(rows), np.zeros(len(rows), np.int64), np.array(offsets))
+
+
+def test_records_that_a_transform_leaves_out_have_the_place_of_the_next() -> None:
+    history = history_with([place_of("orders", [0, 2], [70, 71])])
+    assert [history.translate(position) for position in (0, 1, 2, 3, 4)] == [70, 71, 71, 71, 72]
+
+
+def test_where_a_transform_changes_the_topic_nothing_is_translated() -> None:
+    places = [place_of("orders", [0, 2], [70, 71]), place_of("elsewhere", [1], [5])]
+    with pytest.raises(NoTranslation, match="a transform changes the topic"):
+        history_with(places).translate(0)
 
 
 # --- topics -----------------------------------------------------------------------------------------------------------

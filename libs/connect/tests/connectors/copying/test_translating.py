@@ -91,6 +91,8 @@ def test_a_topic_that_was_made_again_has_positions_of_its_own() -> None:
     old, new = sync(1, 0, 50, Run(0, 0, 50)), sync(2, 0, 5, Run(0, 60, 5), topic_id="new", base=55)
     history = History([old, new])
     assert (history.copied, history.topic_id, history.translate(0), history.translate(5)) == (5, "new", 60, 65)
+    nothing = History([old, sync(2, 0, 5, topic_id="new", base=55)])
+    assert [nothing.translate(at) for at in (0, 5)] == [55, 55]
 
 
 def test_a_source_that_lost_its_end_is_read_again_from_there() -> None:
