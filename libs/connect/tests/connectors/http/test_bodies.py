@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from libs.connect.tests.connectors.http.records import written
@@ -44,9 +45,31 @@ def comparable(value: Any) -> Any:
 @example({"a": "\u0000"})
 def test_a_body_is_refused_or_becomes_what_it_is(value: Any) -> None:
     try:
-        body = parse(json.dumps(value).encode(), "json", "none")
+        body = parse(json.dumps(value).encode(), "json", "none", 1 << 20)
     except BadBody:
         return
     (record,) = written(body.to_list())
     assert comparable(record) == comparable(value)
     assert type(record) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("body", "batch", "error"),
+    [
+        (json.dumps([{f"a{n}": 1} for n in range(2_000)]), "none", "too many fields"),
+        (json.dumps([{f"a{n}": 1} for n in range(2_000)]), "array", "too many fields"),
+        (json.dumps([{"x": {f"a{n}": 1 for n in range(1_000)}}, *[{}] * 1_000]), "array", "too many fields"),
+        (json.dumps([{f"a{n}": 1} for n in range(300)]), "none", "bytes as it is written"),
+        ("[" + ",".join(["1e15"] * 50_000) + "]", "none", "bytes as it is written"),
+    ],
+)
+def test_a_small_body_becomes_no_large_record(body: str, batch: Any, error: str) -> None:
+    assert len(body) < 256 << 10
+    with pytest.raises(BadBody, match=error):
+        parse(body.encode(), "json", batch, 512 << 10)
+
+
+def test_records_that_have_different_fields_are_taken_all_the_same() -> None:
+    kinds = [{f"kind{n}_{field}": 1 for field in range(10)} for n in range(10)]
+    lines = "".join(json.dumps(kinds[n % 10]) + "\n" for n in range(1_000))
+    assert len(parse(lines.encode(), "json", "lines", 512 << 10).values) == 1_000

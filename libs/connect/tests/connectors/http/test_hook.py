@@ -102,7 +102,7 @@ async def test_a_request_whose_body_ends_after_the_task_is_told_so() -> None:
     intake = Intake("x", room, 1)
     assert room.enter()
     intake.close()
-    late = Arrival(parse(b"1", "json", "none"), 0, 0)
+    late = Arrival(parse(b"1", "json", "none", 100), 0, 0)
     assert intake.offer(late) is late
     assert (late.outcome, room.requests, intake.waits) == (Outcome.LEFT, 0, False)
 
@@ -314,7 +314,7 @@ def test_the_signature_of_githubs_documentation() -> None:
     ],
 )
 def test_bodies(body: bytes, format_: Any, batch: Any, records: list[Any]) -> None:
-    assert parse(body, format_, batch).to_list() == records
+    assert parse(body, format_, batch, 1 << 20).to_list() == records
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_bodies(body: bytes, format_: Any, batch: Any, records: list[Any]) -> No
 )
 def test_bodies_that_have_no_records(body: bytes, format_: Any, batch: Any, error: str) -> None:
     with pytest.raises(BadBody, match=error):
-        parse(body, format_, batch)
+        parse(body, format_, batch, 1 << 20)
 
 
 # --- the window and the ledger ----------------------------------------------------------------------------------------
@@ -353,7 +353,7 @@ def test_a_full_window_fits_into_a_position() -> None:
     intake = Intake("x" * 12, room, SIZE_MAX)
     for number in range(SIZE_MAX + 5):
         assert room.enter()
-        intake.offer(Arrival(parse(b"1", "json", "none"), 0, 0, digest=digest_of(str(number))))
+        intake.offer(Arrival(parse(b"1", "json", "none", 100), 0, 0, digest=digest_of(str(number))))
     intake.hand(10_000, 1 << 20)
     assert len(json.dumps(dict(intake.position))) < OFFSET_BYTES_MAX - 100
     assert digest_of("4") not in intake._window

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+import orjson
 import pyarrow as pa
 
 from headrace_common.http.json_gate import NotJson, parse_strict
@@ -16,6 +17,8 @@ Format = Literal["json", "text", "bytes"]
 Batch = Literal["none", "array", "lines"]
 RECORDS_MAX: Final = 10_000
 """Of one request."""
+CELLS_MAX: Final = 300_000
+"""Of the columns of one request: an object that lacks a field which others have takes room for it too."""
 _CAUGHT: Final = (pa.ArrowException, ArithmeticError, TypeError, ValueError)
 
 
@@ -36,8 +39,11 @@ class Body:
         return self.values.to_pylist() if isinstance(self.values, pa.Array) else list(self.values)
 
 
-def parse(body: bytes, format_: Format, batch: Batch) -> Body:
+def parse(body: bytes, format_: Format, batch: Batch, record_bytes_max: int) -> Body:
     """
+    Args:
+        record_bytes_max: of each record as it is written as JSON, which may be more than it was.
+
     Raises:
         BadBody: nothing of it is taken.
     """
@@ -61,12 +67,14 @@ def parse(body: bytes, format_: Format, batch: Batch) -> Body:
         if not values:
             raise BadBody("the array has no records")
         _check_count(values)
-    return _columns(values)
+    return _columns(values, record_bytes_max)
 
 
-def _columns(values: list[Any]) -> Body:
+def _columns(values: list[Any], record_bytes_max: int) -> Body:
     if None in values:
         raise BadBody("a record is null")
+    if _cells(values, len(values)) > CELLS_MAX:
+        raise BadBody("its objects have too many fields that others do not have; send them apart")
     try:
         made = pa.array(values)
         check_doubles(values, made.type, "")
@@ -74,7 +82,25 @@ def _columns(values: list[Any]) -> Body:
         raise BadBody(f"the records have no one type: {error}") from None
     except _CAUGHT as error:
         raise BadBody(f"the records cannot be columns: {error}") from None
+    size = max(len(orjson.dumps(value)) for value in made.to_pylist())
+    if size > record_bytes_max:
+        raise BadBody(f"a record has {size} bytes as it is written; {record_bytes_max} is the most")
     return Body(made, made.type)
+
+
+def _cells(values: Sequence[Any], rows: int) -> int:
+    """How many values the columns have that these become, with nulls for fields that are not there."""
+    cells = rows
+    members: dict[str, list[Any]] = {}
+    items: list[Any] = []
+    for value in values:
+        if isinstance(value, dict):
+            for name, inner in value.items():
+                members.setdefault(name, []).append(inner)
+        elif isinstance(value, list):
+            items += value
+    cells += sum(_cells(inner, rows) for inner in members.values())
+    return cells + (_cells(items, len(items)) if items else 0)
 
 
 def _check_count(values: Sequence[Any]) -> None:

@@ -138,7 +138,7 @@ class Hook:
         if self._verifier is not None and self._verifier.needs_body:
             self._check_signature(headers, body)
         try:
-            parsed = parse(body, settings.format, settings.batch)
+            parsed = parse(body, settings.format, settings.batch, settings.body_bytes_max)
         except BadBody as error:
             raise _Refused(400, str(error), "Correct the body.") from None
         id_ = headers.get(settings.id_header, "") if settings.id_header else ""

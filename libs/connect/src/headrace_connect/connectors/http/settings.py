@@ -46,7 +46,8 @@ class SourceSettings:
     headers_include: tuple[str, ...] = ()
     """Headers of requests that become headers of records."""
     body_bytes_max: int = setting(512 << 10, low=1, high=16 << 20)
-    """Of one request; 413 beyond. Half of what the topic takes in a record is safe."""
+    """Of one request, 413 beyond; and of each record as it is written as JSON, 400 beyond. The topic has to take so
+    large records."""
     body_timeout_ms: int = setting(10_000, low=100, high=3_600_000)
     """How long a body may take to come; 408 beyond."""
     answer_timeout_ms: int = setting(30_000, low=100, high=3_600_000)
