@@ -540,7 +540,7 @@ def test_who_may_not_read_a_table_cannot_read_large_values(shop: Shop) -> None:
 
 
 def test_messages_in_transactions_and_outside(shop: Shop) -> None:
-    shop.do("create table a (id int primary key)")
+    shop.do("create table a (id int primary key)", "create table filler (n int)")
     given: dict[str, Any] = {"message_prefix_include_list": ("outbox.*",), "message_topic": "events.${prefix}"}
     log, settings = MemoryLog(), shop.settings("p", "public.a", **given)
     run_until_idle(settings, log)
@@ -558,6 +558,7 @@ def test_messages_in_transactions_and_outside(shop: Shop) -> None:
             emit.format("true", "outbox.orders", "undone"),
             emit.format("false", "outbox.audit", f"all the same {number}"),
             "rollback",
+            "insert into filler values (1)",  # without a commit, the server flushes messages a moment later
         )
         run_until_idle(settings, log)
 
