@@ -243,7 +243,8 @@ class Collector:
 
     def _edges(self, before: Place) -> Mapping[str, Edge]:
         """Of everything that was fed."""
-        return {**before.edges, **{name: one.edge for name, one in self._repeats.items() if one.edge is not None}}
+        edges = {name: one.edge() for name, one in self._repeats.items()}
+        return {**before.edges, **{name: edge for name, edge in edges.items() if edge is not None}}
 
     def _chunk(self, gathered: _Gathered) -> Chunk:
         try:

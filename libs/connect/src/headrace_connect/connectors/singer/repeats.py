@@ -52,8 +52,11 @@ class Repeats:
 
     def __init__(self, before: Edge | None) -> None:
         self._before = before
-        self._now: Edge | None = before
-        self._full = False
+        self._bookmark: Any = None if before is None else before.bookmark
+        """The largest one so far."""
+        self._marks: frozenset[str] = frozenset() if before is None else before.marks
+        self._unmarked: list[Mapping[str, Any]] = []
+        """Records that have it as well: hashes are made when they are asked for."""
 
     def is_repeat(self, bookmark: Any, record: Mapping[str, Any]) -> bool:
         """Whether the run before has sent it; it is remembered for the next one."""
@@ -61,27 +64,30 @@ class Repeats:
             bookmark = float(bookmark)
         if not isinstance(bookmark, str | int | float) or isinstance(bookmark, bool):
             return False
-        order = 1 if self._now is None else _compare(bookmark, self._now.bookmark)
-        if order < 0 or (self._full and order == 0):
-            return False
-        mark = _mark(record)
+        order = 1 if self._bookmark is None else _compare(bookmark, self._bookmark)
         before = self._before
-        if before is not None and before.bookmark == bookmark and mark in before.marks:
+        if before is not None and before.bookmark == bookmark and _mark(record) in before.marks:
             return True
-        marks = frozenset([mark]) if order > 0 or self._now is None else self._now.marks | {mark}
-        self._full = len(marks) > MARKS_MAX
-        self._now = Edge(bookmark, frozenset() if self._full else marks)
+        if order > 0:
+            self._bookmark, self._marks, self._unmarked = bookmark, frozenset(), [record]
+        elif order == 0 and not self.is_full:
+            self._unmarked.append(record)
         return False
 
     @property
     def is_full(self) -> bool:
         """Whether there are more records with the last bookmark than are told."""
-        return self._full
+        return len(self._marks) + len(self._unmarked) > MARKS_MAX
 
-    @property
     def edge(self) -> Edge | None:
         """For the next run; None: there were no records with a bookmark."""
-        return self._now
+        if self._bookmark is None:
+            return None
+        if self.is_full:
+            return Edge(self._bookmark, frozenset())
+        self._marks |= {_mark(record) for record in self._unmarked}
+        self._unmarked = []
+        return Edge(self._bookmark, self._marks)
 
 
 def _compare(one: Any, other: Any) -> int:
