@@ -263,6 +263,17 @@ async def test_what_has_changed_is_sent_and_so_is_what_was_not_sent_last() -> No
     ]
 
 
+async def test_marks_are_of_the_last_bookmark_alone() -> None:
+    head = stream(id=NUMBER, bookmark="id")
+    runs = [
+        [head, *(message for n in range(100) for message in (record(id=n), state(n)))],
+        [head, record(id=99), state(99)],
+    ]
+    chunks = await take(source_of(SaidTap(runs)), runs=2)
+    assert [row["id"] for chunk in chunks for _, rows in values_of(chunk) for row in rows] == list(range(100))
+    assert {len(edge.marks) for chunk in chunks for edge in Place.of_json(chunk.position).edges.values()} == {1}
+
+
 @pytest.mark.parametrize(
     "head",
     [
