@@ -219,7 +219,7 @@ class Workers(Crew):
         for worker in self.working.values():
             try:
                 answer = httpx.request(
-                    method, f"http://127.0.0.1:{self._ports[worker.name]}{path}", json=body, timeout=10
+                    method, f"http://127.0.0.1:{self._ports[worker.name]}{path}", json=body, timeout=60
                 )
             except httpx.TransportError:
                 continue
