@@ -40,10 +40,8 @@ class Heart:
             RetriableError: the server is away.
             InvalidConfig: it refuses the statement.
         """
-        now_ms = self._clock.monotonic_ms()
-        if not self._query or now_ms < self._due_ms:
+        if not self._query or self._clock.monotonic_ms() < self._due_ms:
             return
-        self._due_ms = now_ms + self._interval_ms
         try:
             await self._session.fetch(_SETTINGS)
             await self._session.fetch(self._query)
@@ -55,3 +53,5 @@ class Heart:
             await self._session.rollback()
         except InvalidConfig as error:
             raise invalid([Problem("heartbeat.action.query", f"heartbeat.action.query: {error}")]) from error
+        # Not sooner, however long it took: nothing was read meanwhile.
+        self._due_ms = self._clock.monotonic_ms() + self._interval_ms
