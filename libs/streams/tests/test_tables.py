@@ -268,3 +268,12 @@ def test_a_stream_with_another_key_is_moved_first() -> None:
         driver.pipe("users", [{"k": name, "name": name * 2} for name in "abcd"])
         driver.pipe("in", [{"user": name} for name in "abcdx"])
         assert sorted(row["name"] for row in driver.read("out")) == ["aa", "bb", "cc", "dd"]
+
+
+def test_a_row_of_which_a_filter_cannot_tell_is_not_in_the_table() -> None:
+    app = App("a")
+    app.table("in", value=json("n bigint"), key="k", name="t").filter(col("n") > 1).to("out", emit="every")
+    with Driver(app) as driver:
+        for n in (2, None, None, 3):
+            driver.pipe("in", [{"k": "a", "n": n}])
+        assert [record["value"] for record in driver.read_raw("out")] == [b'{"n":2,"k":"a"}', None, b'{"n":3,"k":"a"}']
