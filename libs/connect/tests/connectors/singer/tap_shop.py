@@ -112,11 +112,6 @@ def misbehave(config: dict[str, Any], config_file: str) -> None:
             os.kill(os.getpid(), 9)
         case "hang":
             time.sleep(600)
-        case "chatter":
-            for _ in range(6):
-                sys.stderr.write("still here\n")
-                sys.stderr.flush()
-                time.sleep(0.25)
         case "close":
             os.close(1)
             time.sleep(600)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import select
@@ -10,7 +11,9 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +23,8 @@ from typer.testing import CliRunner
 
 from headrace_cli.app import app
 from headrace_common.core.errors import InvalidConfig
+from headrace_common.runtime.clock import give_way
+from headrace_common.runtime.tasks import TaskRunner
 from headrace_common.runtime.threads import run_in_thread
 from headrace_connect.connectors.singer import SingerSource, process
 from headrace_connect.connectors.singer.lines import Line, LineCutter
@@ -84,9 +89,40 @@ async def test_one_that_is_silent_is_killed(monkeypatch: pytest.MonkeyPatch) -> 
     assert "closed its output and did not end for 200 ms" in await failure({"what": "close"})
 
 
+@dataclass
+class SetClock:
+    """Satisfies ``Clock`` as far as a tap's process needs it."""
+
+    now: float = 0.0
+
+    def monotonic_ms(self) -> float:
+        return self.now
+
+
 async def test_its_log_is_a_sign_of_life() -> None:
-    lines = await read({"do": {"when": 3, "what": "chatter"}}, Limits(silence_ms=1_000))
-    assert len(lines) > tap_shop.ROWS
+    clock = SetClock()
+    tap = TapProcess(TAP, Limits(silence_ms=100), clock)  # type: ignore[arg-type]
+    output, log = asyncio.StreamReader(), asyncio.StreamReader()
+    life = process._Life(SimpleNamespace(stdout=output, stderr=log))  # type: ignore[arg-type]
+    async with TaskRunner() as runner:
+        reads = runner.start(tap._next(life), name="read")
+        runner.start(tap._hear(life), name="hear")
+        await give_way()
+        clock.now = 99
+        log.feed_data(b"still here\n")
+        while not life.errors:
+            await give_way()
+        assert life.heard_ms == 99
+        clock.now = 198
+        output.feed_data(b"data")
+        assert await reads == b"data"
+        assert (life.heard_ms, list(life.errors)) == (99, ["still here"])
+    async with TaskRunner() as runner:
+        reads = runner.start(tap._next(life), name="read")
+        await give_way()
+        clock.now = 298
+        with pytest.raises(TimeoutError):
+            await reads
 
 
 async def test_lines_that_are_too_long_and_floods() -> None:

@@ -19,11 +19,8 @@ class ShopCase(SourceCase):
 
     rows = tap_shop.ROWS
 
-    def __init__(self, at_once: int) -> None:
-        self._at_once = at_once
-
     def make(self) -> Source[Any]:
-        return source_of(ShopTap(self._at_once), settings(config={"state_every": "4"}))
+        return source_of(ShopTap(), settings(config={"state_every": "4"}))
 
     def identify(self, key: bytes | None, value: bytes | None) -> Hashable:
         assert key is not None
@@ -33,6 +30,5 @@ class ShopCase(SourceCase):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("at_once", [2, 7])
-def test_the_suite(at_once: int) -> None:
-    check_source(lambda: ShopCase(at_once))
+def test_the_suite() -> None:
+    check_source(ShopCase)
