@@ -30,7 +30,7 @@ _CATALOG_BYTES_MAX: Final = 64 << 20
 _LINES_KEPT: Final = 20
 _LINE_BYTES_KEPT: Final = 4 << 10
 _LINE_CHARS_MAX: Final = 500
-_LOG_MS: Final = 1_000.0
+_LOG_MS: Final = 5_000.0
 _END_MS: Final = 10_000.0
 """So long a tap may take to end when it has closed its output."""
 _PASSED: Final = frozenset(
