@@ -12,17 +12,20 @@ import pytest
 from headrace_common.runtime.clock import SystemClock, limit_s, pause_ms
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_connect import Chunk, Guarantee, Position, RetriableError, Rows, RowsRefused, Sink, Split
+from headrace_connect.core.backoff import Backoff
 from headrace_connect.core.counts import Counts
 from headrace_connect.core.dead_letters import Origin, Refusal, Stage
-from headrace_connect.core.host_messages import StartTask
+from headrace_connect.core.host_messages import Report, StartTask
 from headrace_connect.core.sink_commit import SinkRules
 from headrace_connect.core.source_commit import Rules
 from headrace_connect.core.source_steps import CloseAsked
+from headrace_connect.core.task import State, TaskLife
 from headrace_connect.plugin import NoSettings, Source, TopicPartition
 from headrace_connect.runtime.host_work import Given, HostedTask
 from headrace_connect.runtime.measuring import SinkMeasure
 from headrace_connect.runtime.pipeline import ConvertedChunk, Lost
 from headrace_connect.runtime.ports import Outgoing
+from headrace_connect.runtime.seat import Seat
 from headrace_connect.runtime.sink_task import SinkOutside, SinkTask, SinkTaskSettings
 from headrace_connect.runtime.source_task import SourceOutside, SourceTask, SourceTaskSettings
 from headrace_connect.settings import Secrets
@@ -199,3 +202,14 @@ def test_a_hosted_task_says_what_it_has_counted_when_that_is_something_else() ->
     assert again.counts.commits == 1
     assert first.counts.commits == 0, "it was said already"
     assert task.counted() is None
+
+
+def test_a_hosted_task_counts_each_time_that_it_is_to_start_again() -> None:
+    reports: list[Report] = []
+    task = HostedTask(StartTask("w", 3, {}), Given(None, Secrets(), reports.append))  # type: ignore[arg-type]
+    life = TaskLife(Backoff(1, 2), -1)
+    task._seat = Seat("w", lambda *_: None, SystemClock(), life)  # type: ignore[arg-type,return-value]
+    for state in (State.STARTING, State.RESTARTING, State.RESTARTING, State.STARTING, State.RESTARTING, State.RUNNING):
+        life.state = state
+        task._changed()
+    assert task._counts.restarts == 2
