@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -74,7 +75,9 @@ class Points:
         """Arm nothing more."""
         self._pause_s = float("inf")
         if self._armed is not None:
-            (self.directory / self._armed[0]).unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # else a process has just come to it: ``look`` will see
+                (self.directory / self._armed[0]).unlink()
+                self._armed = None
 
     def _arm(self, now: float) -> None:
         tried = {one: self.hits[one] + self._missed[one] // MISSES for one in self.hits}

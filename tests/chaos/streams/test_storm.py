@@ -199,6 +199,19 @@ class Hurts:
             self._ballast.unlink(missing_ok=True)
 
 
+def standing(cluster: TestCluster, crew: Workers) -> str:
+    """Who holds what up: positions, transactions that are open, and what workers said last."""
+    with cluster.admin() as admin:
+        told = [f"{tp}: {lag}" for tp, lag in admin.group_lag("lines-counts").items()]
+        told += [str(one) for one in admin.list_transactions(states=["ongoing"]).transactions]
+        told += [str(admin.describe_group("lines-counts"))]
+    told.append(f"armed: {crew.points.armed}")
+    for worker in (*crew.working.values(), *crew.sleeping):
+        last = worker.errors.read_text(errors="replace")[-1_000:]
+        told.append(f"{worker.name}, {worker.process.pid}, wakes at {worker.wakes_at}:\n{last}")
+    return "\n".join(told)
+
+
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_each_number_of_each_word_comes(
     cluster: TestCluster, tmp_path: Path, disks: Path, monkeypatch: pytest.MonkeyPatch, guarantee: str
@@ -242,7 +255,10 @@ def test_each_number_of_each_word_comes(
                 seen.update((row["word"], row["n"]) for _, row in rows)
                 return len(seen) >= total
 
-            until(all_there, f"{total} words are counted", READ_S)
+            try:
+                until(all_there, f"{total} words are counted", READ_S)
+            except AssertionError as error:
+                raise AssertionError(f"{error}\n{len(seen)} are\n{standing(cluster, crew)}") from None
             found.extend((r.key, orjson.loads(r.value)) for r in consumer.read_to_end())
     finally:
         crew.end()
