@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from typing import Any
 
 from headrace_common.runtime.threads import run_in_thread
@@ -27,15 +28,19 @@ class Calls:
         result = await run_in_thread(method, *args, pool=self._thread)
         return await result if inspect.isawaitable(result) else result
 
-    async def iterate(self, method: Callable[..., Any], *args: Any) -> AsyncIterator[tuple[Chunk, bool]]:
-        """The chunks of a generator, and of each whether its thread is shared with others meanwhile."""
+    async def iterate(self, method: Callable[..., Any], *args: Any) -> AsyncGenerator[tuple[Chunk, bool], None]:
+        """
+        The chunks of a generator, and of each whether its thread is shared with others meanwhile. Close it: what the
+        generator holds open is given back then.
+        """
         if inspect.isasyncgenfunction(method):
             result = method(*args)
         else:
             result = await self.call(method, *args)
         if not hasattr(result, "__aiter__"):
-            async for chunk in self._pull(iter(result)):
-                yield chunk, True
+            async with aclosing(self._pull(iter(result))) as chunks:
+                async for chunk in chunks:
+                    yield chunk, True
             return
         try:
             async for chunk in result:
@@ -44,7 +49,7 @@ class Calls:
             if hasattr(result, "aclose"):
                 await result.aclose()
 
-    async def _pull(self, chunks: Iterator[Chunk]) -> AsyncIterator[Chunk]:
+    async def _pull(self, chunks: Iterator[Chunk]) -> AsyncGenerator[Chunk, None]:
         try:
             while True:
                 chunk: Any = await run_in_thread(next, chunks, _END, pool=self._thread)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, cast
 
 from headrace_connect.core.dead_letters import Origin
@@ -33,13 +34,14 @@ async def preview(configured: Configured, records_max: int) -> list[Mapping[str,
     try:
         await calls.call(source.start)
         for split in await calls.call(source.splits):
-            async for chunk, _ in calls.iterate(source.preview, split):
-                converted = pipeline.apply(chunk)
-                for out in converted.outgoing:
-                    shown += [{"topic": out.topic, "split": split.id, **row} for row in out.table.to_pylist()]
-                shown += [{"split": split.id, "error": str(lost), "value": lost.value} for lost in converted.lost]
-                if len(shown) >= records_max or chunk.drained:
-                    break
+            async with aclosing(calls.iterate(source.preview, split)) as chunks:
+                async for chunk, _ in chunks:
+                    converted = pipeline.apply(chunk)
+                    for out in converted.outgoing:
+                        shown += [{"topic": out.topic, "split": split.id, **row} for row in out.table.to_pylist()]
+                    shown += [{"split": split.id, "error": str(lost), "value": lost.value} for lost in converted.lost]
+                    if len(shown) >= records_max or chunk.drained:
+                        break
             if len(shown) >= records_max:
                 break
     finally:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -226,10 +226,11 @@ class SourceTask:
         if at_ms is not None:
             await self._outside.clock.sleep_ms(at_ms - self._now_ms())
         try:
-            async for chunk, shares in self._calls.iterate(self._source.read, self._splits[split], after):
-                await self._inbox.put(_Read(reading, split, chunk))
-                if shares and chunk.drained:
-                    await self._outside.clock.sleep_ms(self._settings.poll_interval_ms)
+            async with aclosing(self._calls.iterate(self._source.read, self._splits[split], after)) as chunks:
+                async for chunk, shares in chunks:
+                    await self._inbox.put(_Read(reading, split, chunk))
+                    if shares and chunk.drained:
+                        await self._outside.clock.sleep_ms(self._settings.poll_interval_ms)
         except Exception as error:  # noqa: BLE001 - of the connector; the loop decides what becomes of it
             await self._inbox.put(_Read(reading, split, error=error))
         else:

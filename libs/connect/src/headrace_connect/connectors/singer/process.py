@@ -190,11 +190,11 @@ class TapProcess:
         except OSError as error:
             raise TapFailed(f"the tap cannot be started: {error.strerror or error}") from error
         finally:
-            if process is not None:
-                _kill(process)
-                await process.wait()
-                await _close(process)
-            shutil.rmtree(directory, ignore_errors=True)
+            try:
+                if process is not None:
+                    await _end(process)
+            finally:
+                shutil.rmtree(directory, ignore_errors=True)
 
     async def _trace(self, why: str, life: _Life, hidden: Redactor) -> str:
         """Why it ended, and its last lines without what is secret."""
@@ -233,9 +233,11 @@ def _kill(process: asyncio.subprocess.Process) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-async def _close(process: asyncio.subprocess.Process) -> None:
-    """Read what is left in its pipes, so that asyncio closes them."""
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Kill it, and read what is left in its pipes, so that asyncio closes them."""
     assert process.stdin is not None, "it is a pipe"
+    _kill(process)
+    await process.wait()
     process.stdin.close()
     with suppress(TimeoutError, BrokenPipeError, ConnectionResetError):
         async with limit_ms(_LOG_MS):
