@@ -379,9 +379,22 @@ def test_wide_rows_are_read_a_few_at_a_time(shop: Shop, monkeypatch: pytest.Monk
     assert len(chunks) == 4, "six rows each"
 
 
+def hangs(shop: Shop, session: psycopg.Connection, statement: str) -> bool:
+    """Whether its commit waits for a standby; what this session did before has ended."""
+    while session.pgconn.get_result() is not None:
+        pass
+    session.pgconn.send_query(statement.encode())
+    while not shop.rows("select 1 from pg_stat_activity where wait_event = 'SyncRep'"):
+        session.pgconn.consume_input()
+        if not session.pgconn.is_busy():
+            return False
+    return True
+
+
 def test_a_commit_that_nobody_sees_yet(shop: Shop) -> None:
     shop.do(
         "create table a (id int primary key, n text)",
+        "create table probe (n int)",
         "insert into a values (1, 'x')",
         "create publication headrace_p for table a",
         "select pg_create_logical_replication_slot('headrace_p', 'pgoutput')",
@@ -389,12 +402,10 @@ def test_a_commit_that_nobody_sees_yet(shop: Shop) -> None:
     with psycopg.connect(shop.conninfo, autocommit=True) as hanging:
         shop.do("alter system set synchronous_standby_names = 'nobody'", "select pg_reload_conf()")
         try:
-            while hanging.execute("show synchronous_standby_names").fetchone() != ("nobody",):
-                pass
-            hanging.pgconn.send_query(b"insert into a values (2, 'hidden')")
-            waiting = "select 1 from pg_stat_activity where wait_event = 'SyncRep'"
-            while not shop.rows(waiting):
-                pass
+            while not hangs(shop, hanging, "insert into probe values (1)"):
+                pass  # commits begin to wait when the checkpointer has read the setting
+            hanging.cancel()
+            assert hangs(shop, hanging, "insert into a values (2, 'hidden')")
             log = MemoryLog()
             run_until_idle(shop.settings("p", "public.a"), log)
         finally:
