@@ -16,6 +16,7 @@ from libs.streams.tests.kit.feeding import Fed, Record, cuts, dead, raw, run_cut
 
 from headrace_streams import App, NotAllowed, RowFailed, Stream, agg, col, custom, json, tumbling
 from headrace_streams.core.formats import string
+from headrace_streams.core.outputs import Limits
 from headrace_streams.core.state.cache import StateCache
 from headrace_streams.runtime.figures import Figures
 from headrace_streams.testing import Driver
@@ -372,7 +373,7 @@ def test_a_row_that_its_topic_does_not_take_is_an_error_of_the_row(table: bool) 
         app.table("in", value=string, key="k", name="t").select("value").to("out", value=string, emit="every")
     else:
         app.stream("in", value=string).to("out", value=string)
-    fed = Fed(app, {"out": 4_096})
+    fed = Fed(app, {"out": Limits(4_096)})
     values = [*[b"x" * 500] * 8, None, b"y" * 3_072, b"z" * 3_070, b"x"]
     fed.feed("in", [(b"%d" % number, value, 0) for number, value in enumerate(values)])
     outputs = fed.commit()
@@ -381,3 +382,58 @@ def test_a_row_that_its_topic_does_not_take_is_an_error_of_the_row(table: bool) 
     (letter,) = dead(outputs, "dead")
     assert letter.value == b"y" * 3_072
     assert b"its record for out has 3,073 bytes" in dict(letter.headers)["headrace.error.message"]
+
+
+NOW = 1_000 * 86_400_000 + 3_600_000
+"""One o'clock."""
+
+
+@pytest.mark.parametrize("emit", ["changes", "every"])
+def test_what_is_ahead_of_the_clock_is_written_with_a_time_that_its_topic_takes(emit: str) -> None:
+    """A window ends at midnight, and topics take records of the next hour: a worker would stand still till then."""
+    app = App("errors")
+    days = (
+        app.stream("in", value=json("at timestamp"), key="k", timestamp="at")
+        .group_by("k")
+        .window(tumbling("1d"), late="drop")
+    )
+    days.agg(n=agg.count(), name="days", emit=emit).to("out")
+    fed = Fed(app, {"out": Limits(4_096, ahead_ms=3_600_000)})
+    fed.task.tell(NOW)
+    fed.feed("in", [(b"a", {"at": NOW}, 0), (b"b", {"at": NOW + 30 * 86_400_000}, 0)])
+    (*_, output) = [output for output in fed.commit() if output.topic == "out"]
+    assert [(r["value"][:40], r["timestamp_ms"]) for r in output.records.to_pylist()][-1][1] == NOW + 1_800_000
+    fed.task.tell(NOW + 40 * 86_400_000)
+    fed.feed("in", [(b"b", {"at": NOW + 30 * 86_400_000}, 0)])
+    (*_, output) = [output for output in fed.commit() if output.topic == "out"]
+    assert output.records["timestamp_ms"].to_pylist()[-1] == NOW - 3_600_000 + 31 * 86_400_000 - 1
+
+
+def test_what_is_further_behind_the_clock_than_its_topic_takes_is_an_error_of_the_row() -> None:
+    app = App("errors", on_error="dead")
+    app.stream("in", value=string).to("out", value=string)
+    fed = Fed(app, {"out": Limits(4_096, behind_ms=1_000)})
+    fed.task.tell(NOW)
+    fed.feed("in", [(None, b"old", NOW - 1_001), (None, b"just in time", NOW - 1_000)])
+    outputs = fed.commit()
+    assert [r["value"] for output in outputs if output.topic == "out" for r in output.records.to_pylist()] == [
+        b"just in time"
+    ]
+    (letter,) = dead(outputs, "dead")
+    assert letter.value == b"old"
+    assert b"1,001 ms behind the clock" in (dict(letter.headers)["headrace.error.message"] or b"")
+
+
+def test_a_dead_letter_of_a_row_is_not_ahead_of_the_clock() -> None:
+    app = App("errors", on_error="dead")
+    days = (
+        app.stream("in", value=json("x string, at timestamp"), key="k", timestamp="at")
+        .group_by("k")
+        .window(tumbling("1d"), late="drop")
+    )
+    days.agg(x=agg.last("x"), name="days").to("out")
+    fed = Fed(app, {"out": Limits(4_096)})
+    fed.task.tell(NOW)
+    fed.feed("in", [(b"a", {"at": NOW, "x": "x" * 5_000}, 0)])
+    (letter,) = [output for output in fed.commit() if output.topic == "dead"]
+    assert letter.records["timestamp_ms"].to_pylist() == [NOW]

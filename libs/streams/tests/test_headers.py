@@ -10,6 +10,7 @@ import pytest
 from libs.streams.tests.kit.feeding import Fed, dead
 
 from headrace_streams import App, NotAllowed, avro, col, json, lit
+from headrace_streams.core.outputs import Limits
 from headrace_streams.plan.describe import as_data
 from headrace_streams.spark.subset import steps_of
 from headrace_streams.testing import Driver
@@ -123,7 +124,7 @@ def test_headers_count_for_what_a_topic_takes() -> None:
     """A record is not sent that its topic would refuse, as a whole batch would fail then."""
     app = App("h", on_error="dead")
     app.stream("in", value=json("n bigint, large string")).to("out", headers={"large": "large"})
-    fed = Fed(app, bytes_max={"out": 2_000})
+    fed = Fed(app, {"out": Limits(2_000)})
     large = ["x" * 900, "x" * 1_000, None]
     fed.feed("in", [(b"key", {"n": n, "large": text}, 0) for n, text in enumerate(large)])
     outputs = fed.commit()

@@ -140,7 +140,7 @@ class Cluster:
         self.topics |= {topic.name: TopicFacts(topic.name, topic.partitions) for topic in topics}
         return {topic.name: self.topics[topic.name] for topic in topics}
 
-    async def bytes_max(self, names: list[str]) -> dict[str, int]:
+    async def limits(self, names: list[str]) -> dict[str, Any]:
         return {}
 
     def monotonic_ms(self) -> float:

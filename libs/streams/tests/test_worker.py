@@ -455,7 +455,7 @@ class Shown(Passing):
     async def make(self, topics: list[InternalTopic]) -> dict[str, TopicFacts]:
         return {topic.name: TopicFacts(topic.name, topic.partitions) for topic in topics}
 
-    async def bytes_max(self, names: list[str]) -> dict[str, int]:
+    async def limits(self, names: list[str]) -> dict[str, Any]:
         return {}
 
 
@@ -599,7 +599,7 @@ class Anew:
     async def make(self, topics: list[InternalTopic]) -> dict[str, TopicFacts]:
         return {topic.name: TopicFacts(f"{topic.name} {self.anew}", 1) for topic in topics}
 
-    async def bytes_max(self, names: list[str]) -> dict[str, int]:
+    async def limits(self, names: list[str]) -> dict[str, Any]:
         return {}
 
     async def shared(self, app: str) -> frozenset[str]:

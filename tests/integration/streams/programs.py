@@ -87,3 +87,7 @@ seen.to(WORDS)
 looked_up = App(f"{LINES}-looked-up")
 numbers = looked_up.global_table(LATE or f"{LINES}-numbers", value=json("n bigint"), key="word")
 looked_up.stream(LINES, value=string).join(numbers, on="value").select(word="value", n="n").to(WORDS)
+
+daily = App(f"{LINES}-daily")
+days = daily.stream(LINES, value=json("word string, at bigint"), timestamp="at").group_by("word", name="by-word")
+days.window(tumbling("1d"), late="drop").agg(n=agg.count(), name="days").to(WORDS)

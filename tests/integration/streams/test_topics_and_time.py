@@ -1,9 +1,11 @@
-"""Topics that come while a program runs, and timers of the wall clock that outlive their worker."""
+"""Topics that come while a program runs, timers of the wall clock that outlive their worker, times that are ahead."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
+import orjson
 import pytest
 
 from headrace.testing import TestCluster
@@ -33,3 +35,16 @@ def test_a_topic_that_comes_later_and_a_timer_of_a_worker_that_died(cluster: Tes
         ("ann", 1, True),
         ("ann", 2, False),
     ]
+
+
+def test_windows_that_end_tomorrow_and_rows_of_next_week(cluster: TestCluster, tmp_path: Path) -> None:
+    """Topics refuse records that are an hour ahead of the clock; so does a repartition topic of an earlier version."""
+    tested = app(cluster, tmp_path, "daily")
+    with cluster.admin() as admin:
+        admin.create_topic(f"{tested.lines}-daily.by-word.repartition", PARTITIONS)
+    now = int(time.time() * 1_000)
+    rows = [{"word": "today", "at": now}, {"word": "next week", "at": now + 7 * 86_400_000}]
+    with tested.running():
+        tested.send([orjson.dumps(row) for row in rows], [b"one", b"one"])
+        assert sorted((row["word"], row["n"]) for _, row in tested.read(2)) == [("next week", 1), ("today", 1)]
+    assert not tested.said("goes back to its last commit"), tested.log()

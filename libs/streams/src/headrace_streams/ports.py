@@ -14,7 +14,7 @@ from headrace.group_types import ConsumerGroupMetadata
 from headrace.records import Committed, PartitionTable, TopicPartition
 from headrace.work_types import WorkChange
 from headrace_common.core.distribution import Distribution
-from headrace_streams.core.outputs import Output
+from headrace_streams.core.outputs import Limits, Output
 from headrace_streams.core.snapshots import Snapshot
 from headrace_streams.core.state.changelog import Progress
 from headrace_streams.core.state.store import Changes, Cold
@@ -75,16 +75,16 @@ class Topics(Protocol):
 
     async def make(self, topics: Sequence[InternalTopic]) -> dict[str, TopicFacts]:
         """
-        Make the topics that are not there; what is there is left as it is, and told.
+        Make the topics that are not there; what is there is told, and left as it is, but that it takes any event time.
 
         Raises:
             HeadraceError: one cannot be made.
         """
         ...
 
-    async def bytes_max(self, names: Sequence[str]) -> dict[str, int]:
+    async def limits(self, names: Sequence[str]) -> dict[str, Limits]:
         """
-        ``max.message.bytes`` of topics that exist.
+        What topics take that exist.
 
         Raises:
             HeadraceError: nobody answers.

@@ -13,7 +13,7 @@ import orjson
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from headrace_streams.core.outputs import Output
+from headrace_streams.core.outputs import Limits, Output
 from headrace_streams.core.state.cache import StateCache
 from headrace_streams.core.state.memory import MemoryCold
 from headrace_streams.core.task import Task
@@ -44,9 +44,9 @@ def raw(records: Sequence[Record], first: int = 0) -> pa.Table:
 class Fed:
     """The only task of a program of one sub-topology, with its state in memory."""
 
-    def __init__(self, app: App, bytes_max: Mapping[str, int] | None = None) -> None:
+    def __init__(self, app: App, limits: Mapping[str, Limits] | None = None) -> None:
         topics = {topic: 1 for node in app.graph.nodes if node.kind == SOURCE for topic in node.topics}
-        assembly = Assembly(app.name, app.graph, topics, app.on_error, bytes_max=bytes_max)
+        assembly = Assembly(app.name, app.graph, topics, app.on_error, limits=limits)
         (self._part,) = assembly.parts
         self._assembly = assembly
         self.cold: dict[str, MemoryCold] = {}

@@ -17,7 +17,7 @@ from headrace.work_types import GivenItem, WorkChange
 from headrace_common.core.errors import HeadraceError
 from headrace_streams.adapters.memory_store import MemoryStores, MemoryTaskStore
 from headrace_streams.config import StreamsConfig
-from headrace_streams.core.outputs import Output
+from headrace_streams.core.outputs import Limits, Output
 from headrace_streams.core.state.store import Changes
 from headrace_streams.dsl.app import App
 from headrace_streams.ports import Checkpoint, InternalTopic, TopicFacts
@@ -114,7 +114,7 @@ class Stage:
         self.topics |= {topic.name for topic in topics}
         return await self.find([topic.name for topic in topics])
 
-    async def bytes_max(self, names: Sequence[str]) -> dict[str, int]:
+    async def limits(self, names: Sequence[str]) -> dict[str, Limits]:
         return {}
 
     async def trim(self, positions: Mapping[TopicPartition, int]) -> None:

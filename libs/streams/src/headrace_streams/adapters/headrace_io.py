@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from headrace import TopicRecreated, aio
-from headrace.admin_types import NewTopic
+from headrace.admin_types import ConfigEntry, NewTopic
 from headrace.delivery import Deliveries
 from headrace.errors import GroupNotFound, PositionOutOfRange
 from headrace.records import Committed, PartitionTable, TopicPartition
@@ -20,9 +20,10 @@ from headrace_common.core.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
+from headrace_common.core.setting import LONG_MAX
 from headrace_common.runtime.clock import Clock, limit_s
 from headrace_streams.config import EXACTLY_ONCE, StreamsConfig
-from headrace_streams.core.outputs import Output
+from headrace_streams.core.outputs import Limits, Output
 from headrace_streams.core.state.changelog import TOPIC_BYTES_MAX
 from headrace_streams.patience import PAUSE_MS, Patience
 from headrace_streams.ports import InternalTopic, Membership, Positions, TopicFacts
@@ -36,6 +37,11 @@ _PARTITION: Final = "partition"
 _FEW_ROWS: Final = 32
 """So many are sent as lists: a table costs a fifth of a millisecond, whatever its size."""
 _BYTES_MAX: Final = "max.message.bytes"
+_AHEAD_MAX: Final = "message.timestamp.after.max.ms"
+_BEHIND_MAX: Final = "message.timestamp.before.max.ms"
+_STAMPED: Final = "message.timestamp.type"
+_ANY_TIME: Final = {_AHEAD_MAX: str(LONG_MAX), _BEHIND_MAX: str(LONG_MAX), _STAMPED: "CreateTime"}
+"""Event times are whatever rows say; those of repartition topics have to pass."""
 _REQUEST_BYTES_MAX: Final = 16 << 20
 """What brokers take; how much a topic takes, it says itself."""
 
@@ -64,11 +70,20 @@ class SdkTopics:
 
     async def make(self, topics: Sequence[InternalTopic]) -> dict[str, TopicFacts]:
         found = await self.find([topic.name for topic in topics])
+        for topic in topics:
+            if topic.name in found and not topic.compacted:
+                await self._take_any_time(topic.name)
         missing = [topic for topic in topics if topic.name not in found]
         if missing:
             await self._create(missing)
             found |= await self._patience.ask(lambda: self._find_all([topic.name for topic in missing]))
         return found
+
+    async def _take_any_time(self, name: str) -> None:
+        """Topics that earlier versions have made refuse event times that are far from the clock."""
+        configs = await self._admin.describe_configs(topic=name)
+        if any(configs[setting].value != wanted for setting, wanted in _ANY_TIME.items()):
+            await self._admin.alter_configs(_ANY_TIME, topic=name)
 
     async def _create(self, topics: Sequence[InternalTopic]) -> None:
         until_ms = self._clock.monotonic_ms() + _LEVEL_MS
@@ -98,10 +113,12 @@ class SdkTopics:
                 "fencing.required": "true",
                 "delete.retention.ms": str(self._config.delete_retention_ms),
             }
+        else:
+            configs |= {"cleanup.policy": "delete", **_ANY_TIME}
         return NewTopic(topic.name, topic.partitions, None, configs)
 
-    async def bytes_max(self, names: Sequence[str]) -> dict[str, int]:
-        return {name: int((await self._admin.describe_configs(topic=name))[_BYTES_MAX].value or 0) for name in names}
+    async def limits(self, names: Sequence[str]) -> dict[str, Limits]:
+        return {name: _limits({**await self._admin.describe_configs(topic=name)}) for name in names}
 
     async def trim(self, positions: Positions) -> None:
         await self._admin.delete_records({(tp.topic, tp.partition): offset for tp, offset in positions.items()})
@@ -116,6 +133,14 @@ class SdkTopics:
     async def read_by(self, app: str) -> frozenset[str]:
         found = await self._admin.group_lag(app, ages=False)
         return frozenset(tp.topic for tp, lag in found.items() if lag.committed_offset is not None)
+
+
+def _limits(configs: Mapping[str, ConfigEntry]) -> Limits:
+    values = {name: configs[name].value for name in (_BYTES_MAX, _AHEAD_MAX, _BEHIND_MAX)}
+    size, ahead, behind = (int(value or 0) for value in values.values())
+    if configs[_STAMPED].value != _ANY_TIME[_STAMPED]:  # the broker's clock stamps them
+        return Limits(size)
+    return Limits(size, ahead, behind)
 
 
 class SdkReader:

@@ -13,6 +13,18 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """What a topic takes: its brokers refuse whole batches for one record that is beyond it."""
+
+    bytes_max: int
+    """Of a batch: ``max.message.bytes``."""
+    ahead_ms: int | None = None
+    """How far ahead of the clock the time of a record may be: ``message.timestamp.after.max.ms``; None: as it likes."""
+    behind_ms: int | None = None
+    """How far behind it: ``message.timestamp.before.max.ms``; None: as it likes."""
+
+
+@dataclass(frozen=True, slots=True)
 class Output:
     """Records for one topic, in their order."""
 

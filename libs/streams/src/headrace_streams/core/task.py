@@ -492,7 +492,7 @@ class Task:
         ]
         origin = self._origin(place)
         if origin is None:
-            record = _as_record(rows)
+            record = _as_record(rows, self._clock.wall)
         else:
             assert self._batch is not None
             _, raw, at = self._batch.record(place)
@@ -552,10 +552,13 @@ def _headers_of(raw: pa.Table, place: int) -> Headers:
     return tuple((name, value) for name, value in pairs)
 
 
-def _as_record(rows: pa.Table) -> pa.Table:
+def _as_record(rows: pa.Table, now: int) -> pa.Table:
+    """A row as a record, whose time is that of the row, but not ahead of ``now`` (ms; 0: not known)."""
     if RECORD in rows.column_names:
         (value,) = rows[RECORD].to_pylist()
     else:
         (row,) = rows.select(user_columns(rows.column_names)).to_pylist()
         value = orjson.dumps(row, default=str)
-    return records(rows[KEY], pa.array([value], pa.binary()), rows[TIME])
+    time = numbers(rows[TIME])
+    times = pa.chunked_array([pa.array(np.minimum(time, now) if now else time, pa.int64())])
+    return records(rows[KEY], pa.array([value], pa.binary()), times)

@@ -325,7 +325,7 @@ class Columns(RecordCalls):
 
     def to(self, topic: str, value: Format | None = None, *, headers: Headers | None = None) -> None:
         """
-        Write the rows to a topic; the record's key is the stream's, its timestamp the event time.
+        Write the rows to a topic; the record's key is the stream's, its timestamp the event time, or less if that is far ahead.
 
         Args:
             value: the format; JSON with all columns if not told.
@@ -352,7 +352,7 @@ class Columns(RecordCalls):
         _check_encodable(format_, schema, what)
 
         def make(making: Making) -> Operator:
-            return sink(topic, format_, making.write, making.bytes_max.get(topic), made, without)
+            return sink(topic, format_, making.write, making.limits.get(topic), made, without)
 
         self._plan.add(SINK, at, [self._input], make, settings=settings, topics=(topic,), value=format_)
 

@@ -19,7 +19,7 @@ from headrace_streams.core.operators.base import Operator
 from headrace_streams.core.operators.columns import Merge
 from headrace_streams.core.operators.global_join import GlobalRows
 from headrace_streams.core.operators.hop import interval_ms
-from headrace_streams.core.outputs import Output
+from headrace_streams.core.outputs import Limits, Output
 from headrace_streams.core.rows import KEY, NO_TIME, user_columns
 from headrace_streams.core.state.chosen import OfKey
 from headrace_streams.core.state.store import Cold
@@ -154,14 +154,14 @@ class Assembly:
         partitions: Mapping[str, int],
         on_error: str = FAIL,
         tables: Mapping[str, GlobalRows] | None = None,
-        bytes_max: Mapping[str, int] | None = None,
+        limits: Mapping[str, Limits] | None = None,
         watermark_interval_ms: int = 0,
     ) -> None:
         """
         Args:
             partitions: of each topic that the plan reads.
             tables: those that are here whole, by topic.
-            bytes_max: ``max.message.bytes`` of topics that it writes, as far as they are known.
+            limits: of topics that it writes, as far as they are known.
             watermark_interval_ms: how often repartition topics are told event time alone; 0: with each flush.
 
         Raises:
@@ -173,7 +173,7 @@ class Assembly:
             raise NotAllowed(f"{app} reads no topic: give it one, stream = app.stream('orders', value=…)")
         self._on_error = on_error
         self._tables = tables or {}
-        self._bytes_max = bytes_max or {}
+        self._limits = limits or {}
         self._interval_ms = watermark_interval_ms
         self._tasks: dict[str, int] = {}
         self.repartitions: dict[str, int] = {}
@@ -301,7 +301,7 @@ class Assembly:
                 made,
                 self._on_error,
                 self._tables,
-                self._bytes_max,
+                self._limits,
                 interval_ms(self._interval_ms, self._senders.get(node.name, 0), partitions),
             )
             operator = made[node.id] = node.make(making)

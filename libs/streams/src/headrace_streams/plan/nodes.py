@@ -15,7 +15,7 @@ from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.formats.port import Format
 from headrace_streams.core.operators.base import OUT, Operator
 from headrace_streams.core.operators.global_join import GlobalRows
-from headrace_streams.core.outputs import Output
+from headrace_streams.core.outputs import Limits, Output
 from headrace_streams.core.task import FAIL, SKIP
 
 
@@ -60,8 +60,8 @@ class Making:
     """Of the app."""
     globals: Mapping[str, GlobalRows] = field(default_factory=dict)
     """The tables that are here whole, by topic."""
-    bytes_max: Mapping[str, int] = field(default_factory=dict)
-    """``max.message.bytes`` of topics, as far as they are known."""
+    limits: Mapping[str, Limits] = field(default_factory=dict)
+    """Of topics, as far as they are known."""
     interval_ms: int = 0
     """How often the repartition topic is told event time alone, by the wall clock; 0: with each flush."""
 

@@ -89,9 +89,9 @@ class Assembling:
             )
         graph, facts = await self._existing()
         partitions = {topic: fact.partitions for topic, fact in facts.items()}
-        bytes_max = await self._outside.topics.bytes_max(Assembly.written_by(graph))
+        limits = await self._outside.topics.limits(Assembly.written_by(graph))
         interval_ms = self._config.watermark_interval_ms
-        assembly = Assembly(name, graph, partitions, self._app.on_error, self.globals.tables, bytes_max, interval_ms)
+        assembly = Assembly(name, graph, partitions, self._app.on_error, self.globals.tables, limits, interval_ms)
         repartitions = [
             InternalTopic(repartition_topic(name, hop), count, compacted=False)
             for hop, count in assembly.repartitions.items()

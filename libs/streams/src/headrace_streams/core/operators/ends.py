@@ -15,7 +15,7 @@ from headrace_streams.core.formats.port import Format, NotEncodable
 from headrace_streams.core.operators.base import Emitted, Failed, Operator
 from headrace_streams.core.operators.columns import WithTime, times
 from headrace_streams.core.operators.headers import HEADERS, HeaderColumns, header_bytes
-from headrace_streams.core.outputs import Output, records
+from headrace_streams.core.outputs import Limits, Output, records
 from headrace_streams.core.rows import (
     KEY,
     RECORD,
@@ -188,20 +188,20 @@ class Sink(Operator):
         topic: str,
         value: Format,
         write: Callable[[Output], None],
-        bytes_max: int | None = None,
+        limits: Limits | None = None,
         headers: HeaderColumns | None = None,
         without: Sequence[str] = (),
     ) -> None:
         """
         Args:
-            bytes_max: of a batch, as the topic has it; None: not known.
+            limits: of the topic; None: not known. Brokers' clocks differ, so times are at most half as far ahead.
             headers: those of each record; None: none.
             without: columns that are no part of the value.
         """
         self._topic = topic
         self._value = value
         self._write = write
-        self._bytes_max = bytes_max
+        self._limits = limits
         self.headers = headers
         self._without = frozenset(without)
 
@@ -210,14 +210,16 @@ class Sink(Operator):
             try:
                 headers = None if self.headers is None else pa.chunked_array([self.headers.of(rows)])
                 values = self._encoded(rows)
-                self._check_sizes(rows[KEY], values, headers)
+                times = self._times(rows[TIME])
+                if self._limits is not None:
+                    self._check_sizes(self._limits, rows[KEY], values, headers)
             except NotEncodable as error:
                 failed(rows.slice(error.row, 1), error)
                 stays = np.ones(rows.num_rows, bool)
                 stays[error.row] = False
                 rows = rows.filter(pa.array(stays))
                 continue
-            self._write(Output(self._topic, records(rows[KEY], values, rows[TIME], headers)))
+            self._write(Output(self._topic, records(rows[KEY], values, times, headers)))
             break
         return ()
 
@@ -228,6 +230,7 @@ class Sink(Operator):
 
     def _check_sizes(
         self,
+        limits: Limits,
         keys: pa.ChunkedArray[Any],
         values: pa.Array[Any] | pa.ChunkedArray[Any],
         headers: pa.ChunkedArray[Any] | None,
@@ -237,16 +240,39 @@ class Sink(Operator):
             NotEncodable: a record is larger than its topic takes.
         """
         of_headers = 0 if headers is None else header_bytes(headers)
-        if self._bytes_max is None or values.nbytes + keys.nbytes + np.sum(of_headers) <= self._bytes_max - _ROOM:
+        if values.nbytes + keys.nbytes + np.sum(of_headers) <= limits.bytes_max - _ROOM:
             return
         sizes = _lengths(keys) + _lengths(values) + of_headers
-        (large,) = np.nonzero(sizes > self._bytes_max - _ROOM)
+        (large,) = np.nonzero(sizes > limits.bytes_max - _ROOM)
         if len(large):
             raise NotEncodable(
                 int(large[0]),
                 f"its record for {self._topic} has {int(sizes[large[0]]):,} bytes; the topic's max.message.bytes is "
-                f"{self._bytes_max:,}: raise that, or write less",
+                f"{limits.bytes_max:,}: raise that, or write less",
             )
+
+    def _times(self, times: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
+        """
+        Of the records. A window that is open ends long after now, and a row may say anything: what is further ahead of
+        the clock than the topic takes would hold up all that comes behind it, for ever.
+
+        Raises:
+            NotEncodable: a time is further behind the clock than the topic takes.
+        """
+        limits, now = self._limits, self.clock.wall
+        if limits is None or not now:
+            return times
+        found = numbers(times)
+        if limits.behind_ms is not None and len(far := np.flatnonzero(found < now - limits.behind_ms)):
+            ms = int(found[far[0]])
+            raise NotEncodable(
+                int(far[0]),
+                f"its time {ms} is {now - ms:,} ms behind the clock; message.timestamp.before.max.ms of {self._topic} "
+                f"is {limits.behind_ms:,}: raise that, or leave such rows out",
+            )
+        if limits.ahead_ms is None or found.max(initial=0) <= (most := now + limits.ahead_ms // 2):
+            return times
+        return pa.chunked_array([pa.array(np.minimum(found, most), pa.int64())])
 
 
 def _lengths(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> Numbers:
