@@ -325,7 +325,7 @@ class Columns(RecordCalls):
 
     def to(self, topic: str, value: Format | None = None, *, headers: Headers | None = None) -> None:
         """
-        Write the rows to a topic; the record's key is the stream's, its timestamp the event time, or less if that is far ahead.
+        Write the rows to a topic; the record's key is the stream's, its timestamp the event time if not far ahead.
 
         Args:
             value: the format; JSON with all columns if not told.
