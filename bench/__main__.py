@@ -16,6 +16,8 @@ from bench import (
     codec,
     compaction,
     compaction_rate,
+    connect,
+    connect_peer,
     consumer_micro,
     groups,
     inspection,
@@ -75,6 +77,7 @@ OWN: dict[str, Suite] = {
     "streams-restore": streams_restore.restore,
     "streams-workers": streams_cluster.workers,
     "streams-idle": streams_cluster.idle,
+    **connect.SUITES,
     "inspection": inspection.run,
     "compaction-rate": compaction_rate.run,
     "compaction-space": compaction.space,
@@ -125,6 +128,7 @@ PEER: dict[str, Suite] = {
         streams_peer.faust("≥ 3"),
     ),
     "peer-streams-restore": streams_peer.restore,
+    **connect_peer.SUITES,
 }
 
 

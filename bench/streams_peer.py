@@ -133,15 +133,16 @@ class Theirs:
         topics = {"SOURCE": kafka.topic(PARTITIONS), "TARGET": kafka.topic(PARTITIONS)}
         if ours.table is not None:
             topics["TABLE"] = kafka.topic(PARTITIONS)
-            _fill(kafka, topics["TABLE"], ours.table)
-        _fill(kafka, topics["SOURCE"], ours.records)
+            fill_kafka(kafka, topics["TABLE"], ours.table)
+        fill_kafka(kafka, topics["SOURCE"], ours.records)
         state = Path(tempfile.mkdtemp(dir=self._root))
         environment = peer.environment(kafka, self._workload, topics, state)
         with _output(kafka, topics["TARGET"]) as poll, running(peer.command(), environment) as worker:
             return measure(poll, self._workload.tally(), len(ours.records.values), [worker])
 
 
-def _fill(kafka: KafkaSide, topic: str, records: Records) -> None:
+def fill_kafka(kafka: KafkaSide, topic: str, records: Records) -> None:
+    """As ``fill``, into Kafka."""
     producer = KafkaProducer(
         {
             "bootstrap.servers": kafka.bootstrap,
@@ -193,7 +194,7 @@ class TheirRestart:
 
     def write(self, records: Records) -> None:
         """Into the app's source."""
-        _fill(self._kafka, self._topics["SOURCE"], records)
+        fill_kafka(self._kafka, self._topics["SOURCE"], records)
 
     @contextmanager
     def started(self) -> Iterator[Worker]:

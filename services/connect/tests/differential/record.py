@@ -10,16 +10,15 @@ kept.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Final
 
-from bench.kafka_side import KafkaSide, fetch, free_port, java
+from bench.kafka_connect import KafkaConnect
+from bench.kafka_side import KafkaSide
 from confluent_kafka.admin import AdminClient, NewTopic
 from services.connect.tests.differential.calls import CALLS, FILE, Call
 from services.connect.tests.differential.shapes import find_differences
@@ -33,7 +32,6 @@ _ELEMENTS_MAX: Final = 3
 
 
 def main() -> int:
-    fetch("connect")
     with tempfile.TemporaryDirectory(prefix="connect-") as folder, KafkaSide.running(warm=False) as kafka:
         answers = _record(Path(folder), kafka.bootstrap)
     if "--keep" in sys.argv[1:]:
@@ -60,46 +58,9 @@ def _record(folder: Path, bootstrap: str) -> dict[str, Any]:
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     for future in admin.create_topics([NewTopic("lines", 1, 1)]).values():
         future.result(60)
-    port = free_port()
-    config = folder / "connect.properties"
-    config.write_text(_config(bootstrap, port))
-    with (folder / "connect.log").open("wb") as log:
-        command = [*java("connect", "-Xmx512M"), "org.apache.kafka.connect.cli.ConnectDistributed", str(config)]
-        worker = subprocess.Popen(command, stdout=log, stderr=log)
-        try:
-            _wait(port)
-            return {call.label: _keep(ask(port, call, str(file)), str(file), port) for call in CALLS}
-        finally:
-            worker.kill()
-            worker.wait()
-
-
-def _config(bootstrap: str, port: int) -> str:
-    settings = {
-        "bootstrap.servers": bootstrap,
-        "group.id": "differential",
-        "listeners": f"http://127.0.0.1:{port}",
-        "key.converter": "org.apache.kafka.connect.json.JsonConverter",
-        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
-        "offset.flush.interval.ms": 500,
-        "scheduled.rebalance.max.delay.ms": 0,
-        **{
-            f"{what}.storage.{key}": value
-            for what in ("config", "offset", "status")
-            for key, value in {"topic": f"connect-{what}", "replication.factor": 1}.items()
-        },
-    }
-    return "".join(f"{key}={value}\n" for key, value in settings.items())
-
-
-def _wait(port: int) -> None:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        with suppress(OSError, HTTPException):
-            if _send(port, Call("up", "GET", "/connectors"), "")[0] == 200:
-                return
-        time.sleep(_PAUSE_SECONDS)
-    raise TimeoutError("Kafka's worker did not answer")
+    with KafkaConnect.running(folder, bootstrap) as worker:
+        port = worker.port
+        return {call.label: _keep(ask(port, call, str(file)), str(file), port) for call in CALLS}
 
 
 def ask(port: int, call: Call, file: str, *, ours: bool = False) -> tuple[int, Any]:
