@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ from headrace.records import RecordMetadata
 from headrace_common.core.errors import HeadraceError, NotFound, OffsetNotAvailable, Rejected, UnsupportedVersion
 from headrace_common.core.ids import Endpoint
 from headrace_proto.v1 import streams_pb2 as pb
-from headrace_streams import App, Stores, agg, json, stores
+from headrace_streams import App, Stores, Stream, agg, json, session, stores, tumbling, value
 from headrace_streams.adapters import grpc_queries
 from headrace_streams.adapters.grpc_queries import open_queries
 from headrace_streams.adapters.memory_store import MemoryStores
@@ -65,10 +65,11 @@ class Running:
         self.reads += 1
         return call(*args)
 
-    def commit(self, position: int) -> None:
-        """So many orders of ann."""
+    def commit(self, position: int, users: Sequence[str] = ("ann",)) -> None:
+        """So many orders of each user."""
         with Driver(self.app) as driver:
-            driver.pipe("orders", [{"user": "ann", "product": "tea", "day": 12}] * position)
+            for user in users:
+                driver.pipe("orders", [{"user": user, "product": "tea", "day": 12}] * position)
             driver.commit()
             kept = {at[0]: committed.stores for at, committed in driver._committed.items()}
         for spec in self.specs.values():
@@ -210,3 +211,81 @@ async def test_a_worker_waits_as_long_as_it_is_asked_to_and_a_second_at_most(mon
     found = await waits
     assert found is not None
     assert found.to_pylist() == [{"user": "ann", "n": 1}]
+
+
+async def test_keys_from_one_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Running()
+    async with asked(running, monkeypatch) as ask:
+        running.commit(1, ["ann", "anna", "bob", "zoë", "zo"])
+
+        async def users(*bounds: str | bytes | None) -> list[str]:
+            return sorted((await ask("by-user", "range", *bounds)).column("user").to_pylist())
+
+        assert await users("anna", "zo") == ["anna", "bob", "zo"]
+        assert await users("b") == ["bob", "zo", "zoë"]
+        assert await users(None, b"b") == ["ann", "anna"]
+        assert len(await users()) == 5
+        assert await users("zz", "a") == []
+        with pytest.raises(Rejected, match=r"are: product string, day int32; only keys of one text have ranges"):
+            await ask("by-product", "range", "a", "b")
+    request = pb.QueryStoreRequest(store="by-user", key=b"a", last_key=b"b")
+    with pytest.raises(Rejected, match="ask for one key, or for those from"):
+        await anext(aiter(grpc_queries.Servicer(running.queries).QueryStore(request, None)))
+
+
+async def test_a_worker_that_does_not_know_ranges_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would tell all rows."""
+    running = Running()
+
+    class Before(grpc_queries.Servicer):
+        async def QueryStore(self, request: Any, context: Any) -> AsyncIterator[Any]:
+            request.ClearField("last_key")
+            async for part in super().QueryStore(request, context):
+                yield part
+
+    monkeypatch.setattr(grpc_queries, "Servicer", Before)
+    async with asked(running, monkeypatch) as ask:
+        running.commit(1)
+        with pytest.raises(UnsupportedVersion, match="does not know ranges"):
+            await ask("by-user", "range", None, "b")
+
+
+def _kept_by(kind: str, rows: Stream) -> object:
+    if kind == "windows":
+        return rows.group_by("k").window(tumbling(10), late="drop").agg(n=agg.count(), name="kept").to("out")
+    if kind == "sessions":
+        return rows.group_by("k").window(session(10), late="drop").agg(n=agg.count(), name="kept").to("out")
+    if kind == "table":
+        return rows.to_table(name="kept").to("out")
+    if kind == "join":
+        return rows.join(rows.select("k", m="n"), within=5, late="drop", name="kept").to("out")
+    return rows.process(lambda row, state, context: setattr(state, "n", 1), name="kept", state={"n": value(int)}).to(
+        "out"
+    )
+
+
+@pytest.mark.parametrize("kind", ["windows", "sessions", "table", "join", "function"])
+def test_ranges_of_each_kind_of_store(kind: str) -> None:
+    app = App("ranges")
+    _kept_by(kind, app.stream("in", value=json("n bigint, at timestamp"), key="k", timestamp="at"))
+    assembly = Assembly("ranges", app.graph, {"in": 1})
+    with Driver(app) as driver:
+        driver.pipe("in", [{"k": key, "n": 1, "at": at} for at in (0, 30) for key in ("a", "b", "bb", "c")])
+        driver.commit()
+        ((_, committed),) = driver._committed.items()
+    cold = committed.stores["kept"]
+
+    def keys(*bounds: bytes | None) -> list[str]:
+        found = assembly.read("kept", 0, cold, None, *bounds)
+        assert found is not None
+        return sorted(
+            {
+                key.decode() if isinstance(key, bytes) else key
+                for key in found.column("key" if "key" in found.column_names else "k").to_pylist()
+            }
+        )
+
+    assert keys() == ["a", "b", "bb", "c"]
+    assert keys(b"b", b"bb") == ["b", "bb"]
+    assert keys(b"ba") == ["bb", "c"]
+    assert keys(None, b"b") == ["a", "b"]

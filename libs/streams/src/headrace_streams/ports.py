@@ -435,6 +435,10 @@ class Question:
     offset: int = -1
     wait_ms: int = 0
     """How long to wait for that record."""
+    first: bytes | None = None
+    """Of the rows those whose keys are not below."""
+    last: bytes | None = None
+    """Of the rows those whose keys are not above."""
 
 
 class Answering(Protocol):

@@ -191,6 +191,9 @@ class Stores:
         )
         if request.HasField("at_least") and not (parts and parts[0].contains):
             raise UnsupportedVersion(f"the worker at {endpoint} is of a version that cannot wait for records")
+        ranged = request.HasField("first_key") or request.HasField("last_key")
+        if ranged and not (parts and parts[0].ranged):
+            raise UnsupportedVersion(f"the worker at {endpoint} is of a version that does not know ranges of keys")
         arrow = b"".join(part.arrow for part in parts)
         return pa.ipc.open_stream(pa.py_buffer(arrow)).read_all() if arrow else None
 
@@ -267,6 +270,30 @@ class StoreView:
         found = self._stores._rows(self._request(partition, key, stale, at_least), self._info.sub_topology)
         return [] if found is None else found.to_pylist()
 
+    def range(
+        self, first: str | bytes | None = None, last: str | bytes | None = None, *, stale: bool = False
+    ) -> pa.Table:
+        """
+        Rows of the keys from ``first`` to ``last``, both among them, of all tasks: an Arrow table as of ``table``.
+        Keys are in the order of their bytes, which is that of text; no bound is none.
+
+        Raises:
+            Rejected: the store's keys are neither text nor bytes, so their bytes have no order that means something.
+        """
+        keys = _keys(self._info)
+        if keys and not (len(keys) == 1 and _is_text(keys[0].type)):
+            listed = ", ".join(f"{field.name} {field.type}" for field in keys)
+            raise Rejected(
+                f"the keys of {self._info.name!r} are: {listed}; only keys of one text have ranges: take table(), and "
+                "filter that"
+            )
+        bounds = {
+            name: bound.encode() if isinstance(bound, str) else bound
+            for name, bound in (("first_key", first), ("last_key", last))
+            if bound is not None
+        }
+        return self._of_all([self._request(n, None, stale, None, **bounds) for n in range(self._info.partitions)])
+
     def table(self, *, stale: bool = False, at_least: RecordMetadata | Place | None = None) -> pa.Table:
         """
         All rows, of all tasks: an Arrow table, which Polars and DuckDB take as it is. Each task is as of one commit,
@@ -274,20 +301,27 @@ class StoreView:
         """
         if at_least is not None and not 0 <= at_least[1] < self._info.partitions:
             raise Rejected(f"the record at_least is in partition {at_least[1]}; there are {self._info.partitions}")
-        found = [
-            self._stores._rows(
-                self._request(n, None, stale, at_least if at_least is not None and at_least[1] == n else None),
-                self._info.sub_topology,
-            )
-            for n in range(self._info.partitions)
-        ]
+        return self._of_all(
+            [
+                self._request(n, None, stale, at_least if at_least is not None and at_least[1] == n else None)
+                for n in range(self._info.partitions)
+            ]
+        )
+
+    def _of_all(self, requests: list[pb.QueryStoreRequest]) -> pa.Table:
+        found = [self._stores._rows(request, self._info.sub_topology) for request in requests]
         tables = [table for table in found if table is not None]
         return pa.concat_tables(tables) if tables else pa.table({})
 
     def _request(
-        self, partition: int, key: bytes | None, stale: bool, at_least: RecordMetadata | Place | None
+        self,
+        partition: int,
+        key: bytes | None,
+        stale: bool,
+        at_least: RecordMetadata | Place | None,
+        **bounds: bytes,
     ) -> pb.QueryStoreRequest:
-        request = pb.QueryStoreRequest(store=self._info.name, partition=partition, key=key, stale=stale)
+        request = pb.QueryStoreRequest(store=self._info.name, partition=partition, key=key, stale=stale, **bounds)
         if at_least is not None:
             topic, of, offset = at_least[:3]
             if offset < 0:
@@ -297,6 +331,10 @@ class StoreView:
             request.at_least.CopyFrom(pb.StreamsPosition(topic=topic, partition=of, offset=offset))
             request.wait_ms = int(self._stores._timeout_s * 1e3)
         return request
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
 def _keys(info: pb.StreamsStore) -> list[pa.Field[Any]]:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fheadrace_proto/v1/streams.proto\x12\x0bheadrace.v1\"\'\n\x15\x44\x65scribeStoresRequest\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\"C\n\x16\x44\x65scribeStoresResponse\x12)\n\x06stores\x18\x01 \x03(\x0b\x32\x19.headrace.v1.StreamsStore\"Z\n\x0cStreamsStore\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0csub_topology\x18\x02 \x01(\t\x12\x12\n\npartitions\x18\x03 \x01(\x05\x12\x12\n\nkey_schema\x18\x04 \x01(\x0c\"B\n\x10LocateKeyRequest\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12\r\n\x05store\x18\x02 \x01(\t\x12\x0f\n\x07\x63olumns\x18\x03 \x03(\t\"3\n\x11LocateKeyResponse\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\"\xaf\x01\n\x11QueryStoreRequest\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12\r\n\x05store\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\x05\x12\x10\n\x03key\x18\x04 \x01(\x0cH\x00\x88\x01\x01\x12\r\n\x05stale\x18\x05 \x01(\x08\x12.\n\x08\x61t_least\x18\x06 \x01(\x0b\x32\x1c.headrace.v1.StreamsPosition\x12\x0f\n\x07wait_ms\x18\x07 \x01(\x05\x42\x06\n\x04_key\"C\n\x0fStreamsPosition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"5\n\x12QueryStoreResponse\x12\r\n\x05\x61rrow\x18\x01 \x01(\x0c\x12\x10\n\x08\x63ontains\x18\x02 \x01(\x08\x32\x86\x02\n\x0cStreamsQuery\x12Y\n\x0e\x44\x65scribeStores\x12\".headrace.v1.DescribeStoresRequest\x1a#.headrace.v1.DescribeStoresResponse\x12J\n\tLocateKey\x12\x1d.headrace.v1.LocateKeyRequest\x1a\x1e.headrace.v1.LocateKeyResponse\x12O\n\nQueryStore\x12\x1e.headrace.v1.QueryStoreRequest\x1a\x1f.headrace.v1.QueryStoreResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fheadrace_proto/v1/streams.proto\x12\x0bheadrace.v1\"\'\n\x15\x44\x65scribeStoresRequest\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\"C\n\x16\x44\x65scribeStoresResponse\x12)\n\x06stores\x18\x01 \x03(\x0b\x32\x19.headrace.v1.StreamsStore\"Z\n\x0cStreamsStore\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0csub_topology\x18\x02 \x01(\t\x12\x12\n\npartitions\x18\x03 \x01(\x05\x12\x12\n\nkey_schema\x18\x04 \x01(\x0c\"B\n\x10LocateKeyRequest\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12\r\n\x05store\x18\x02 \x01(\t\x12\x0f\n\x07\x63olumns\x18\x03 \x03(\t\"3\n\x11LocateKeyResponse\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\"\xf9\x01\n\x11QueryStoreRequest\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12\r\n\x05store\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\x05\x12\x10\n\x03key\x18\x04 \x01(\x0cH\x00\x88\x01\x01\x12\r\n\x05stale\x18\x05 \x01(\x08\x12.\n\x08\x61t_least\x18\x06 \x01(\x0b\x32\x1c.headrace.v1.StreamsPosition\x12\x0f\n\x07wait_ms\x18\x07 \x01(\x05\x12\x16\n\tfirst_key\x18\x08 \x01(\x0cH\x01\x88\x01\x01\x12\x15\n\x08last_key\x18\t \x01(\x0cH\x02\x88\x01\x01\x42\x06\n\x04_keyB\x0c\n\n_first_keyB\x0b\n\t_last_key\"C\n\x0fStreamsPosition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"E\n\x12QueryStoreResponse\x12\r\n\x05\x61rrow\x18\x01 \x01(\x0c\x12\x10\n\x08\x63ontains\x18\x02 \x01(\x08\x12\x0e\n\x06ranged\x18\x03 \x01(\x08\x32\x86\x02\n\x0cStreamsQuery\x12Y\n\x0e\x44\x65scribeStores\x12\".headrace.v1.DescribeStoresRequest\x1a#.headrace.v1.DescribeStoresResponse\x12J\n\tLocateKey\x12\x1d.headrace.v1.LocateKeyRequest\x1a\x1e.headrace.v1.LocateKeyResponse\x12O\n\nQueryStore\x12\x1e.headrace.v1.QueryStoreRequest\x1a\x1f.headrace.v1.QueryStoreResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,11 +42,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LOCATEKEYRESPONSE']._serialized_start=318
   _globals['_LOCATEKEYRESPONSE']._serialized_end=369
   _globals['_QUERYSTOREREQUEST']._serialized_start=372
-  _globals['_QUERYSTOREREQUEST']._serialized_end=547
-  _globals['_STREAMSPOSITION']._serialized_start=549
-  _globals['_STREAMSPOSITION']._serialized_end=616
-  _globals['_QUERYSTORERESPONSE']._serialized_start=618
-  _globals['_QUERYSTORERESPONSE']._serialized_end=671
-  _globals['_STREAMSQUERY']._serialized_start=674
-  _globals['_STREAMSQUERY']._serialized_end=936
+  _globals['_QUERYSTOREREQUEST']._serialized_end=621
+  _globals['_STREAMSPOSITION']._serialized_start=623
+  _globals['_STREAMSPOSITION']._serialized_end=690
+  _globals['_QUERYSTORERESPONSE']._serialized_start=692
+  _globals['_QUERYSTORERESPONSE']._serialized_end=761
+  _globals['_STREAMSQUERY']._serialized_start=764
+  _globals['_STREAMSQUERY']._serialized_end=1026
 # @@protoc_insertion_point(module_scope)

@@ -151,6 +151,8 @@ class QueryStoreRequest(_message.Message):
     STALE_FIELD_NUMBER: _builtins.int
     AT_LEAST_FIELD_NUMBER: _builtins.int
     WAIT_MS_FIELD_NUMBER: _builtins.int
+    FIRST_KEY_FIELD_NUMBER: _builtins.int
+    LAST_KEY_FIELD_NUMBER: _builtins.int
     ticket: _builtins.bytes
     """As in DescribeStoresRequest."""
     store: _builtins.str
@@ -161,6 +163,9 @@ class QueryStoreRequest(_message.Message):
     """A worker that follows the task's state may answer too, with what it has so far."""
     wait_ms: _builtins.int
     """How long to wait for it at most, in ms; a worker waits a second at a time."""
+    first_key: _builtins.bytes
+    """The rows whose keys are not below first_key and not above last_key, by the order of their bytes. Not with key."""
+    last_key: _builtins.bytes
     @_builtins.property
     def at_least(self) -> Global___StreamsPosition:
         """Answer when the committed state contains this record, which the task has to read itself."""
@@ -175,14 +180,25 @@ class QueryStoreRequest(_message.Message):
         stale: _builtins.bool = ...,
         at_least: Global___StreamsPosition | None = ...,
         wait_ms: _builtins.int = ...,
+        first_key: _builtins.bytes | None = ...,
+        last_key: _builtins.bytes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "at_least", b"at_least", "key", b"key"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_first_key", b"_first_key", "_key", b"_key", "_last_key", b"_last_key", "at_least", b"at_least", "first_key", b"first_key", "key", b"key", "last_key", b"last_key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "at_least", b"at_least", "key", b"key", "partition", b"partition", "stale", b"stale", "store", b"store", "ticket", b"ticket", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_key", b"_first_key", "_key", b"_key", "_last_key", b"_last_key", "at_least", b"at_least", "first_key", b"first_key", "key", b"key", "last_key", b"last_key", "partition", b"partition", "stale", b"stale", "store", b"store", "ticket", b"ticket", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__first_key: _TypeAlias = _typing.Literal["first_key"]  # noqa: Y015
+    _WhichOneofArgType__first_key: _TypeAlias = _typing.Literal["_first_key", b"_first_key"]  # noqa: Y015
     _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
     _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
+    _WhichOneofReturnType__last_key: _TypeAlias = _typing.Literal["last_key"]  # noqa: Y015
+    _WhichOneofArgType__last_key: _TypeAlias = _typing.Literal["_last_key", b"_last_key"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first_key) -> _WhichOneofReturnType__first_key | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__key) -> _WhichOneofReturnType__key | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_key) -> _WhichOneofReturnType__last_key | None: ...
 
 Global___QueryStoreRequest: _TypeAlias = QueryStoreRequest  # noqa: Y015
 
@@ -219,18 +235,22 @@ class QueryStoreResponse(_message.Message):
 
     ARROW_FIELD_NUMBER: _builtins.int
     CONTAINS_FIELD_NUMBER: _builtins.int
+    RANGED_FIELD_NUMBER: _builtins.int
     arrow: _builtins.bytes
     contains: _builtins.bool
     """With ``at_least``, in the first part: the state contains it. Workers that do not know the field do not say it."""
+    ranged: _builtins.bool
+    """With first_key or last_key, in the first part: no other rows are there. As for contains."""
     def __init__(
         self,
         *,
         arrow: _builtins.bytes = ...,
         contains: _builtins.bool = ...,
+        ranged: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrow", b"arrow", "contains", b"contains"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrow", b"arrow", "contains", b"contains", "ranged", b"ranged"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

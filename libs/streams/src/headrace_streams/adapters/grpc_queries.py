@@ -56,12 +56,25 @@ class Servicer(streams_pb2_grpc.StreamsQueryServicer):
                 f"task {request.partition} of {request.store!r} does not read partition {record.partition} of "
                 f"{record.topic}"
             )
+        first = request.first_key if request.HasField("first_key") else None
+        last = request.last_key if request.HasField("last_key") else None
+        ranged = first is not None or last is not None
+        if ranged and key is not None:
+            raise Rejected("ask for one key, or for those from first_key to last_key")
         question = Question(
-            request.store, request.partition, key, request.stale, record.topic, record.offset, request.wait_ms
+            request.store,
+            request.partition,
+            key,
+            request.stale,
+            record.topic,
+            record.offset,
+            request.wait_ms,
+            first,
+            last,
         )
         rows = await self._answering.rows(question)
-        if record.topic:
-            yield pb.QueryStoreResponse(contains=True)
+        if record.topic or ranged:
+            yield pb.QueryStoreResponse(contains=bool(record.topic), ranged=ranged)
         if rows is None:
             return
         sink = pa.BufferOutputStream()

@@ -21,7 +21,7 @@ from headrace_streams.core.operators.global_join import GlobalRows
 from headrace_streams.core.operators.hop import interval_ms
 from headrace_streams.core.outputs import Limits, Output
 from headrace_streams.core.rows import KEY, NO_TIME, user_columns
-from headrace_streams.core.state.chosen import OfKey
+from headrace_streams.core.state.chosen import Between, OfKey
 from headrace_streams.core.state.store import Cold
 from headrace_streams.core.task import FAIL, SKIP, Hop, Inputs, Link, Step, Task
 from headrace_streams.plan.nodes import (
@@ -263,25 +263,39 @@ class Assembly:
         """How many tasks it has: its number of partitions."""
         return self._tasks[part.name]
 
-    def read(self, store: str, partition: int, cold: Cold, key: bytes | None = None) -> pa.Table | None:
+    def read(
+        self,
+        store: str,
+        partition: int,
+        cold: Cold,
+        key: bytes | None = None,
+        first: bytes | None = None,
+        last: bytes | None = None,
+    ) -> pa.Table | None:
         """
         What a store holds, as rows of the user's columns; None: it has nothing that can be shown.
 
         Args:
             cold: its committed state in the task of that partition.
             key: of its rows those with this key.
+            first, last: of its rows those whose keys are not below and not above, by their bytes.
         """
         part = next(part for part in self.parts if store in part.stores)
         step = self.make(part, partition).step(store)
         kept = step.operator.store
         assert kept is not None
-        kept.open(cold if key is None or kept.key_at is None else OfKey(cold, key, kept.key_at))
+        if kept.key_at is not None and key is not None:
+            cold = OfKey(cold, key, kept.key_at)
+        elif kept.key_at is not None and (first is not None or last is not None):
+            cold = Between(cold, first, last, kept.key_at)
+        kept.open(cold)
         step.operator.begin(NO_TIME)
         rows = step.operator.contents()
         if rows is None:
             return None
-        if key is not None:
-            rows = rows.filter(pc.equal(rows[KEY].cast(pa.binary()), pa.scalar(key, pa.binary())))
+        for wanted, holds in ((key, pc.equal), (first, pc.greater_equal), (last, pc.less_equal)):
+            if wanted is not None:
+                rows = rows.filter(holds(rows[KEY].cast(pa.binary()), pa.scalar(wanted, pa.binary())))
         return rows.select(user_columns(rows.column_names))
 
     def make(self, part: SubTopology, partition: int) -> Task:

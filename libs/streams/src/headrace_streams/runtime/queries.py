@@ -92,7 +92,13 @@ class Queries:
             if asked.topic:
                 await self._reach(owned, owned.store, asked)
             found: pa.Table | None = await self._read(
-                self.assembled.assembly.read, asked.store, asked.partition, owned.store.cold(asked.store), asked.key
+                self.assembled.assembly.read,
+                asked.store,
+                asked.partition,
+                owned.store.cold(asked.store),
+                asked.key,
+                asked.first,
+                asked.last,
             )
         except (OffsetNotAvailable, Rejected):
             raise
