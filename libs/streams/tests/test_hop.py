@@ -200,6 +200,23 @@ def test_a_row_that_is_larger_than_a_part_goes_alone() -> None:
     assert [flush.rows.num_rows for _, flush in flushes(written) if flush.rows] == [1, 1, 1]
 
 
+@pytest.mark.parametrize("coded", [False, True])
+def test_a_row_that_no_repartition_topic_takes_is_an_error_of_the_row(
+    coded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker could not send it, and would end each time that it comes to it, whatever ``on_error`` says."""
+    out, written = sender(1)
+    failed: list[tuple[Any, str]] = []
+    monkeypatch.setattr(hop, "_ROW_BYTES_MAX", 8_000)
+    keys: list[bytes | None] = [b"a", b"c" * 5_000, b"b" * 9_000, b"d" * 5_000, None]
+    list(out.feed(table(keys, coded=coded), 0, lambda rows, error: failed.append((rows["n"].to_pylist(), str(error)))))
+    list(out.flush())
+    assert sorted(n for _, f in flushes(written) if f.rows for n in f.rows["n"].to_pylist()) == [0, 1, 3, 4]
+    ((rows, why),) = failed
+    assert rows == [2]
+    assert "a repartition topic takes rows of 8,000: select() less before it" in why
+
+
 def told(out: HopOut, written: list[Output]) -> list[tuple[int | None, int, int]]:
     """What one more flush says: to which partition, the watermark, how many rows."""
     written.clear()

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace_common.core.murmur2 import partitions_for
+from headrace_streams.core.formats.port import NotEncodable
 from headrace_streams.core.operators.base import Emitted, Failed, Operator
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.rows import (
@@ -37,9 +38,11 @@ from headrace_streams.core.rows import (
     to_arrow,
     whole,
 )
-from headrace_streams.core.state.changelog import NotReadable
+from headrace_streams.core.state.changelog import TOPIC_BYTES_MAX, NotReadable
 
 FLUSH_BYTES: Final = 512 * 1024
+_ROW_BYTES_MAX: Final = TOPIC_BYTES_MAX - 65_536
+"""Of a row; what stands around it in a record has room."""
 _ALONE_MAX: Final = 2_000
 """Flushes without rows that a repartition topic gets in a second, of all its senders together."""
 _HEAD: Final = struct.Struct(">B?Iq")
@@ -136,6 +139,7 @@ class HopOut(Operator):
         return self._due
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
+        rows = _without_large(rows, failed)
         if not rows.num_rows:
             return ()
         keys = rows[KEY]
@@ -196,6 +200,30 @@ class HopOut(Operator):
             {"key": pa.nulls(1, pa.binary()), "value": value, "timestamp_ms": pa.array([time], pa.int64())}
         )
         self._write(Output(self._topic, table, partition=target))
+
+
+def _without_large(rows: pa.Table, failed: Failed) -> pa.Table:
+    """The rows that a repartition topic takes; of the others it is told."""
+    if rows.nbytes <= _ROW_BYTES_MAX:
+        return rows
+    stays = np.ones(rows.num_rows, bool)
+    for place, size in _large(replace(rows, KEY, plain_keys(rows[KEY])), 0):
+        stays[place] = False
+        reason = (
+            f"it has {size:,} bytes, and a repartition topic takes rows of {_ROW_BYTES_MAX:,}: select() less before it"
+        )
+        failed(rows.slice(place, 1), NotEncodable(place, reason))
+    return rows if stays.all() else rows.filter(pa.array(stays))
+
+
+def _large(rows: pa.Table, first: int) -> list[tuple[int, int]]:
+    """Places and sizes of rows that are too large; ``first`` is the place of the first of these."""
+    if rows.nbytes <= _ROW_BYTES_MAX:
+        return []
+    if rows.num_rows == 1:
+        return [(first, rows.nbytes)]
+    half = rows.num_rows // 2
+    return [*_large(rows.slice(0, half), first), *_large(rows.slice(half), first + half)]
 
 
 def _parts(rows: pa.Table) -> list[pa.Table]:
