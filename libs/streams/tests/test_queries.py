@@ -228,6 +228,8 @@ async def test_keys_from_one_to_another(monkeypatch: pytest.MonkeyPatch) -> None
         assert await users("zz", "a") == []
         with pytest.raises(Rejected, match=r"are: product string, day int32; only keys of one text have ranges"):
             await ask("by-product", "range", "a", "b")
+        with pytest.raises(Rejected, match="takes text or bytes, not 1 and None"):
+            await ask("by-user", "range", 1)
     request = pb.QueryStoreRequest(store="by-user", key=b"a", last_key=b"b")
     with pytest.raises(Rejected, match="ask for one key, or for those from"):
         await anext(aiter(grpc_queries.Servicer(running.queries).QueryStore(request, None)))

@@ -287,12 +287,10 @@ class StoreView:
                 f"the keys of {self._info.name!r} are: {listed}; only keys of one text have ranges: take table(), and "
                 "filter that"
             )
-        bounds = {
-            name: bound.encode() if isinstance(bound, str) else bound
-            for name, bound in (("first_key", first), ("last_key", last))
-            if bound is not None
-        }
-        return self._of_all([self._request(n, None, stale, None, **bounds) for n in range(self._info.partitions)])
+        if not (isinstance(first, str | bytes | None) and isinstance(last, str | bytes | None)):
+            raise Rejected(f"range() takes text or bytes, not {first!r:.100} and {last!r:.100}")
+        begin, end = (bound.encode() if isinstance(bound, str) else bound for bound in (first, last))
+        return self._of_all([self._request(n, None, stale, None, begin, end) for n in range(self._info.partitions)])
 
     def table(self, *, stale: bool = False, at_least: RecordMetadata | Place | None = None) -> pa.Table:
         """
@@ -319,9 +317,12 @@ class StoreView:
         key: bytes | None,
         stale: bool,
         at_least: RecordMetadata | Place | None,
-        **bounds: bytes,
+        first: bytes | None = None,
+        last: bytes | None = None,
     ) -> pb.QueryStoreRequest:
-        request = pb.QueryStoreRequest(store=self._info.name, partition=partition, key=key, stale=stale, **bounds)
+        request = pb.QueryStoreRequest(
+            store=self._info.name, partition=partition, key=key, stale=stale, first_key=first, last_key=last
+        )
         if at_least is not None:
             topic, of, offset = at_least[:3]
             if offset < 0:

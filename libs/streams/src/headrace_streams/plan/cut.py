@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -293,7 +293,8 @@ class Assembly:
         rows = step.operator.contents()
         if rows is None:
             return None
-        for wanted, holds in ((key, pc.equal), (first, pc.greater_equal), (last, pc.less_equal)):
+        bounds: list[tuple[bytes | None, Any]] = [(key, pc.equal), (first, pc.greater_equal), (last, pc.less_equal)]
+        for wanted, holds in bounds:
             if wanted is not None:
                 rows = rows.filter(holds(rows[KEY].cast(pa.binary()), pa.scalar(wanted, pa.binary())))
         return rows.select(user_columns(rows.column_names))
