@@ -6,10 +6,10 @@ Converters: bytes of topics to columns and back, under Kafka Connect's names and
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from headrace_connect.converters.formats import ArrowConverter, AvroConverter, JsonSchemaConverter, ProtobufConverter
 from headrace_connect.converters.json import JsonConverter
 from headrace_connect.converters.port import Converter as Converter
 from headrace_connect.converters.port import Part as Part
@@ -17,15 +17,18 @@ from headrace_connect.converters.port import Read as Read
 from headrace_connect.converters.port import Written as Written
 from headrace_connect.converters.simple import BytesConverter, StringConverter
 from headrace_connect.core.options import BadOption, InvalidOptions, Option, Problem, near, read
-from headrace_streams.core.formats.framing import Schemas
+
+if TYPE_CHECKING:
+    from headrace_streams.core.formats.framing import Schemas
 
 _PLAIN: Final[dict[str, Any]] = {"json": JsonConverter, "string": StringConverter, "bytes": BytesConverter}
-_OF_FORMATS: Final[dict[str, Any]] = {
-    "avro": AvroConverter,
-    "protobuf": ProtobufConverter,
-    "json-schema": JsonSchemaConverter,
-    "arrow": ArrowConverter,
+_OF_FORMATS: Final = {
+    "avro": "AvroConverter",
+    "protobuf": "ProtobufConverter",
+    "json-schema": "JsonSchemaConverter",
+    "arrow": "ArrowConverter",
 }
+"""Classes of ``converters.formats``, which is loaded when one is named: each host would pay for it."""
 ALIASES: Final[Mapping[str, str]] = {
     "org.apache.kafka.connect.json.JsonConverter": "json",
     "org.apache.kafka.connect.storage.StringConverter": "string",
@@ -62,10 +65,10 @@ def make_converter(
     problems: list[Problem] = []
     name = config.get(key, default)
     found = ALIASES.get(name, name)
-    made = _PLAIN.get(found) or _OF_FORMATS.get(found)
-    if made is None:
+    if found not in NAMES:
         problems.append(Problem(key, f"{key}: there is no converter {name[:80]!r}{near(name, [*NAMES, *ALIASES])}"))
         raise InvalidOptions(problems)
+    made = _find(found)
     settings = read(made.options, config, f"{key}.", f"converter {found}", problems)
     if settings is None:
         raise InvalidOptions(problems)
@@ -84,6 +87,15 @@ def options_of(name: str) -> tuple[Option, ...]:
     Raises:
         KeyError: there is none.
     """
-    found = ALIASES.get(name, name)
-    options: tuple[Option, ...] = {**_PLAIN, **_OF_FORMATS}[found].options
+    options: tuple[Option, ...] = _find(ALIASES.get(name, name)).options
     return options
+
+
+def _find(name: str) -> Any:
+    """
+    Raises:
+        KeyError: there is none.
+    """
+    if name in _PLAIN:
+        return _PLAIN[name]
+    return getattr(importlib.import_module(f"{__name__}.formats"), _OF_FORMATS[name])

@@ -6,6 +6,7 @@ Transforms: Kafka Connect's single message transforms over whole batches, under 
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -14,7 +15,6 @@ from headrace_connect.transforms.cast import Cast
 from headrace_connect.transforms.chain import Chain as Chain
 from headrace_connect.transforms.chain import Step as Step
 from headrace_connect.transforms.chain import Transformed as Transformed
-from headrace_connect.transforms.expr import Expression
 from headrace_connect.transforms.fields import ExtractField, Flatten, HoistField, ReplaceField, ValueToKey
 from headrace_connect.transforms.headers import DropHeaders, HeaderFrom, InsertHeader
 from headrace_connect.transforms.insert import InsertField, SetSchemaMetadata
@@ -35,7 +35,7 @@ _OF_SIDES: Final[dict[str, Any]] = {
     "ReplaceField": ReplaceField,
     "SetSchemaMetadata": SetSchemaMetadata,
     "TimestampConverter": TimestampConverter,
-    "expr": Expression,
+    "expr": None,  # see ``_load``
 }
 _OF_RECORDS: Final[dict[str, Any]] = {
     "DropHeaders": DropHeaders,
@@ -92,8 +92,13 @@ def options_of(name: str) -> tuple[Option, ...]:
         KeyError: there is none.
     """
     short = name.removeprefix(JAVA).removeprefix("predicates.").partition("$")[0]
-    options: tuple[Option, ...] = {**_OF_SIDES, **_OF_RECORDS, **_PREDICATES}[short].options
+    options: tuple[Option, ...] = _load({**_OF_SIDES, **_OF_RECORDS, **_PREDICATES}[short]).options
     return options
+
+
+def _load(cls: Any) -> Any:
+    """A class of the tables above. That of expressions is loaded when it is named: each host would pay for Narwhals."""
+    return cls or importlib.import_module(f"{__name__}.expr").Expression
 
 
 def _names(config: Mapping[str, str], key: str, problems: list[Problem]) -> tuple[str, ...]:
@@ -173,10 +178,9 @@ def _class(
     name, dollar, side = short.partition("$")
     if name == "expr" and not dollar:
         side, dollar = "Value", "$"
-    cls = known.get(name)
     sided = name in _OF_SIDES
-    if cls is None or (not sided and dollar):
-        meant = near(short if cls is None else name, names)
+    if name not in known or (not sided and dollar):
+        meant = near(name if name in known else short, names)
         problems.append(Problem(key, f"{key}: there is no {what} {given[:80]!r}{meant}"))
         return None, None
     if sided and side not in SIDES:
@@ -184,7 +188,7 @@ def _class(
             Problem(key, f"{key}: {given[:80]!r} is for keys or for values: write {name}$Key or {name}$Value")
         )
         return None, None
-    return cls, SIDES[side] if sided else None
+    return _load(known[name]), SIDES[side] if sided else None
 
 
 def _create(cls: Any, args: list[Any], prefix: str, problems: list[Problem]) -> Any:
