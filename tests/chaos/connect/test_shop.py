@@ -1,29 +1,30 @@
 """
-A shop database under load, through ``postgres-cdc``, a topic and two sinks, into another database: a copy of its
-table by upsert, and a log without a key. Workers and their hosts, brokers, coordinators, the controller and the
-database are killed and stopped meanwhile. In the end the copy is equal row by row, and each change is in the log once,
-in order.
+A shop's database under load, through ``postgres-cdc``, a topic and two sinks, into another server: a copy of its table
+by upsert, and a log without a key, whose bad rows are dead letters. Hosts are killed and stopped at each step of their
+commits; workers, brokers, coordinators, the controller and both databases are killed and stopped at any moment. In the
+end the copy is equal row by row, and each change is in the log or a dead letter, once, in order. Then the slot is lost,
+and the copy is equal again.
 
-``make chaos-connect`` is 10 minutes of it; CONNECT_SECONDS=15 a short one; CHAOS_SEED names the faults.
+``make chaos-connect`` is 10 minutes of it, and more until each step was hit often enough; CONNECT_SECONDS=15 a short
+one; CHAOS_SEED names the faults, CONNECT_MUTANT something of ``mutants`` that is left out: then it has to fail.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
-import signal
-import threading
-import time
+import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import httpx
-import psycopg
 import pytest
-from libs.common.tests.kit.ports import free_port
+from tests.chaos.connect.crew import SINK_POINTS, SOURCE_POINTS, Workers
+from tests.chaos.connect.mutations import variables_of
+from tests.chaos.connect.shopping import BAD, ROWS, Change, Databases, Shopping
+from tests.chaos.points import Points, rage_until_hit
 from tests.chaos.transactions.storm import (
     BROKER_1,
     BROKER_2,
@@ -32,7 +33,6 @@ from tests.chaos.transactions.storm import (
     COORDINATOR_2,
     SEED,
     STOPS,
-    Crew,
     Storm,
     hurt_cluster,
     make_topic,
@@ -41,21 +41,23 @@ from tests.chaos.transactions.storm import (
     until,
 )
 from tests.integration.connect.shop import Shop, started_shop
+from tests.integration.transactions.postgres import started_postgres
 
 from headrace.testing import TestCluster
 
 SECONDS: Final = float(os.environ.get("CONNECT_SECONDS", "0"))
 LONG: Final = SECONDS > 60
+HITS: Final = int(os.environ.get("CONNECT_HITS", "20" if LONG else "0"))
+"""Each point has to be hit so often by a kill, and by a stop."""
+MUTANT: Final = os.environ.get("CONNECT_MUTANT", "")
 SLOTS: Final = 3 if LONG else 2
+POINTS_EVERY_S: Final = 0.2
 SETTLE_S: Final = 200.0
-AWAKE_S: Final = 5.0
-"""So long a worker that was replaced in its sleep goes on, until it is killed."""
-ROWS: Final = 500
-"""Of the table before all."""
-SIZES: Final = (1, 1, 1, 5, 50, 2_000 if LONG else 300)
+LOST_S: Final = 20.0
+SIZES: Final = (*[1, 5] * 12, *[50, 300] * 6, *((2_000, 10_000) if LONG else ()))
 """Changes of a transaction."""
-PAUSE_S: Final = 0.05
 TOPIC: Final = "shop.public.orders"
+DEAD: Final = "log-dead"
 SCHEMAS: Final = {
     "key.converter": "json",
     "key.converter.schemas.enable": "true",
@@ -65,15 +67,18 @@ SCHEMAS: Final = {
 FAULTS: Final = {
     "kill worker": 3,
     "replace worker": 2,
-    "kill host": 4,
-    "kill database": 1,
+    "replace leader": 1,
+    "kill host": 3,
+    "kill shop": 1,
+    "kill target": 1,
+    "add column": 1,
     **dict.fromkeys((COORDINATOR_1, COORDINATOR_2, BROKER_1, BROKER_2, BROKER_3, *STOPS), 1),
     "kill controller-1": 1,
 }
 
 pytestmark = [
     pytest.mark.chaos,
-    pytest.mark.timeout(SECONDS + 900),
+    pytest.mark.timeout(SECONDS + (3_000 if HITS else 900)),
     pytest.mark.skipif(not SECONDS, reason="only make chaos-connect has the minutes"),
 ]
 
@@ -84,187 +89,20 @@ def cluster(tmp_path: Path) -> Iterator[TestCluster]:
         yield started
 
 
-class Shopping(threading.Thread):
-    """Transactions of all sizes until it is told to end; each change of a row has a version of its own."""
-
-    def __init__(self, conninfo: str) -> None:
-        super().__init__(daemon=True)
-        self._conninfo, self._chance = conninfo, random.Random(SEED)
-        self._ending = threading.Event()
-        self.committed = 0
-
-    def end(self) -> None:
-        """Returns when the last transaction has ended."""
-        self._ending.set()
-        self.join(60)
-        assert not self.is_alive(), "the last transaction has ended"
-
-    def run(self) -> None:
-        """Whatever the database does: a transaction that fails is followed by another."""
-        while not self._ending.is_set():
-            with suppress(psycopg.Error), psycopg.connect(self._conninfo) as session:
-                while not self._ending.wait(self._chance.uniform(0, 2 * PAUSE_S)):
-                    for _ in range(self._chance.choice(SIZES)):
-                        session.execute(*self._change())
-                    session.commit()
-                    self.committed += 1
-            self._ending.wait(PAUSE_S)
-
-    def _change(self) -> tuple[bytes, list[int]]:
-        one, other = self._chance.sample(range(1, 4 * ROWS), 2)
-        match self._chance.choices(("insert", "update", "delete", "key"), (3, 5, 1, 1))[0]:
-            case "insert":
-                return b"insert into orders (id) values (%s) on conflict do nothing", [one]
-            case "update":
-                return b"update orders set version = nextval('versions') where id = %s", [one]
-            case "delete":
-                return b"delete from orders where id = %s", [one]
-        moved = b"""update orders set id = %s, version = nextval('versions')
-            where id = %s and not exists (select 1 from orders where id = %s)"""
-        return moved, [other, one, other]
-
-
-class Databases:
-    """The shop, its copy on the same server, and a process of that server that can be killed."""
-
-    def __init__(self, shop: Shop, chance: random.Random) -> None:
-        self.shop = shop
-        self.target = shop.conninfo.replace("dbname=shop", "dbname=target")
-        self._chance = chance
-        shop.do(
-            "create sequence versions",
-            "create table orders (id bigint primary key, version bigint not null default nextval('versions'), "
-            "note text not null default repeat('x', (random() * 200)::int))",
-            "create table audit (n bigserial primary key, id bigint, version bigint)",
-            "create function audit() returns trigger language plpgsql as "
-            "$$ begin insert into audit (id, version) values (new.id, new.version); return null; end $$",
-            f"insert into orders (id) select generate_series(1, {ROWS})",
-            "create trigger audit after insert or update on orders for each row execute function audit()",
-            "create database target encoding 'UTF8' template template0",
-        )
-        with psycopg.connect(self.target, autocommit=True) as session:
-            session.execute("create table copy (id bigint primary key, version bigint, note text)")
-            session.execute("create table log (n bigserial primary key, id bigint, version bigint, note text)")
-
-    def kill(self) -> None:
-        """With -9, one process that serves a connector: the server ends all others, and recovers from its WAL."""
-        with suppress(psycopg.Error), psycopg.connect(self.shop.conninfo, autocommit=True) as session:
-            rows = session.execute(
-                "select pid from pg_stat_activity where backend_type in ('walsender', 'client backend') "
-                "and pid <> pg_backend_pid()"
-            ).fetchall()
-            if rows:
-                os.kill(self._chance.choice(rows)[0], signal.SIGKILL)
-
-    def rows(self, where: str, statement: bytes) -> list[tuple[Any, ...]]:
-        """The answer; empty while the server recovers."""
-        try:
-            with psycopg.connect(where, autocommit=True) as session:
-                return session.execute(statement).fetchall()
-        except psycopg.OperationalError:
-            return []
-
-    def is_equal(self) -> bool:
-        """Whether the copy has what the shop has."""
-        ours = self.rows(self.shop.conninfo, b"select id, version, note from orders order by id")
-        return bool(ours) and ours == self.rows(self.target, b"select id, version, note from copy order by id")
-
-    def logged(self) -> list[tuple[Any, ...]]:
-        """Keys and versions, in the order in which they were written."""
-        return self.rows(self.target, b"select id, version from log order by n")
-
-
-class Workers(Crew):
-    """Workers of one Connect cluster; one that was replaced in its sleep wakes, and is killed some seconds later."""
-
-    def __init__(self, cluster: TestCluster, directory: Path) -> None:
-        super().__init__(directory, self._command, SLOTS)
-        self._bootstrap = ",".join(cluster.bootstrap_servers)
-        self._ports: dict[str, int] = {}
-        self._awake: dict[str, float] = {}
-        self.refused = ""
-        """What was last said to a request that may be sent again."""
-
-    def _command(self, slot: int, number: int) -> list[str]:
-        port = self._ports[f"worker-{slot}-{number}"] = free_port()
-        listen = f"127.0.0.1:{port}"
-        more = ["--task-stop-ms-max", "5000", "--drain-ms-max", "1000"]
-        command = ["-m", "headrace_connect_worker", "--bootstrap-servers", self._bootstrap, "--group-id", "storm"]
-        return [*command, "--http-listen", listen, *more]
-
-    def tend(self) -> None:
-        """Those that woke, too."""
-        now = time.monotonic()
-        for worker in self.sleeping:
-            if worker.wakes_at == float("inf") and now >= self._awake.setdefault(worker.name, now + AWAKE_S):
-                self._kill_hosts(worker.process.pid)
-                worker.process.kill()
-        super().tend()
-
-    def kill_host(self, chance: random.Random) -> None:
-        """With -9, one process with a connector."""
-        hosts = [pid for worker in self.working.values() for pid in children_of(worker.process.pid)]
-        if hosts:
-            with suppress(ProcessLookupError):
-                os.kill(chance.choice(hosts), signal.SIGKILL)
-
-    def end(self) -> None:
-        """Hosts end when they miss their worker."""
-        hosts = [pid for worker in (*self.working.values(), *self.sleeping) for pid in children_of(worker.process.pid)]
-        super().end()
-        until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in hosts), "hosts end with their workers")
-
-    def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """Some worker's answer; None: it gives none now, or refuses for now."""
-        for worker in self.working.values():
-            try:
-                answer = httpx.request(
-                    method, f"http://127.0.0.1:{self._ports[worker.name]}{path}", json=body, timeout=60
-                )
-            except httpx.TransportError:
-                continue
-            if answer.status_code in (409, 500, 503):
-                self.refused = answer.text
-                return None
-            assert answer.is_success or answer.status_code == 404, (
-                f"{method} {path}: {answer.status_code} {answer.text}"
-            )
-            return answer.json() or True
-        return None
-
-    def statuses(self) -> dict[str, Any]:
-        """Of all connectors."""
-        return {name: self.ask("GET", f"/connectors/{name}/status") for name in ("shop", "copy", "log")}
-
-    def _kill_hosts(self, pid: int) -> None:
-        """A worker that is killed in its sleep leaves hosts that stand still, too, if they were stopped with it."""
-        for host in children_of(pid):
-            with suppress(ProcessLookupError):
-                os.kill(host, signal.SIGCONT)
-
-
-def children_of(pid: int) -> list[int]:
-    """Processes that it has started, and that are there."""
-    try:
-        return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-
-
 def connectors(shop: Shop, target: str) -> dict[str, dict[str, str]]:
     """The source, the copy and the log."""
     where = dict(part.split("=", 1) for part in target.split())
-    url = f"postgresql://{where['host']}:{where['port']}/{where['dbname']}"
     sink = {
         "connector.class": "sql-sink",
         "topics": TOPIC,
-        "connection.url": url,
+        "connection.url": f"postgresql://{where['host']}:{where['port']}/{where['dbname']}",
         "connection.user": where["user"],
+        "auto.evolve": "true",
         **SCHEMAS,
     }
     changes = {"value.form": "flat", "offset.flush.interval.ms": "200", "max.batch.size": "500", **SCHEMAS}
     return {
-        "shop": shop.config("shop", "public.orders", **changes),
+        "shop": shop.config("shop", "public.orders", **changes, **{"on.slot.lost": "resnapshot"}),
         "copy": {
             **sink,
             "insert.mode": "upsert",
@@ -275,6 +113,8 @@ def connectors(shop: Shop, target: str) -> dict[str, dict[str, str]]:
         "log": {
             **sink,
             "table.name.format": "log",
+            "errors.tolerance": "all",
+            "errors.deadletterqueue.topic.name": DEAD,
             "transforms": "rows",
             "transforms.rows.type": "Filter",
             "transforms.rows.predicate": "deletes",
@@ -284,17 +124,46 @@ def connectors(shop: Shop, target: str) -> dict[str, dict[str, str]]:
     }
 
 
-def test_a_database_is_copied_through_a_storm(cluster: TestCluster, tmp_path: Path) -> None:
-    make_topic(cluster, TOPIC, 1)
-    chance = random.Random(SEED)
-    with started_shop() as shop:
-        databases = Databases(shop, chance)
-        crew = Workers(cluster, tmp_path)
-        storm = Storm(cluster, crew, random.Random(SEED), dict(FAULTS), pauses=(0.5, 3.0))
-        storm.changes = {"kill host": lambda: crew.kill_host(chance), "kill database": databases.kill}
-        load = Shopping(shop.conninfo)
+def dead_versions(cluster: TestCluster) -> list[Change]:
+    """Keys and versions of dead letters."""
+    with cluster.consumer(DEAD, isolation_level="read_committed") as consumer:
+        rows = [json.loads(record.value)["payload"] for record in consumer.read_to_end(timeout_ms=60_000)]
+    return [(row["id"], row["version"]) for row in rows]
 
-        def settles(holds: Any, why: str) -> None:
+
+def judge(wanted: list[Change], found: list[Change], what: str) -> None:
+    """The snapshot in any order, then the changes in the order of commits."""
+    times = Counter(found) - Counter(wanted)
+    assert not times, f"{what}: once each, and these too often: {times}"
+    assert Counter(found) == Counter(wanted), f"{what}: all"
+    first = sum(version <= ROWS for _, version in wanted)
+    assert sorted(found[:first]) == wanted[:first], f"{what}: the snapshot first"
+    assert found[first:] == wanted[first:], f"{what}: in the order of commits"
+
+
+def test_a_database_is_copied_through_a_storm(
+    cluster: TestCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_topic(cluster, TOPIC, 1)
+    make_topic(cluster, DEAD, 1)
+    monkeypatch.setenv("HEADRACE_FAILPOINTS_DIR", str(tmp_path / "points"))
+    for name, value in variables_of(MUTANT).items():
+        monkeypatch.setenv(name, value)
+    chance = random.Random(SEED)
+    with started_shop() as shop, started_postgres() as target:
+        databases = Databases(shop, target, chance)
+        crew = Workers(cluster, tmp_path, SLOTS, chance)
+        storm = Storm(cluster, crew, random.Random(SEED), dict(FAULTS), pauses=(0.5, 3.0))
+        storm.changes = {
+            "kill host": crew.kill_host,
+            "kill shop": databases.kill_shop,
+            "kill target": databases.kill_target,
+            "add column": databases.add_column,
+            "replace leader": crew.replace_leader,
+        }
+        load, more = Shopping(databases, SIZES), Shopping(databases, SIZES[:12], deletes=False)
+
+        def settles(holds: Callable[[], object], why: str) -> None:
             def tended() -> bool:
                 crew.tend()
                 return bool(holds())
@@ -306,25 +175,39 @@ def test_a_database_is_copied_through_a_storm(cluster: TestCluster, tmp_path: Pa
 
         try:
             crew.start_all()
-            for name, config in connectors(shop, databases.target).items():
+            for name, config in connectors(shop, target).items():
                 settles(lambda name=name, config=config: crew.ask("PUT", f"/connectors/{name}/config", config), name)
-            settles(lambda: len(databases.logged()) >= ROWS and databases.is_equal(), "the first rows are copied")
+            settles(lambda: len(databases.logged()) >= ROWS - ROWS // BAD, "the first rows are logged")
+            settles(databases.is_equal, "the first rows are copied")
+            crew.groups = [
+                Points(tmp_path / "points", names, chance, POINTS_EVERY_S) for names in (SOURCE_POINTS, SINK_POINTS)
+            ]
             load.start()
-            storm.rage(SECONDS)
+            rage_until_hit(storm, SECONDS, crew.groups, HITS)
             load.end()
             settles(databases.is_equal, "the copy is equal")
-            expected = databases.rows(shop.conninfo, b"select id, version from audit order by n")
-            settles(lambda: len(databases.logged()) >= ROWS + len(expected), "all changes are logged")
+            changes = [*((number, number) for number in range(1, ROWS + 1)), *databases.audited()]
+            good = [one for one in changes if one[1] % BAD]
+            bad = [one for one in changes if not one[1] % BAD]
+            settles(lambda: len(databases.logged()) >= len(good), "all changes are logged")
+            settles(lambda: len(dead_versions(cluster)) >= len(bad), "or dead letters")
+            logged, dead = databases.logged(), dead_versions(cluster)
+            assert databases.is_equal()
+            databases.lose_slot()
+            more.start()
+            storm.rage(LOST_S)
+            more.end()
+            settles(databases.is_equal, "the copy is equal after the slot was lost")
         finally:
-            if load.is_alive():
-                load.end()
+            for one in (load, more):
+                one.end()
             crew.end()
             print("\n".join(storm.told))
-        first, logged = databases.logged()[:ROWS], databases.logged()[ROWS:]
-        report("connect", storm, transactions=load.committed, changes=len(logged))
-        nothing_hangs(cluster, [TOPIC])
-        assert sorted(first) == [(number, number) for number in range(1, ROWS + 1)]
-        assert Counter(logged) == Counter(expected), "each change once"
-        assert logged == expected, "in the order of commits"
-        assert databases.is_equal()
-        assert load.committed > SECONDS, "the shop was busy"
+        report("connect", storm, transactions=load.committed, changes=len(logged), dead=len(dead))
+        points = {name: times for group in crew.groups for name, times in group.told.items()}
+        print(json.dumps({"connect": SEED, "faults": dict(storm.counts), "points": points}), file=sys.stderr)
+        nothing_hangs(cluster, [TOPIC, DEAD])
+        judge(good, logged, "the log")
+        judge(bad, dead, "dead letters")
+        assert load.committed > SECONDS / 2, "the shop was busy"
+        assert min(points.values()) >= HITS, f"each point was hit {HITS} times: {points}"

@@ -19,12 +19,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import orjson
 import pytest
-from tests.chaos.streams.points import ABORTED, STOP, Points
+from tests.chaos.points import STOP, Aborts, Points, rage_until_hit
 from tests.chaos.transactions.storm import (
     FAULTS,
     SEED,
@@ -39,7 +39,6 @@ from tests.chaos.transactions.storm import (
 )
 from tests.integration.streams.apps import Row, check_each_count, check_each_count_once
 
-from headrace.errors import HeadraceError
 from headrace.testing import TestCluster
 from headrace_streams.config import EXACTLY_ONCE
 
@@ -47,10 +46,6 @@ LONG = os.environ.get("STREAMS_LONG") == "1"
 SECONDS, LINES_S = (600.0, 250) if LONG else (14.0, 430)
 HITS = 20 if LONG else 0
 """Each point has to be hit so often by a kill, and by a stop."""
-HITTING_S = 1_500.0
-"""How long after the storm to go on at most, until that is so."""
-CALMER = (5.0, 10.0)
-"""Between two other faults meanwhile."""
 PARTITIONS = 3
 SLOTS = 4 if LONG else 2
 """Workers at a time."""
@@ -58,7 +53,20 @@ WORDS = [f"word{number}" for number in range(300)]
 STEP_S = 0.1
 POINTS_EVERY_S = 0.2 if LONG else 1.0
 FULL_S = (2.0, 8.0)
-ABORT_EVERY_S = 0.25
+ABORTED = "streams.aborted"
+POINTS = (
+    "streams.fed",
+    "streams.flushed",
+    "streams.encoded",
+    "streams.changelog",
+    "sdk.txn.offsets.after",
+    "sdk.txn.end.before",
+    "sdk.txn.end.after",
+    "streams.committed",
+    "streams.kept",
+    ABORTED,
+)
+"""One or more for each step of a commit."""
 SLEEP_S = (4.0, 8.0)
 """Longer than the group's session: others have its tasks when a worker wakes."""
 DISK_BYTES = 256 << 20
@@ -124,13 +132,14 @@ class Workers(Crew):
 
     points: Points
     chance: random.Random
-    hurts: Hurts
+    disk: Disk
+    aborts: Aborts
 
     def tend(self) -> None:
         """Also those that woke, and those that stand still at a point."""
-        self.hurts.tend()
+        self.disk.tend()
         if self.points.armed == ABORTED:
-            self.hurts.abort_soon()
+            self.aborts.abort_soon()
         done = self.points.look()
         if done is not None and done[0] == STOP:
             self._replaced(done[1])
@@ -149,37 +158,22 @@ class Workers(Crew):
                 worker.wakes_at = time.monotonic() + seconds
 
 
-class Hurts:
-    """What else befalls the workers: an operator, and a disk."""
+class Disk:
+    """One that is full now and then."""
 
-    def __init__(self, cluster: TestCluster, disk: Path, chance: random.Random) -> None:
-        self._cluster = cluster
-        self._ballast = disk / "ballast"
+    def __init__(self, where: Path, chance: random.Random) -> None:
+        self._ballast = where / "ballast"
         self._chance = chance
         self._room_at = float("inf")
-        self._aborted_at = float("-inf")
 
     def tend(self) -> None:
-        """There is room on the disk again when it is time."""
+        """There is room again when it is time."""
         if time.monotonic() >= self._room_at:
             self._ballast.unlink()
             self._room_at = float("inf")
 
-    def abort(self, at_most: int | None = 1) -> None:
-        """What workers have open is aborted."""
-        self._aborted_at = time.monotonic()
-        with self._cluster.admin(default_api_timeout_ms=5_000) as admin:
-            for one in admin.list_transactions(states=["ongoing"]).transactions[:at_most]:
-                admin.abort_transaction(one.transactional_id)
-
-    def abort_soon(self) -> None:
-        """The same, if that was not done just now; it may fail while things are broken."""
-        if time.monotonic() - self._aborted_at >= ABORT_EVERY_S:
-            with suppress(HeadraceError):
-                self.abort(None)
-
     def fill(self) -> None:
-        """No byte is left on the disk for some seconds."""
+        """No byte is left for some seconds."""
         if self._ballast.exists():
             return
         self._room_at = time.monotonic() + self._chance.uniform(*FULL_S)
@@ -225,11 +219,11 @@ def test_each_number_of_each_word_comes(
     program = ["-m", "tests.chaos.streams.worker", bootstrap]
     crew = Workers(tmp_path, lambda slot, number: [*program, str(disks / f"state-{number % 4}"), guarantee], SLOTS)
     crew.chance = random.Random(SEED)
-    crew.points = points = Points(tmp_path / "points", crew.chance, POINTS_EVERY_S)
+    crew.points = points = Points(tmp_path / "points", POINTS, crew.chance, POINTS_EVERY_S)
     load = Load(cluster, lines)
-    crew.hurts = hurts = Hurts(cluster, disks, crew.chance)
+    crew.disk, crew.aborts = Disk(disks, crew.chance), Aborts(cluster)
     storm = Storm(cluster, crew, random.Random(SEED), FAULTS | dict.fromkeys(STOPS, 1) | {"abort transaction": 3})
-    storm.changes = {"abort transaction": hurts.abort, "fill disk": hurts.fill}
+    storm.changes = {"abort transaction": crew.aborts.abort, "fill disk": crew.disk.fill}
     if LONG:
         storm.faults["fill disk"] = 1
         storm.pauses = (0.5, 3.0)
@@ -239,11 +233,8 @@ def test_each_number_of_each_word_comes(
     try:
         crew.start_all()
         load.start()
-        with hurts.mended():
-            storm.rage(SECONDS)
-            storm.pauses = CALMER
-            storm.rage(HITTING_S, enough=lambda: points.least >= HITS)
-        points.end()
+        with crew.disk.mended():
+            rage_until_hit(storm, SECONDS, [points], HITS)
         load.end()
         total = sum(load.words.values())
         with cluster.consumer(words, isolation_level="read_committed") as consumer:
@@ -264,10 +255,9 @@ def test_each_number_of_each_word_comes(
         crew.end()
         print("\n".join(storm.told))
     report(f"streams, {guarantee}", storm, lines=load.lines, words=len(found))
-    hits = {f"{point} {action}": times for (point, action), times in sorted(points.hits.items())}
-    print(json.dumps({"guarantee": guarantee, "points": hits}), file=sys.stderr)
+    print(json.dumps({"guarantee": guarantee, "points": points.told}), file=sys.stderr)
     nothing_hangs(cluster, [words])
     check(found, load.words)
     assert storm.counts["kill worker"] + storm.counts["replace worker"] > 0, "workers were hurt"
     assert points.hits.total() > 0, "at steps of a commit too"
-    assert points.least >= HITS, f"each point was hit {HITS} times: {hits}"
+    assert points.least >= HITS, f"each point was hit {HITS} times: {points.told}"

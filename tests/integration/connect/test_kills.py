@@ -13,7 +13,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.integration.connect.killing import run
+from tests.chaos.connect.mutations import variables_of
+from tests.integration.connect.killing import run, stopped_at
 from tests.integration.connect.test_sql_sink_postgres import PostgresDatabase
 from tests.integration.transactions.postgres import started_postgres
 
@@ -48,6 +49,27 @@ def test_a_source_is_killed_at_each_step(cluster: TestCluster, tmp_path: Path) -
     found = numbers_in(cluster, [topic])
     assert sorted(found) == list(range(rows))
     assert set(found.values()) == {1}
+
+
+@pytest.mark.parametrize(("mutant", "code", "times"), [("", 1, {1}), ("no-fence", 0, {1, 2})])
+def test_a_source_that_was_stopped_writes_nothing_behind_its_successor(
+    cluster: TestCluster, tmp_path: Path, mutant: str, code: int, times: set[int]
+) -> None:
+    """Without the fence it does."""
+    topic, rows, variables = cluster.unique_topic("numbers"), 30_000, variables_of(mutant)
+    config = {
+        "name": f"source.{topic}",
+        "connector.class": f"{CONNECTORS}:Numbers",
+        "topic": topic,
+        "rows": str(rows),
+        "offset.flush.interval.ms": "10",
+    }
+    # Between two transactions: nothing of it is open that would time out meanwhile.
+    with stopped_at("connect.source.confirmed", cluster, tmp_path, config, variables, code):
+        run(cluster, tmp_path, config, variables=variables)
+    found = numbers_in(cluster, [topic])
+    assert sorted(found) == list(range(rows))
+    assert set(found.values()) == times
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from headrace.records import TopicPartition
+from headrace_common.runtime.failpoints import failpoint
 from headrace_connect.connectors.sql.session import RowFault, TableFault, TableName
 from headrace_connect.connectors.sql_sink.connecting import connect_to
 from headrace_connect.connectors.sql_sink.database import Write
@@ -202,6 +203,7 @@ class SqlSink(Sink[SinkSettings]):
                 self._positions.move(partition, held.epoch, held.position, positions[partition])
             if token is not None:
                 self._positions.add_token(token, positions)
+            failpoint("connect.sql-sink.moved")
             self._database.commit()
         self._written.clear()
         self._accepted.clear()

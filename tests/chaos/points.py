@@ -1,28 +1,23 @@
-"""Points of a worker's commit at which workers are killed or stopped, each about equally often."""
+"""
+Points of a commit at which processes are killed or stopped, each about equally often: what the storms of Streams and
+Connect have in common.
+"""
 
 from __future__ import annotations
 
 import random
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-ABORTED: Final = "streams.aborted"
-POINTS: Final = (
-    "streams.fed",
-    "streams.flushed",
-    "streams.encoded",
-    "streams.changelog",
-    "sdk.txn.offsets.after",
-    "sdk.txn.end.before",
-    "sdk.txn.end.after",
-    "streams.committed",
-    "streams.kept",
-    ABORTED,
-)
-"""One or more for each step of a commit."""
+from tests.chaos.transactions.storm import Storm
+
+from headrace.errors import HeadraceError
+from headrace.testing import TestCluster
+
 KILL, STOP = "kill", "stop"
 ACTIONS: Final = (KILL, STOP)
 PATIENCE_S: Final = 5.0
@@ -30,24 +25,29 @@ PATIENCE_S: Final = 5.0
 
 MISSES: Final = 10
 """So many count as a hit for what is armed next: the others have their turn too."""
+ABORT_EVERY_S: Final = 0.25
+HITTING_S: Final = 1_500.0
+"""How long after a storm to go on at most, until each point was hit often enough."""
+CALMER: Final = (5.0, 10.0)
+"""Seconds between two other faults meanwhile."""
 
 
 class Points:
     """Arms one point after the other for workers that have this directory as ``HEADRACE_FAILPOINTS_DIR``."""
 
-    def __init__(self, directory: Path, chance: random.Random, pause_s: float) -> None:
+    def __init__(self, directory: Path, points: Sequence[str], chance: random.Random, pause_s: float) -> None:
         """
         Args:
             pause_s: between one that was hit and the next.
         """
         self.directory = directory
-        self.hits: Counter[tuple[str, str]] = Counter({(point, action): 0 for point in POINTS for action in ACTIONS})
+        self.hits: Counter[tuple[str, str]] = Counter({(point, action): 0 for point in points for action in ACTIONS})
         self._chance = chance
         self._pause_s = pause_s
         self._armed: tuple[str, str] | None = None
         self._at = time.monotonic()
         self._missed: Counter[tuple[str, str]] = Counter()
-        directory.mkdir()
+        directory.mkdir(exist_ok=True)
 
     def look(self) -> tuple[str, int] | None:
         """What has been done to a process since, and its id; arms the next point when it is time."""
@@ -97,3 +97,38 @@ class Points:
     def least(self) -> int:
         """How often the one was hit that was hit least."""
         return min(self.hits.values())
+
+    @property
+    def told(self) -> dict[str, int]:
+        """How often each was hit."""
+        return {f"{point} {action}": times for (point, action), times in sorted(self.hits.items())}
+
+
+def rage_until_hit(storm: Storm, seconds: float, groups: Sequence[Points], hits: int) -> None:
+    """A storm for so long, and then a calmer one until each point was hit ``hits`` times; nothing is armed then."""
+    storm.rage(seconds)
+    storm.pauses = CALMER
+    storm.rage(HITTING_S, enough=lambda: all(points.least >= hits for points in groups))
+    for points in groups:
+        points.end()
+
+
+class Aborts:
+    """An operator who aborts what is open."""
+
+    def __init__(self, cluster: TestCluster) -> None:
+        self._cluster = cluster
+        self._at = float("-inf")
+
+    def abort(self, at_most: int | None = 1) -> None:
+        """Transactions that are open are aborted; it may fail while things are broken."""
+        self._at = time.monotonic()
+        with self._cluster.admin(default_api_timeout_ms=5_000) as admin:
+            for one in admin.list_transactions(states=["ongoing"]).transactions[:at_most]:
+                admin.abort_transaction(one.transactional_id)
+
+    def abort_soon(self) -> None:
+        """All of them, if that was not done just now and can be done now."""
+        if time.monotonic() - self._at >= ABORT_EVERY_S:
+            with suppress(HeadraceError):
+                self.abort(None)
