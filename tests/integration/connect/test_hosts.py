@@ -33,6 +33,7 @@ from headrace_connect_worker.ports import (
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 FILES, ROWS = 2, 500
+BAD = 7
 
 
 class Files:
@@ -202,3 +203,75 @@ async def test_tasks_of_a_sink(cluster: TestCluster, tmp_path: Path) -> None:
         for task in range(2):
             await hosts.stop(name, task)
     assert rows_of(target) == list(range(rows))
+
+
+def prepared_of(cluster: TestCluster, name: str) -> list[str]:
+    """Transactional ids of dead letters that nobody has decided."""
+    with cluster.admin() as admin:
+        while (found := admin.list_prepared_transactions()).missing:
+            pass
+    return [one.transactional_id for one in found.transactions if name in one.transactional_id]
+
+
+async def test_dead_letters_of_tasks_that_are_gone(
+    cluster: TestCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_FAILPOINTS_DIR", str(tmp_path))
+    topic = cluster.unique_topic("rows")
+    dead, name, target = f"{topic}-dead", f"sink-{topic}", tmp_path / "target.db"
+    config = {
+        "name": name,
+        "connector.class": "sql-sink",
+        "topics": topic,
+        "tasks.max": "4",
+        "connection.url": f"sqlite:///{target}",
+        "table.name.format": "rows",
+        "errors.tolerance": "all",
+        "errors.deadletterqueue.topic.name": dead,
+    }
+    make_table(target)
+    worker = ConnectConfig(bootstrap_servers=",".join(cluster.bootstrap_servers))
+
+    def write() -> None:
+        with cluster.producer() as producer:
+            producer.send_many(topic, [json.dumps({"n": n}).encode() for n in (BAD, 1, 2, 3)])
+            producer.flush()
+
+    async with HostProcesses.of(worker, SystemClock()) as hosts, limit_s(240):
+        events = hosts.events()
+
+        async def killed_at(step: str, task: int) -> None:
+            """A task is, with its host."""
+            (tmp_path / step).write_text("kill")
+            await hosts.start(StartTask(name, task, config, (), 1))
+            while not isinstance(await anext(events), HostCrashed):
+                pass
+            assert await run_in_thread(prepared_of, cluster, name) == [f"connect-dlq.connect-cluster.{name}.{task}"]
+
+        await run_in_thread(write)
+        await killed_at("connect.sink.prepared", 3)
+        await hosts.watch(name, config, 1)  # one partition: the tasks from 1 on are gone
+        while not isinstance(await anext(events), WorkFound):
+            pass
+        while await run_in_thread(prepared_of, cluster, name):
+            await pause_ms(50)
+        assert tokens_of(target) == [0], "the target had none of it"
+        await hosts.unwatch(name)
+
+        await killed_at("connect.sink.committed", 0)
+        assert tokens_of(target) == [0, 1], "it had that, and who deletes the connector finds it there"
+        assert await hosts.settle(config) == 1
+        assert await run_in_thread(prepared_of, cluster, name) == []
+        assert await hosts.settle(config) == 0
+    assert await run_in_thread(numbers_in, cluster, dead) == Counter([BAD])
+
+
+def tokens_of(target: Path) -> list[int]:
+    """Whether what they stand for was committed, of each; sorted."""
+    with closing(sqlite3.connect(target)) as database:
+        return [done for (done,) in database.execute("select done from headrace_tokens order by done")]
+
+
+def make_table(target: Path) -> None:
+    with closing(sqlite3.connect(target)) as database:
+        database.execute(f"create table rows (n integer check (n <> {BAD}))")

@@ -38,6 +38,7 @@ COMMANDS: list[Command] = [
     messages.Unwatch("shop"),
     messages.Validate(1, CONFIG, offline=True),
     messages.Preview(2, CONFIG, 20),
+    messages.Settle(6, CONFIG),
     messages.Describe(3, "files"),
     messages.ListPlugins(4),
     messages.Ping(5),

@@ -225,6 +225,17 @@ class Hosts(Protocol):
         """
         ...
 
+    async def settle(self, config: Config) -> int:
+        """
+        Decide what tasks of a sink that is about to be deleted have prepared; how many transactions that were. In a
+        process of its own.
+
+        Raises:
+            InvalidConfig: it cannot be used any more.
+            HostUnavailable: as ``validate``, or the target is away.
+        """
+        ...
+
     async def close(self) -> None:
         """Stop all tasks as ``stop`` does, and end all processes."""
         ...

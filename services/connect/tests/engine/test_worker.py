@@ -35,6 +35,25 @@ async def test_a_connector_is_created_runs_is_scaled_and_deleted(world: World) -
         await worker.herd.delete("c")
 
 
+async def test_what_a_sink_has_prepared_is_settled_before_it_is_deleted(world: World) -> None:
+    worker = world.worker("a")
+    await world.until_leader()
+    world.outer.sinks["c"] = 1
+    config = {**CONFIG, "errors.deadletterqueue.topic.name": "dead"}
+    await worker.herd.put_config("c", config)
+    worker.hosts.unsettled = "the database is away"
+    with pytest.raises(Conflict, match="the database is away"):
+        await worker.herd.delete("c")
+    assert "c" in worker.herd.state.connectors
+    worker.hosts.unsettled = ""
+    await worker.herd.delete("c")
+    assert "c" not in worker.herd.state.connectors
+    assert worker.hosts.calls.count(("settle", config)) == 2
+    await worker.herd.put_config("c", CONFIG)
+    await worker.herd.delete("c")
+    assert len([call for call in worker.hosts.calls if call[0] == "settle"]) == 2, "it has no dead letters"
+
+
 async def test_workers_share_tasks_and_take_them_over(world: World) -> None:
     workers = [world.worker(name) for name in "abc"]
     leader = await world.until_leader()
@@ -155,6 +174,23 @@ async def test_a_host_that_crashes_is_started_again_and_hurts_no_other(world: Wo
     await world.until(lambda: world.state("c", 0) is RunState.RUNNING and "c" in worker.hosts.watches)
     assert 1_000 <= world.clock.monotonic_ms() - before < 2_000
     assert worker.hosts.calls.count(("start", "d", 0, worker.hosts.tasks["d", 0].generation)) == 1
+
+
+async def test_a_source_that_has_found_nothing_says_so(world: World) -> None:
+    worker = world.worker("a")
+    await world.until_leader()
+    world.outer.splits["c"] = []
+    await worker.herd.put_config("c", CONFIG)
+    await world.until(lambda: world.state("c") is RunState.RUNNING)
+    status = worker.herd.statuses.connector("c")
+    assert status is not None
+    assert "nothing to read" in status.trace
+    world.outer.splits["c"] = ["x"]
+    worker.hosts.look("c")
+    await world.until(lambda: world.state("c", 0) is RunState.RUNNING)
+    status = worker.herd.statuses.connector("c")
+    assert status is not None
+    assert not status.trace
 
 
 async def test_a_crash_that_is_heard_late_has_nothing_run_twice(world: World) -> None:

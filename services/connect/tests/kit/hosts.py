@@ -44,6 +44,8 @@ class MemoryHosts:
         self.calls: list[tuple[Any, ...]] = []
         self.broken: set[str] = set()
         """Hosts of these connectors do not start."""
+        self.unsettled = ""
+        """Why the target cannot be asked."""
         self.slow_stop = asyncio.Event()
         self.slow_stop.set()
         self._events: asyncio.Queue[HostEvent] = asyncio.Queue()
@@ -128,6 +130,12 @@ class MemoryHosts:
     async def preview(self, config: Config, records_max: int) -> Sequence[Mapping[str, Any]]:
         del config, records_max
         return ()
+
+    async def settle(self, config: Config) -> int:
+        self.calls.append(("settle", dict(config)))
+        if self.unsettled:
+            raise HostUnavailable(self.unsettled)
+        return 0
 
     async def close(self) -> None:
         self.tasks.clear()

@@ -123,6 +123,10 @@ class TwinHosts:
         self._note("preview", config)
         return self.records[:records_max]
 
+    async def settle(self, config: Config) -> int:
+        self._note("settle", config)
+        return 0
+
     def _note(self, what: str, of: Any) -> None:
         self.asked.append((what, of))
         if self.crash:

@@ -132,6 +132,14 @@ class Preview:
 
 
 @dataclass(frozen=True, slots=True)
+class Settle:
+    """Decide what tasks of a sink that is about to be deleted have prepared. ``Answer`` has ``settled``: how many."""
+
+    id: int
+    config: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Describe:
     """The settings of a connector. ``Answer`` has ``class``, ``kind``, ``version``, ``definitions``."""
 
@@ -164,6 +172,7 @@ Command = (
     | Unwatch
     | Validate
     | Preview
+    | Settle
     | Describe
     | ListPlugins
     | Ping
@@ -274,6 +283,6 @@ class Pong:
     """Of tasks that have counted something since the pong before."""
 
 
-Question = Validate | Preview | Describe | ListPlugins
+Question = Validate | Preview | Settle | Describe | ListPlugins
 """Has an ``id``; ``Answer`` or ``NoAnswer`` follows."""
 Report = HostOpened | TaskReport | TopicSeen | WatchReport | WatchFailed | Answer | NoAnswer | Pong

@@ -8,19 +8,21 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from headrace_common.core.errors import InvalidConfig
-from headrace_connect.core.host_messages import Describe, Kind, ListPlugins, Preview, Question, Validate
+from headrace_connect.core.host_messages import Describe, Kind, ListPlugins, Preview, Question, Settle, Validate
 from headrace_connect.core.options import Problem
 from headrace_connect.plugin import Sink, Source
 from headrace_connect.runtime.catalog import find_connector, list_connectors
 from headrace_connect.runtime.configuring import configure, describe_plugin, find_config_problems
 from headrace_connect.runtime.looking import check_connector, preview
+from headrace_connect.runtime.seating import Process
+from headrace_connect.runtime.settling import settle_left
 from headrace_connect.settings import Secrets
 
 VALUE_CHARS_MAX: Final = 16_000
 """Of a value of a preview; what is longer is cut."""
 
 
-async def answer(question: Question, secrets: Secrets) -> Mapping[str, Any]:
+async def answer(question: Question, process: Process, secrets: Secrets) -> Mapping[str, Any]:
     """
     What ``Answer.result`` has.
 
@@ -32,6 +34,9 @@ async def answer(question: Question, secrets: Secrets) -> Mapping[str, Any]:
             return await _validate(question, secrets)
         case Preview():
             return await _preview(question, secrets)
+        case Settle(_, config):
+            configured = configure(config, secrets)
+            return {"settled": await settle_left(process.prepared, process.config.group_id, configured, 0)}
         case Describe(_, plugin):
             return _described(plugin)
         case ListPlugins():

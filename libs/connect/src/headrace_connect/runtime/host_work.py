@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final
 
 from headrace_common.runtime.clock import limit_ms
+from headrace_connect.core.backoff import Backoff
 from headrace_connect.core.counts import Counts
 from headrace_connect.core.errors import Fault
 from headrace_connect.core.host_messages import (
@@ -33,10 +34,13 @@ from headrace_connect.runtime.configuring import Configured, configure
 from headrace_connect.runtime.failing import TaskFailed, failed_by, sound, trace_of
 from headrace_connect.runtime.seat import Seat
 from headrace_connect.runtime.seating import Hooks, Part, Process, count_sink_tasks, make_seat
+from headrace_connect.runtime.settling import settle_left
 from headrace_connect.settings import Secrets
 
 SINK_RESCAN_MS: Final = 60_000
 """How often it is asked how many partitions a sink's topics have."""
+EMPTY: Final = Backoff(1_000, 10_000)
+"""The same of a source that has nothing to read yet: what it is to read often comes a moment after it."""
 _WORKS: Final = frozenset({State.RUNNING, State.PAUSED})
 TOPICS_MAX: Final = 10_000
 """Of a task; further ones are not reported."""
@@ -180,11 +184,13 @@ class HostedWatch:
         if isinstance(config, SourceConfig):
             ask = partial(watching.ask_splits, self._fresh, self._given.process.topics)
             splits = watching.Watch(ask, name, self._failed)
-            found = await splits.first(self._stop)
+            found, empty = await splits.first(self._stop), 0
             while not self._stop.is_set():
                 if found is not None:
                     self._found_splits(found, config)
-                await self._wait(config.rescan_interval_ms)
+                    empty = 0 if found else empty + 1
+                soon_ms = EMPTY.wait_ms(empty) if empty else config.rescan_interval_ms
+                await self._wait(min(soon_ms, config.rescan_interval_ms))
                 found = await splits.again()
             return
         counts = watching.Watch(partial(count_sink_tasks, self._given.process, config), name, self._failed)
@@ -192,8 +198,17 @@ class HostedWatch:
         while not self._stop.is_set():
             if count is not None:
                 self._found_tasks(count, configured)
+                await self._settle(configured, count)
             await self._wait(SINK_RESCAN_MS)
             count = await counts.again()
+
+    async def _settle(self, configured: Configured, count: int) -> None:
+        """Of tasks that are gone; what fails is tried again with the next look."""
+        process = self._given.process
+        try:
+            await settle_left(process.prepared, process.config.group_id, configured, count)
+        except Exception as error:  # noqa: BLE001 - of the connector, or of its target
+            self._failed(error)
 
     async def _wait(self, ms: float) -> None:
         with suppress(TimeoutError):

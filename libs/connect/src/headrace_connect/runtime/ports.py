@@ -170,6 +170,28 @@ class DeadLetters(Protocol):
         ...
 
 
+class Prepared(Protocol):
+    """Transactions of the cluster that are prepared and not decided."""
+
+    async def find(self) -> Sequence[tuple[str, bytes]]:
+        """
+        Transactional ids and tokens, of all that this client may see; none is left out.
+
+        Raises:
+            HeadraceError: a coordinator does not say what it has.
+        """
+        ...
+
+    async def decide(self, token: bytes, *, commit: bool) -> None:
+        """
+        Decide one; the same again does nothing.
+
+        Raises:
+            AlreadyDecided: it was decided the other way.
+        """
+        ...
+
+
 class Steps(Protocol):
     """Told of each step that a task comes to; a test stops tasks there."""
 

@@ -20,6 +20,7 @@ from headrace_connect.runtime.configuring import Configured
 from headrace_connect.runtime.failing import TaskFailed
 from headrace_connect.runtime.seat import Seat
 from headrace_connect.runtime.seating import Part, Process, count_sink_tasks, make_seat, open_process
+from headrace_connect.runtime.settling import settle_left
 from headrace_connect.runtime.watching import Watch, ask_splits
 
 IDLE_LOOKS_MS: Final = 100.0
@@ -139,6 +140,7 @@ async def _run_sink(
 ) -> None:
     """As many members of its group as tasks."""
     count = await count_sink_tasks(process, config)
+    await settle_left(process.prepared, process.config.group_id, configured, count)
     async with TaskRunner() as runner:
         seats = [
             make_seat(process, lambda: configured, config, Part(task, until_idle=until_idle)) for task in range(count)

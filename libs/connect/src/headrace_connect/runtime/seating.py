@@ -18,6 +18,7 @@ from headrace_connect.core.source_commit import Rules
 from headrace_connect.core.source_steps import CloseAsked, ResumeAsked, SuspendAsked
 from headrace_connect.core.task import TaskLife
 from headrace_connect.plugin import Guarantee, Sink, Source, Split
+from headrace_connect.runtime.adapters.prepared import SdkPrepared
 from headrace_connect.runtime.adapters.sink_group import SdkDeadLetters, SdkGroup
 from headrace_connect.runtime.adapters.source_log import SdkSourceLog, SourcePlace
 from headrace_connect.runtime.adapters.topics import SdkTopics
@@ -60,6 +61,7 @@ class Process:
 
     config: RunConfig
     topics: SdkTopics
+    prepared: SdkPrepared
     clock: Clock
 
 
@@ -68,7 +70,8 @@ async def open_process(config: RunConfig) -> AsyncIterator[Process]:
     """Connected to the cluster."""
     clock = SystemClock()
     async with aio.AdminClient(config.bootstrap_servers, default_api_timeout_ms=config.default_api_timeout_ms) as admin:
-        yield Process(config, SdkTopics(admin, clock, config.bootstrap_servers), clock)
+        topics = SdkTopics(admin, clock, config.bootstrap_servers)
+        yield Process(config, topics, SdkPrepared(admin, clock, config.default_api_timeout_ms), clock)
 
 
 async def count_sink_tasks(process: Process, config: SinkConfig) -> int:

@@ -448,8 +448,13 @@ def test_a_pipe_is_no_file(tmp_path: Path, reading: Reading) -> None:
 
 def test_a_pattern_that_matches_nothing_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "a.txt").write_text("x\n")
-    assert not started(SourceSettings(str(tmp_path), format="lines", pattern="*.csv")).splits()
-    assert f"no file below {tmp_path} matches the pattern *.csv" in caplog.text
+    source = started(SourceSettings(str(tmp_path), format="lines", pattern="*.csv"))
+    assert not source.splits()
+    told = f"no file below {tmp_path} matches the pattern *.csv"
+    assert told in caplog.text
+    assert [told in said for said in source.check()] == [True]
     caplog.clear()
-    assert len(started(SourceSettings(str(tmp_path), format="lines", pattern="*.txt")).splits()) == 1
+    source = started(SourceSettings(str(tmp_path), format="lines", pattern="*.txt"))
+    assert len(source.splits()) == 1
+    assert not source.check()
     assert not caplog.text

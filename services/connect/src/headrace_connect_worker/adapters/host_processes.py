@@ -323,6 +323,10 @@ class HostProcesses:
         """See ``Hosts``."""
         return await self._questions.preview(config, records_max)
 
+    async def settle(self, config: Config) -> int:
+        """See ``Hosts``."""
+        return await self._questions.settle(config)
+
     async def close(self) -> None:
         """See ``Hosts``."""
         hosts = list(self._hosts.values())

@@ -71,6 +71,12 @@ class PluginQuestions:
         )["records"]
         return records
 
+    async def settle(self, config: Config) -> int:
+        """See ``Hosts``."""
+        environment = self._environments.find(config.get("connector.class", ""))
+        settled: int = (await self._ask(environment, messages.Settle(_ID, config)))["settled"]
+        return settled
+
     async def _ask(self, environment: Environment, question: Question) -> Mapping[str, Any]:
         """
         Raises:

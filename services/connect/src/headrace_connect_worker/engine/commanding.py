@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
-from headrace_common.core.errors import HeadraceError
+from headrace_common.core.errors import HeadraceError, InvalidConfig
 from headrace_connect_worker.core import changes
 from headrace_connect_worker.core.herd import HerdState
 from headrace_connect_worker.core.records import ConfigRecord, TargetState, TasksCommitted, TopicUsed, Work
@@ -14,8 +15,9 @@ from headrace_connect_worker.engine.following import Following
 from headrace_connect_worker.engine.leading import Leading
 from headrace_connect_worker.engine.place import Place
 from headrace_connect_worker.engine.reporting import Reporting
-from headrace_connect_worker.ports import Config, ConnectorOffset, Leader, OffsetStore
+from headrace_connect_worker.ports import Config, ConnectorOffset, Hosts, HostUnavailable, Leader, OffsetStore
 
+DEAD_LETTERS: Final = "errors.deadletterqueue.topic.name"
 POSITIONS = "positions"
 """The guarantee of sinks whose target keeps the positions."""
 
@@ -24,12 +26,19 @@ class Commanding:
     """See the module's text."""
 
     def __init__(
-        self, following: Following, leading: Leading, reporting: Reporting, offsets: OffsetStore, place: Place
+        self,
+        following: Following,
+        leading: Leading,
+        reporting: Reporting,
+        offsets: OffsetStore,
+        hosts: Hosts,
+        place: Place,
     ) -> None:
         self._following = following
         self._leading = leading
         self._reporting = reporting
         self._offsets = offsets
+        self._hosts = hosts
         self._place = place
 
     @property
@@ -78,7 +87,22 @@ class Commanding:
 
     async def delete(self, name: str) -> None:
         """See ``Herd``."""
+        self._leading.check()
+        connector = changes.find(self.state, name)
+        if connector.config.get(DEAD_LETTERS):
+            await self._settle(name, connector.config)
         await self._leading.submit(lambda: (changes.delete(self.state, name), None))
+
+    async def _settle(self, name: str, config: Config) -> None:
+        """What its tasks have prepared, and did not live to decide: later nobody knows the target."""
+        try:
+            await self._hosts.settle(config)
+        except (HostUnavailable, InvalidConfig) as error:
+            raise Conflict(
+                f"Connector {name} may have dead letters that are prepared, and its target does not say whether they "
+                f"count: {error}\nDelete it when the target answers, or decide them yourself (`headrace txn prepared` "
+                f"lists them) and take {DEAD_LETTERS} out of its configuration first"
+            ) from error
 
     async def set_target(self, name: str, target: TargetState) -> None:
         """See ``Herd``."""

@@ -90,8 +90,7 @@ class Leading:
         Raises:
             Refusal: as ``ports.Herd`` says.
         """
-        if not self.leads:
-            raise NotLeader(self._other())
+        self.check()
         if len(self._commands) >= self._limits.commands_max:
             raise Conflict(f"{len(self._commands)} changes wait to be written; ask again in a moment")
         command = _Command(make, asyncio.get_running_loop().create_future())
@@ -108,6 +107,14 @@ class Leading:
                 f"the change was not in the config topic within {self._limits.command_ms_max} ms",
                 unknown=command.begun,
             ) from None
+
+    def check(self) -> None:
+        """
+        Raises:
+            NotLeader: this worker writes nothing.
+        """
+        if not self.leads:
+            raise NotLeader(self._other())
 
     def draw(self, before: int) -> int:
         """A generation above another one."""

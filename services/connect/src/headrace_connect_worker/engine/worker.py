@@ -55,7 +55,7 @@ class ConnectWorker:
             clock,
             place,
         )
-        self.herd = Commanding(self.following, self.leading, self.reporting, outside.offsets, place)
+        self.herd = Commanding(self.following, self.leading, self.reporting, outside.offsets, outside.hosts, place)
 
     def begin(self, tasks: TaskRunner) -> None:
         """Follow, join, and do what comes; what fails for good is the runner's failure."""

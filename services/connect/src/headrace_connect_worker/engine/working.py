@@ -53,6 +53,7 @@ GATHER_MS: Final = 10.0
 """Changes that come together are declared together."""
 WORK_BYTES_MAX: Final = 4 << 20
 """Of what a watcher has found, as JSON: it is one record, and so are the splits of a task."""
+NOTHING: Final = "It has found nothing to read, and so has no tasks; it looks again and again."
 _log = logger(__name__)
 
 
@@ -292,7 +293,8 @@ class Working:
         connector = self._following.state.connectors.get(event.connector)
         paused = connector is not None and connector.target is TargetState.PAUSED
         state = RunState.PAUSED if paused else RunState.RUNNING
-        self._tell(item, Reported(event.config_offset, state, now_ms=now_ms))
+        nothing = event.kind == "source" and not event.splits
+        self._tell(item, Reported(event.config_offset, state, NOTHING if nothing else "", now_ms=now_ms))
         self._reporting.say(work)
 
     def _tell(self, item: str, event: Reported | Crashed) -> None:

@@ -33,11 +33,13 @@ class FilesSource(Source[SourceSettings]):
 
     def check(self) -> Sequence[str]:
         """See ``Connector``."""
+        place = find_place(self.settings.path)
         try:
-            find_place(self.settings.path).check()
+            place.check()
+            names = place.find(self.settings.pattern)
         except RetriableError as error:
             return [f"{error}; check that path is right, and that it may be read"]
-        return []
+        return [] if names else [self._nothing]
 
     def start(self) -> None:
         """See ``Connector``."""
@@ -48,9 +50,13 @@ class FilesSource(Source[SourceSettings]):
         assert self._place is not None, "start comes first"
         names = self._place.find(self.settings.pattern)
         if not names:
-            text = "no file below %s matches the pattern %s: there is nothing to read until one does"
-            _log.warning(text, self.settings.path, self.settings.pattern)
+            _log.warning("%s", self._nothing)
         return [Split(_split_id(name), {_NAME: name}) for name in names]
+
+    @property
+    def _nothing(self) -> str:
+        path, pattern = self.settings.path, self.settings.pattern
+        return f"no file below {path} matches the pattern {pattern}: there is nothing to read until one does"
 
     def read(self, split: Split, after: Position | None) -> Iterator[Chunk]:
         """
