@@ -24,7 +24,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from tests.chaos.points import STOP, Aborts, Points, rage_until_hit
+from tests.chaos.points import HITTING_S, STOP, Aborts, Points, rage_until_hit
 from tests.chaos.transactions.storm import (
     FAULTS,
     SEED,
@@ -257,9 +257,8 @@ def test_each_number_of_each_word_comes(
     finally:
         crew.end()
         print("\n".join(storm.told))
-        report(f"streams, {guarantee}", storm, lines=load.lines, words=len(found))
-        hits = {f"{point} {action}": times for (point, action), times in sorted(points.hits.items())}
-        print(json.dumps({"guarantee": guarantee, "points": hits}), file=sys.stderr)
+            report(f"streams, {guarantee}", storm, lines=load.lines, words=len(found))
+        print(json.dumps({"guarantee": guarantee, "points": points.told}), file=sys.stderr)
     nothing_hangs(cluster, [words])
     check(found, load.words)
     assert storm.counts["kill worker"] + storm.counts["replace worker"] > 0, "workers were hurt"
