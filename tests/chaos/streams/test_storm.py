@@ -257,7 +257,7 @@ def test_each_number_of_each_word_comes(
     finally:
         crew.end()
         print("\n".join(storm.told))
-            report(f"streams, {guarantee}", storm, lines=load.lines, words=len(found))
+        report(f"streams, {guarantee}", storm, lines=load.lines, words=len(found))
         print(json.dumps({"guarantee": guarantee, "points": points.told}), file=sys.stderr)
     nothing_hangs(cluster, [words])
     check(found, load.words)
