@@ -33,10 +33,12 @@ class Target(Sink[Settings]):
     guarantee = Guarantee.POSITIONS
     committed: ClassVar[set[bytes]] = {b"yes"}
     asked: ClassVar[list[bytes]] = []
+    starts: ClassVar[list[str]] = []
     open_now: ClassVar[list[str]] = []
 
     def start(self) -> None:
         self.open_now.append("target")
+        self.starts.append("target")
 
     def stop(self) -> None:
         self.open_now.clear()
@@ -128,9 +130,11 @@ async def test_what_was_decided_by_hand_is_passed() -> None:
 
 async def test_nothing_is_started_where_nothing_is_left_or_can_be() -> None:
     Target.asked.clear()
+    Target.starts.clear()
     assert await settle(Memory({}), 0) == 0
     assert await settle(Memory({dead_letters_id("c", "a.b", 1): b"yes"}), 0, AtLeastOnce) == 0
     assert not Target.asked
+    assert not Target.starts
 
 
 async def test_one_process_settles_what_tasks_left_that_it_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
