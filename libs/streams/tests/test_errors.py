@@ -399,6 +399,8 @@ def test_what_is_ahead_of_the_clock_is_written_with_a_time_that_its_topic_takes(
     )
     days.agg(n=agg.count(), name="days", emit=emit).to("out")
     fed = Fed(app, {"out": Limits(4_096, ahead_ms=3_600_000)})
+    fed.feed("in", [(b"a", {"at": 0}, 0)])
+    assert [output.records["timestamp_ms"].to_pylist()[-1] for output in fed.commit()] == [86_399_999], "no clock yet"
     fed.task.tell(NOW)
     fed.feed("in", [(b"a", {"at": NOW}, 0), (b"b", {"at": NOW + 30 * 86_400_000}, 0)])
     (*_, output) = [output for output in fed.commit() if output.topic == "out"]
@@ -437,3 +439,17 @@ def test_a_dead_letter_of_a_row_is_not_ahead_of_the_clock() -> None:
     fed.feed("in", [(b"a", {"at": NOW, "x": "x" * 5_000}, 0)])
     (letter,) = [output for output in fed.commit() if output.topic == "dead"]
     assert letter.records["timestamp_ms"].to_pylist() == [NOW]
+
+
+def test_a_row_without_a_key_for_a_compacted_topic_is_an_error_of_the_row() -> None:
+    app = App("errors", on_error="dead")
+    app.stream("in", value=string).to("out", value=string)
+    fed = Fed(app, {"out": Limits(4_096, keyed=True)})
+    fed.feed("in", [(b"k", b"one", 0), (None, b"two", 0), (b"k", b"three", 0)])
+    outputs = fed.commit()
+    written = [r["value"] for output in outputs if output.topic == "out" for r in output.records.to_pylist()]
+    assert written == [b"one", b"three"]
+    (letter,) = dead(outputs, "dead")
+    assert b"it has no key, and out is compacted: key_by() before" in (
+        dict(letter.headers)["headrace.error.message"] or b""
+    )

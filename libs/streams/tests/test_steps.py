@@ -51,9 +51,12 @@ from headrace_common.core.errors import (
     FencedInstanceId,
     HeadraceError,
     InvalidProducerEpoch,
+    InvalidRecord,
     NetworkFailed,
     NotEnoughReplicas,
     ProducerFenced,
+    RecordTooLarge,
+    TransactionAbortable,
     UnknownMemberId,
 )
 from headrace_streams import App, agg, string, value
@@ -159,6 +162,18 @@ async def test_what_fails_before_the_verdict_is_done_again(call: str, error: typ
         assert asked[asked.index(call) + 1 :] == [*([] if call == "begin" else ["abort"]), *again]
         assert (stage.group, counts(stage)) == ({TopicPartition("lines", 0): Committed(1)}, [1])
         assert worker.figures.counts["rewinds"] == 1
+
+
+@pytest.mark.parametrize("cause", [InvalidRecord, RecordTooLarge])
+async def test_what_a_broker_does_not_take_is_not_sent_for_ever(cause: type[HeadraceError]) -> None:
+    async with counting() as stage:
+        worker = await stage.working("lines/0")
+        stage.write("lines", (b"a", b"x"))
+        refused = TransactionAbortable("call abort_transaction() and do its work again: the broker says why")
+        refused.__cause__ = cause("the broker says why")
+        stage.fails["send out"].append(refused)
+        with pytest.raises(cause, match=r"^the broker says why"):
+            await step(stage, worker, due=True)
 
 
 async def test_state_of_an_aborted_commit_is_that_of_the_disk() -> None:

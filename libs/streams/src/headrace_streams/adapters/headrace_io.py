@@ -39,6 +39,7 @@ _FEW_ROWS: Final = 32
 _BYTES_MAX: Final = "max.message.bytes"
 _AHEAD_MAX: Final = "message.timestamp.after.max.ms"
 _BEHIND_MAX: Final = "message.timestamp.before.max.ms"
+_CLEANED: Final = "cleanup.policy"
 _STAMPED: Final = "message.timestamp.type"
 _ANY_TIME: Final = {_AHEAD_MAX: str(LONG_MAX), _BEHIND_MAX: str(LONG_MAX), _STAMPED: "CreateTime"}
 """Event times are whatever rows say; those of repartition topics have to pass."""
@@ -109,12 +110,12 @@ class SdkTopics:
         configs = {"retention.ms": _NEVER, "retention.bytes": _NEVER, _BYTES_MAX: str(TOPIC_BYTES_MAX)}
         if topic.compacted:
             configs |= {
-                "cleanup.policy": "compact",
+                _CLEANED: "compact",
                 "fencing.required": "true",
                 "delete.retention.ms": str(self._config.delete_retention_ms),
             }
         else:
-            configs |= {"cleanup.policy": "delete", **_ANY_TIME}
+            configs |= {_CLEANED: "delete", **_ANY_TIME}
         return NewTopic(topic.name, topic.partitions, None, configs)
 
     async def limits(self, names: Sequence[str]) -> dict[str, Limits]:
@@ -138,9 +139,10 @@ class SdkTopics:
 def _limits(configs: Mapping[str, ConfigEntry]) -> Limits:
     values = {name: configs[name].value for name in (_BYTES_MAX, _AHEAD_MAX, _BEHIND_MAX)}
     size, ahead, behind = (int(value or 0) for value in values.values())
+    keyed = "compact" in configs[_CLEANED].value
     if configs[_STAMPED].value != _ANY_TIME[_STAMPED]:  # the broker's clock stamps them
-        return Limits(size)
-    return Limits(size, ahead, behind)
+        return Limits(size, keyed=keyed)
+    return Limits(size, ahead, behind, keyed)
 
 
 class SdkReader:

@@ -22,6 +22,8 @@ class Limits:
     """How far ahead of the clock the time of a record may be: ``message.timestamp.after.max.ms``; None: as it likes."""
     behind_ms: int | None = None
     """How far behind it: ``message.timestamp.before.max.ms``; None: as it likes."""
+    keyed: bool = False
+    """Each record needs a key: ``cleanup.policy`` has "compact"."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,9 @@ from headrace_common.core.errors import (
     FencedInstanceId,
     HeadraceError,
     Internal,
+    InvalidRecord,
     OffsetOutOfRange,
+    RecordTooLarge,
     Rejected,
     UnknownTopicOrPartition,
 )
@@ -227,6 +229,8 @@ class Worker:
             self._final = error
             raise
         if ready:
+            for owned in seat.owned.values():
+                owned.task.tell(self._outside.clock.now_ms())
             await self._read(seat)
 
     async def _prove(self, error: HeadraceError) -> None:
@@ -633,6 +637,8 @@ class Worker:
         self._trouble_at_ms = now
         lasting = now - self._trouble_since_ms >= self._config.default_api_timeout_ms
         fatal = isinstance(error, (Rejected, Internal, FencedInstanceId)) and not isinstance(error, OffsetOutOfRange)
+        if isinstance(refused := error.__cause__, (InvalidRecord, RecordTooLarge)):
+            raise refused  # what a broker does not take, it does not take when the same is done again
         if lasting or fatal or (error is self._final and not _puts_out(error)):
             raise error
 

@@ -212,6 +212,7 @@ class Sink(Operator):
                 values = self._encoded(rows)
                 times = self._times(rows[TIME])
                 if self._limits is not None:
+                    self._check_keys(self._limits, rows[KEY])
                     self._check_sizes(self._limits, rows[KEY], values, headers)
             except NotEncodable as error:
                 failed(rows.slice(error.row, 1), error)
@@ -249,6 +250,17 @@ class Sink(Operator):
                 int(large[0]),
                 f"its record for {self._topic} has {int(sizes[large[0]]):,} bytes; the topic's max.message.bytes is "
                 f"{limits.bytes_max:,}: raise that, or write less",
+            )
+
+    def _check_keys(self, limits: Limits, keys: pa.ChunkedArray[Any]) -> None:
+        """
+        Raises:
+            NotEncodable: a record has no key, and its topic is compacted.
+        """
+        if limits.keyed and keys.null_count:
+            place = int(np.argmax(keys.is_null().to_numpy()))
+            raise NotEncodable(
+                place, f"it has no key, and {self._topic} is compacted: key_by() before to(), or leave such rows out"
             )
 
     def _times(self, times: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
