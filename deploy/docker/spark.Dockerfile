@@ -49,7 +49,8 @@ COPY LICENSE /usr/share/doc/headrace/
 COPY --from=dependencies /opt/headrace /opt/headrace
 COPY --from=service /opt/own /opt/headrace
 COPY spark-jobs/topic_to_lake.py spark-jobs/windowed_aggregate.py spark-jobs/retention_audit.py \
-     spark-jobs/topic_copy.py /opt/headrace/jobs/
+     spark-jobs/topic_copy.py spark-jobs/lake_follow.py spark-jobs/lake_compact.py \
+     spark-jobs/table_snapshot.py /opt/headrace/jobs/
 COPY --chmod=755 deploy/docker/spark-entrypoint.sh /opt/headrace/bin/spark-entrypoint
 ENV PATH=/opt/headrace/bin:/opt/spark/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 \
     JAVA_HOME=/usr/lib/jvm/java-17-openjdk-amd64 SPARK_HOME=/opt/spark PYSPARK_PYTHON=/opt/headrace/bin/python

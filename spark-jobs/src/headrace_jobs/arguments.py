@@ -25,11 +25,13 @@ AVAILABLE_NOW: Final = "available-now"
 BATCH: Final = "batch"
 TIME_UNITS: Final = ("s", "ms", "us")
 """Of times that are whole numbers since 1970."""
+Group = argparse._ArgumentGroup
 EXIT_WRONG: Final = 2
 """The exit status for options that are wrong; argparse has the same."""
 EXIT_FAILED: Final = 3
 """The exit status of a job that began and failed."""
 _INTERVAL: Final = re.compile(r"[1-9][0-9]{0,8} (millisecond|second|minute|hour|day)s?")
+_SECONDS: Final = {"millisecond": 0.001, "second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +55,7 @@ def job_parser(name: str, summary: str) -> argparse.ArgumentParser:
 def add_source(parser: argparse.ArgumentParser, *, isolation: str = "read_committed", stream: bool = True) -> None:
     """The cluster and topics to read."""
     group = parser.add_argument_group("source")
-    group.add_argument(
-        "--bootstrap",
-        metavar="HOST:PORT,…",
-        help="brokers of the cluster (default: as every client finds it, HEADRACE_BOOTSTRAP first)",
-    )
+    _add_bootstrap(group)
     group.add_argument("--topic", metavar="NAME,…", help="topics to read")
     group.add_argument("--topic-pattern", metavar="REGEX", help="or: all topics whose whole name matches")
     group.add_argument(
@@ -80,6 +78,25 @@ def add_source(parser: argparse.ArgumentParser, *, isolation: str = "read_commit
             default="true",
             help="whether records that are gone before they were read fail the job (default: true)",
         )
+    _add_source_option(group)
+
+
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """The cluster to read, where a connector names the topics."""
+    group = parser.add_argument_group("source")
+    _add_bootstrap(group)
+    _add_source_option(group)
+
+
+def _add_bootstrap(group: Group) -> None:
+    group.add_argument(
+        "--bootstrap",
+        metavar="HOST:PORT,…",
+        help="brokers of the cluster (default: as every client finds it, HEADRACE_BOOTSTRAP first)",
+    )
+
+
+def _add_source_option(group: Group) -> None:
     group.add_argument(
         "--source-option",
         action="append",
@@ -137,6 +154,22 @@ def trigger_of(text: str) -> Trigger:
     if not _INTERVAL.fullmatch(text):
         raise InvalidConfig(f"--trigger takes {AVAILABLE_NOW}, or an interval as '10 seconds', not {text[:50]!r}")
     return Trigger(text)
+
+
+def interval_s(interval: str) -> float:
+    """The seconds of an interval of ``trigger_of``."""
+    number, unit = interval.split()
+    return int(number) * _SECONDS[unit.removesuffix("s")]
+
+
+def cluster_options(args: argparse.Namespace) -> dict[str, str]:
+    """
+    What the connector's source gets of ``add_cluster``; topics come later.
+
+    Raises:
+        InvalidConfig: the environment or a profile names the cluster wrongly.
+    """
+    return _cluster(args.bootstrap) | parse_values("--source-option", args.source_option)
 
 
 def source_options(args: argparse.Namespace, mode: Mode, *, headers: bool = False) -> dict[str, str]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
 from headrace_cli.commanding import read_text
 from headrace_cli.exits import CommandFailed, ExitCode
-
-_TAKES: Final = "YAML or JSON: name, connector.class and settings, or Kafka's {name, config}"
+from headrace_common.core.errors import InvalidConfig
+from headrace_common.runtime.connector_text import TAKES, parse_connector
 
 _HELP: Final = "The connector's configuration, YAML or JSON; -: stdin"
 File = Annotated[str, typer.Argument(metavar="FILE", help=_HELP)]
@@ -24,44 +23,7 @@ def read_connector(file: str) -> dict[str, str]:
     Raises:
         CommandFailed: the file has something else in it.
     """
-    data = _parse(read_text(file, _TAKES), file)
-    if not isinstance(data, dict):
-        raise _wrong(file, f"it holds {type(data).__name__}, not keys and values")
-    inner = data.get("config")
-    if isinstance(inner, dict):
-        more = sorted(set(data) - {"name", "config"})
-        if more:
-            raise _wrong(file, f"beside name and config there is {more[0]}; settings are in config")
-        if "name" in data and inner.setdefault("name", data["name"]) != data["name"]:
-            raise _wrong(file, f"it has two names, {data['name']} and {inner['name']}")
-        data = inner
-    return {str(key): _value(file, str(key), value) for key, value in data.items() if value is not None}
-
-
-def _parse(text: str, file: str) -> Any:
-    import yaml
-
-    from headrace_cli.once import OnceLoader
-
     try:
-        return yaml.load(text, OnceLoader)  # JSON is YAML, but for tabs
-    except (yaml.YAMLError, RecursionError) as error:
-        try:
-            return json.loads(text)
-        except (ValueError, RecursionError):
-            raise _wrong(file, " ".join(str(error).split()) or "it is nested too deeply") from None
-
-
-def _value(file: str, key: str, value: Any) -> str:
-    match value:
-        case bool():
-            return str(value).lower()
-        case str() | int() | float():
-            return str(value)
-        case list() if all(isinstance(item, str | int | float) for item in value):
-            return ",".join(_value(file, key, item) for item in value)
-    raise _wrong(file, f"{key} is no text, number, true, false or list of these: keys are flat, with dots")
-
-
-def _wrong(file: str, what: str) -> CommandFailed:
-    return CommandFailed(f"{file}: {what}", ExitCode.USAGE, f"It takes {_TAKES}.")
+        return parse_connector(read_text(file, TAKES), file)
+    except InvalidConfig as error:
+        raise CommandFailed(str(error), ExitCode.USAGE, f"It takes {TAKES}.") from None

@@ -103,7 +103,7 @@ def _read_json(text: str, source: str) -> Any:
 def _read_yaml(text: str, source: str) -> Any:
     import yaml
 
-    from headrace_cli.once import OnceLoader
+    from headrace_common.runtime.once_yaml import OnceLoader
 
     try:
         return yaml.load(text, OnceLoader)

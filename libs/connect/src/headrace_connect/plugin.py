@@ -149,6 +149,26 @@ class Topics(Protocol):
         ...
 
 
+class Units(Protocol):
+    """
+    What others write for a source as one unit, its position among it: rows that a Spark job reads. Each call may raise
+    ``HeadraceError``.
+    """
+
+    owner: str
+    """Of the unit's transactions."""
+    offset_topic: str
+    """Where the position goes."""
+
+    async def fence(self) -> None:
+        """What was begun before and is not committed never will be."""
+        ...
+
+    async def position(self, split: Split) -> Position | None:
+        """What is committed by now, by whomever."""
+        ...
+
+
 class Guarantee(StrEnum):
     """What a sink makes of a record that it is given twice."""
 
@@ -272,6 +292,8 @@ class Source(Connector[S]):
     topics: Topics | None = None
     """Of the cluster that is written to. Set before ``start``; None in ``check`` and ``preview``, which change
     nothing."""
+    units: Units | None = None
+    """Set before ``start`` as ``topics`` is, for a task only."""
 
     def splits(self) -> Awaitable[Sequence[Split]] | Sequence[Split]:
         """What can be read apart now. Tasks share the splits."""

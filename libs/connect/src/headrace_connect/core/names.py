@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Final
 from urllib.parse import quote
 
@@ -11,6 +12,8 @@ PLUGIN_PATH: Final = "HEADRACE_CONNECT_PLUGIN_PATH"
 """Variable of the environment in which a worker tells its hosts ``plugin_path``: folders, with commas."""
 CLUSTER_BYTES_MAX: Final = 100
 """Of the name of a Connect cluster, as it stands in ids: an owner has at most 200."""
+
+_SNAPSHOT_CHARACTERS_MAX: Final = 130
 
 
 def encode(name: str) -> str:
@@ -31,6 +34,14 @@ def transactional_id(cluster: str, connector: str, task: int) -> str:
 def dead_letters_id(cluster: str, connector: str, task: int) -> str:
     """Of the dead letters of a sink's task: of no owner, so that nothing times them out."""
     return f"connect-dlq.{encode(cluster)}.{encode(connector)}.{task}"
+
+
+def snapshot_owner(cluster: str, connector: str) -> str:
+    """Of what Spark reads for a source, as one unit; such owners are shorter than others."""
+    name = f"{encode(cluster)}.{encode(connector)}"
+    if len(name) > _SNAPSHOT_CHARACTERS_MAX:
+        name = blake2b(name.encode(), digest_size=16).hexdigest()
+    return f"connect-snapshot.{name}"
 
 
 def group_of(connector: str) -> str:

@@ -20,7 +20,7 @@ from headrace_connect.core.task import TaskLife
 from headrace_connect.plugin import Guarantee, Sink, Source, Split
 from headrace_connect.runtime.adapters.prepared import SdkPrepared
 from headrace_connect.runtime.adapters.sink_group import SdkDeadLetters, SdkGroup
-from headrace_connect.runtime.adapters.source_log import SdkSourceLog, SourcePlace
+from headrace_connect.runtime.adapters.source_log import SdkSourceLog, SdkUnits, SourcePlace
 from headrace_connect.runtime.adapters.topics import SdkTopics
 from headrace_connect.runtime.config import ConnectorConfig, RunConfig, SinkConfig, SourceConfig
 from headrace_connect.runtime.configuring import Configured
@@ -161,6 +161,7 @@ def _source_loop(process: Process, fresh: Fresh, part: Part, hooks: Hooks, on_op
     outside = SourceOutside(log, pipeline, process.clock, Failpoints())
     source = cast("Source[Any]", configured.make())
     source.topics = process.topics
+    source.units = SdkUnits(process.config, config.name, log, process.clock)
     settings = _source_settings(config)
     task = SourceTask(
         source,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from libs.connect.tests.connectors.sql_sink.records import P0, TOPIC, rows
 
+from headrace.records import TopicPartition
 from headrace_connect.connectors.lake_sink import LakeSink, open_dataset
 from headrace_connect.connectors.lake_sink.parquet import ParquetLake
 from headrace_connect.connectors.lake_sink.settings import SinkSettings
+from headrace_connect.connectors.lake_sink.staging import Staging
 from headrace_connect.connectors.places import OpenFile, Place, find_place
+from headrace_connect.plugin import PartitionTaken, Rows
 
 
 def started(directory: Path, **values: Any) -> LakeSink:
@@ -115,3 +118,41 @@ def on(sink: LakeSink, place: Place) -> LakeSink:
     assert isinstance(lake, ParquetLake)
     lake._place = place
     return sink
+
+
+class Follower:
+    """A holder whose rows become files elsewhere, as those of ``lake_follow``: it has a sink's methods."""
+
+    def __init__(self, directory: Path, place: Place) -> None:
+        self._settings = SinkSettings("lake", str(directory), added_columns=())
+        self._lake = ParquetLake(str(directory), [])
+        self._place = self._lake._place = place
+        self._open: set[TopicPartition] = set()
+        self._staging = self._stage()
+
+    def _stage(self) -> Staging:
+        made = Staging(self._settings)
+        made._lake._place = self._place
+        return made
+
+    def open(self, partitions: Sequence[TopicPartition], epoch: int) -> Mapping[TopicPartition, int]:
+        self._staging = self._stage()
+        self._open |= set(partitions)
+        return self._lake.open(partitions)
+
+    def write(self, rows: Rows) -> None:
+        self._staging.write(rows)
+
+    def commit(self, positions: Mapping[TopicPartition, int], token: bytes | None) -> None:
+        if not self._open >= positions.keys():
+            raise PartitionTaken(positions.keys() - self._open)
+        files = self._staging.flush()
+        for partition, end in positions.items():
+            self._lake.name(partition, end, files.get(partition, ()))
+
+    def settle(self, token: bytes) -> bool:
+        return self._lake.settle(token)
+
+    def close(self, partitions: Sequence[TopicPartition]) -> None:
+        self._open -= set(partitions)
+        self._lake.close(partitions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import count
+from itertools import count, cycle
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from libs.connect.tests.connectors.lake_sink.holders import Holder, Holders
 from libs.connect.tests.connectors.lake_sink.lakes import (
+    Follower,
     Killed,
     Killer,
     Mortal,
@@ -32,7 +33,7 @@ from headrace_connect.plugin import PartitionTaken, RetriableError
 TOKENS = count()
 
 
-def work(sink: LakeSink, end_at: int) -> None:
+def work(sink: LakeSink | Follower, end_at: int) -> None:
     """Write ``end_at`` records in steps of three, from where the lake says, with a token for every other one."""
     position = sink.open([P0], 1).get(P0, 0)
     while position < end_at:
@@ -57,6 +58,22 @@ def test_killed_at_any_access(tmp_path: Path) -> None:
         work(started(lake), 7)
         assert sorted(numbers(lake)) == list(range(7)), f"{moment}, {killer.last}"
     assert moments >= {"before write", "behind write", "before commit", "behind commit", "before token", "behind token"}
+
+
+def test_a_follower_is_killed_at_any_access(tmp_path: Path) -> None:
+    moments: set[str] = set()
+    for moment in range(1, 1_000):
+        lake = tmp_path / str(moment)
+        killer = Killer(moment)
+        try:
+            work(Follower(lake, Mortal(lake, killer)), 7)
+        except Killed:
+            moments.add(killer.last)
+        else:
+            break
+        work(Follower(lake, find_place(str(lake))) if moment % 2 else started(lake), 7)
+        assert sorted(numbers(lake)) == list(range(7)), f"{moment}, {killer.last}"
+    assert moments >= {"before write", "behind write", "before commit", "behind commit"}
 
 
 def test_the_holder_that_was_paused_writes_nothing_more(tmp_path: Path) -> None:
@@ -207,14 +224,19 @@ def test_a_store_that_overwrites_is_refused(tmp_path: Path) -> None:
 
 
 class HoldersOfParquet(Holders):
-    """Some get no answer to a request, which is carried out at once or later."""
+    """Sinks and followers; some get no answer to a request, which is carried out at once or later."""
 
     holders = Holders.holders
     COUNT = 12
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.follows = cycle([False, True])
+
     def made(self) -> Holder:
         place = Unsure(self.path, "before commit")
-        return {"sink": on(started(self.path), place), "place": place}
+        follows = next(self.follows)
+        return {"sink": Follower(self.path, place) if follows else on(started(self.path), place), "place": place}
 
     def found(self) -> list[tuple[int, int]]:
         if not (self.path / TOPIC / "_schema").exists():

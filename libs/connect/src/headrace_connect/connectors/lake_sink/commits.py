@@ -93,7 +93,7 @@ class Entry:
             raise InvalidConfig(f"{name} is no commit: {error!r}; restore it, or write to another path") from error
 
 
-def read_json(data: bytes, name: str) -> dict[str, Any]:
+def read_json(data: bytes, name: str, wanted: int = VERSION) -> dict[str, Any]:
     """
     What a file of ours holds.
 
@@ -105,7 +105,7 @@ def read_json(data: bytes, name: str) -> dict[str, Any]:
         version = stored["version"]
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidConfig(f"{name} is damaged: {error!r}; restore it, or write to another path") from error
-    if version != VERSION:
+    if version != wanted:
         raise InvalidConfig(f"{name} is of version {version}, which this version of the connector does not know")
     assert isinstance(stored, dict), "it has a version"
     return stored

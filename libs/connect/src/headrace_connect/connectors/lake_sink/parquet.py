@@ -5,7 +5,7 @@ which files count. Two holders of a partition may both write files, and one of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote
@@ -49,8 +49,12 @@ class ParquetLake:
 
     def start(self) -> None:
         """See ``Lake``."""
-        self._place = find_place(self._url)
+        self.connect()
         self._records.probe()
+
+    def connect(self) -> None:
+        """Only that: a store that would overwrite commits is not found out."""
+        self._place = find_place(self._url)
 
     def check(self) -> Sequence[str]:
         """See ``Lake``; makes a small file and deletes it."""
@@ -108,12 +112,11 @@ class ParquetLake:
         self, moves: Mapping[TopicPartition, Move], schemas: Mapping[str, pa.Schema], token: bytes | None
     ) -> None:
         """See ``Lake``."""
-        self._grow(schemas)
         used = "" if token is None else token_name(token)
-        entries: dict[TopicPartition, Entry] = {}
-        for partition, move in moves.items():
-            files = [file for part in move.parts for file in self._write(partition, part, schemas[part.table])]
-            entries[partition] = Entry(new_uuid(), move.end, tuple(files), used)
+        entries = {
+            partition: Entry(new_uuid(), moves[partition].end, tuple(files), used)
+            for partition, files in self.stage(moves, schemas).items()
+        }
         failpoint("connect.lake.files")
         for partition in sorted(entries, key=directory_of):
             self._take(partition, entries[partition], decided=not used)
@@ -124,6 +127,35 @@ class ParquetLake:
             assert entry.end is not None, "it is not void"
             self._doubts.pop(partition, None)
             self._slots[partition] = Slot(entry.end)
+
+    def stage(
+        self, moves: Mapping[TopicPartition, Move], schemas: Mapping[str, pa.Schema]
+    ) -> dict[TopicPartition, list[DataFile]]:
+        """
+        Files with the rows, durable, which no commit names yet.
+
+        Raises:
+            RetriableError: the place is away, or a table's columns have changed meanwhile.
+        """
+        self._grow(schemas)
+        return {
+            partition: [file for part in move.parts for file in self._write(partition, part, schemas[part.table])]
+            for partition, move in moves.items()
+        }
+
+    def name(self, partition: TopicPartition, end: int, files: Sequence[DataFile]) -> None:
+        """
+        Commit files that others have staged; durable when it returns.
+
+        Args:
+            partition: an open one.
+            end: its next position.
+            files: with all its rows from its position on, below ``end``.
+
+        Raises:
+            PartitionTaken: another commit is there; these files are deleted.
+        """
+        self._take(partition, Entry(new_uuid(), end, tuple(files)), decided=True)
 
     def _take(self, partition: TopicPartition, entry: Entry, *, decided: bool) -> None:
         """
@@ -179,12 +211,24 @@ class ParquetLake:
 
 
 def to_parquet(rows: pa.Table) -> bytes:
-    """A file of rows in the order of their offsets. Columns without a type, which have nulls alone, are left out."""
-    names = [field.name for field in rows.schema if not pa.types.is_null(field.type)]
-    rows = rows.select(names)
-    sorting = parquet.SortingColumn.from_ordering(rows.schema, [(OFFSET, "ascending")]) if OFFSET in names else None
+    """A file of rows in the order of their offsets."""
+    return join_parquet(rows.schema, [rows])
+
+
+def join_parquet(schema: pa.Schema, parts: Iterable[pa.Table]) -> bytes:
+    """
+    A file of rows in the order of their offsets, with a group of rows for each part. Columns without a type, which have
+    nulls alone, are left out.
+    """
+    names = [field.name for field in schema if not pa.types.is_null(field.type)]
+    typed = pa.schema([schema.field(name) for name in names]).with_metadata(schema.metadata)
+    sorting = parquet.SortingColumn.from_ordering(typed, [(OFFSET, "ascending")]) if OFFSET in names else None
     data = pa.BufferOutputStream()
-    parquet.write_table(rows, data, compression="zstd", sorting_columns=sorting, write_page_index=True)
+    with parquet.ParquetWriter(
+        data, typed, compression="zstd", sorting_columns=sorting, write_page_index=True
+    ) as writer:
+        for part in parts:
+            writer.write_table(part.select(names))
     return data.getvalue().to_pybytes()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import chain, groupby
 from typing import Final
 from urllib.parse import unquote
 
@@ -12,7 +13,7 @@ from pyarrow import dataset
 from pyarrow.fs import FileSystem
 
 from headrace_common.core.errors import InvalidConfig
-from headrace_connect.connectors.lake_sink.commits import ENDING
+from headrace_connect.connectors.lake_sink.commits import ENDING, Slot
 from headrace_connect.connectors.lake_sink.records import Records
 from headrace_connect.connectors.places import Place, find_place
 
@@ -23,7 +24,8 @@ def committed_files(path: str, table: str | None = None) -> list[str]:
     """
     The files below ``path`` that count, of one table or of all, sorted.
 
-    Reads each commit: a request each in a bucket. What is committed meanwhile may be missing, nothing else.
+    Reads each commit that is not merged: a request each in a bucket. What is committed meanwhile may be missing,
+    nothing else.
 
     Raises:
         RetriableError: the place cannot be read now.
@@ -54,7 +56,11 @@ def open_dataset(path: str, table: str) -> dataset.Dataset:
 
 def _committed(place: Place, table: str | None) -> Iterator[str]:
     records = Records(place)
-    for name in place.find(f"**/*{ENDING}", COMMITS_MAX):
-        entry = records.read_entry(name)
-        if entry.end is not None and (not entry.token or records.verdict(entry.token)):
-            yield from (file.path for file in entry.files if table in (None, file.table))
+    names = (name.rpartition("/") for name in place.find(f"**/*{ENDING}", COMMITS_MAX))
+    for directory, own in groupby(names, key=lambda name: name[0]):
+        listed = [name for _, _, name in own]
+        _, merged = records.merged(directory, listed)
+        slots = [slot for name in listed if (slot := Slot.parse(name)) is not None and slot.first >= merged.end]
+        for file in chain(merged.files, records.counted(directory, slots)):
+            if table in (None, file.table):
+                yield file.path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import Final
 from urllib.parse import quote
@@ -13,7 +14,8 @@ import pyarrow as pa
 from headrace.records import TopicPartition
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.runtime.entropy import new_uuid
-from headrace_connect.connectors.lake_sink.commits import VERSION, Entry, Slot, last_slot, read_json
+from headrace_connect.connectors.lake_sink.commits import VERSION, DataFile, Entry, Slot, last_slot, read_json
+from headrace_connect.connectors.lake_sink.merges import NONE, Merged, last_merge, merge_name
 from headrace_connect.connectors.places import Place
 from headrace_connect.plugin import RetriableError
 
@@ -69,6 +71,29 @@ class Records:
     def take(self, partition: TopicPartition, slot: Slot, entry: Entry) -> bool:
         """Commit; False: another commit is there."""
         return self._place.create(f"{directory_of(partition)}/{slot.name}", entry.to_bytes())
+
+    # --- what counts ----------------------------------------------------------------------------------------------
+
+    def merged(self, directory: str, names: Sequence[str]) -> tuple[int, Merged]:
+        """The newest merge of a partition, and its number; 0: there is none. ``names``: in its directory."""
+        number = last_merge(names)
+        return number, self.read_merge(directory, number) if number else NONE
+
+    def read_merge(self, directory: str, number: int) -> Merged:
+        """The merge of this number, which was listed."""
+        name = f"{directory}/{merge_name(number)}"
+        return Merged.from_bytes(self._read(name), name)
+
+    def take_merge(self, directory: str, number: int, merged: Merged) -> bool:
+        """Have the merge count; False: there is one of this number."""
+        return self._place.create(f"{directory}/{merge_name(number)}", merged.to_bytes())
+
+    def counted(self, directory: str, slots: Iterable[Slot]) -> Iterator[DataFile]:
+        """Of these commits, the files that count."""
+        for slot in slots:
+            entry = self.read_entry(f"{directory}/{slot.name}")
+            if entry.end is not None and (not entry.token or self.verdict(entry.token)):
+                yield from entry.files
 
     # --- tokens ---------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from headrace_connect.core.drift import Drift
 from headrace_connect.core.options import BadOption
 from headrace_connect.settings import near, setting
 from headrace_connect.transforms.expression_text import parse_columns
+from headrace_streams.core.expressions import Expr
 
 _TOPIC: Final = "${topic}"
 PARTITION_BY: Final = "partition.by"
@@ -77,6 +78,11 @@ class SinkSettings:
                 parse_columns(PARTITION_BY, self.partition_by)
             except BadOption as error:
                 raise ValueError(f"{PARTITION_BY} {error}") from error
+
+    @property
+    def partition_columns(self) -> dict[str, Expr]:
+        """The columns that a table is partitioned by, by name."""
+        return dict(parse_columns(PARTITION_BY, self.partition_by)) if self.partition_by else {}
 
     @property
     def only_table(self) -> str:

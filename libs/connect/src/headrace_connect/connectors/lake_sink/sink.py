@@ -13,10 +13,9 @@ from headrace_connect.connectors.lake_sink.added import schema_of, with_added, w
 from headrace_connect.connectors.lake_sink.fitting import Fitted, Rules, fit, refit
 from headrace_connect.connectors.lake_sink.lake import Lake, Move, Part
 from headrace_connect.connectors.lake_sink.parquet import ParquetLake
-from headrace_connect.connectors.lake_sink.settings import PARTITION_BY, SinkSettings
+from headrace_connect.connectors.lake_sink.settings import SinkSettings
 from headrace_connect.plugin import Guarantee, PartitionTaken, RetriableError, Rows, RowsRefused, Sink
 from headrace_connect.settings import Problem, invalid
-from headrace_connect.transforms.expression_text import parse_columns
 
 
 @dataclass(slots=True)
@@ -34,13 +33,17 @@ class LakeSink(Sink[SinkSettings]):
     guarantee = Guarantee.POSITIONS
     commit_drained = False
 
-    def __init__(self, settings: SinkSettings) -> None:
+    def __init__(self, settings: SinkSettings, lake: Lake | None = None) -> None:
+        """
+        Args:
+            lake: where rows go; None: the one of the settings.
+        """
         super().__init__(settings)
         self.commit_interval_ms = settings.flush_interval_ms
         self.commit_rows = settings.flush_rows
         self.commit_bytes = settings.flush_bytes
-        self._computed = parse_columns(PARTITION_BY, settings.partition_by) if settings.partition_by else {}
-        self._lake: Lake = lake_of(settings, list(self._computed))
+        self._computed = settings.partition_columns
+        self._lake = lake_of(settings, list(self._computed)) if lake is None else lake
         self._rules = Rules(
             settings.drift, self._lake.widens, self._lake.find_unstorable, self._lake.normal, self._lake.find_unfit
         )

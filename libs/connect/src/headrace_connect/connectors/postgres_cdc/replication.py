@@ -9,7 +9,7 @@ import psycopg
 from psycopg import pq
 
 from headrace_common.runtime.clock import Clock, call_later_ms, limit_ms
-from headrace_connect.connectors.postgres_cdc.session import connect, fault_of, faults, literal, quote
+from headrace_connect.connectors.postgres_cdc.session import TEXTS, connect, fault_of, faults, literal, quote
 from headrace_connect.connectors.postgres_cdc.settings import SourceSettings
 from headrace_connect.core.pgoutput import (
     Keepalive,
@@ -24,6 +24,8 @@ from headrace_connect.plugin import RetriableError
 
 PROTOCOL: Final = Protocol(2)
 """Of PostgreSQL 14 and newer: large transactions come while they are open."""
+_OPTIONS: Final = {**TEXTS, "idle_in_transaction_session_timeout": "0", "idle_session_timeout": "0"}
+"""A connection that keeps a snapshot is idle in a transaction."""
 _NO_OBJECT: Final = b"42704"
 BEAT_MS: Final = 10_000.0
 TAKE_BYTES: Final = 4 << 20
@@ -59,7 +61,7 @@ class Replication:
             RetriableError: the server cannot be reached, or does not let us in.
             InvalidConfig: the user may not replicate.
         """
-        return cls(await connect(settings, application, replication="database"), clock)
+        return cls(await connect(settings, application, _OPTIONS, replication="database"), clock)
 
     async def identify(self) -> tuple[str, int]:
         """The server's name for itself, and the end of its WAL."""
@@ -68,6 +70,36 @@ class Replication:
             row = await cursor.fetchone()
             assert row is not None, "there is an answer"
             return str(row[0]), parse_lsn(str(row[2]))
+
+    async def export(self, slot: str, *, failover: bool) -> tuple[str, int]:
+        """
+        Make a slot; waits until all transactions have ended that are open now.
+
+        Returns:
+            The snapshot of all that committed before the slot's first change, which ends with the next call of this
+            connection but ``check_held``; and the LSN where the slot begins.
+
+        Raises:
+            RetriableError: there are too many slots, or the server is away.
+            InvalidConfig: the user may not, or there is a slot of that name.
+        """
+        options = "(SNAPSHOT 'export', FAILOVER)" if failover else "EXPORT_SNAPSHOT"
+        with faults():
+            cursor = await self._connection.execute(f"CREATE_REPLICATION_SLOT {quote(slot)} LOGICAL pgoutput {options}")
+            row = await cursor.fetchone()
+            assert row is not None, "there is an answer"
+            return str(row[2]), parse_lsn(str(row[1]))
+
+    async def check_held(self, ms: float) -> None:
+        """
+        Wait so long, while the snapshot is kept.
+
+        Raises:
+            RetriableError: the connection is lost, and the snapshot with it.
+        """
+        await self._ready(ms)
+        with faults():
+            self._pgconn.consume_input()
 
     async def start(self, slot: str, publication: str, lsn: int, confirmed: int) -> None:
         """

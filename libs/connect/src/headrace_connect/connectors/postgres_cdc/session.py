@@ -15,7 +15,7 @@ from headrace_connect.core.pgoutput.messages import Row
 from headrace_connect.plugin import RetriableError
 from headrace_connect.settings import Problem, invalid
 
-_TEXTS: Final = {
+TEXTS: Final = {
     "DateStyle": "ISO",
     "IntervalStyle": "postgres",
     "TimeZone": "UTC",
@@ -25,7 +25,7 @@ _TEXTS: Final = {
     "search_path": "",
 }
 """What decides how values are written: the same for rows that are read and rows that are streamed."""
-_WORK: Final = {
+WORK: Final = {
     "idle_in_transaction_session_timeout": "60000",
     "lock_timeout": "2000",
     "statement_timeout": "60000",
@@ -84,11 +84,11 @@ async def open_session(settings: SourceSettings) -> Session:
     Raises:
         RetriableError: the server cannot be reached, or does not let us in.
     """
-    return Session(await connect(settings, NAME, {**_TEXTS, **_WORK}))
+    return Session(await connect(settings, NAME, {**TEXTS, **WORK}))
 
 
 async def connect(
-    settings: SourceSettings, application: str, options: Mapping[str, str] = _TEXTS, **more: str
+    settings: SourceSettings, application: str, options: Mapping[str, str] = TEXTS, **more: str
 ) -> psycopg.AsyncConnection[tuple[Any, ...]]:
     """
     A connection of libpq.

@@ -68,6 +68,9 @@ class SourceSettings:
     read again; rows that were deleted meanwhile stay in the topics."""
     snapshot_mode: Literal["initial", "no_data"] = "initial"
     """``initial``: rows that are there are read, of each table once. ``no_data``: only changes from now on."""
+    snapshot_engine: Literal["connector", "spark"] = "connector"
+    """Who reads the rows that are there at the beginning. ``spark``: the job ``table_snapshot``, whose command the task
+    logs; it is for large tables."""
     snapshot_include_collection_list: tuple[str, ...] = ()
     """Of the captured tables, those whose rows are read; regular expressions. Empty: all."""
     incremental_snapshot_chunk_size: int = setting(10_000, low=1, high=1_000_000)
@@ -140,6 +143,8 @@ class SourceSettings:
         ):
             if path and not path.startswith("/"):
                 raise ValueError(f"{key} is an absolute path, not {path[:80]!r}")
+        if self.snapshot_engine == "spark" and self.snapshot_mode == "no_data":
+            raise ValueError("snapshot.engine=spark reads rows, and with snapshot.mode=no_data none are wanted")
         if self.truncate_handling_mode == "include" and self.value_form == "flat":
             raise ValueError(
                 "truncate.handling.mode=include needs value.form=debezium: a flat value is a row, and there is none"

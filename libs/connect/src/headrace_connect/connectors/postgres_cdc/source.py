@@ -14,6 +14,7 @@ from headrace_common.runtime.clock import Clock, SystemClock, limit_s
 from headrace_connect.connectors.postgres_cdc.beating import Heart
 from headrace_connect.connectors.postgres_cdc.checks import find_problems
 from headrace_connect.connectors.postgres_cdc.copying import Copier
+from headrace_connect.connectors.postgres_cdc.exporting import Exporter
 from headrace_connect.connectors.postgres_cdc.facts import find_facts
 from headrace_connect.connectors.postgres_cdc.following import Follower
 from headrace_connect.connectors.postgres_cdc.parts import Parts
@@ -50,6 +51,11 @@ class PostgresSource(Source[SourceSettings]):
         """The greatest LSN that was committed by this instance, or before it."""
         self._committed = asyncio.Event()
         self._started: int | None = None
+
+    async def start(self) -> None:
+        """See ``Connector``: what a job has prepared and not committed would hold up who asks for the position."""
+        if self.settings.snapshot_engine == "spark" and self.units is not None:
+            await self.units.fence()
 
     async def check(self) -> Sequence[str]:
         """See ``Connector``."""
@@ -88,6 +94,9 @@ class PostgresSource(Source[SourceSettings]):
             holder = Holder.of(self.settings.name, self._started)
             replication = await Replication.open(self.settings, str(holder), self.clock)
             stack.push_async_callback(replication.close)
+            if place is None and self.settings.snapshot_engine == "spark":
+                exporter = Exporter(self.settings, session, replication, self.units, split)
+                place = await exporter.place(publisher.tables, holder)
             server = Server(*await replication.identify())
             begin = await self._begin(session, place, server)
             if isinstance(begin, Lost):

@@ -16,8 +16,8 @@ from headrace.errors import TransactionAbortable, WaitTimedOut
 from headrace.records import TopicPartition
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.runtime.clock import Clock
-from headrace_connect.core.names import owner_of, transactional_id
-from headrace_connect.plugin import Position
+from headrace_connect.core.names import owner_of, snapshot_owner, transactional_id
+from headrace_connect.plugin import Position, Split
 from headrace_connect.runtime.adapters.topics import SdkTopics
 from headrace_connect.runtime.config import RunConfig
 from headrace_connect.runtime.ports import Ints, Outgoing, SourceWriter
@@ -56,6 +56,11 @@ class SdkSourceLog:
         self._topics = topics
         self._clock = clock
         self._patience = Patience(clock, config.default_api_timeout_ms)
+
+    @property
+    def offset_topic(self) -> str:
+        """Where positions are."""
+        return self._place.offset_topic
 
     async def claim(self) -> SourceWriter:
         """See ``SourceLog``."""
@@ -112,6 +117,31 @@ class SdkSourceLog:
         """See ``SourceLog``."""
 
 
+class SdkUnits:
+    """Satisfies ``Units``."""
+
+    def __init__(self, config: RunConfig, connector: str, log: SdkSourceLog, clock: Clock) -> None:
+        """
+        Args:
+            log: of the connector; reads its positions.
+        """
+        self.owner = snapshot_owner(config.group_id, connector)
+        self.offset_topic = log.offset_topic
+        self._config = config
+        self._log = log
+        self._clock = clock
+
+    async def fence(self) -> None:
+        """See ``Units``."""
+        patience = Patience(self._clock, self._config.default_api_timeout_ms)
+        async with UnitOwner(self._config.bootstrap_servers, self.owner) as owner:
+            await patience.ask(owner.init)
+
+    async def position(self, split: Split) -> Position | None:
+        """See ``Units``."""
+        return (await self._log.locate([split.id])).get(split.id)
+
+
 class _Writer:
     """Satisfies ``SourceWriter``."""
 
@@ -154,9 +184,8 @@ class _Writer:
             self._positions |= positions
             return
         for split, position in positions.items():
-            await self._producer.send(
-                self._place.offset_topic, _value(split, position), key=_key(self._place.connector, split)
-            )
+            key, value = position_record(self._place.connector, split, position)
+            await self._producer.send(self._place.offset_topic, value, key=key)
 
     async def commit(self) -> None:
         """See ``SourceWriter``."""
@@ -165,11 +194,8 @@ class _Writer:
             return
         await self._deliver()
         for split, position in self._positions.items():
-            self._sent.append(
-                await self._producer.send(
-                    self._place.offset_topic, _value(split, position), key=_key(self._place.connector, split)
-                )
-            )
+            key, value = position_record(self._place.connector, split, position)
+            self._sent.append(await self._producer.send(self._place.offset_topic, value, key=key))
         self._positions = {}
         await self._deliver()
 
@@ -217,6 +243,16 @@ class _Sent:
         none = np.empty(0, np.int64)
         offsets = np.concatenate([none, *(np.arange(span.offset, span.offset + span.records) for span in spans)])
         return partitions, offsets
+
+
+def position_record(connector: str, split: str, position: Position) -> tuple[bytes, bytes]:
+    """
+    Key and value of a record of the offset topic.
+
+    Raises:
+        InvalidConfig: the position is no JSON, or too large.
+    """
+    return _key(connector, split), _value(split, position)
 
 
 def _key(connector: str, split: str) -> bytes:
