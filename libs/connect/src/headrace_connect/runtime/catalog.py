@@ -23,6 +23,7 @@ SHIPPED: Final[dict[str, str]] = {
     "http-poll-source": "headrace_connect.connectors.http:HttpPollSource",
     "http-sink": "headrace_connect.connectors.http:HttpSink",
     "http-source": "headrace_connect.connectors.http:HttpSource",
+    "kafka-import": "headrace_connect.connectors.kafka_import:KafkaSource",
     "lake-sink": "headrace_connect.connectors.lake_sink:LakeSink",
     "mirror": "headrace_connect.connectors.mirror:MirrorSource",
     "postgres-cdc": "headrace_connect.connectors.postgres_cdc:PostgresSource",

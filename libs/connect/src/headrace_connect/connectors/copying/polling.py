@@ -6,7 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 
 from headrace.records import TopicPartition
-from headrace_connect.connectors.copying.port import Fetched
+from headrace_connect.connectors.copying.port import Fetched, Moved, Recreated
 
 
 class Polled(ABC):
@@ -15,8 +15,8 @@ class Polled(ABC):
     def __init__(self) -> None:
         self.starts: dict[TopicPartition, int | None] = {}
         """Sought, and not known to the client yet; None: at the first record that there is."""
-        self.failed: dict[TopicPartition, Exception] = {}
-        """What ``take`` raises, once, behind what was read before."""
+        self.failed: dict[TopicPartition, BaseException] = {}
+        """What ``take`` raises, once, behind what was read before. Meanwhile nothing more may be read of it."""
         self._polling = False
         self._news = asyncio.Event()
 
@@ -33,7 +33,7 @@ class Polled(ABC):
             if fetched is not None:
                 return fetched
             if at in self.failed:
-                raise self.failed.pop(at)
+                raise self._go_on(at, self.failed.pop(at))
             if self._polling:
                 await self._news.wait()
                 continue
@@ -44,6 +44,15 @@ class Polled(ABC):
                 self._polling = False
                 self._news.set()
                 self._news = asyncio.Event()
+
+    def _go_on(self, at: TopicPartition, failed: BaseException) -> BaseException:
+        """Not before it is told: else what comes behind a gap would be taken first."""
+        match failed:
+            case Moved(offset=offset):
+                self.starts[at] = offset
+            case Recreated():
+                self.starts[at] = None
+        return failed
 
     @abstractmethod
     def drop(self, at: TopicPartition) -> None:

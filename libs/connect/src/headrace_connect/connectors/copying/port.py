@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.records import TopicPartition
-from headrace_connect.plugin import RowsRefused
+from headrace_connect.plugin import RetriableError, RowsRefused
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -48,6 +48,10 @@ class SourceGap(RowsRefused):
 
     def __init__(self, reason: str) -> None:
         super().__init__({}, reason)
+
+
+class SourceRefuses(RetriableError):
+    """The source does not let this client in, or not do this; says what to change."""
 
 
 class Moved(Exception):

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import orjson
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, InvalidConfig
 from headrace.records import TopicPartition
 from headrace_connect.connectors.copying.planning import (
     find_missing,
@@ -27,6 +27,7 @@ from headrace_connect.connectors.copying.port import (
     Recreated,
     SourceCluster,
     SourceGap,
+    SourceRefuses,
     SourceTopic,
     TopicGone,
 )
@@ -82,6 +83,8 @@ class CopySource(Source[CopySettings]):
             listed = await self.cluster.topics()
             chosen = {name: topic for name, topic in listed.items() if is_copied(name, self.settings)}
             await self.cluster.end_offsets(_partitions(chosen))
+        except (InvalidConfig, SourceRefuses) as error:
+            return [str(error)]
         except (HeadraceError, RetriableError, OSError) as error:
             return [f"source.cluster.bootstrap.servers: {error}; check the address, and the rights of this client"]
         finally:

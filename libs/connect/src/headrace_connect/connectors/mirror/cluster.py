@@ -101,7 +101,7 @@ class SdkCluster(Polled):
     def pop(self, at: TopicPartition) -> Fetched | None:
         """See ``Polled``."""
         fetched = self._ready.pop(at, None)
-        if fetched is not None and at in self.consumer.assignment():
+        if fetched is not None and at not in self.failed and at in self.consumer.assignment():
             self.consumer.resume(at)
         return fetched
 
@@ -125,6 +125,7 @@ class SdkCluster(Polled):
                 self._fail(error)
             for at in self._recreated:
                 consumer.seek_to_beginning(at)
+                consumer.pause(at)
                 self.failed[at] = Recreated(str(at))
             self._recreated = set()
         except UnknownTopicOrPartition as error:
@@ -164,6 +165,7 @@ class SdkCluster(Polled):
         assert at is not None, "the error says whose log it is"
         self.failed[at] = moved
         self.consumer.seek(at, moved.offset)
+        self.consumer.pause(at)
 
     def _fail(self, error: HeadraceError) -> None:
         """Nobody knows of which partition it is."""
