@@ -13,7 +13,7 @@ BY_FILE = --dist loadfile --no-loadscope-reorder
 # Where the machine's Python keeps no bytecode, each process of each cluster would compile our modules anew at its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help chart manifests setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos exits chaos-groups chaos-held chaos-transactions chaos-streams chaos-connect chaos-compaction chaos-short spark-chaos e2e-kubernetes test run run-spark up down status bench bench-peer bench-spark connect-differential images ci measure clean
+.PHONY: help chart manifests setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos exits chaos-groups chaos-held chaos-transactions chaos-streams chaos-connect chaos-compaction chaos-short spark-chaos e2e-kubernetes test run run-spark up down status bench bench-peer bench-spark connect-differential kafka-import images ci measure clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -139,6 +139,9 @@ bench-peer: setup ## Beside a real Kafka on this machine, interleaved (needs Jav
 connect-differential: setup ## Whether Kafka's own Connect answers as tests have it, and a real worker so too (3 min; needs Java 17 and Maven); ARGS=--keep keeps its answers
 	$(PY) -m services.connect.tests.differential.record $(ARGS)
 	$(PY) -m services.connect.tests.differential.live
+
+kafka-import: setup ## The connector kafka-import on a real Kafka, both killed meanwhile (5 min; needs Java 17 and Maven)
+	HEADRACE_REAL_KAFKA=1 $(PYTEST) -s tests/integration/connect/test_kafka_import_real.py
 
 bench-spark: setup-spark ## The Spark connector beside Spark's Kafka source on a real Kafka, Parquet, rate (8 min; ARGS=--no-peer: without Maven)
 	@JAVA_HOME="$$($(PY) -m headrace_cli.spark.java)" $(PY) -m bench.spark $(if $(ONLY),--only $(ONLY)) $(ARGS)

@@ -240,7 +240,7 @@ def _config(folder: Path, number: int, ports: dict[int, int], controllers: dict[
 
 
 def _wait_for_port(port: int) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300  # a machine that is busy with other work
     while time.monotonic() < deadline:
         with socket.socket() as s:
             if s.connect_ex(("127.0.0.1", port)) == 0:

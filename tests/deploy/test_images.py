@@ -278,6 +278,7 @@ class TestDockerfiles:
         assert packages >= BATCH | {
             "psycopg",
             "psycopg-binary",
+            "confluent-kafka",
             "deltalake",
             "obstore",
             "pyiceberg",

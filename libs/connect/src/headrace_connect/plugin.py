@@ -259,7 +259,7 @@ class Connector(Generic[S]):
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        for base in getattr(cls, "__orig_bases__", ()):
+        for base in cls.__dict__.get("__orig_bases__", ()):  # not those of its parents: they have had theirs
             origin, args = get_origin(base), get_args(base)
             if inspect.isclass(origin) and issubclass(origin, Connector) and not isinstance(args[0], TypeVar):
                 cls.settings_type = args[0]

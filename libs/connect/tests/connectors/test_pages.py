@@ -14,6 +14,7 @@ from headrace_connect.connectors.files.sink_settings import SinkSettings as File
 from headrace_connect.connectors.http.poll_settings import PollSettings
 from headrace_connect.connectors.http.settings import SourceSettings as HttpSourceSettings
 from headrace_connect.connectors.http.sink_settings import SinkSettings as HttpSinkSettings
+from headrace_connect.connectors.kafka_import.settings import ImportSettings
 from headrace_connect.connectors.lake_sink.settings import SinkSettings as LakeSinkSettings
 from headrace_connect.connectors.postgres_cdc.settings import SourceSettings as PostgresSettings
 from headrace_connect.connectors.singer.settings import SourceSettings as SingerSettings
@@ -53,6 +54,7 @@ def test_the_quick_start_can_be_used(page: str) -> None:
         ("sql-sink.md", SqlSinkSettings),
         ("lake-sink.md", LakeSinkSettings),
         ("mirror.md", CopySettings),
+        ("kafka-import.md", ImportSettings),
         ("sql-source.md", SqlSourceSettings),
         ("postgres-cdc.md", PostgresSettings),
         ("singer.md", SingerSettings),

@@ -13,6 +13,7 @@ from typing import Any, Final
 from headrace_common.core.errors import HeadraceError, InvalidConfig
 from headrace_common.runtime.modules import load_file
 from headrace_connect.plugin import Connector, Sink, Source
+from headrace_connect.runtime.aliases import ALIASES, REFUSED
 from headrace_connect.settings import near
 
 GROUP: Final = "headrace.connectors"
@@ -51,12 +52,15 @@ def list_connectors() -> list[Listed]:
 
 def find_connector(given: str) -> type[Source[Any]] | type[Sink[Any]]:
     """
-    The class of ``postgres-cdc``, ``package.module:Class`` or ``file.py:Class``.
+    The class of ``postgres-cdc``, ``package.module:Class`` or ``file.py:Class``, or what stands in for one of Java.
 
     Raises:
         InvalidConfig: there is none, or it cannot be imported; says why.
     """
     listed = {one.name: one.where for one in list_connectors()}
+    if given in REFUSED:
+        raise InvalidConfig(f"connector.class: nothing stands in for {given}: {REFUSED[given]}")
+    given = ALIASES[given].name if given in ALIASES else given
     where, separator, attribute = listed.get(given, given).partition(":")
     if not separator:
         raise InvalidConfig(

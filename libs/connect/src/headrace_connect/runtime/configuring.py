@@ -9,6 +9,7 @@ from typing import Any
 from headrace_common.core.errors import InvalidConfig
 from headrace_connect.core.options import InvalidOptions
 from headrace_connect.plugin import Sink, Source
+from headrace_connect.runtime.aliases import translate
 from headrace_connect.runtime.catalog import find_connector
 from headrace_connect.runtime.config import SinkConfig, SourceConfig
 from headrace_connect.runtime.converting import Converting
@@ -53,10 +54,11 @@ def find_config_problems(given: Mapping[str, str]) -> tuple[Problem, ...]:
         plugin = _plugin_of(given)
     except InvalidConfig as error:
         return (Problem(_CLASS, str(error)),)
-    given = {**plugin.defaults, **given}
+    translated, problems = translate(given)
+    given = {**plugin.defaults, **translated}
     name, common = given[_CLASS], _common(plugin)
     plain = given.get("allow.plain.secrets", "").lower() == "true"
-    problems = list(find_problems(given, common, plugin.settings_type, kind=name, allow_plain_secrets=plain))
+    problems += list(find_problems(given, common, plugin.settings_type, kind=name, allow_plain_secrets=plain))
     try:
         Converting.of(given)
     except InvalidOptions as error:
@@ -82,7 +84,7 @@ def configure(given: Mapping[str, str], secrets: Secrets) -> Configured:
     problems = find_config_problems(given)
     if problems:
         raise invalid(problems)
-    given = {**plugin.defaults, **given}
+    given = {**plugin.defaults, **translate(given)[0]}
     config = read_settings(_common(plugin), given, secrets)
     settings: Any = read_settings(plugin.settings_type, given, secrets)
     try:

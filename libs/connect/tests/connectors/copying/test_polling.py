@@ -11,7 +11,7 @@ import pytest
 
 from headrace.records import TopicPartition
 from headrace_connect.connectors.copying.polling import Polled
-from headrace_connect.connectors.copying.port import Fetched, TopicGone
+from headrace_connect.connectors.copying.port import Fetched, Moved, Recreated, TopicGone
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -77,5 +77,19 @@ def test_what_was_read_before_a_failure_comes_first_and_a_seek_forgets_both() ->
         cluster.seek(A, 8)
         assert cluster.starts == {A: 8}
         assert (await cluster.take(A)).next_offset == 9
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize(("failure", "where"), [(Moved("gone", 7), 7), (Recreated("t"), None)])
+def test_reading_goes_on_behind_a_gap_when_it_was_told_and_not_before(failure: Exception, where: int | None) -> None:
+    async def go() -> None:
+        cluster = Numbered()
+        cluster.ready[A], cluster.failed[A] = fetched(1), failure
+        await cluster.take(A)
+        assert cluster.starts == {}
+        with pytest.raises(type(failure)):
+            await cluster.take(A)
+        assert cluster.starts == {A: where}
 
     asyncio.run(go())

@@ -1,4 +1,4 @@
-"""Topics of a real Kafka, whose address ``HEADRACE_TEST_KAFKA`` has."""
+"""Topics of a real Kafka."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from headrace.records import TopicPartition
 from headrace_connect.connectors.copying.port import SourceCluster
 from headrace_connect.connectors.kafka_import.cluster import KafkaCluster
 
-BOOTSTRAP: Final = os.environ.get("HEADRACE_TEST_KAFKA", "")
 _LIMIT_S: Final = 60.0
 _NUMBERS: Final = count(1)
 
 
 class RealSite(Site):
-    def __init__(self, bootstrap: str = BOOTSTRAP) -> None:
+    def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
         self.admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 

@@ -1,4 +1,4 @@
-"""What copying needs of a cluster, of a twin of Kafka that speaks its protocol; and of a real one, where there is one."""
+"""What copying needs of a cluster, of a twin of Kafka that speaks its protocol."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 from libs.connect.tests.connectors.copying.contract import ClusterContract, Read, Site
-from libs.connect.tests.connectors.kafka_import.real import BOOTSTRAP, RealSite
 from libs.connect.tests.connectors.kafka_import.settings import made
 from libs.connect.tests.connectors.kafka_import.twin import Broker, Log, Topic
 
@@ -55,10 +54,3 @@ class TestTwin(ClusterContract):
     def site(self) -> Iterator[Site]:
         with Broker() as broker:
             yield TwinSite(broker)
-
-
-@pytest.mark.skipif(not BOOTSTRAP, reason="make kafka-import starts a real Kafka")
-class TestReal(ClusterContract):
-    @pytest.fixture
-    def site(self) -> Site:
-        return RealSite()

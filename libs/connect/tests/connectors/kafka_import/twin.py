@@ -1,16 +1,17 @@
 """
-A broker in memory that speaks as much of Kafka's protocol as its client needs to copy topics. ``Broker.state`` is what a
-test changes; there are no writes over the wire.
+A broker in memory that speaks as much of Kafka's protocol as its client needs to copy topics. A test changes
+``Broker.state``: there are no writes over the wire.
 """
 
 from __future__ import annotations
 
+import socket
 import socketserver
 import struct
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final
@@ -21,7 +22,17 @@ UNKNOWN_TOPIC: Final = 3
 OUT_OF_RANGE: Final = 1
 TOPIC_REFUSED: Final = 29
 GROUP_NOT_FOUND: Final = 69
-_VERSIONS: Final = {0: (3, 7), 1: (4, 11), 2: (2, 5), 3: (0, 12), 9: (7, 7), 10: (0, 2), 15: (0, 4), 18: (0, 3), 32: (1, 1)}
+_VERSIONS: Final = {
+    0: (3, 7),
+    1: (4, 11),
+    2: (2, 5),
+    3: (0, 12),
+    9: (7, 7),
+    10: (0, 2),
+    15: (0, 4),
+    18: (0, 3),
+    32: (1, 1),
+}
 _FLEXIBLE: Final = {3: 9, 9: 6}
 """From which version on; of those that are spoken. Calls of 0 never come: they say that there are batches."""
 _PIDS: Final = count(1_000)
@@ -139,7 +150,8 @@ class Broker:
             self._server.server_close()
             self._server = None
         for connection in list(self._connections):
-            connection.close()
+            with suppress(OSError):  # it has ended by itself
+                connection.shutdown(socket.SHUT_RDWR)
 
     def _serve(self, connection: Any) -> None:
         stream = connection.makefile("rb")
@@ -184,7 +196,9 @@ class Broker:
         asked = request.compact(lambda: (request.take(16), request.compact_string(), request.tags())[1])
         names = list(self.state.topics) if asked is None else asked
         answer.int32(0)
-        answer.compact([1], lambda one: answer.int32(one).compact_string("127.0.0.1").int32(self.port).compact_string(None).tags())
+        answer.compact(
+            [1], lambda one: answer.int32(one).compact_string("127.0.0.1").int32(self.port).compact_string(None).tags()
+        )
         answer.compact_string("a-twin").int32(1)
 
         def write(name: str) -> None:
@@ -212,7 +226,9 @@ class Broker:
         asked = request.array(
             lambda: (
                 request.string(),
-                request.array(lambda: (request.int32(), request.int32(), request.int64(), request.int64(), request.int32())),
+                request.array(
+                    lambda: (request.int32(), request.int32(), request.int64(), request.int64(), request.int32())
+                ),
             )
         )
 

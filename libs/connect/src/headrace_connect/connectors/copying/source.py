@@ -86,7 +86,8 @@ class CopySource(Source[CopySettings]):
         except (InvalidConfig, SourceRefuses) as error:
             return [str(error)]
         except (HeadraceError, RetriableError, OSError) as error:
-            return [f"source.cluster.bootstrap.servers: {error}; check the address, and the rights of this client"]
+            key = "source.cluster.bootstrap.servers: "
+            return [f"{key}{str(error).removeprefix(key)}; check the address, and the rights of this client"]
         finally:
             await self.cluster.close()
         return list(find_missing(listed, self.settings).values())

@@ -13,7 +13,7 @@ from confluent_kafka import admin as kafka_admin
 from headrace.records import TopicPartition
 from headrace_connect.connectors.copying.planning import is_copied
 from headrace_connect.connectors.copying.port import SourceTopic
-from headrace_connect.connectors.kafka_import.faults import HEARD, NO_GROUP, UNKNOWN, creation, fault_of
+from headrace_connect.connectors.kafka_import.faults import HEARD, LOGIN, NO_GROUP, UNKNOWN, creation, fault_of
 from headrace_connect.connectors.kafka_import.settings import ImportSettings
 
 QUIET: Final = logging.getLogger("headrace_connect.kafka")
@@ -39,7 +39,7 @@ class Asking:
 
     def hear(self, error: Any) -> None:
         """Called by clients of this cluster."""
-        if error.code() in HEARD and (self.heard is None or self.heard.code() not in HEARD - {error.code()}):
+        if error.code() in HEARD and (self.heard is None or self.heard.code() not in LOGIN):
             self.heard = error
 
     def fault(self, error: Any, what: str = "") -> Exception:

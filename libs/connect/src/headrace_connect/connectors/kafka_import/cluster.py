@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from headrace.records import TopicPartition
-from headrace_common.runtime.clock import Clock, SystemClock
+from headrace_common.runtime.clock import Clock, SystemClock, limit_s
 from headrace_common.runtime.threads import run_in_thread
 from headrace_connect.connectors.copying.polling import Polled
 from headrace_connect.connectors.copying.port import Fetched, SourceTopic, TopicGone
@@ -137,7 +137,8 @@ class KafkaCluster(Polled):
             if not starts and sum(self._bytes.values()) >= _HELD_BYTES:
                 self._taken.clear()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._taken.wait(), _WAIT_S)
+                    async with limit_s(_WAIT_S):
+                        await self._taken.wait()
                 return
             assert self._reading is not None, "it is open"
             call = asyncio.get_running_loop().run_in_executor(self._thread, self._reading.read, starts)

@@ -26,12 +26,13 @@ UNKNOWN: Final = frozenset(
 OUTSIDE: Final = frozenset({_Error._AUTO_OFFSET_RESET, _Error._LOG_TRUNCATION, _Error.OFFSET_OUT_OF_RANGE})
 """The log does not hold the position."""
 NO_GROUP: Final = _Error.GROUP_ID_NOT_FOUND
-_LOGIN: Final = frozenset({_Error._AUTHENTICATION, _Error._SSL, _Error.SASL_AUTHENTICATION_FAILED})
+LOGIN: Final = frozenset({_Error._AUTHENTICATION, _Error._SSL, _Error.SASL_AUTHENTICATION_FAILED})
+"""Nobody is let in."""
 _RIGHTS: Final = {
     _Error.TOPIC_AUTHORIZATION_FAILED: "--operation Read --operation DescribeConfigs --topic",
     _Error.GROUP_AUTHORIZATION_FAILED: "--operation Describe --group",
 }
-HEARD: Final = _LOGIN | {_Error._RESOLVE, _Error._ALL_BROKERS_DOWN, _Error._TRANSPORT}
+HEARD: Final = LOGIN | {_Error._RESOLVE, _Error._ALL_BROKERS_DOWN, _Error._TRANSPORT}
 """What is said of connections, and not of a call."""
 _AWAY: Final = frozenset({_Error._TIMED_OUT, _Error._TRANSPORT, _Error._ALL_BROKERS_DOWN, _Error._RESOLVE})
 _NAMED: Final = re.compile(r'"([\w.]+)"')
@@ -47,7 +48,7 @@ def fault_of(error: Any, what: str, servers: str, heard: Any = None) -> Exceptio
     if error.code() in _AWAY and heard is not None:
         error = heard
     code, text = error.code(), error.str()
-    if code in _LOGIN:
+    if code in LOGIN:
         return SourceRefuses(
             f"source.cluster.bootstrap.servers: {servers} does not let this client in: {text}. Look at "
             "source.cluster.security.protocol, source.cluster.sasl.mechanism, .sasl.username, .sasl.password and "

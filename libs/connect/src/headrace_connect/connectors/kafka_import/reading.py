@@ -42,8 +42,8 @@ class Reading:
     """
     The consumer, which has no group and keeps no positions.
 
-    Records are given only after the topic was found to be the one that was sought: of one that was made again they would
-    look like its continuation.
+    Records are given only after the topic was found to be the one that was sought: of one that was made again they
+    would look like its continuation.
     """
 
     def __init__(self, settings: ImportSettings, asking: Asking, clock: Clock) -> None:
@@ -119,15 +119,14 @@ class Reading:
     # --- what came ----------------------------------------------------------------------------------------------------
 
     def _pieces(self, messages: Iterable[Any]) -> list[Piece]:
-        pieces: list[Piece] = []
+        pieces: list[Piece | None] = []
         for (topic, partition, good), own in groupby(messages, _run_of):
             if topic is None:
                 continue  # of a broker: where it matters, partitions say so too
             at = TopicPartition(topic, partition)
-            for piece in [self._records(at, tuple(own))] if good else [self._said(at, one) for one in own]:
-                if piece is not None:
-                    pieces.append(piece)
-        return pieces
+            run = tuple(own)
+            pieces += [self._records(at, run)] if good else [self._said(at, one) for one in run]
+        return [piece for piece in pieces if piece is not None]
 
     def _records(self, at: TopicPartition, messages: tuple[Any, ...]) -> Piece | None:
         if at not in self._next:

@@ -22,11 +22,13 @@ _FIXED: Final[Mapping[str, Any]] = {
     "allow.auto.create.topics": False,
 }
 """Without these records would be copied that were never committed, or left out."""
+_PROGRAMS: Final = ("plugin.library.paths", "ssl.engine.location", "sasl.kerberos.")
+"""Begin so: what the client would load or run."""
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "fetch.queue.backoff.ms": 5,
     "fetch.wait.max.ms": 100,
 }
-"""Of the client: a full queue is fetched on after a second; a partition without news holds up what is sought for long."""
+"""The client's own: a full queue is fetched on after a second, and the end of a log is told after half of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,9 @@ class ImportSettings(CopySettings):
             fixed = sorted(_FIXED.keys() & given.keys())
             if fixed:
                 raise ValueError(f"{prefix}{fixed[0]} has to be {_FIXED[fixed[0]]} here, and is: leave it out")
+            code = sorted(key for key in given if key.startswith(_PROGRAMS))
+            if code:
+                raise ValueError(f"{prefix}{code[0]} has the client run programs, which it may not here: leave it out")
         if "bootstrap.servers" in self.source_consumer:
             raise ValueError(f"{_CONSUMER}bootstrap.servers: leave it out; {_CLUSTER}bootstrap.servers says it for all")
 

@@ -1,0 +1,186 @@
+"""A real Kafka that is copied while it and the connector are killed. ``make kafka-import``: needs Java 17 and Maven."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import confluent_kafka as kafka
+import pytest
+from bench.kafka_side import KafkaSide
+from libs.connect.tests.connectors.copying.contract import ClusterContract, Site
+from libs.connect.tests.connectors.kafka_import.real import RealSite
+from tests.integration.connect.killing import run
+from tests.integration.connect.test_mirror import contents, read_some, servers
+from typer.testing import CliRunner
+
+from headrace.testing import TestCluster
+from headrace_cli.app import app
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(1_800),
+    pytest.mark.skipif(not os.environ.get("HEADRACE_REAL_KAFKA"), reason="make kafka-import starts a real Kafka"),
+]
+_PARTITIONS: Final = 4
+_RECORDS: Final = 120_000
+_BATCH: Final = 500
+_LIMIT_S: Final = 300.0
+_KILLS: Final = 9
+_STEPS: Final = ("noted", "positions", "committed")
+Told = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]
+
+
+@pytest.fixture(scope="module")
+def side() -> Iterator[KafkaSide]:
+    with KafkaSide.running(warm=False) as running:
+        yield running
+
+
+class TestReal(ClusterContract):
+    @pytest.fixture
+    def site(self, side: KafkaSide) -> Site:
+        return RealSite(side.bootstrap)
+
+
+class Writer(threading.Thread):
+    """Writes transactions, of which each third is aborted, and begins anew where Kafka was killed."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        super().__init__(daemon=True)
+        self.bootstrap, self.topic = bootstrap, topic
+        self.committed = self.aborted = self.rounds = 0
+        self.enough = threading.Event()
+        """Set: it ends, when it has written what it has to."""
+
+    def run(self) -> None:
+        until = time.monotonic() + 2 * _LIMIT_S
+        while not self._done() and time.monotonic() < until:
+            try:
+                self._write()
+            except kafka.KafkaException:
+                time.sleep(0.5)  # Kafka was killed
+
+    def _done(self) -> bool:
+        return self.committed >= _RECORDS and self.enough.is_set()
+
+    def _write(self) -> None:
+        producer = kafka.Producer(
+            {"bootstrap.servers": self.bootstrap, "transactional.id": "w", "log_level": 0, "linger.ms": 5}
+        )
+        producer.init_transactions(30)
+        while not self._done():
+            self.rounds += 1
+            if self.committed >= _RECORDS:
+                self.enough.wait(0.2)  # slower, until all are killed
+            commits = self.rounds % 3 != 0
+            producer.begin_transaction()
+            for number in range(_BATCH):
+                value = b"%d-%d %s" % (self.rounds, number, b"seen" if commits else b"never seen")
+                headers = [("n", b"%d" % number), ("n", None)] if number % 2 else None
+                producer.produce(
+                    self.topic, value, b"%d" % (number % 97), headers=headers, timestamp=1_600_000_000_000 + number
+                )
+            (producer.commit_transaction if commits else producer.abort_transaction)(30)
+            self.committed += _BATCH * commits
+            self.aborted += _BATCH * (not commits)
+
+
+def kafka_contents(bootstrap: str, topic: str, **settings: Any) -> dict[int, list[Told]]:
+    """All that is committed."""
+    found: dict[int, list[Told]] = {number: [] for number in range(_PARTITIONS)}
+    consumer = kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "look",
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "log_level": 0,
+        }
+    )
+    consumer.assign([kafka.TopicPartition(topic, number, kafka.OFFSET_BEGINNING) for number in found])
+    left, until = set(found), time.monotonic() + _LIMIT_S
+    while left:
+        assert time.monotonic() < until, f"no end of {left}"
+        for one in consumer.consume(5_000, 1):
+            if one.error() is None:
+                found[one.partition()].append((one.key(), one.value(), one.headers() or [], one.timestamp()[1]))
+            elif one.error().code() == kafka.KafkaError._PARTITION_EOF:
+                left.discard(one.partition())
+    consumer.close()
+    return found
+
+
+def kafka_read(bootstrap: str, topic: str, group: str, count: int) -> list[bytes]:
+    """What a member of a group reads and commits before it leaves."""
+    consumer = kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "log_level": 0,
+        }
+    )
+    consumer.subscribe([topic])
+    found: list[bytes] = []
+    until = time.monotonic() + _LIMIT_S
+    while len(found) < count:
+        assert time.monotonic() < until, f"{len(found)} of {count}"
+        found += [one.value() for one in consumer.consume(min(500, count - len(found)), 1) if one.error() is None]
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    return found
+
+
+def _kill_and_start(side: KafkaSide) -> None:
+    side.end(1, signal.SIGKILL)
+    side.start(1)
+
+
+def test_killed_while_it_is_written(side: KafkaSide, cluster: TestCluster, tmp_path: Path) -> None:
+    topic = "orders"
+    RealSite(side.bootstrap).create_named(topic, _PARTITIONS, {"retention.ms": "864000000"})
+    config = {
+        "name": "kafka",
+        "connector.class": "kafka-import",
+        "source.cluster.alias": "kafka",
+        "source.cluster.bootstrap.servers": side.bootstrap,
+        "topics": topic,
+        "tasks.max": "2",
+        "offset.flush.interval.ms": "100",
+    }
+    writer = Writer(side.bootstrap, topic)
+    writer.start()
+    for kill in range(_KILLS):
+        death = threading.Timer(3, _kill_and_start, [side])
+        if kill % 3 == 1:
+            death.start()
+        run(cluster, tmp_path, config, f"connect.source.{_STEPS[kill % 3]}")
+        if kill % 3 == 1:
+            death.join()
+    writer.enough.set()
+    writer.join(_LIMIT_S)
+    assert not writer.is_alive()
+    print(f"{_KILLS} kills, {_KILLS // 3} of Kafka; records: {writer.committed} committed, {writer.aborted} aborted")
+    read = kafka_read(side.bootstrap, topic, "billing", writer.committed // 3)
+    run(cluster, tmp_path, config)
+    theirs, ours = kafka_contents(side.bootstrap, topic), contents(cluster, topic)
+    assert {number: len(own) for number, own in ours.items()} == {number: len(own) for number, own in theirs.items()}
+    assert ours == theirs
+    assert sum(map(len, ours.values())) >= _RECORDS
+    words = ["connect", "cutover", str(tmp_path / "kafka.json"), "billing", "--bootstrap", servers(cluster)]
+    done = CliRunner().invoke(app, [*words, "-o", "json", "--execute"])
+    assert done.exit_code == 0, done.output
+    assert len(json.loads(done.stdout)["positions"]) == _PARTITIONS
+    wanted = [value for own in theirs.values() for _, value, _, _ in own]
+    read += read_some(cluster, topic, "billing", len(wanted) - len(read))  # type: ignore[arg-type]
+    assert sorted(read) == sorted(wanted)
