@@ -52,8 +52,8 @@ ALIASES: Final[Mapping[str, Alias]] = {
             "schema.exclude.list": r"write it as table.exclude.list=SCHEMA\..*",
             "column.include.list": "the transform ReplaceField$Value with include does it",
             "column.exclude.list": "the transform ReplaceField$Value with exclude does it",
-            "signal.data.collection": "a table that is added to table.include.list is read beside the changes, without signals",
-            "slot.drop.on.stop": "the slot stays: SELECT pg_drop_replication_slot(NAME) when the connector is not used any more",
+            "signal.data.collection": "a table that is added to table.include.list is read, without a signal",
+            "slot.drop.on.stop": "the slot stays until SELECT pg_drop_replication_slot('NAME')",
         },
     ),
     "io.confluent.connect.jdbc.JdbcSinkConnector": Alias(

@@ -15,7 +15,6 @@ from headrace_connect.connectors.copying.port import Moved, Recreated, TopicGone
 from headrace_connect.connectors.kafka_import.asking import QUIET, Asking
 from headrace_connect.connectors.kafka_import.faults import OUTSIDE, UNKNOWN, creation
 from headrace_connect.connectors.kafka_import.settings import ImportSettings
-from headrace_connect.plugin import RetriableError
 
 _POLL_S: Final = 0.1
 """How long news is waited for."""
@@ -76,13 +75,13 @@ class Reading:
             starts: where partitions are to be read; None: at the first record that there is.
 
         Raises:
-            RetriableError: no partition is read any more until it is sought.
+            RetriableError: and whatever else it is, no partition is read any more until it is sought.
         """
         try:
             missing = self._begin(starts)
             known = dict(self._ids)
             return [*missing, *self._verify(self._pieces(self._consume()), known)]
-        except RetriableError:
+        except BaseException:
             self._stop(list(self._next))
             raise
 
