@@ -9,12 +9,12 @@ from itertools import count
 from typing import Any, Final
 
 import confluent_kafka as kafka
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from libs.connect.tests.connectors.copying.contract import Read, Site
 from libs.connect.tests.connectors.kafka_import.settings import made
 
 from headrace.records import TopicPartition
 from headrace_connect.connectors.copying.port import SourceCluster
+from headrace_connect.connectors.kafka_import.asking import kafka_admin
 from headrace_connect.connectors.kafka_import.cluster import KafkaCluster
 
 _LIMIT_S: Final = 60.0
@@ -24,7 +24,7 @@ _NUMBERS: Final = count(1)
 class RealSite(Site):
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
-        self.admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        self.admin = kafka_admin.AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
     def connect(self) -> SourceCluster:
         return KafkaCluster(made(self.bootstrap, batch_max_rows=20, timeout_ms=10_000))
@@ -35,21 +35,15 @@ class RealSite(Site):
         return topic
 
     def create_named(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
-        _done(self.admin.create_topics([NewTopic(topic, partitions, 1, config=dict(configs))]))
+        _done(self.admin.create_topics([kafka_admin.NewTopic(topic, partitions, 1, config=dict(configs))]))
         _until(lambda: all(part.leader >= 0 for part in self._partitions(topic)) and bool(self._partitions(topic)))
 
     def _partitions(self, topic: str) -> list[Any]:
         return list(self.admin.list_topics(topic, _LIMIT_S).topics[topic].partitions.values())
 
     def write(self, topic: str, records: Sequence[Read], partition: int = 0, *, commits: bool | None = None) -> None:
-        producer = kafka.Producer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "log_level": 0,
-                "linger.ms": 0,
-                **({} if commits is None else {"transactional.id": topic}),
-            }
-        )
+        settings: dict[str, Any] = {"bootstrap.servers": self.bootstrap, "log_level": 0, "linger.ms": 0}
+        producer = kafka.Producer(settings if commits is None else settings | {"transactional.id": topic})
         if commits is not None:
             producer.init_transactions(_LIMIT_S)
             producer.begin_transaction()
@@ -62,7 +56,7 @@ class RealSite(Site):
             _until(lambda: len({self._end(at, level) for level in kafka.IsolationLevel}) == 1)
 
     def _end(self, at: kafka.TopicPartition, level: kafka.IsolationLevel) -> int:
-        [future] = self.admin.list_offsets({at: OffsetSpec.latest()}, isolation_level=level).values()
+        [future] = self.admin.list_offsets({at: kafka_admin.OffsetSpec.latest()}, isolation_level=level).values()
         return int(future.result(_LIMIT_S).offset)
 
     def delete_below(self, topic: str, offset: int) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import confluent_kafka as kafka
-from confluent_kafka import admin as kafka_admin
+import confluent_kafka.admin
 
 from headrace.records import TopicPartition
 from headrace_connect.connectors.copying.planning import is_copied
@@ -16,6 +16,8 @@ from headrace_connect.connectors.copying.port import SourceTopic
 from headrace_connect.connectors.kafka_import.faults import HEARD, LOGIN, NO_GROUP, UNKNOWN, creation, fault_of
 from headrace_connect.connectors.kafka_import.settings import ImportSettings
 
+kafka_admin: Final[Any] = confluent_kafka.admin
+"""Its types are half of the truth."""
 QUIET: Final = logging.getLogger("headrace_connect.kafka")
 _SET: Final = kafka_admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
 _GRACE_S: Final = 1.0

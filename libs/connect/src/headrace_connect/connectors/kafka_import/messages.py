@@ -30,9 +30,11 @@ def to_fetched(messages: Sequence[Any], end: int | None) -> Fetched:
 
 
 def _headers(given: Sequence[Sequence[tuple[str, bytes | None]] | None]) -> pa.Array[Any]:
-    if given and not any(given):
-        return pa.repeat(pa.scalar([], headers_type()), len(given))
-    pairs = [[{"key": name, "value": value} for name, value in one or ()] for one in given]
+    pairs: list[Any]
+    if any(given):
+        pairs = [[{"key": name, "value": value} for name, value in one or ()] for one in given]
+    else:
+        pairs = [[]] * len(given)
     return pa.array(pairs, headers_type())
 
 
