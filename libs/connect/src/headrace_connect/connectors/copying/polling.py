@@ -33,7 +33,7 @@ class Polled(ABC):
             if fetched is not None:
                 return fetched
             if at in self.failed:
-                raise self._go_on(at, self.failed.pop(at))
+                raise self._told(at, self.failed.pop(at))
             if self._polling:
                 await self._news.wait()
                 continue
@@ -45,7 +45,7 @@ class Polled(ABC):
                 self._news.set()
                 self._news = asyncio.Event()
 
-    def _go_on(self, at: TopicPartition, failed: BaseException) -> BaseException:
+    def _told(self, at: TopicPartition, failed: BaseException) -> BaseException:
         """Not before it is told: else what comes behind a gap would be taken first."""
         match failed:
             case Moved(offset=offset):
