@@ -68,6 +68,45 @@ def test_what_connectors_may_read_of_the_pod_are_the_secrets_that_are_named() ->
         assert volumes[mount["name"]]["secret"] == {"secretName": secret, "defaultMode": 0o440}
 
 
+PLUGINS = [{"name": "weather", "image": "registry.example/weather:1"}, {"name": "tides", "image": "tides:2"}]
+
+
+def test_environments_of_plugins_are_copied_in_to_where_they_were_made() -> None:
+    assert "initContainers" not in worker(rendered()).spec
+    pod = worker(rendered(plugins=PLUGINS, pluginsScratch="7Gi"))
+    found = [(each["name"], each["image"], each["command"]) for each in pod.spec["initContainers"]]
+    assert found == [
+        (f"plugin-{one['name']}", one["image"], ["cp", "-a", f"/opt/plugins/{one['name']}", "/plugins/"])
+        for one in PLUGINS
+    ]
+    assert {"name": "plugins", "emptyDir": {"sizeLimit": "7Gi"}} in pod.spec["volumes"]
+    assert {"name": "plugins", "mountPath": "/opt/plugins", "readOnly": True} in pod.main["volumeMounts"]
+    for each in pod.spec["initContainers"]:
+        assert each["volumeMounts"] == [{"name": "plugins", "mountPath": "/plugins"}]
+        assert each["securityContext"] == pod.main["securityContext"]
+        assert each["resources"] == pod.main["resources"]
+    config = settings.load("connect", settings.environment(pod, pod.main, 0, chart.NAMESPACE))
+    assert config.processes.plugin_path == ("/opt/plugins",)
+    given = {"connect": ENABLED | {"plugins": PLUGINS}, "config": {"connect": {"plugin_path": "/srv/a,/srv/b"}}}
+    pod = worker(chart.render(given))
+    config = settings.load("connect", settings.environment(pod, pod.main, 0, chart.NAMESPACE))
+    assert config.processes.plugin_path == ("/opt/plugins", "/srv/a", "/srv/b")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"plugins": [PLUGINS[0], {**PLUGINS[0], "image": "b:1"}]}, "connect.plugins has weather twice"),
+        ({"plugins": [{"name": "../x", "image": "a:1"}]}, "plugins"),
+        ({"plugins": [{"name": "x"}]}, "image"),
+    ],
+)
+def test_plugins_that_cannot_be(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(chart.Refused) as found:
+        rendered(**given)
+    assert says in str(found.value)
+
+
 def test_what_does_not_fit_in_memory_has_a_disk_with_an_end() -> None:
     pod = worker(rendered(scratch="9Gi"))
     variables = settings.environment(pod, pod.main, 0, chart.NAMESPACE)
