@@ -25,6 +25,7 @@ from headrace_common.core.ids import Endpoint
 from headrace_common.http.protocol import HttpBounds
 from headrace_common.http.server import HttpServer
 from headrace_common.runtime.tasks import TaskRunner
+from headrace_connect_worker.core.events import Happened
 from headrace_connect_worker.core.records import RunState, TargetState
 from headrace_connect_worker.ports import ConnectorOffset
 from headrace_connect_worker.rpc.answering import refuse_connection
@@ -259,3 +260,40 @@ def test_names_with_what_paths_are_made_of(worker: Worker) -> None:
 def test_nobody_is_there(url: str, code: int, says: str) -> None:
     done = runner.invoke(app, ["connect", "list", "--url", url])
     assert (done.exit_code, says in done.output) == (code, True), done.output
+
+
+def test_verify_shows_ranges_that_do_not_agree(worker: Worker) -> None:
+    worker.run("apply", worker.file())
+    assert "nothing to compare" in worker.run("verify", "s", "--records", "7", "--topic", "t")
+    assert worker.hosts.asked[-1][1][1:] == (("t",), 7, False)
+    good = {"topic": "t", "partition": 0, "first": 0, "end": 5, "records": 5, "refused": 0, "missing": 0}
+    good |= {"different": 0, "unexpected": 0, "repaired": 0, "examples": []}
+    worker.hosts.ranges = [good, {**good, "first": 5, "end": 9, "missing": 2, "examples": [6, 7]}]
+    said = worker.run("verify", "s")
+    assert "they agree" in said
+    assert "6, 7" in said
+    assert "t-0" in said
+    assert len(said.splitlines()) < len(worker.run("verify", "s", "--all").splitlines())
+    worker.hosts.wrong = 2
+    assert "2 wrong, 0 repaired" in worker.run("verify", "s", code=1)
+    assert "stop s before" in worker.run("verify", "s", "--repair", code=1)
+    worker.hosts.refuses = "Lines cannot be verified"
+    assert "cannot be verified" in worker.run("verify", "s", code=2)
+
+
+def test_snapshot_has_tables_read_again(worker: Worker) -> None:
+    worker.run("apply", worker.file())
+    assert "public.a, public.b" in worker.run("snapshot", "s", "a", "b")
+    assert worker.data("snapshot", "s", "a") == {"name": "s", "tables": ["public.a"]}
+    assert "not found" in worker.run("snapshot", "nobody", "a", code=3)
+
+
+def test_events_are_shown(worker: Worker) -> None:
+    worker.run("apply", worker.file())
+    assert "nothing has happened" in worker.run("events", "s")
+    worker.herd.happened.add(Happened("s", 1_700_000_000_000, "drift", "the table t: has a column more", 0))
+    said = worker.run("events", "s", "--kind", "drift")
+    assert "2023-11-14T22:13:20Z" in said
+    assert "has a column more" in said
+    assert worker.data("events", "s")["events"][0]["at"] == 1_700_000_000_000
+    assert "nothing" in worker.run("events", "s", "--kind", "failed")

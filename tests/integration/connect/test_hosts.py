@@ -12,14 +12,19 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from libs.connect.tests.wheels import write_wheel
+from typer.testing import CliRunner
 
 from headrace.testing import TestCluster
+from headrace_cli.app import app
+from headrace_common.core.errors import InvalidConfig
 from headrace_common.runtime.clock import SystemClock, limit_s, pause_ms
 from headrace_common.runtime.threads import run_in_thread
 from headrace_connect.core.errors import Fault
 from headrace_connect.core.splitting import share
+from headrace_connect.runtime.installing import Index, install
 from headrace_connect_worker.adapters.host_processes import HostProcesses
-from headrace_connect_worker.config import ConnectConfig
+from headrace_connect_worker.config import ConnectConfig, HostLimits
 from headrace_connect_worker.core.records import RunState, SplitSpec, TargetState
 from headrace_connect_worker.ports import (
     HostCrashed,
@@ -186,6 +191,7 @@ async def test_tasks_of_a_sink(cluster: TestCluster, tmp_path: Path) -> None:
         "connection.url": f"sqlite:///{target}",
         "auto.create": "true",
         "table.name.format": "rows",
+        "pk.mode": "kafka",
     }
     worker = ConnectConfig(bootstrap_servers=",".join(cluster.bootstrap_servers))
     async with HostProcesses.of(worker, SystemClock()) as hosts:
@@ -202,6 +208,22 @@ async def test_tasks_of_a_sink(cluster: TestCluster, tmp_path: Path) -> None:
                 await pause_ms(50)
         for task in range(2):
             await hosts.stop(name, task)
+        assert rows_of(target) == list(range(rows))
+        shown = await hosts.preview({**config, "table.name.format": "other"}, 3)
+        assert [(one["table"], one["action"], len(one["row"])) for one in shown] == [("other", "insert", 4)] * 3
+        with closing(sqlite3.connect(target)) as database, database:
+            assert not database.execute("select 1 from sqlite_master where name = 'other'").fetchone()
+            database.execute("delete from rows where n in (3, 499)")
+            database.execute("update rows set n = -1 where n = 7")
+        found = await hosts.verify(config, (topic,), 100_000, repair=True)
+        assert (found["wrong"], found["repaired"], found["agrees"]) == (3, 3, True)
+        assert {one["topic"] for one in found["ranges"]} == {topic}
+        assert sum(one["records"] for one in found["ranges"]) == rows
+        assert sum(one["missing"] for one in found["ranges"]) == 2
+        with closing(sqlite3.connect(target)) as database, database:
+            database.execute("update headrace_positions set position = 9999")
+        with pytest.raises(InvalidConfig, match=r"has position 9999 .* which ends at"):
+            await hosts.verify(config, (), 1, repair=False)
     assert rows_of(target) == list(range(rows))
 
 
@@ -275,3 +297,37 @@ def tokens_of(target: Path) -> list[int]:
 def make_table(target: Path) -> None:
     with closing(sqlite3.connect(target)) as database:
         database.execute(f"create table rows (n integer check (n <> {BAD}))")
+
+
+SOURCE = """
+import almanac
+from headrace_connect import Chunk, source
+
+@source
+def {name}():
+    yield Chunk([{{"says": almanac.SAYS}}], {{}}, drained=True)
+"""
+
+
+async def test_two_connectors_whose_packages_quarrel(cluster: TestCluster, tmp_path: Path) -> None:
+    """`plugin install` makes an environment of each, without a network, and both run side by side."""
+    wheels, plugins = tmp_path / "wheels", tmp_path / "plugins"
+    for version, name in (("1.0", "tides"), ("2.0", "skies")):
+        write_wheel(wheels, "almanac", version, {"almanac.py": f"SAYS = 'almanac {version}'"})
+        needs, points = [f"almanac=={version}"], {name: f"{name}_source:{name}"}
+        write_wheel(wheels, name, "1.0", {f"{name}_source.py": SOURCE.format(name=name)}, needs, points)
+    with pytest.raises(InvalidConfig, match="conflict"):
+        install(plugins, "both", ["tides", "skies"], Index(links=(str(wheels),), offline=True))
+    for name in ("tides", "skies"):
+        words = [name, "--path", str(plugins), "--no-index", "--find-links", str(wheels)]
+        done = CliRunner().invoke(app, ["connect", "plugin", "install", *words])
+        assert done.exit_code == 0, done.output
+        assert name in done.output
+    limits = HostLimits(plugin_path=(str(plugins),))
+    config = ConnectConfig(bootstrap_servers=",".join(cluster.bootstrap_servers), processes=limits)
+    async with HostProcesses.of(config, SystemClock()) as hosts:
+        said = [
+            (await hosts.preview({"name": name, "connector.class": name, "topic": "t"}, 1))[0]["value"]
+            for name in ("tides", "skies")
+        ]
+    assert said == ['{"says":"almanac 1.0"}', '{"says":"almanac 2.0"}']

@@ -25,12 +25,13 @@ from libs.connect.tests.connectors.sql_sink.suite import (
     settings,
     started,
 )
+from libs.connect.tests.connectors.sql_sink.verify_suite import PreviewSuite, VerifySuite, verified, written
 from tests.integration.transactions.postgres import started_postgres
 
 from headrace_common.core.errors import InvalidConfig
 from headrace_connect.connectors.sql_sink import SqlSink
 from headrace_connect.core.drift import Drift
-from headrace_connect.plugin import PartitionTaken, RetriableError, RowsRefused
+from headrace_connect.plugin import Checked, PartitionTaken, RetriableError, RowsRefused
 
 pytestmark = pytest.mark.integration
 
@@ -66,6 +67,23 @@ def target(server: PostgresDatabase) -> PostgresDatabase:
 
 class TestPostgres(SinkSuite):
     """All of the suite."""
+
+
+class TestPreview(PreviewSuite):
+    """All of the suite."""
+
+
+class TestVerify(VerifySuite):
+    """All of the suite."""
+
+    def test_types_without_an_equality_are_compared_by_their_text(self, target: PostgresDatabase) -> None:
+        target.query(f'create table "{TOPIC}" (id bigint primary key, item json, price numeric(9, 4))')
+        records = [rows([{"id": 1, "item": {"a": [1]}, "price": 0.1}, {"id": 2, "item": None, "price": None}])]
+        given = {"insert_mode": "upsert", "pk_mode": "record_value", "pk_fields": ("id",)}
+        written(target, records, **given)
+        assert verified(target, records, **given) == [Checked(2)]
+        target.query(f"""update "{TOPIC}" set item = '{{"a": [2]}}' where id = 1""")
+        assert verified(target, records, **given) == [Checked(2, different=(0,))]
 
 
 @pytest.mark.parametrize("mode", ["insert", "upsert"])

@@ -41,6 +41,7 @@ Url = Annotated[
         help=f"Of any worker; else that of ./{DATA_DIR}, or {DEFAULT_URL}",
     ),
 ]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the connector")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")]
 _NOT_NOW: Final = (409, 429, 503)
 

@@ -17,7 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.records import TopicPartition
+from headrace_common.core.errors import InvalidConfig
 from headrace_connect.core.errors import PartitionTaken, RetriableError, RowsRefused
+from headrace_connect.core.events import Event, Notify
 
 Position: TypeAlias = Mapping[str, Any]
 """Where reading goes on: what JSON can hold, at most 4 KiB of it. Only its connector understands it."""
@@ -230,11 +232,73 @@ class Rows:
         return Rows(self.topic, self.partition, values, keys, offsets, timestamps_ms, headers, origin)
 
 
+def _shown(rows: Rows) -> list[Mapping[str, Any]]:
+    columns = (rows.offsets, rows.keys, rows.values)
+    return [
+        {"topic": rows.topic, "partition": rows.partition, "offset": offset, "key": key, "value": value}
+        for offset, key, value in zip(*(column.to_pylist() for column in columns), strict=True)
+    ]
+
+
 def _columns(array: pa.Array[Any], name: str) -> pa.Table:
     if not isinstance(array, pa.StructArray):
         return pa.table({name: array})
     # flatten() gives fields the nulls of their struct
     return pa.Table.from_arrays(array.flatten(), names=[field.name for field in array.type])
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """How the rows of a target and the records of a range of offsets agree."""
+
+    records: int = 0
+    """That should be rows: refused ones are none, and of a key only the last one."""
+    refused: int = 0
+    """That do not fit the table."""
+    missing: Sequence[int] = ()
+    """Offsets of records without a row."""
+    different: Sequence[int] = ()
+    """Offsets of records whose row has other values, or that have deleted a row which is there."""
+    unexpected: int = 0
+    """Rows of this range that no record has made."""
+    repaired: int = 0
+
+
+class Verifier(Protocol):
+    """
+    Compares a target with records. All calls come from one thread: ``begin``, ``learn`` for all rows where ``learns``,
+    ``check`` for each range of each partition, ``finish``; ``close`` last, whatever has failed.
+
+    Raises, each call:
+        RetriableError: the target is away.
+        InvalidConfig: it has no such table, or it cannot be told.
+    """
+
+    learns: bool
+    """Whether records behind a range say something about it: of each key the last one counts."""
+
+    def begin(self, partitions: Sequence[TopicPartition], *, repair: bool) -> Mapping[TopicPartition, int]:
+        """
+        The positions that the target has; partitions that it does not know are left out. What is compared is the target
+        as it is now. With ``repair`` no other holder changes these partitions before ``close``.
+        """
+        ...
+
+    def learn(self, rows: Rows) -> None:
+        """Rows by ascending offset."""
+        ...
+
+    def check(self, partition: TopicPartition, rows: Sequence[Rows], first: int, end: int) -> Checked:
+        """``rows``: all records of the partition from ``first`` on, below ``end``."""
+        ...
+
+    def finish(self) -> None:
+        """What was repaired is durable when it returns."""
+        ...
+
+    def close(self) -> None:
+        """Let go; what was repaired without ``finish`` is undone."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +317,8 @@ class Connector(Generic[S]):
     defaults: ClassVar[Mapping[str, str]] = {}
     """Keys that every connector has, and for which this one has another default: ``{"value.converter": "bytes"}``."""
     version: ClassVar[str] = "1"
+    notify: Notify = staticmethod(lambda event: None)
+    """Tell workers something; any thread may call it. Set before ``start``."""
 
     def __init__(self, settings: S) -> None:
         self.settings = settings
@@ -321,6 +387,20 @@ class Source(Connector[S]):
         beginning, unless that would leave something behind in the other system.
         """
         return self.read(split, None)
+
+    def read_again(self, tables: Sequence[str]) -> Awaitable[Sequence[str]] | Sequence[str]:
+        """
+        Have rows that are there be read again, beside the changes that follow: what runs hears of it by the other
+        system, now or when it runs again. Called on an instance that is not started.
+
+        Returns:
+            Full names of the tables.
+
+        Raises:
+            InvalidConfig: a table is none of its, or the source cannot do it.
+        """
+        del tables
+        raise InvalidConfig(f"{type(self).__name__} cannot read a part of its source again; postgres-cdc can")
 
     def note(self, written: Sequence[Written]) -> Awaitable[Sequence[Note]] | Sequence[Note]:
         """
@@ -408,6 +488,25 @@ class Sink(Connector[S]):
         was given up, so that no commit with it can take place any more. May be called before ``open``.
         """
         raise NotImplementedError
+
+    def preview(self, rows: Sequence[Rows]) -> Awaitable[Sequence[Mapping[str, Any]]] | Sequence[Mapping[str, Any]]:
+        """
+        What would become of records, one mapping for each; nothing is committed. Called on an instance that is not
+        started. Here: what ``write`` would be given.
+        """
+        return [shown for some in rows for shown in _shown(some)]
+
+    def verifier(self) -> Verifier:
+        """
+        What compares the target with records. Called on an instance that is not started.
+
+        Raises:
+            InvalidConfig: the target, or the settings, do not tell which row a record became.
+        """
+        raise InvalidConfig(
+            f"{type(self).__name__} cannot be verified: its target does not say which records it has. sql-sink and "
+            "lake-sink can"
+        )
 
     def close(self, partitions: Sequence[TopicPartition]) -> Awaitable[None] | None:
         """Others hold these from now on: drop what was written of them since the last ``commit``."""
@@ -498,8 +597,10 @@ def _class_of(function: Function, base: type, settings: type | None, body: dict[
 
 __all__ = [
     "BadItem",
+    "Checked",
     "Chunk",
     "Connector",
+    "Event",
     "Guarantee",
     "NoSettings",
     "Note",
@@ -516,6 +617,7 @@ __all__ = [
     "TopicState",
     "Topics",
     "Values",
+    "Verifier",
     "Written",
     "sink",
     "source",

@@ -21,6 +21,8 @@ class Topics:
     """Configurations and tasks: one partition, compacted."""
     status_storage_topic: str = "connect-status"
     """How connectors and tasks are: compacted."""
+    event_storage_topic: str = "connect-events"
+    """What connectors tell, and what becomes of them: kept for seven days. Connect clusters may share it."""
     offset_storage_topic: str = "connect-offsets"
     """Positions of sources, unless a connector has its own: compacted."""
     status_storage_partitions: int = setting(5, low=1, high=1_000)
@@ -29,11 +31,20 @@ class Topics:
     """Partitions of the offset topic, when it is made."""
 
     def __post_init__(self) -> None:
-        names = [self.config_storage_topic, self.status_storage_topic, self.offset_storage_topic]
+        names = [
+            self.config_storage_topic,
+            self.status_storage_topic,
+            self.offset_storage_topic,
+            self.event_storage_topic,
+        ]
         check(
             self,
-            (all(names), "config_storage_topic, status_storage_topic and offset_storage_topic are names of topics"),
-            (len(set(names)) == len(names), "the three topics must have different names"),
+            (
+                all(names),
+                "config_storage_topic, status_storage_topic, offset_storage_topic and event_storage_topic are names of "
+                "topics",
+            ),
+            (len(set(names)) == len(names), "the four topics must have different names"),
         )
 
 

@@ -22,6 +22,7 @@ from headrace_common.runtime.tasks import TaskRunner
 from headrace_connect.runtime.adapters.topics import SdkTopics
 from headrace_connect_worker.adapters import figures
 from headrace_connect_worker.adapters.config_log import SdkConfigLog
+from headrace_connect_worker.adapters.event_log import SdkEventLog
 from headrace_connect_worker.adapters.host_processes import HostProcesses
 from headrace_connect_worker.adapters.http_forwarding import HttpForwarding
 from headrace_connect_worker.adapters.offset_log import SdkOffsets
@@ -126,10 +127,11 @@ def _outside(
     offsets = SdkOffsets(
         servers, names.offset_storage_topic, names.offset_storage_partitions, group, topics, admin, clock, call_ms
     )
+    events = SdkEventLog(servers, names.event_storage_topic, group, topics, clock, call_ms)
     membership = SdkMembership(servers, group, lambda: place.worker_id, clock, call_ms)
-    for port in (configs, statuses, offsets, membership):
+    for port in (configs, statuses, events, offsets, membership):
         stack.push_async_callback(port.close)
-    return Outside(configs, statuses, offsets, membership, hosts, clock)
+    return Outside(configs, statuses, events, offsets, membership, hosts, clock)
 
 
 async def _open_rest(

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from headrace.work_types import Declaration, WorkChange
 from headrace_connect.core.errors import Fault
 from headrace_connect.settings import Definition, Problem
+from headrace_connect_worker.core.events import Happened
 from headrace_connect_worker.core.herd import HerdState
 from headrace_connect_worker.core.records import (
     ConfigRecord,
@@ -99,6 +100,17 @@ class TopicSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """A task's connector has told something; see ``headrace_connect.core.events``."""
+
+    connector: str
+    task: int
+    kind: str
+    text: str
+    detail: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
 class HostCrashed:
     """
     The process of this connector has ended unasked, or was silent for 30 s and was killed. All its tasks and its
@@ -111,7 +123,7 @@ class HostCrashed:
     """How it ended, and its last lines."""
 
 
-HostEvent = TaskReported | WorkFound | WatchFailed | TopicSeen | HostCrashed
+HostEvent = TaskReported | WorkFound | WatchFailed | TopicSeen | Told | HostCrashed
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +248,29 @@ class Hosts(Protocol):
         """
         ...
 
+    async def verify(
+        self, config: Config, topics: Sequence[str], records_max: int, *, repair: bool
+    ) -> Mapping[str, Any]:
+        """
+        Whether the target of a sink has what its topics say, as ``headrace_connect.runtime.verifying`` says it. In a
+        process of its own. With ``repair`` none of its tasks may run.
+
+        Raises:
+            headrace_common.core.errors.InvalidConfig: it cannot be verified.
+            HostUnavailable: as ``validate``.
+        """
+        ...
+
+    async def snapshot(self, config: Config, tables: Sequence[str]) -> Sequence[str]:
+        """
+        Have tables of a source be read again, whether it runs or not; their full names. In a process of its own.
+
+        Raises:
+            headrace_common.core.errors.InvalidConfig: it cannot do it, or a table is none of its.
+            HostUnavailable: as ``validate``.
+        """
+        ...
+
     async def close(self) -> None:
         """Stop all tasks as ``stop`` does, and end all processes."""
         ...
@@ -321,6 +356,27 @@ class StatusLog(Protocol):
     async def write(self, records: Sequence[StatusRecord]) -> None:
         """
         Write records; in the topic when it returns.
+
+        Raises:
+            HeadraceError: they may not be there.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let go."""
+        ...
+
+
+class EventLog(Protocol):
+    """The topic of events; all workers write it."""
+
+    def follow(self) -> AsyncIterator[Sequence[Happened]]:
+        """From its beginning, for good."""
+        ...
+
+    async def write(self, events: Sequence[Happened]) -> None:
+        """
+        Write events; in the topic when it returns.
 
         Raises:
             HeadraceError: they may not be there.
@@ -446,6 +502,10 @@ class Herd(Protocol):
     @property
     def is_ready(self) -> bool:
         """Whether both topics were read to their end once."""
+        ...
+
+    def events(self, name: str, limit: int, kind: str | None = None) -> Sequence[Happened]:
+        """The newest events of a connector that were read, in their order; at most 100 are kept."""
         ...
 
     async def put_config(

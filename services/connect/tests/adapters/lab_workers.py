@@ -14,6 +14,7 @@ from headrace_common.runtime.clock import SystemClock, limit_ms
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_connect.runtime.adapters.topics import SdkTopics
 from headrace_connect_worker.adapters.config_log import SdkConfigLog
+from headrace_connect_worker.adapters.event_log import SdkEventLog
 from headrace_connect_worker.adapters.offset_log import SdkOffsets
 from headrace_connect_worker.adapters.status_log import SdkStatusLog
 from headrace_connect_worker.adapters.work_group import SdkMembership
@@ -40,9 +41,10 @@ class LabWorker:
         topics = SdkTopics(admin, clock)
         self.configs = SdkConfigLog(self.servers, "connect-configs", "w", topics, clock, CALL_MS)
         self.statuses = SdkStatusLog(self.servers, "connect-status", 5, topics, clock, CALL_MS)
+        self.events = SdkEventLog(self.servers, "connect-events", "w", topics, clock, CALL_MS)
         self.offsets = SdkOffsets(self.servers, "connect-offsets", 3, "w", topics, admin, clock, CALL_MS)
         self.membership = SdkMembership(self.servers, "w", lambda: f"{self.name}:8083", clock, CALL_MS)
-        outside = Outside(self.configs, self.statuses, self.offsets, self.membership, self.hosts, clock)
+        outside = Outside(self.configs, self.statuses, self.events, self.offsets, self.membership, self.hosts, clock)
         self.worker = ConnectWorker(outside, Place(f"{self.name}:8083", f"http://{self.name}:8083"))
         self.herd = self.worker.herd
         self.worker.begin(self.tasks)
@@ -65,6 +67,7 @@ class LabWorker:
         await self.tasks.close()
         await self.membership.close()
         await self.statuses.close()
+        await self.events.close()
         await self._stack.aclose()
 
 

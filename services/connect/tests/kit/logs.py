@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from headrace_common.core.errors import FencedWriter
+from headrace_common.core.errors import FencedWriter, HeadraceError
 from headrace_connect_worker.core.encoding import decode_config, decode_status, encode
+from headrace_connect_worker.core.events import Happened
 from headrace_connect_worker.core.records import ConfigRecord, StatusRecord
 from headrace_connect_worker.ports import ConfigRead, WriteFailed
 
@@ -33,6 +34,33 @@ class MemoryTopic:
             at += len(rows)
             if at == len(self.rows):
                 await news.wait()
+
+
+class MemoryEventLog:
+    """Satisfies ``EventLog``; all workers share one."""
+
+    def __init__(self) -> None:
+        self.events: list[Happened] = []
+        self.news = asyncio.Event()
+        self.fails: HeadraceError | None = None
+
+    async def follow(self) -> AsyncIterator[Sequence[Happened]]:
+        at = 0
+        while True:
+            news, found = self.news, self.events[at:]
+            at += len(found)
+            yield found
+            await news.wait()
+
+    async def write(self, events: Sequence[Happened]) -> None:
+        if self.fails is not None:
+            raise self.fails
+        self.events += events
+        self.news.set()
+        self.news = asyncio.Event()
+
+    async def close(self) -> None:
+        return
 
 
 class MemoryConfigLog:

@@ -15,6 +15,7 @@ from headrace_connect.plugin import Chunk, Sink, Source
 from headrace_connect.runtime.config import SinkConfig, SourceConfig
 from headrace_connect.settings import Definition, describe, find_problems, setting
 from headrace_connect_worker.core import changes
+from headrace_connect_worker.core.events import Happened, Kept
 from headrace_connect_worker.core.herd import HerdState
 from headrace_connect_worker.core.records import (
     ConfigRecord,
@@ -96,6 +97,11 @@ class TwinHosts:
     outside: tuple[Problem, ...] = ()
     """What the other system says is wrong."""
     records: list[Mapping[str, Any]] = field(default_factory=list)
+    ranges: list[Mapping[str, Any]] = field(default_factory=list)
+    wrong: int = 0
+    """What a target has, and how many rows of it are wrong."""
+    refuses: str = ""
+    """Why a connector cannot be verified, or read again."""
 
     async def validate(self, config: Config, *, ask: bool = True) -> Validation:
         self._note("validate", config)
@@ -126,6 +132,26 @@ class TwinHosts:
     async def settle(self, config: Config) -> int:
         self._note("settle", config)
         return 0
+
+    async def verify(
+        self, config: Config, topics: Sequence[str], records_max: int, *, repair: bool
+    ) -> Mapping[str, Any]:
+        self._note("verify", (config, tuple(topics), records_max, repair))
+        if self.refuses:
+            raise InvalidConfig(self.refuses)
+        return {
+            "name": config["name"],
+            "agrees": not self.wrong,
+            "wrong": self.wrong,
+            "repaired": 0,
+            "ranges": self.ranges,
+        }
+
+    async def snapshot(self, config: Config, tables: Sequence[str]) -> Sequence[str]:
+        self._note("snapshot", (config, tuple(tables)))
+        if self.refuses:
+            raise InvalidConfig(self.refuses)
+        return [f"public.{table}" for table in tables]
 
     def _note(self, what: str, of: Any) -> None:
         self.asked.append((what, of))
@@ -168,9 +194,13 @@ class TwinHerd:
         self.kept: dict[str, list[ConnectorOffset]] = {}
         self.restarts: list[tuple[str, bool, Collection[int] | None, bool]] = []
         self.raises: Exception | None = None
+        self.happened = Kept()
         self._generation = 0
         self._epoch = 0
         self.lead()
+
+    def events(self, name: str, limit: int, kind: str | None = None) -> Sequence[Happened]:
+        return self.happened.find(name, limit, kind)
 
     # --- what happens ------------------------------------------------------------------------------------------------
 

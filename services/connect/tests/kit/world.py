@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from services.connect.tests.kit.group import MemoryGroup, MemoryMembership
 from services.connect.tests.kit.hosts import MemoryHosts, Outer
-from services.connect.tests.kit.logs import MemoryConfigLog, MemoryStatusLog, MemoryTopic
+from services.connect.tests.kit.logs import MemoryConfigLog, MemoryEventLog, MemoryStatusLog, MemoryTopic
 
 from headrace_common.runtime.clock import limit_ms
 from headrace_common.runtime.tasks import TaskRunner
@@ -65,7 +65,7 @@ class TestWorker:
         self.statuses = MemoryStatusLog(world.statuses)
         self.membership: MemoryMembership = world.group.member()
         self.offsets = MemoryOffsets()
-        outside = Outside(self.log, self.statuses, self.offsets, self.membership, self.hosts, world.clock)
+        outside = Outside(self.log, self.statuses, world.events, self.offsets, self.membership, self.hosts, world.clock)
         self.worker = ConnectWorker(outside, Place(f"{name}:8083", f"http://{name}:8083"), LeadingLimits(3, 5_000))
         self.herd = self.worker.herd
         self.tasks = TaskRunner()
@@ -91,6 +91,7 @@ class World:
         self.clock = LoopClock()
         self.configs = MemoryTopic()
         self.statuses = MemoryTopic()
+        self.events = MemoryEventLog()
         self.group = MemoryGroup()
         self.outer = Outer()
         self.workers: list[TestWorker] = []

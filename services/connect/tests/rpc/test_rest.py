@@ -14,6 +14,7 @@ from services.connect.tests.kit.twin import ME, OTHER
 
 from headrace_common.core.errors import NetworkFailed
 from headrace_connect.core.options import Problem
+from headrace_connect_worker.core.events import Happened
 from headrace_connect_worker.core.records import RunState, TargetState
 from headrace_connect_worker.core.refusals import Conflict, NotWritten
 from headrace_connect_worker.ports import ConnectorOffset, Forwarded
@@ -438,6 +439,117 @@ class TestPlugins:
         assert (wrong.status_code, wrong.json()["code"]) == (400, "INVALID_REQUEST")
 
 
+def problem(answer: httpx.Response, status: int, says: str) -> None:
+    assert answer.status_code == status, answer.text
+    assert says in answer.json()["detail"]
+
+
+class TestOurs:
+    async def test_a_plan_of_a_new_one_and_of_a_change(self, rest: Rest) -> None:
+        body = {"name": "s", "config": {**SOURCE, "batch.size": 5}}
+        planned = (await rest.client.post("/v1/plan", json=body)).json()
+        assert (planned["name"], planned["action"], planned["problems"]) == ("s", "create", [])
+        assert [one["key"] for one in planned["changes"]] == ["batch.size", "connector.class", "topic"]
+        assert not rest.herd.state.connectors
+        await rest.create("s", **{"batch.size": "4"})
+        planned = (await rest.client.post("/v1/plan", json=body)).json()
+        assert planned["action"] == "change"
+        assert planned["changes"] == [{"key": "batch.size", "before": "4", "after": "5"}]
+        assert rest.herd.state.connectors["s"].config["batch.size"] == "4"
+        body["config"] = {**SOURCE, "batch.size": 4}
+        assert (await rest.client.post("/v1/plan", json=body)).json()["action"] == "none"
+
+    @pytest.mark.parametrize(
+        ("config", "key"),
+        [
+            ({**SOURCE, "tpoic": "t"}, "tpoic"),
+            ({"connector.class": "FileStreamSource"}, "topic"),
+            ({**SOURCE, "batch.size": "many"}, "batch.size"),
+            ({"topic": "t"}, "connector.class"),
+            ({"connector.class": "Nobody"}, "connector.class"),
+            ({**SOURCE, "file": "/etc/passwd"}, "file"),
+        ],
+    )
+    async def test_a_plan_says_what_is_wrong_at_its_key(self, rest: Rest, config: Any, key: str) -> None:
+        planned = (await rest.client.post("/v1/plan", json={"name": "s", "config": config})).json()
+        assert key in [one["key"] for one in planned["problems"]]
+        assert all(key in one["problem"] for one in planned["problems"] if one["key"] == key)
+
+    @pytest.mark.parametrize(
+        "body",
+        [{}, [], {"name": "s"}, {"name": "", "config": {}}, {"name": ".", "config": SOURCE}, {"name": "s", "x": 1}],
+    )
+    async def test_a_plan_of_nothing(self, rest: Rest, body: Any) -> None:
+        problem(await rest.client.post("/v1/plan", json=body), 400, "")
+
+    async def test_verify_and_snapshot_ask_a_host_about_the_connector(self, rest: Rest) -> None:
+        await rest.create("a/b")
+        config = rest.herd.state.connectors["a/b"].config
+        answer = await rest.client.post("/v1/connectors/a%2Fb/verify", json={"records": 5, "topics": ["t"]})
+        assert answer.json() == {"name": "a/b", "agrees": True, "wrong": 0, "repaired": 0, "ranges": []}
+        answer = await rest.client.post("/v1/connectors/a%2Fb/snapshot", json={"tables": ["orders"]})
+        assert answer.json() == {"tables": ["public.orders"]}
+        assert rest.hosts.asked[-2:] == [
+            ("verify", (config, ("t",), 5, False)),
+            ("snapshot", (config, ("orders",))),
+        ]
+
+    async def test_a_repair_needs_a_connector_that_is_stopped(self, rest: Rest) -> None:
+        await rest.create("s")
+        problem(await rest.client.post("/v1/connectors/s/verify", json={"repair": True}), 409, "stop s before")
+        await rest.client.put("/connectors/s/stop")
+        rest.herd.follow()
+        assert (await rest.client.post("/v1/connectors/s/verify", json={"repair": True})).status_code == 200
+        assert rest.hosts.asked[-1][1][-1] is True
+
+    @pytest.mark.parametrize(
+        ("what", "body"),
+        [
+            ("verify", {"records": 0}),
+            ("verify", {"records": "many"}),
+            ("verify", {"recrods": 1}),
+            ("verify", {"repair": "perhaps"}),
+            ("verify", {"topics": "t"}),
+            ("verify", []),
+            ("snapshot", {}),
+            ("snapshot", {"tables": []}),
+            ("snapshot", {"tables": [1]}),
+            ("snapshot", {"tables": ["a"], "more": 1}),
+        ],
+    )
+    async def test_bodies_that_cannot_be(self, rest: Rest, what: str, body: Any) -> None:
+        await rest.create("s")
+        rest.hosts.asked.clear()
+        problem(await rest.client.post(f"/v1/connectors/s/{what}", json=body), 400, "")
+        assert not rest.hosts.asked
+
+    async def test_events(self, rest: Rest) -> None:
+        await rest.create("a/b")
+        for number in range(3):
+            kind = "drift" if number else "failed"
+            rest.herd.happened.add(Happened("a/b", number, kind, "x", 0, "w", {"table": "t"}))
+        found = (await rest.client.get("/v1/connectors/a%2Fb/events?limit=2")).json()["events"]
+        one = {"kind": "drift", "text": "x", "task": 0, "worker_id": "w", "detail": {"table": "t"}}
+        assert found == [{"at": 1, **one}, {"at": 2, **one}]
+        found = (await rest.client.get("/v1/connectors/a%2Fb/events?kind=failed")).json()["events"]
+        assert [event["at"] for event in found] == [0]
+        problem(await rest.client.get("/v1/connectors/nobody/events"), 404, "nobody not found")
+        problem(await rest.client.get("/v1/connectors/a%2Fb/events?limit=0"), 400, "limit")
+
+    @pytest.mark.parametrize("what", ["verify", "snapshot"])
+    async def test_who_cannot_be_asked(self, rest: Rest, what: str) -> None:
+        body = {"tables": ["a"]} if what == "snapshot" else {}
+        problem(await rest.client.post(f"/v1/connectors/s/{what}", json=body), 404, "Connector s not found")
+        problem(await rest.client.post(f"/v1/connectors/%FF/{what}", json=body), 400, "not UTF-8")
+        await rest.create("s")
+        rest.hosts.refuses = "FileStreamSource cannot do that"
+        problem(await rest.client.post(f"/v1/connectors/s/{what}", json=body), 400, "cannot do that")
+        rest.hosts.crash = "Segmentation fault"
+        problem(await rest.client.post(f"/v1/connectors/s/{what}", json=body), 500, "Segmentation fault")
+        rest.herd.is_ready = False
+        problem(await rest.client.post(f"/v1/connectors/s/{what}", json=body), 503, "still reads")
+
+
 CHANGES: list[tuple[str, str, Any]] = [
     ("POST", "/connectors", {"name": "s", "config": SOURCE}),
     ("PUT", "/connectors/s/config", SOURCE),
@@ -578,6 +690,6 @@ async def _never(scope: Any, receive: Any, send: Any) -> None:
 async def test_every_operation_is_described(rest: Rest) -> None:
     document = (await rest.client.get("/openapi.json")).json()
     operations = [o for methods in document["paths"].values() for o in methods.values()]
-    assert len(operations) == 30
+    assert len(operations) == 34
     assert all(o.get("description") for o in operations)
     assert len({o["operationId"] for o in operations}) == len(operations)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from headrace_cli.commanding import command, plain_command
-from headrace_cli.commands import connect_workers
+from headrace_cli.commanding import command
+from headrace_cli.commands import connect_plugins, connect_workers
+from headrace_cli.commands.connect_plugins import check_installed, kind_of
 from headrace_cli.connector_file import File, read_connector
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.session import Session, check_reachable
@@ -24,8 +24,7 @@ _SHOWN_CHARS_MAX: Final = 200
 def register(app: typer.Typer) -> None:
     """Add the commands to ``headrace connect``."""
     command(app)(run)
-    plain_command(app)(plugins)
-    plain_command(app)(plugin)
+    connect_plugins.register(app)
     command(app, needs_cluster=False)(validate)
     command(app, needs_cluster=False)(preview)
     command(app)(cutover)
@@ -49,7 +48,7 @@ def run(
     A source goes on where its last run, on any machine, has committed. Tasks that fail because something outside is
     away are started again; where the connector or its configuration is wrong, the command ends.
     """
-    _check_installed()
+    check_installed()
     from headrace_connect.runtime import main
     from headrace_connect.runtime.config import RunConfig
     from headrace_connect.runtime.failing import TaskFailed
@@ -64,37 +63,6 @@ def run(
         raise CommandFailed(f"{configured.config.name} has failed: {failed}", ExitCode.FAILED, hint) from None
 
 
-def plugins(session: Session) -> None:
-    """List the connectors that are installed. Others are named as package.module:Class or file.py:Class."""
-    _check_installed()
-    from headrace_connect.runtime.catalog import find_connector, list_connectors
-
-    rows = []
-    for listed in list_connectors():
-        found = find_connector(listed.name)
-        rows.append({"name": listed.name, "kind": _kind(found), "version": found.version, "class": listed.where})
-    session.show_rows("plugins", rows, "name", "kind", "version", "class", empty="none is installed")
-
-
-def plugin(session: Session, name: Annotated[str, typer.Argument(help="As connector.class has it")]) -> None:
-    """Show the settings of a connector, with those that every source or sink has."""
-    _check_installed()
-    from headrace_connect.runtime.catalog import find_connector
-    from headrace_connect.runtime.configuring import describe_plugin
-
-    rows = [
-        {
-            "key": one.key + ("*" if one.family else ""),
-            "type": one.type.value.lower(),
-            "default": "required" if one.required else one.default,
-            "importance": one.importance.value.lower(),
-            "documentation": one.documentation,
-        }
-        for one in describe_plugin(find_connector(name))
-    ]
-    session.show_rows("settings", rows, "key", "type", "default", "importance", "documentation")
-
-
 def validate(
     session: Session,
     file: File,
@@ -106,7 +74,7 @@ def validate(
 
     Ends with 1 where something is wrong.
     """
-    _check_installed()
+    check_installed()
     from headrace_connect.runtime import main
     from headrace_connect.runtime.configuring import find_config_problems
 
@@ -125,20 +93,21 @@ def preview(
     *,
     records: Annotated[int, typer.Option(min=1, max=10_000, help="How many records")] = 10,
 ) -> None:
-    """Show the first records of a source, as they would be written. Nothing is written, and nothing is committed."""
-    _check_installed()
-    from headrace_connect.plugin import Source
+    """
+    Show the first records of a source, as they would be written; of a sink, what would become of those of its topics.
+
+    Nothing is committed: what sql-sink writes for that is rolled back.
+    """
+    check_installed()
     from headrace_connect.runtime import main
+    from headrace_connect.runtime.config import RunConfig
 
     configured = _configured(file)
-    if not issubclass(configured.plugin, Source):
-        raise CommandFailed(
-            f"{configured.config.name} is a sink, and only sources can be previewed",
-            ExitCode.USAGE,
-            "`headrace connect validate` checks it; `headrace consume` shows what its topics have.",
-        )
-    shown = [{name: _text(value) for name, value in row.items()} for row in main.show(configured, records)]
-    session.show_rows("records", shown, *_columns(shown), empty="the source has no records")
+    if kind_of(configured.plugin) == "sink":
+        check_reachable(session.cluster)
+    found = main.show(configured, records, RunConfig(session.bootstrap))
+    shown = [{name: _text(value) for name, value in row.items()} for row in found]
+    session.show_rows("records", shown, *_columns(shown), empty="there are no records")
 
 
 def cutover(
@@ -156,7 +125,7 @@ def cutover(
 
     What it has committed there is translated into positions of the copies. Stop its members before.
     """
-    _check_installed()
+    check_installed()
     from headrace_connect.runtime import main
     from headrace_connect.runtime.config import RunConfig
 
@@ -211,14 +180,3 @@ def _check_group_id(group_id: str) -> None:
             f"--group-id has 1 to {CLUSTER_BYTES_MAX} bytes as it stands in ids, percent-encoded, not {size}",
             ExitCode.USAGE,
         )
-
-
-def _kind(found: type) -> str:
-    from headrace_connect.plugin import Source
-
-    return "source" if issubclass(found, Source) else "sink"
-
-
-def _check_installed() -> None:
-    if find_spec("headrace_connect") is None:
-        raise CommandFailed("connectors are not installed here", ExitCode.USAGE, "pip install 'headrace-cli[connect]'")

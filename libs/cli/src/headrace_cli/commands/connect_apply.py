@@ -139,8 +139,8 @@ def _change(workers: Workers, config: _Config) -> dict[str, Any]:
 
 
 def _plan(workers: Workers, config: _Config) -> dict[str, Any]:
-    made, changes = _difference(workers, config)
-    return {"name": config["name"], "action": made, "changes": changes, "problems": _problems(workers, config)}
+    planned: dict[str, Any] = workers.post("v1", "plan", body={"name": config["name"], "config": config})
+    return planned
 
 
 def _difference(workers: Workers, config: _Config) -> tuple[str, list[dict[str, Any]]]:
@@ -156,16 +156,6 @@ def _changes(before: _Config, after: _Config) -> list[dict[str, Any]]:
         {"key": key, "before": before.get(key), "after": after.get(key)}
         for key in keys
         if before.get(key) != after.get(key) and (key != "name" or before)
-    ]
-
-
-def _problems(workers: Workers, config: _Config) -> list[dict[str, Any]]:
-    plugin = config.get("connector.class", "")
-    if not plugin:
-        return [{"key": "connector.class", "problem": "connector.class is missing"}]
-    found = workers.put("connector-plugins", plugin, "config", "validate", body=dict(config))
-    return [
-        {"key": one["value"]["name"], "problem": error} for one in found["configs"] for error in one["value"]["errors"]
     ]
 
 

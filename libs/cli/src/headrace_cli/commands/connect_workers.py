@@ -10,16 +10,16 @@ import typer
 
 from headrace_cli.commanding import plain_command, read_text
 from headrace_cli.commands.connect_apply import apply
+from headrace_cli.commands.connect_ours import events, snapshot, verify
 from headrace_cli.commands.partition import DryRun, confirm
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.output import Output
 from headrace_cli.session import Session
-from headrace_cli.workers import Url, Workers, Yes
+from headrace_cli.workers import Name, Url, Workers, Yes
 
 _TRACE_CHARS_MAX: Final = 200
 _RUNNING: Final = "RUNNING"
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the connector")]
 Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Of connectors")]
 
 
@@ -34,6 +34,9 @@ def register(app: typer.Typer) -> None:
     plain_command(app)(restart)
     plain_command(app)(offsets)
     plain_command(app)(delete)
+    plain_command(app)(verify)
+    plain_command(app)(snapshot)
+    plain_command(app)(events)
 
 
 def list_(session: Session, *, url: Url = None) -> None:

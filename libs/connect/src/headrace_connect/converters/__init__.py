@@ -48,10 +48,15 @@ NAMES: Final = (*_PLAIN, *_OF_FORMATS)
 
 
 def make_converter(
-    config: Mapping[str, str], part: Literal["key", "value"], *, default: str = "json", schemas: Schemas | None = None
+    config: Mapping[str, str],
+    part: Literal["key", "value", "header"],
+    *,
+    default: str = "json",
+    schemas: Schemas | None = None,
 ) -> Converter:
     """
-    The converter that ``key.converter`` or ``value.converter`` of a configuration names, with its settings.
+    The converter that ``key.converter``, ``value.converter`` or ``header.converter`` of a configuration names, with its
+    settings.
 
     Args:
         config: a connector's; other keys than ``PART.converter`` and those below it are not looked at.

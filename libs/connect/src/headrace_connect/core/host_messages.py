@@ -140,6 +140,29 @@ class Settle:
 
 
 @dataclass(frozen=True, slots=True)
+class Verify:
+    """Whether the target of a sink has what its topics say. ``Answer`` has what ``runtime.verifying`` gives."""
+
+    id: int
+    config: Mapping[str, str]
+    topics: tuple[str, ...] = ()
+    """Of those that the sink reads; none: all of them."""
+    records_max: int = 100_000
+    """The newest of each partition that the target has."""
+    repair: bool = False
+    """Write what is missing or different. No task of the connector may run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Have tables of a source be read again beside its changes. ``Answer`` has ``tables``: their full names."""
+
+    id: int
+    config: Mapping[str, str]
+    tables: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Describe:
     """The settings of a connector. ``Answer`` has ``class``, ``kind``, ``version``, ``definitions``."""
 
@@ -173,6 +196,8 @@ Command = (
     | Validate
     | Preview
     | Settle
+    | Verify
+    | Snapshot
     | Describe
     | ListPlugins
     | Ping
@@ -219,6 +244,17 @@ class TopicSeen:
     connector: str
     task: int
     topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A task's connector has told something: see ``core.events``."""
+
+    connector: str
+    task: int
+    kind: str
+    text: str
+    detail: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +319,6 @@ class Pong:
     """Of tasks that have counted something since the pong before."""
 
 
-Question = Validate | Preview | Settle | Describe | ListPlugins
+Question = Validate | Preview | Settle | Verify | Snapshot | Describe | ListPlugins
 """Has an ``id``; ``Answer`` or ``NoAnswer`` follows."""
-Report = HostOpened | TaskReport | TopicSeen | WatchReport | WatchFailed | Answer | NoAnswer | Pong
+Report = HostOpened | TaskReport | TopicSeen | Told | WatchReport | WatchFailed | Answer | NoAnswer | Pong

@@ -34,6 +34,10 @@ class ConnectorConfig:
     """Of the converter of keys."""
     value_converter_settings: Mapping[str, str] = setting(prefix="value.converter.")
     """Of the converter of values."""
+    header_converter: str = setting("simple", key="header.converter")
+    """How what transforms put into headers becomes bytes: simple, string, json or bytes."""
+    header_converter_settings: Mapping[str, str] = setting(prefix="header.converter.")
+    """Of the converter of headers."""
     transforms: str = ""
     """What changes records on their way: names in order, with commas between."""
     transforms_settings: Mapping[str, str] = setting(prefix="transforms.")
@@ -77,12 +81,14 @@ class ConnectorConfig:
         families = {
             "key.converter.": self.key_converter_settings,
             "value.converter.": self.value_converter_settings,
+            "header.converter.": self.header_converter_settings,
             "transforms.": self.transforms_settings,
             "predicates.": self.predicates_settings,
         }
         return {
             "key.converter": self.key_converter,
             "value.converter": self.value_converter,
+            "header.converter": self.header_converter,
             "transforms": self.transforms,
             "predicates": self.predicates,
             **{prefix + key: text for prefix, settings in families.items() for key, text in settings.items()},

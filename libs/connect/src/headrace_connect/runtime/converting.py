@@ -16,6 +16,7 @@ from headrace.records import PartitionTable
 from headrace_common.core.batch.arrow_schema import headers_type
 from headrace_common.core.errors import InvalidConfig
 from headrace_connect.converters import Converter, make_converter
+from headrace_connect.converters.headers import make_header_writer
 from headrace_connect.converters.records import read_records, write_records
 from headrace_connect.core.batch import (
     HEADERS,
@@ -37,8 +38,10 @@ from headrace_connect.runtime.pipeline import ConvertedChunk, ConvertedTable, In
 from headrace_connect.runtime.ports import Outgoing
 from headrace_connect.transforms import make_transforms
 from headrace_connect.transforms.chain import Chain
+from headrace_connect.transforms.headers import simple
 
 Side = Literal["key", "value"]
+_DEFAULTS: Final[Mapping[str, str]] = {"key": "json", "value": "json", "header": "simple"}
 _STAGES: Final[Mapping[str, Stage]] = {"key": Stage.KEY, "value": Stage.VALUE}
 _CAUGHT: Final = (pa.ArrowException, ArithmeticError, TypeError, ValueError)
 """What values raise that are of no Arrow type."""
@@ -61,14 +64,16 @@ class Converting:
             InvalidOptions: all that is wrong.
         """
         plain = dict(config)
-        for side in _STAGES:
-            if config.get(f"{side}.converter", "json") == "json":
+        for side in _DEFAULTS:
+            if config.get(f"{side}.converter", _DEFAULTS[side]) == "json":
                 plain.setdefault(f"{side}.converter.schemas.enable", "false")
         made: list[Any] = []
         problems: list[Problem] = []
         for make in (partial(make_converter, plain, "key"), partial(make_converter, plain, "value")):
             _collect(make, made, problems)
-        _collect(partial(make_transforms, config), made, problems)
+        _collect(partial(make_header_writer, plain, simple), made, problems)
+        write_header = made.pop() if len(made) == 3 else simple
+        _collect(partial(make_transforms, config, write_header), made, problems)
         if problems:
             raise InvalidOptions(problems)
         key, value, transforms = made

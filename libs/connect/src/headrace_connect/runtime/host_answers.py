@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
 from headrace_common.core.errors import InvalidConfig
-from headrace_connect.core.host_messages import Describe, Kind, ListPlugins, Preview, Question, Settle, Validate
+from headrace_connect.core.host_messages import (
+    Describe,
+    Kind,
+    ListPlugins,
+    Preview,
+    Question,
+    Settle,
+    Snapshot,
+    Validate,
+    Verify,
+)
 from headrace_connect.core.options import Problem
 from headrace_connect.plugin import Sink, Source
 from headrace_connect.runtime.catalog import find_connector, list_connectors
 from headrace_connect.runtime.configuring import configure, describe_plugin, find_config_problems
-from headrace_connect.runtime.looking import check_connector, preview
-from headrace_connect.runtime.seating import Process
+from headrace_connect.runtime.host_work import Given
+from headrace_connect.runtime.looking import ask_snapshot, check_connector, preview, preview_sink
 from headrace_connect.runtime.settling import settle_left
+from headrace_connect.runtime.verifying import verify
 from headrace_connect.settings import Secrets
 
 VALUE_CHARS_MAX: Final = 16_000
 """Of a value of a preview; what is longer is cut."""
 
 
-async def answer(question: Question, process: Process, secrets: Secrets) -> Mapping[str, Any]:
+async def answer(question: Question, given: Given) -> Mapping[str, Any]:
     """
     What ``Answer.result`` has.
 
@@ -31,12 +42,18 @@ async def answer(question: Question, process: Process, secrets: Secrets) -> Mapp
     """
     match question:
         case Validate():
-            return await _validate(question, secrets)
+            return await _validate(question, given.secrets)
         case Preview():
-            return await _preview(question, secrets)
+            return {"records": [_plain(row) for row in await _preview(question, given)]}
         case Settle(_, config):
-            configured = configure(config, secrets)
+            process = given.process
+            configured = configure(config, given.secrets)
             return {"settled": await settle_left(process.prepared, process.config.group_id, configured, 0)}
+        case Verify(_, config, topics, records_max, repair):
+            configured = configure(config, given.secrets)
+            return await verify(configured, given.process, topics, records_max=records_max, repair=repair)
+        case Snapshot(_, config, tables):
+            return {"tables": await ask_snapshot(configure(config, given.secrets), tables)}
         case Describe(_, plugin):
             return _described(plugin)
         case ListPlugins():
@@ -59,11 +76,11 @@ async def _validate(question: Validate, secrets: Secrets) -> Mapping[str, Any]:
     return {**described, "problems": [asdict(problem) for problem in problems]}
 
 
-async def _preview(question: Preview, secrets: Secrets) -> Mapping[str, Any]:
-    configured = configure(question.config, secrets)
-    if not issubclass(configured.plugin, Source):
-        raise InvalidConfig(f"{configured.config.name} is a sink, and only sources can be previewed")
-    return {"records": [_plain(row) for row in await preview(configured, question.records_max)]}
+async def _preview(question: Preview, given: Given) -> Sequence[Mapping[str, Any]]:
+    configured = configure(question.config, given.secrets)
+    if issubclass(configured.plugin, Source):
+        return await preview(configured, question.records_max)
+    return await preview_sink(configured, given.process, question.records_max)
 
 
 def _described(name: str) -> Mapping[str, Any]:

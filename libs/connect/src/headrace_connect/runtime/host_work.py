@@ -13,6 +13,7 @@ from headrace_common.runtime.clock import limit_ms
 from headrace_connect.core.backoff import Backoff
 from headrace_connect.core.counts import Counts
 from headrace_connect.core.errors import Fault
+from headrace_connect.core.events import EVENTS_MAX, TEXT_CHARS_MAX, Event
 from headrace_connect.core.host_messages import (
     Kind,
     Report,
@@ -20,6 +21,7 @@ from headrace_connect.core.host_messages import (
     StartTask,
     TaskCounts,
     TaskReport,
+    Told,
     TopicSeen,
     Watch,
     WatchFailed,
@@ -66,6 +68,7 @@ class HostedTask:
         self._stopping = False
         self._reported: TaskReport | None = None
         self._topics: set[str] = set()
+        self._events = 0
         self._counts = Counts()
         self._told: Counts | None = None
 
@@ -88,7 +91,7 @@ class HostedTask:
             return
         command = self._command
         part = Part(command.task, [Split(one.id, one.detail) for one in command.splits], command.generation)
-        hooks = Hooks(self._changed, self._saw, self._counts)
+        hooks = Hooks(self._changed, self._saw, self._heard, self._counts)
         self._seat = make_seat(self._given.process, self._fresh, config, part, hooks)
         self._seat.life.target = self._target
         await self._seat.run()
@@ -148,6 +151,13 @@ class HostedTask:
         if self._reported is None or report != self._reported:
             self._reported = report
             self._given.report(report)
+
+    def _heard(self, event: Event) -> None:
+        self._events += 1
+        if self._events <= EVENTS_MAX:
+            detail = {sound(key): sound(str(value))[:TEXT_CHARS_MAX] for key, value in event.detail.items()}
+            text = sound(event.text)[:TEXT_CHARS_MAX]
+            self._given.report(Told(self._command.connector, self._command.task, sound(event.kind), text, detail))
 
     def _saw(self, topic: str) -> None:
         if topic not in self._topics and len(self._topics) < TOPICS_MAX:

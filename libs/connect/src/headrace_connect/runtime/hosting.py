@@ -22,11 +22,13 @@ from headrace_connect.core.host_messages import (
     Report,
     ResumeTask,
     Settle,
+    Snapshot,
     StartTask,
     StopTask,
     TaskReport,
     Unwatch,
     Validate,
+    Verify,
     Watch,
 )
 from headrace_connect.core.host_protocol import NotAMessage
@@ -92,7 +94,7 @@ class Host:
                 self._runner.start(watch.run(), name=f"watch {command.connector}")
             case Unwatch(connector):
                 self._unwatch(connector)
-            case Validate() | Preview() | Settle() | Describe() | ListPlugins():
+            case Validate() | Preview() | Settle() | Verify() | Snapshot() | Describe() | ListPlugins():
                 self._runner.start(self._answer(command), name="answer a question")
             case Ping(number):
                 counted = (task.counted() for task, _ in self._tasks.values())
@@ -138,7 +140,7 @@ class Host:
 
     async def _answer(self, question: Question) -> None:
         try:
-            self._report(Answer(question.id, await answer(question, self._given.process, self._given.secrets)))
+            self._report(Answer(question.id, await answer(question, self._given)))
         except Exception as error:  # noqa: BLE001 - whatever a connector does; who asked is told
             failed = failed_by(error)
             self._report(NoAnswer(question.id, failed.fault, sound(str(failed)), trace_of(error)))

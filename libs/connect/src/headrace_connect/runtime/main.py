@@ -14,10 +14,12 @@ from headrace_common.core.errors import InvalidConfig
 from headrace_common.runtime.clock import SystemClock
 from headrace_connect.connectors.copying.cutover import Move, carry_out, read_histories, translate_group
 from headrace_connect.connectors.copying.source import CopySource
+from headrace_connect.plugin import Source
 from headrace_connect.runtime.config import RunConfig
 from headrace_connect.runtime.configuring import Configured
-from headrace_connect.runtime.looking import check_connector, preview
+from headrace_connect.runtime.looking import check_connector, preview, preview_sink
 from headrace_connect.runtime.running import run_connector
+from headrace_connect.runtime.seating import open_process
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -45,9 +47,16 @@ def check(configured: Configured) -> Sequence[str]:
     return asyncio.run(check_connector(configured))
 
 
-def show(configured: Configured, records_max: int) -> list[Mapping[str, Any]]:
-    """The first records of a source, as they would be written."""
-    return asyncio.run(preview(configured, records_max))
+def show(configured: Configured, records_max: int, config: RunConfig) -> list[Mapping[str, Any]]:
+    """The first records of a source, as they would be written; of a sink, what would become of those of its topics."""
+    return asyncio.run(_show(configured, records_max, config))
+
+
+async def _show(configured: Configured, records_max: int, config: RunConfig) -> list[Mapping[str, Any]]:
+    if issubclass(configured.plugin, Source):
+        return await preview(configured, records_max)
+    async with open_process(config) as process:
+        return await preview_sink(configured, process, records_max)
 
 
 def cut_over(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from headrace import aio
 from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.failpoints import failpoint
 from headrace_connect.core.counts import Counts
 from headrace_connect.core.dead_letters import Origin
+from headrace_connect.core.events import Event, Notify
 from headrace_connect.core.sink_commit import SinkRules
 from headrace_connect.core.source_commit import Rules
 from headrace_connect.core.source_steps import CloseAsked, ResumeAsked, SuspendAsked
@@ -30,6 +33,7 @@ from headrace_connect.runtime.sink_task import SinkOutside, SinkTask, SinkTaskSe
 from headrace_connect.runtime.source_task import SourceOutside, SourceTask, SourceTaskSettings
 from headrace_connect.runtime.watching import RESTART
 
+_log: Final = logging.getLogger(__name__)
 Fresh = Callable[[], Configured]
 """Gives a connector's configuration with the secrets of now; asked at each start of a task."""
 Signal = Callable[[], None]
@@ -44,6 +48,8 @@ class Hooks:
     """See ``Seat``."""
     on_topic: OnTopic = lambda _: None
     """With the topic of each batch of records that it reads or writes."""
+    on_event: Notify = lambda event: _log.info("%s: %s", event.kind, event.text)
+    """What the connector tells; called on the event loop."""
     counts: Counts = field(default_factory=Counts)
 
 
@@ -111,6 +117,16 @@ def make_seat(process: Process, fresh: Fresh, config: ConnectorConfig, part: Par
     return Seat(f"task {part.task} of {config.name}", make, process.clock, life, hooks.on_change)
 
 
+def _on_loop(notify: Notify) -> Notify:
+    """The same for any thread."""
+    loop = asyncio.get_running_loop()
+
+    def call(event: Event) -> None:
+        loop.call_soon_threadsafe(notify, event)
+
+    return call
+
+
 # --- sources --------------------------------------------------------------------------------------------------------
 
 
@@ -162,6 +178,7 @@ def _source_loop(process: Process, fresh: Fresh, part: Part, hooks: Hooks, on_op
     source = cast("Source[Any]", configured.make())
     source.topics = process.topics
     source.units = SdkUnits(process.config, config.name, log, process.clock)
+    source.notify = _on_loop(hooks.on_event)
     settings = _source_settings(config)
     task = SourceTask(
         source,
@@ -255,6 +272,7 @@ async def _open_sink(
         dead = SdkDeadLetters(process.config, config.name, part.task, process.topics, process.clock)
         stack.push_async_callback(dead.close)
     sink = cast("Sink[Any]", configured.make())
+    sink.notify = _on_loop(hooks.on_event)
     outside = SinkOutside(group, TablePipeline(configured.converting()), dead, process.clock, Failpoints())
     settings = _sink_settings(config, sink, part)
     return SinkTask(

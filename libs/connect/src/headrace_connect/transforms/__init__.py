@@ -16,11 +16,13 @@ from headrace_connect.transforms.chain import Chain as Chain
 from headrace_connect.transforms.chain import Step as Step
 from headrace_connect.transforms.chain import Transformed as Transformed
 from headrace_connect.transforms.fields import ExtractField, Flatten, HoistField, ReplaceField, ValueToKey
-from headrace_connect.transforms.headers import DropHeaders, HeaderFrom, InsertHeader
+from headrace_connect.transforms.headers import DropHeaders, HeaderFrom, InsertHeader, WriteHeader, simple
 from headrace_connect.transforms.insert import InsertField, SetSchemaMetadata
 from headrace_connect.transforms.mask import MaskField
 from headrace_connect.transforms.port import SIDES
 from headrace_connect.transforms.predicates import Filter, HasHeaderKey, RecordIsTombstone, TopicNameMatches
+from headrace_connect.transforms.python import PREFIX as PYTHON
+from headrace_connect.transforms.python import make_python
 from headrace_connect.transforms.routers import RegexRouter, TimestampRouter
 from headrace_connect.transforms.timestamps import TimestampConverter
 
@@ -62,12 +64,13 @@ _COMMON: Final = (
 )
 
 
-def make_transforms(config: Mapping[str, str]) -> Chain:
+def make_transforms(config: Mapping[str, str], write_header: WriteHeader = simple) -> Chain:
     """
     The transforms that a connector's configuration names, in order.
 
     Args:
         config: all of it; only ``transforms``, ``predicates`` and keys below them are looked at.
+        write_header: makes header values of columns.
 
     Raises:
         InvalidOptions: has everything that is wrong.
@@ -76,7 +79,7 @@ def make_transforms(config: Mapping[str, str]) -> Chain:
     predicates = _predicates(config, problems)
     steps: list[Step] = []
     for name in _names(config, "transforms", problems):
-        step = _step(config, name, predicates, problems)
+        step = _step(config, name, predicates, problems, write_header)
         if step is not None:
             steps.append(step)
     if problems:
@@ -131,11 +134,21 @@ def _predicates(config: Mapping[str, str], problems: list[Problem]) -> dict[str,
     return made
 
 
-def _step(config: Mapping[str, str], name: str, predicates: Mapping[str, Any], problems: list[Problem]) -> Step | None:
+def _step(
+    config: Mapping[str, str],
+    name: str,
+    predicates: Mapping[str, Any],
+    problems: list[Problem],
+    write_header: WriteHeader,
+) -> Step | None:
     prefix = f"transforms.{name}."
-    known = {**_OF_SIDES, **_OF_RECORDS}
-    cls, side = _class(config, f"{prefix}type", known, TRANSFORMS, "transform", problems)
     own = _own(config, prefix)
+    kind = own.get(f"{prefix}type", "")
+    cls: Any = None
+    side: str | None = None
+    if not kind.startswith(PYTHON):
+        known = {**_OF_SIDES, **_OF_RECORDS}
+        cls, side = _class(config, f"{prefix}type", known, TRANSFORMS, "transform", problems)
     predicate = own.get(f"{prefix}predicate")
     if predicate is not None and predicate not in predicates:
         problems.append(
@@ -146,12 +159,21 @@ def _step(config: Mapping[str, str], name: str, predicates: Mapping[str, Any], p
         )
     if predicate is None and f"{prefix}negate" in own:
         problems.append(Problem(f"{prefix}negate", f"{prefix}negate: there is no {prefix}predicate to negate"))
-    if cls is None:
+    if cls is None and not kind.startswith(PYTHON):
         return None
-    settings = read([*_COMMON, *cls.options], own, prefix, cls.__name__, problems)
+    common = {prefix + option.name for option in _COMMON}
+    more = {key.removeprefix(prefix): text for key, text in own.items() if cls is None and key not in common}
+    given = {key: text for key, text in own.items() if key.removeprefix(prefix) not in more}
+    options = () if cls is None else cls.options
+    settings = read([*_COMMON, *options], given, prefix, kind if cls is None else cls.__name__, problems)
     if settings is None:
         return None
-    transform = _create(cls, [settings] if side is None else [settings, side], prefix, problems)
+    if cls is None:
+        transform = _create(make_python, [kind, more], prefix, problems)
+    else:
+        transform = _create(cls, [settings] if side is None else [settings, side], prefix, problems)
+        if isinstance(transform, HeaderFrom | InsertHeader):
+            transform.write_header = write_header
     if transform is None:
         return None
     return Step(name, transform, None if predicate is None else predicates.get(predicate), settings["negate"])

@@ -13,10 +13,8 @@ from headrace_connect.core.halving import CAUGHT, Unfit
 from headrace_connect.core.kinds import nulls_of
 from headrace_connect.core.options import BadOption, Option
 from headrace_connect.transforms.expression_text import parse_columns, parse_expression
-from headrace_connect.transforms.port import Fields, OfSide, Settings
+from headrace_connect.transforms.port import Fields, OfSide, Settings, with_nulls
 from headrace_streams.core import expressions
-
-arrow: Any = pa  # its stubs are narrower than it is
 
 
 class Expression(OfSide):
@@ -59,12 +57,7 @@ class Expression(OfSide):
                 isinstance(why, Unfit) and why.rows is not None
             )
             raise Unfit(str(why), ~nulls if every_row else None) from None
-        if not nulls.any():
-            return made
-        whole = made.column(self.side)
-        rest = batch.filter(nulls).replace(self.side, pa.nulls(int(nulls.sum()), whole.type), made.metadata(self.side))
-        both = Batch(arrow.concat_batches([made.records, rest.records]))
-        return both.take(np.argsort(both.places, kind="stable"))
+        return with_nulls(batch, nulls, made, self.side)
 
     def _table(self, batch: Batch) -> tuple[pa.Table, bool]:
         array = self.array(batch)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -18,10 +18,26 @@ from headrace_connect.transforms.port import OfRecord, OfSide, Settings
 
 pc: Any = compute  # its stubs are narrower than it is
 arrow: Any = pa
+_WHOLE: Final = 2**63
+
+
+WriteHeader: TypeAlias = Callable[[Any], Any]
+"""A column as a binary array of header values. Raises ``Unfit``: a value cannot be one."""
+
+
+def simple(column: Any) -> Any:
+    """Bytes as they are, anything else as ``Cast`` to ``string`` makes it."""
+    kind = column.type
+    types = pa.types
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+        return column.cast(pa.binary())
+    return text_of(column).cast(pa.binary())
 
 
 class HeaderFrom(OfSide):
-    """Headers of fields. Bytes are as they are, anything else is text as ``Cast`` to ``string`` makes it."""
+    """Headers of fields."""
+
+    write_header: WriteHeader = staticmethod(simple)
 
     options: ClassVar[tuple[Option, ...]] = (
         Option("fields", "The fields.", OptionType.LIST, REQUIRED),
@@ -49,7 +65,9 @@ class HeaderFrom(OfSide):
             at = given.index(name)
             if at < 0 and not batch.is_open(self.side) and len(batch):
                 raise Unfit(f"the {self.side} has no field {name!r}", ~given.nulls)
-            pairs.append((header, pa.nulls(len(batch), pa.binary()) if at < 0 else _as_bytes(given.columns[at])))
+            pairs.append(
+                (header, pa.nulls(len(batch), pa.binary()) if at < 0 else self.write_header(given.columns[at]))
+            )
         changed = batch.replace(HEADERS, appended(batch.column(HEADERS), pairs))
         if not self._moves:
             return changed
@@ -60,7 +78,9 @@ class HeaderFrom(OfSide):
 
 
 class InsertHeader(OfRecord):
-    """One header more, even where there is one of that name."""
+    """One header more, even where there is one of that name. A literal that is a number or a boolean is one."""
+
+    write_header: WriteHeader = staticmethod(simple)
 
     options: ClassVar[tuple[Option, ...]] = (
         Option("header", "Its name.", default=REQUIRED),
@@ -70,13 +90,14 @@ class InsertHeader(OfRecord):
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self._header = settings["header"]
-        self._value = settings["value.literal"].encode()
+        self._value = settings["value.literal"]
         if not self._header:
             raise BadOption("header", "is empty")
 
     def apply(self, batch: Batch) -> Batch:
         """See ``Transform``."""
-        values = pa.array([self._value] * len(batch), pa.binary())
+        value: Any = self._value if self.write_header is simple else _parsed(self._value)
+        values = self.write_header(pa.array([value] * len(batch), None if len(batch) else pa.string()))
         return batch.replace(HEADERS, appended(batch.column(HEADERS), [(self._header, values)]))
 
 
@@ -132,9 +153,14 @@ def _lists(rows: Any, pairs: Any, count: int) -> Any:
     return arrow.ListArray.from_arrays(pa.array(ends), pairs, type=headers_type())
 
 
-def _as_bytes(column: Any) -> Any:
-    kind = column.type
-    types = pa.types
-    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
-        return column.cast(pa.binary())
-    return text_of(column).cast(pa.binary())
+def _parsed(literal: str) -> Any:
+    """As Kafka reads one: a boolean, a number, else text."""
+    if literal in ("true", "false"):
+        return literal == "true"
+    for read in (int, float):
+        try:
+            value = read(literal)
+        except ValueError:
+            continue
+        return value if str(value) == literal and abs(value) < _WHOLE else literal
+    return literal

@@ -13,6 +13,7 @@ from headrace_connect.core.halving import Unfit
 from headrace_connect.core.kinds import nulls_of, struct_of
 from headrace_connect.core.options import Option
 
+arrow: Any = pa  # its stubs are narrower than it is
 Settings = Mapping[str, Any]
 SIDES: Final[Mapping[str, str]] = {"Key": KEY, "Value": VALUE}
 """What is behind the ``$`` of a transform's name, and the column that it means."""
@@ -29,6 +30,16 @@ class Transform(Protocol):
             Unfit, or what Arrow raises for values: a row of the batch cannot be transformed.
         """
         ...
+
+
+def with_nulls(batch: Batch, nulls: Any, made: Batch, side: str) -> Batch:
+    """What became of the rows that are not null, and those that are, as they were, in the order of ``batch``."""
+    if not nulls.any():
+        return made
+    whole = made.column(side)
+    rest = batch.filter(nulls).replace(side, pa.nulls(int(nulls.sum()), whole.type), made.metadata(side))
+    both = Batch(arrow.concat_batches([made.records, rest.records]))
+    return both.take(np.argsort(both.places, kind="stable"))
 
 
 class Predicate(Protocol):

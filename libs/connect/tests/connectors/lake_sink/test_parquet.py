@@ -18,6 +18,7 @@ from headrace_common.core.errors import InvalidConfig
 from headrace_connect.connectors.lake_sink import LakeSink, committed_files
 from headrace_connect.connectors.lake_sink.parquet import DIRECTORIES_MAX
 from headrace_connect.connectors.lake_sink.settings import SinkSettings
+from headrace_connect.core.events import Event
 from headrace_connect.plugin import PartitionTaken, RetriableError, Rows, RowsRefused
 
 PAGE = Path(__file__).parents[5] / "docs" / "connectors" / "lake-sink.md"
@@ -333,3 +334,21 @@ def test_a_reader_without_the_helper(tmp_path: Path) -> None:
     exec(reads.replace("/var/lib/lake", str(tmp_path)).replace('"orders"', repr(TOPIC)), names)
     assert names["table"].num_rows == 3
     assert names["files"] == committed_files(str(tmp_path))
+
+
+def test_a_table_that_changes_is_told_when_it_is_committed(tmp_path: Path) -> None:
+    sink = opened(tmp_path)
+    told: list[Event] = []
+    sink.notify = told.append
+    put(sink, 0, 2)
+    sink.commit({P0: 2}, None)
+    assert told == [], "it is new"
+    for start in (2, 2, 3):
+        sink.open([P0], 1)
+        sink.write(rows([{"n": 2**40, "more": 1.5}], start=start))
+        if start == 2:
+            assert told == []
+    sink.commit({P0: 4}, None)
+    assert [(event.kind, event.detail) for event in told] == [
+        ("drift", {"table": TOPIC, "column": "more", "type": "double"})
+    ]

@@ -17,6 +17,7 @@ from headrace_common.core.errors import InvalidConfig
 from headrace_connect.connectors.sql_sink import SqlSink
 from headrace_connect.connectors.sql_sink.settings import SinkSettings
 from headrace_connect.core.drift import Drift
+from headrace_connect.core.events import Event
 from headrace_connect.core.values.placeholders import placeholder_for
 from headrace_connect.plugin import PartitionTaken, RetriableError, RowsRefused
 
@@ -80,6 +81,31 @@ class SinkSuite:
         ]
         with started(target) as sink:
             assert sink.open([P0, P1], 2) == {P0: 12}
+
+    def test_a_table_that_changes_is_told_when_it_is_committed(self, target: Target) -> None:
+        with opened(target) as sink:
+            told: list[Event] = []
+            sink.notify = told.append
+            sink.write(rows([{"id": 1}]))
+            sink.commit({P0: 1}, None)
+            assert told == [], "it is new"
+            sink.write(rows([{"id": 2, "more": "x"}], start=1))
+            sink.open([P0], 1)
+            sink.write(rows([{"id": 2, "more": "x"}], start=1))
+            sink.commit({P0: 2}, None)
+            kinds = {(event.kind, event.detail["table"], event.detail["column"]) for event in told}
+            assert kinds == {("drift", TOPIC, "more")}
+            sink.write(rows([{"id": 3, "more": "y"}], start=2))
+            sink.commit({P0: 3}, None)
+        with opened(target, drift=Drift.IGNORE, auto_evolve=False) as sink:
+            sink.notify = told.append
+            told.clear()
+            for at in (3, 4):
+                sink.write(rows([{"id": at, "other": 1}], start=at))
+            sink.commit({P0: 5}, None)
+        assert [event.text for event in told] == [
+            f"the table {TOPIC}: has no column 'other', and drift is ignore: the field is left out"
+        ]
 
     def test_what_is_not_committed_is_not_there(self, target: Target) -> None:
         with opened(target) as sink:

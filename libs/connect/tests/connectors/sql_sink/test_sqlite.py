@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from libs.connect.tests.connectors.sql_sink.records import P0, TOPIC, rows
 from libs.connect.tests.connectors.sql_sink.suite import SinkSuite, Target, opened, settings
+from libs.connect.tests.connectors.sql_sink.verify_suite import PreviewSuite, VerifySuite
 
 from headrace_common.core.errors import InvalidConfig
 from headrace_connect.connectors.sql_sink import SqlSink
@@ -37,6 +38,14 @@ def target(tmp_path: Path) -> SqliteFile:
 
 
 class TestSqlite(SinkSuite):
+    """All of the suite."""
+
+
+class TestPreview(PreviewSuite):
+    """All of the suite."""
+
+
+class TestVerify(VerifySuite):
     """All of the suite."""
 
 

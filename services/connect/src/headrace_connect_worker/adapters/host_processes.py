@@ -34,6 +34,7 @@ from headrace_connect_worker.ports import (
     Plugin,
     StartTask,
     TaskReported,
+    Told,
     TopicSeen,
     Validation,
     WatchFailed,
@@ -279,6 +280,8 @@ class HostProcesses:
             case messages.TopicSeen(connector, task, topic):
                 if not self._work.get(Work(connector, task), _GONE).stopping:
                     self._events.emit(TopicSeen(connector, task, topic))
+            case messages.Told(connector, task, kind, text, detail):
+                self._events.emit(Told(connector, task, kind, text, detail))
             case messages.WatchReport():
                 if self._is_current(report.connector, report.number):
                     self._events.emit(work_found(report))
@@ -326,6 +329,16 @@ class HostProcesses:
     async def settle(self, config: Config) -> int:
         """See ``Hosts``."""
         return await self._questions.settle(config)
+
+    async def verify(
+        self, config: Config, topics: Sequence[str], records_max: int, *, repair: bool
+    ) -> Mapping[str, Any]:
+        """See ``Hosts``."""
+        return await self._questions.verify(config, topics, records_max, repair=repair)
+
+    async def snapshot(self, config: Config, tables: Sequence[str]) -> Sequence[str]:
+        """See ``Hosts``."""
+        return await self._questions.snapshot(config, tables)
 
     async def close(self) -> None:
         """See ``Hosts``."""

@@ -77,6 +77,19 @@ class PluginQuestions:
         settled: int = (await self._ask(environment, messages.Settle(_ID, config)))["settled"]
         return settled
 
+    async def verify(
+        self, config: Config, topics: Sequence[str], records_max: int, *, repair: bool
+    ) -> Mapping[str, Any]:
+        """See ``Hosts``."""
+        environment = self._environments.find(config.get("connector.class", ""))
+        return await self._ask(environment, messages.Verify(_ID, config, tuple(topics), records_max, repair))
+
+    async def snapshot(self, config: Config, tables: Sequence[str]) -> Sequence[str]:
+        """See ``Hosts``."""
+        environment = self._environments.find(config.get("connector.class", ""))
+        named: Sequence[str] = (await self._ask(environment, messages.Snapshot(_ID, config, tuple(tables))))["tables"]
+        return named
+
     async def _ask(self, environment: Environment, question: Question) -> Mapping[str, Any]:
         """
         Raises:

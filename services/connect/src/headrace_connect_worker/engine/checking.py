@@ -95,6 +95,34 @@ class Checking:
         async with self._turn():
             return await self._hosts.preview(config, records_max)
 
+    async def verify(
+        self, config: Config, topics: Sequence[str], records_max: int, *, repair: bool
+    ) -> Mapping[str, Any]:
+        """
+        Whether the target of a sink has what its topics say.
+
+        Raises:
+            BadCommand: as ``preview``.
+            InvalidConfig: it cannot be verified.
+            HostUnavailable, Overloaded: as ``check``.
+        """
+        await self._check(config)
+        async with self._turn():
+            return await self._hosts.verify(config, topics, records_max, repair=repair)
+
+    async def snapshot(self, config: Config, tables: Sequence[str]) -> Sequence[str]:
+        """
+        Have tables of a source be read again.
+
+        Raises:
+            BadCommand: as ``preview``.
+            InvalidConfig: it cannot do it, or a table is none of its.
+            HostUnavailable, Overloaded: as ``check``.
+        """
+        await self._check(config)
+        async with self._turn():
+            return await self._hosts.snapshot(config, tables)
+
     async def _check(self, config: Config) -> None:
         refused = await self._beyond(config)
         if refused:

@@ -7,10 +7,12 @@ from typing import Final
 
 from headrace_common.core.errors import HeadraceError, InvalidConfig
 from headrace_connect_worker.core import changes
+from headrace_connect_worker.core.events import Happened
 from headrace_connect_worker.core.herd import HerdState
 from headrace_connect_worker.core.records import ConfigRecord, TargetState, TasksCommitted, TopicUsed, Work
 from headrace_connect_worker.core.refusals import BadCommand, Conflict, NotWritten
 from headrace_connect_worker.core.status import Statuses
+from headrace_connect_worker.engine.events import Events
 from headrace_connect_worker.engine.following import Following
 from headrace_connect_worker.engine.leading import Leading
 from headrace_connect_worker.engine.place import Place
@@ -32,6 +34,7 @@ class Commanding:
         reporting: Reporting,
         offsets: OffsetStore,
         hosts: Hosts,
+        events: Events,
         place: Place,
     ) -> None:
         self._following = following
@@ -39,6 +42,7 @@ class Commanding:
         self._reporting = reporting
         self._offsets = offsets
         self._hosts = hosts
+        self._events = events
         self._place = place
 
     @property
@@ -63,6 +67,10 @@ class Commanding:
     def is_ready(self) -> bool:
         """See ``Herd``."""
         return self._following.is_ready
+
+    def events(self, name: str, limit: int, kind: str | None = None) -> Sequence[Happened]:
+        """See ``Herd``."""
+        return self._events.find(name, limit, kind)
 
     async def put_config(
         self, name: str, config: Config, *, only_new: bool = False, target: TargetState | None = None

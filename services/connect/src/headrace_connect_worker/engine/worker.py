@@ -10,12 +10,13 @@ from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_connect_worker.core.placing import LEADER
 from headrace_connect_worker.engine.commanding import Commanding
+from headrace_connect_worker.engine.events import Events
 from headrace_connect_worker.engine.following import Following
 from headrace_connect_worker.engine.leading import Leading, LeadingLimits
 from headrace_connect_worker.engine.place import Place
 from headrace_connect_worker.engine.reporting import Reporting
 from headrace_connect_worker.engine.working import Working
-from headrace_connect_worker.ports import ConfigLog, Hosts, Membership, OffsetStore, StatusLog
+from headrace_connect_worker.ports import ConfigLog, EventLog, Hosts, Membership, OffsetStore, StatusLog
 
 FLUSH_MS: Final = 3_000.0
 
@@ -26,6 +27,7 @@ class Outside:
 
     configs: ConfigLog
     statuses: StatusLog
+    events: EventLog
     offsets: OffsetStore
     membership: Membership
     hosts: Hosts
@@ -45,6 +47,7 @@ class ConnectWorker:
         clock = outside.clock
         self.following = Following(outside.configs, outside.statuses)
         self.reporting = Reporting(outside.statuses, self.following, clock)
+        self.events = Events(outside.events, clock, place)
         self.leading = Leading(outside.configs, self.following, self.reporting, clock, place, limits)
         self.working = Working(
             outside.membership,
@@ -52,10 +55,13 @@ class ConnectWorker:
             self.following,
             self.reporting,
             self.leading,
+            self.events,
             clock,
             place,
         )
-        self.herd = Commanding(self.following, self.leading, self.reporting, outside.offsets, outside.hosts, place)
+        self.herd = Commanding(
+            self.following, self.leading, self.reporting, outside.offsets, outside.hosts, self.events, place
+        )
 
     def begin(self, tasks: TaskRunner) -> None:
         """Follow, join, and do what comes; what fails for good is the runner's failure."""
@@ -63,6 +69,8 @@ class ConnectWorker:
         tasks.start(self.following.follow_configs(), name="config topic")
         tasks.start(self.following.follow_statuses(), name="status topic")
         tasks.start(self.reporting.run(), name="statuses")
+        tasks.start(self.events.follow(), name="events")
+        tasks.start(self.events.run(), name="write events")
         tasks.start(self.working.hear(), name="hosts")
         tasks.start(self.working.declare(), name="declaration")
         tasks.start(self.working.share(tasks), name="work group")

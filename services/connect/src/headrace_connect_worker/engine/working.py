@@ -32,6 +32,7 @@ from headrace_connect_worker.core.placing import (
 )
 from headrace_connect_worker.core.records import RunState, Status, TargetState, TopicUsed, Work
 from headrace_connect_worker.core.seat import Crashed, Reported, Say, Spec
+from headrace_connect_worker.engine.events import Events
 from headrace_connect_worker.engine.following import Following
 from headrace_connect_worker.engine.leading import Leading
 from headrace_connect_worker.engine.place import Place
@@ -43,6 +44,7 @@ from headrace_connect_worker.ports import (
     Hosts,
     Membership,
     TaskReported,
+    Told,
     TopicSeen,
     WatchFailed,
     WorkFound,
@@ -77,6 +79,7 @@ class Working:
         following: Following,
         reporting: Reporting,
         leading: Leading,
+        events: Events,
         clock: Clock,
         place: Place,
     ) -> None:
@@ -85,6 +88,7 @@ class Working:
         self._following = following
         self._reporting = reporting
         self._leading = leading
+        self._events = events
         self._clock = clock
         self._place = place
         self._held: dict[str, _Held] = {}
@@ -211,6 +215,7 @@ class Working:
         await runner.run()
         self._following.forget_bell(name)
         self._reporting.forget(Status(name, task, None))
+        self._events.forget(name, task)
         if task is None:
             self._reporting.forget(Work(name, ""))
         self._gone(item)
@@ -252,6 +257,7 @@ class Working:
         epoch = self._held[item].epoch
         status = Status(name, task, said.state, said.trace, self._place.worker_id, epoch, said.fenced)
         self._reporting.say(status)
+        self._events.put_state(name, task, said.state, said.trace)
 
     def _dispatch(self, event: HostEvent) -> None:
         now_ms = self._clock.monotonic_ms()
@@ -266,6 +272,8 @@ class Working:
             case TopicSeen(name, task, topic):
                 if topic not in self._following.statuses.topics(name):
                     self._reporting.put(TopicUsed(name, topic, task, self._clock.now_ms()))
+            case Told(name, task, kind, text, detail):
+                self._events.put(name, task, kind, text, detail)
             case HostCrashed(name, trace):
                 for item in (watcher_id(name), *(one for one in self._held if _is_task_of(one, name))):
                     self._tell(item, Crashed(trace, now_ms))

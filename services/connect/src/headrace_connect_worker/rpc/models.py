@@ -179,7 +179,7 @@ class LoggerLevel(Shape):
 
 
 class Records(Shape):
-    """The first records of a source, as they would be written."""
+    """The first records, as they would be written."""
 
     records: list[dict[str, Any]]
 
@@ -199,10 +199,99 @@ class Level(Shape):
 
 
 class Preview(Shape):
-    """What to show of a source."""
+    """What to show of a connector."""
 
     config: Config
     records: int = Field(10, ge=1, le=1_000)
+
+
+class Verify(Shape):
+    """What to compare."""
+
+    topics: list[str] = Field([], max_length=1_000, description="Of those that it reads; none: all.")
+    records: int = Field(
+        100_000, ge=1, le=10_000_000, description="The newest of each partition that the target has, as offsets."
+    )
+    repair: bool = Field(False, description="Write what is missing or different. The connector must be stopped.")
+
+
+class Range(Shape):
+    """How the records of a range of offsets and the rows of the target agree."""
+
+    topic: str
+    partition: int
+    first: int
+    end: int
+    records: int = Field(description="That should be rows: of a key only the last one.")
+    refused: int = Field(description="That do not fit the table, and are none.")
+    missing: int
+    different: int = Field(description="Rows with other values, and those that a record has deleted.")
+    unexpected: int = Field(description="Rows that no record has made.")
+    repaired: int
+    examples: list[int] = Field(description="Offsets of records that are missing or different.")
+
+
+class Verified(Shape):
+    """What was compared."""
+
+    name: str
+    agrees: bool
+    wrong: int
+    repaired: int
+    ranges: list[Range]
+
+
+class Change(Shape):
+    """A key that would change."""
+
+    key: str
+    before: str | None
+    after: str | None
+
+
+class Wrong(Shape):
+    """What is wrong with a configuration."""
+
+    key: str | None
+    problem: str
+
+
+class Plan(Shape):
+    """What a configuration would change."""
+
+    name: str
+    action: Literal["create", "change", "none"]
+    changes: list[Change]
+    problems: list[Wrong]
+
+
+class Tables(Shape):
+    """Of a source."""
+
+    tables: list[str]
+
+
+class Event(Shape):
+    """Something that has happened."""
+
+    at: int = Field(description="Milliseconds since the epoch.")
+    kind: str = Field(description="`drift`, `snapshot`, `failed`, `restarting`, `running`, or a connector's own.")
+    text: str
+    task: int | None
+    worker_id: str
+    detail: dict[str, str]
+
+
+class Events(Shape):
+    """Of a connector, the newest last."""
+
+    events: list[Event]
+
+
+class SomeTables(Shape):
+    """Of a source; as `public.orders`."""
+
+    tables: list[str] = Field(min_length=1, max_length=1_000)
 
 
 NO_CONTENT: Final[Responses] = {204: {"description": "Done"}}

@@ -14,6 +14,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, TableNotFoundError
 
 from headrace_common.core.errors import InvalidConfig
+from headrace_connect.connectors.lake_sink.lake import Span
 from headrace_connect.connectors.lake_sink.one_table import TRIES_MAX, Conflict, OneTable
 from headrace_connect.connectors.lake_sink.records import encode
 from headrace_connect.connectors.places import storage_options
@@ -69,6 +70,16 @@ class DeltaLake(OneTable[DeltaTable]):
                 )
             else:
                 write_deltalake(table, rows, mode="append", schema_mode="merge", commit_properties=properties)
+
+    def _read(self, table: DeltaTable, span: Span) -> pa.Table:
+        with _faults(self._location):
+            return table.to_pyarrow_dataset().to_table(filter=span.filter)
+
+    def _replace(self, table: DeltaTable, span: Span, rows: pa.Table, numbers: Mapping[str, int]) -> None:
+        transactions = [Transaction(key, number) for key, number in numbers.items()]
+        properties = CommitProperties(app_transactions=transactions, max_commit_retries=TRIES_MAX)
+        with _faults(self._location):
+            write_deltalake(table, rows, mode="overwrite", predicate=span.where, commit_properties=properties)
 
     def _sync(self) -> None:
         """deltalake does not wait for a disk."""

@@ -25,7 +25,7 @@ from pyiceberg.table import Table, TableProperties
 from sqlalchemy.exc import SQLAlchemyError
 
 from headrace_common.core.errors import InvalidConfig
-from headrace_connect.connectors.lake_sink.lake import Array
+from headrace_connect.connectors.lake_sink.lake import Array, Span
 from headrace_connect.connectors.lake_sink.one_table import Conflict, OneTable
 from headrace_connect.connectors.lake_sink.table_types import find_beyond_calendar, normal
 from headrace_connect.plugin import RetriableError
@@ -100,6 +100,17 @@ class IcebergLake(OneTable[Table]):
             transaction.append(given)
             transaction.set_properties({key: str(number) for key, number in numbers.items()})
             transaction.commit_transaction()
+
+    def _replace(self, table: Table, span: Span, rows: pa.Table, numbers: Mapping[str, int]) -> None:
+        with _faults(self._name):
+            transaction = table.transaction()
+            transaction.overwrite(rows, overwrite_filter=span.where)
+            transaction.set_properties({key: str(number) for key, number in numbers.items()})
+            transaction.commit_transaction()
+
+    def _read(self, table: Table, span: Span) -> pa.Table:
+        with _faults(self._name):
+            return table.scan(row_filter=span.where).to_arrow()
 
     def _sync(self) -> None:
         """pyiceberg does not wait for a disk."""

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
+from pyarrow import compute
 
 from headrace.records import TopicPartition
+from headrace_connect.connectors.lake_sink.added import OFFSET, PREFIX
 from headrace_connect.core.kinds import Kind
 
 Array = Any
@@ -38,6 +40,34 @@ class Move:
     """One for each table."""
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Rows of a table that records of a range of offsets have made."""
+
+    table: str
+    of: str
+    """The topic."""
+    topic: str | None
+    """The same; None: the rows do not say it, and all are of one."""
+    partition: int
+    first: int
+    end: int
+
+    @property
+    def filter(self) -> Any:
+        """As pyarrow's data sets have it."""
+        field: Any = compute.field
+        found = field(f"{PREFIX}partition") == self.partition
+        found &= (field(OFFSET) >= self.first) & (field(OFFSET) < self.end)
+        return found if self.topic is None else found & (field(f"{PREFIX}topic") == self.topic)
+
+    @property
+    def where(self) -> str:
+        """As SQL has it. Names of topics have no quotes."""
+        found = f"{PREFIX}partition = {self.partition} and {OFFSET} >= {self.first} and {OFFSET} < {self.end}"
+        return found if self.topic is None else f"{found} and {PREFIX}topic = '{self.topic}'"
+
+
 class Lake(Protocol):
     """
     Tables under one place, and the positions of one connector.
@@ -64,6 +94,24 @@ class Lake(Protocol):
 
         Raises:
             PartitionTaken: see ``Sink.open``.
+        """
+        ...
+
+    def find_position(self, partition: TopicPartition) -> int | None:
+        """The position that counts now; asking decides nothing."""
+        ...
+
+    def read(self, span: Span) -> pa.Table:
+        """Rows, in any order, as of the first call."""
+        ...
+
+    def replace(self, span: Span, rows: pa.Table) -> None:
+        """
+        Put rows, which have the table's columns, in the place of those of a range; durable when it returns. No other
+        holder writes this range any more: the position is behind it.
+
+        Raises:
+            RetriableError: somebody has changed the position meanwhile, or nobody knows whether it took place.
         """
         ...
 

@@ -15,7 +15,7 @@ from headrace.records import TopicPartition
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.runtime.failpoints import failpoint
 from headrace_connect.connectors.lake_sink.fitting import refit
-from headrace_connect.connectors.lake_sink.lake import Array, Move
+from headrace_connect.connectors.lake_sink.lake import Array, Move, Span
 from headrace_connect.connectors.lake_sink.records import Records, token_name
 from headrace_connect.connectors.lake_sink.table_types import find_unstorable, normal
 from headrace_connect.connectors.places import find_place
@@ -53,6 +53,8 @@ class OneTable(ABC, Generic[Table]):
         self._floating: dict[TopicPartition, int] = {}
         """Positions that moved before there was a table."""
         self._started: Records | None = None
+        self._kept: Table | None = None
+        """As it was when it was read first."""
 
     # --- what a format does ---------------------------------------------------------------------------------------
 
@@ -83,6 +85,14 @@ class OneTable(ABC, Generic[Table]):
         """
 
     @abstractmethod
+    def _read(self, table: Table, span: Span) -> pa.Table:
+        """Rows of a range."""
+
+    @abstractmethod
+    def _replace(self, table: Table, span: Span, rows: pa.Table, numbers: Mapping[str, int]) -> None:
+        """As ``_commit``, with the rows in the place of those of a range."""
+
+    @abstractmethod
     def _sync(self) -> None:
         """What the table has now stays there, whatever fails."""
 
@@ -111,6 +121,35 @@ class OneTable(ABC, Generic[Table]):
         self._sync()
         found = {partition: self._number(table, self._key(partition)) for partition in partitions}
         return {partition: position for partition, position in found.items() if position is not None}
+
+    def find_position(self, partition: TopicPartition) -> int | None:
+        """See ``Lake``."""
+        table = self._seen()
+        return None if table is None else self._number(table, self._key(partition))
+
+    def read(self, span: Span) -> pa.Table:
+        """See ``Lake``."""
+        table = self._seen()
+        assert table is not None, "it has a position"
+        return self._read(table, span)
+
+    def replace(self, span: Span, rows: pa.Table) -> None:
+        """See ``Lake``."""
+        table = self._refresh()
+        assert table is not None, "it has a position"
+        key = self._key(TopicPartition(span.of, span.partition))
+        position = self._number(table, key)
+        assert position is not None, "it has a position"
+        plain = rows.cast(pa.schema([field.remove_metadata() for field in rows.schema]))
+        self._replace(table, span, plain, {key: position})
+        self._sync()
+        self._kept = None
+
+    def _seen(self) -> Table | None:
+        """The table as it was when this was asked first."""
+        if self._kept is None:
+            self._kept = self._refresh()
+        return self._kept
 
     def close(self, partitions: Sequence[TopicPartition]) -> None:
         """See ``Lake``."""

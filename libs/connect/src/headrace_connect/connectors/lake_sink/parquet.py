@@ -6,13 +6,14 @@ which files count. Two holders of a partition may both write files, and one of t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import parquet
+from pyarrow import dataset, parquet
 
 from headrace.records import TopicPartition
 from headrace_common.core.errors import InvalidConfig
@@ -21,7 +22,8 @@ from headrace_common.runtime.failpoints import failpoint
 from headrace_connect.connectors.lake_sink.added import OFFSET
 from headrace_connect.connectors.lake_sink.commits import DataFile, Entry, Slot
 from headrace_connect.connectors.lake_sink.fitting import refit
-from headrace_connect.connectors.lake_sink.lake import Array, Move, Part
+from headrace_connect.connectors.lake_sink.lake import Array, Move, Part, Span
+from headrace_connect.connectors.lake_sink.reading import open_dataset, open_files
 from headrace_connect.connectors.lake_sink.records import Records, directory_of, encode, token_name
 from headrace_connect.connectors.places import Place, find_place
 from headrace_connect.core.kinds import Kind
@@ -46,6 +48,8 @@ class ParquetLake:
         self._doubts: dict[TopicPartition, Slot] = {}
         """Commits of which nobody knows whether they took place, or will."""
         self._schemas: dict[str, tuple[int, pa.Schema | None]] = {}
+        self._sets: dict[str, dataset.Dataset] = {}
+        """Tables that were read."""
 
     def start(self) -> None:
         """See ``Lake``."""
@@ -79,6 +83,53 @@ class ParquetLake:
             if position is not None:
                 found[partition] = position
         return found
+
+    def find_position(self, partition: TopicPartition) -> int | None:
+        """See ``Lake``."""
+        return self._records.find_position(partition)
+
+    def read(self, span: Span) -> pa.Table:
+        """See ``Lake``."""
+        if span.table not in self._sets:
+            self._sets[span.table] = open_dataset(self._url, span.table)
+        return self._sets[span.table].to_table(filter=span.filter)
+
+    def replace(self, span: Span, rows: pa.Table) -> None:
+        """
+        See ``Lake``: each commit of the range gets other files, in one step each. The old ones are deleted then; who
+        reads them meanwhile begins anew.
+        """
+        partition = TopicPartition(span.of, span.partition)
+        schema = self.schema(span.table)
+        assert schema is not None, "it was read"
+        directory = directory_of(partition)
+        _, merged = self._records.merged(
+            directory, [name.rpartition("/")[2] for name in self._live.list_directory(directory)]
+        )
+        if span.first < merged.end:
+            raise InvalidConfig(
+                f"{span.table}: files below offset {merged.end} of {span.of}-{span.partition} are merged, and what is "
+                "merged is not repaired: write to another path"
+            )
+        for name, slot, entry in list(self._records.entries(partition)):
+            assert entry.end is not None, "it counts"
+            first, end = max(slot.first, span.first), min(entry.end, span.end)
+            if first >= end:
+                continue
+            old = [file for file in entry.files if file.table == span.table]
+            others = [file for file in entry.files if file.table != span.table]
+            parts = [self._rows(old, span).filter(~replace(span, first=first, end=end).filter)] if old else []
+            parts.append(rows.filter(replace(span, first=first, end=end).filter))
+            whole = pa.concat_tables([refit(part, schema) for part in parts]).sort_by(OFFSET)
+            part = Part(span.table, slot.first, entry.end, whole)
+            files = tuple(self._write(partition, part, schema)) if len(whole) else ()
+            self._records.change(name, Entry(entry.id, entry.end, (*others, *files), entry.token))
+            for file in old:
+                self._live.delete(file.path)
+        self._sets.pop(span.table, None)
+
+    def _rows(self, files: Sequence[DataFile], span: Span) -> pa.Table:
+        return open_files(self._url, span.table, [file.path for file in files]).to_table()
 
     def close(self, partitions: Sequence[TopicPartition]) -> None:
         """See ``Lake``."""

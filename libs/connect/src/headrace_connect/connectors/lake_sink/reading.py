@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, groupby
 from typing import Final
 from urllib.parse import unquote
@@ -41,12 +41,20 @@ def open_dataset(path: str, table: str) -> dataset.Dataset:
     Raises:
         InvalidConfig: there is no such table.
     """
-    place = find_place(path)
-    _, schema = Records(place).schema(table)
+    return open_files(path, table, sorted(_committed(find_place(path), table)))
+
+
+def open_files(path: str, table: str, names: Sequence[str]) -> dataset.Dataset:
+    """
+    Some files of a table, whether they count or not, as a data set with all its columns as they are now.
+
+    Raises:
+        InvalidConfig: there is no such table.
+    """
+    _, schema = Records(find_place(path)).schema(table)
     if schema is None:
         raise InvalidConfig(f"there is no table {table!r} in {path}")
     files, root = FileSystem.from_uri(path if "://" in path else os.path.abspath(path))
-    names = sorted(_committed(place, table))
     typed = pa.schema([field for field in schema if not pa.types.is_null(field.type)])
     keys = {unquote(part.partition("=")[0]) for name in names for part in name.split("/")[2:-1] if "=" in part}
     of_names = dataset.partitioning(pa.schema([field for field in typed if field.name in keys]), flavor="hive")

@@ -64,9 +64,34 @@ class Records:
             return entry.end, Slot(entry.end)
         return last.first or None, last.again
 
+    def find_position(self, partition: TopicPartition) -> int | None:
+        """The position that counts now; what is undecided stays so."""
+        directory = directory_of(partition)
+        last = last_slot(name.rpartition("/")[2] for name in self._place.list_directory(directory))
+        if last is None:
+            return None
+        entry = self.read_entry(f"{directory}/{last.name}")
+        counts = entry.end is not None and (not entry.token or bool(self.verdict(entry.token)))
+        return entry.end if counts else last.first or None
+
     def read_entry(self, name: str) -> Entry:
         """The commit of this name, which counts or not."""
         return Entry.from_bytes(self._read(name), name)
+
+    def entries(self, partition: TopicPartition) -> Iterator[tuple[str, Slot, Entry]]:
+        """Commits that count, with the names of their files."""
+        directory = directory_of(partition)
+        for name in self._place.list_directory(directory):
+            slot = Slot.parse(name.rpartition("/")[2])
+            if slot is None:
+                continue
+            entry = self.read_entry(f"{directory}/{slot.name}")
+            if entry.end is not None and (not entry.token or self.verdict(entry.token)):
+                yield f"{directory}/{slot.name}", slot, entry
+
+    def change(self, name: str, entry: Entry) -> None:
+        """Have a commit count other files, with the same end."""
+        self._place.write(name, entry.to_bytes())
 
     def take(self, partition: TopicPartition, slot: Slot, entry: Entry) -> bool:
         """Commit; False: another commit is there."""

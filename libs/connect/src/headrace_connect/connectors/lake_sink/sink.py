@@ -14,7 +14,9 @@ from headrace_connect.connectors.lake_sink.fitting import Fitted, Rules, fit, re
 from headrace_connect.connectors.lake_sink.lake import Lake, Move, Part
 from headrace_connect.connectors.lake_sink.parquet import ParquetLake
 from headrace_connect.connectors.lake_sink.settings import SinkSettings
-from headrace_connect.plugin import Guarantee, PartitionTaken, RetriableError, Rows, RowsRefused, Sink
+from headrace_connect.connectors.lake_sink.verifying import LakeVerifier
+from headrace_connect.core.events import DRIFT, Event
+from headrace_connect.plugin import Guarantee, PartitionTaken, RetriableError, Rows, RowsRefused, Sink, Verifier
 from headrace_connect.settings import Problem, invalid
 
 
@@ -52,6 +54,8 @@ class LakeSink(Sink[SinkSettings]):
         self._kept: dict[TopicPartition, dict[str, _Kept]] = {}
         self._schemas: dict[str, pa.Schema] = {}
         """Of the tables, with what the rows that are kept add to them."""
+        self._drifts: list[Event] = []
+        """Of what is kept."""
         self._lost: set[TopicPartition] = set()
         """Where they are is not known any more; ``open`` comes next."""
 
@@ -85,11 +89,28 @@ class LakeSink(Sink[SinkSettings]):
         fitted = self._fit(table, given)
         if fitted.wrong:
             raise RowsRefused(fitted.wrong)
+        self._note(table, fitted.schema)
         self._schemas[table] = fitted.schema
         first = int(rows.offsets[0].as_py())
         kept = self._kept.setdefault(partition, {}).setdefault(table, _Kept(first, first, []))
         kept.end = rows.next_offset
         kept.tables.append(fitted.rows)
+
+    def _note(self, table: str, schema: pa.Schema) -> None:
+        known = self._schemas[table] if table in self._schemas else self._lake.schema(table)
+        if known is None or schema is known:
+            return
+        types = {field.name: field.type for field in known}
+        for field in schema:
+            if field.type != types.get(field.name):
+                is_new = field.name not in types
+                text = (
+                    f"has a column {field.name!r} more, {field.type}"
+                    if is_new
+                    else (f"the column {field.name!r} is {field.type} now, and was {types[field.name]}")
+                )
+                detail = {"table": table, "column": field.name, "type": str(field.type)}
+                self._drifts.append(Event(DRIFT, f"the table {table}: {text}", detail))
 
     def _fit(self, table: str, given: pa.Table) -> Fitted:
         known = self._schemas[table] if table in self._schemas else self._lake.schema(table)
@@ -120,8 +141,11 @@ class LakeSink(Sink[SinkSettings]):
         except BaseException:
             self._lost |= set(positions)
             raise
+        drifts = self._drifts if moves else []
         self._drop(list(positions))
         self._held |= positions
+        for event in drifts:
+            self.notify(event)
 
     def _parts(self, partition: TopicPartition) -> list[Part]:
         return [
@@ -133,6 +157,10 @@ class LakeSink(Sink[SinkSettings]):
             )
             for table, kept in self._kept.get(partition, {}).items()
         ]
+
+    def verifier(self) -> Verifier:
+        """See ``Sink``."""
+        return LakeVerifier(self.settings, self._lake, self._rules, self._computed)
 
     def settle(self, token: bytes) -> bool:
         """See ``Sink``."""
@@ -150,6 +178,7 @@ class LakeSink(Sink[SinkSettings]):
         for partition in partitions:
             self._kept.pop(partition, None)
         if not self._kept:
+            self._drifts = []
             self._schemas.clear()
             self._lake.reload()
 

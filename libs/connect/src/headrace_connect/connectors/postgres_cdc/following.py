@@ -20,6 +20,7 @@ from headrace_connect.connectors.postgres_cdc.limits import (
 )
 from headrace_connect.connectors.postgres_cdc.parts import Parts
 from headrace_connect.connectors.postgres_cdc.position import Place
+from headrace_connect.connectors.postgres_cdc.rereading import AGAIN_PREFIX, wanted_tables
 from headrace_connect.connectors.postgres_cdc.settings import SourceSettings
 from headrace_connect.connectors.postgres_cdc.table_rows import TableRows
 from headrace_connect.core.changes import Piece, Signal, piece_of
@@ -130,6 +131,8 @@ class Follower:
                     mark = Mark.decode(message.content)
                     if mark is not None:
                         yield from self._pass(mark, message.lsn)
+                case Signal(message) if message.prefix == AGAIN_PREFIX:
+                    yield from self._rows.apply(self._rows.read_again(wanted_tables(message.content, self._settings)))
                 case Signal(message) if self._settings.captures_messages(message.prefix):
                     for group, place in self._collector.add(piece_of(message, self._clock.now_ms() * 1_000)):
                         yield Taken(group, place)

@@ -12,6 +12,7 @@ from headrace_connect.connectors.postgres_cdc.recording import Recorder
 from headrace_connect.connectors.postgres_cdc.replication import Replication
 from headrace_connect.connectors.postgres_cdc.reselecting import Reselector
 from headrace_connect.core.assembling import Assembler
+from headrace_connect.core.events import Notify
 from headrace_connect.core.snapshot import Snapshots
 
 
@@ -27,5 +28,6 @@ class Parts:
     snapshots: Snapshots
     heart: Heart
     clock: Clock
+    notify: Notify = lambda event: None
     reselector: Reselector | None = None
     """None: what the server does not send is not read."""

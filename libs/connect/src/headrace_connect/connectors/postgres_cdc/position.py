@@ -47,6 +47,8 @@ class Place:
     read: frozenset[int] = frozenset()
     """Oids of the tables of which all rows are read."""
     rows: Rows | None = None
+    wanted: frozenset[int] = frozenset()
+    """Oids of tables that somebody wants to be read again, whatever the settings say, until they are read."""
     asked: int = 0
     """How often it was committed only to find out whether this task may still commit."""
 
@@ -76,6 +78,8 @@ class Place:
         if self.rows is not None:
             after = None if self.rows.after is None else [part.decode() for part in self.rows.after]
             made["rows"] = {"table": self.rows.table, "key": list(self.rows.key), "after": after}
+        if self.wanted:
+            made["wanted"] = _steps(self.wanted)
         if self.asked:
             made["asked"] = self.asked
         return made
@@ -97,6 +101,7 @@ class Place:
                 {int(oid): Position(parse_lsn(lsn), int(at)) for oid, (lsn, at) in given.get("ahead", {}).items()},
                 frozenset(accumulate(map(int, given.get("read", ())))),
                 None if rows is None else _rows(rows),
+                frozenset(accumulate(map(int, given.get("wanted", ())))),
                 int(given.get("asked", 0)),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -12,6 +12,7 @@ from headrace_connect.connectors.postgres_cdc.settings import SourceSettings
 from headrace_connect.connectors.postgres_cdc.tables import Table, Types
 from headrace_connect.core.changes import Change, Op, Transaction, has_messages
 from headrace_connect.core.envelope import Envelope
+from headrace_connect.core.events import DRIFT, Event, Notify
 from headrace_connect.core.pgoutput.messages import Relation, Row
 from headrace_connect.plugin import BadItem, Chunk
 from headrace_connect.settings import Problem, invalid
@@ -22,11 +23,19 @@ _READ_XID: Final = 0
 class Recorder:
     """Makes chunks; has an envelope for each table as it was last described."""
 
-    def __init__(self, settings: SourceSettings, types: Types, tables: Mapping[int, Table], clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: SourceSettings,
+        types: Types,
+        tables: Mapping[int, Table],
+        clock: Clock,
+        notify: Notify = lambda event: None,
+    ) -> None:
         """
         Args:
             types: grows while the stream goes on (``Assembler.types``).
             tables: by oid; may grow.
+            notify: is told of tables that have other columns than before.
         """
         self._settings = settings
         self._form = settings.form()
@@ -34,6 +43,7 @@ class Recorder:
         self._types = types
         self._tables = tables
         self._clock = clock
+        self._notify = notify
         self._envelopes: dict[int, Envelope] = {}
 
     def wants(self, relation: Relation) -> bool:
@@ -66,10 +76,22 @@ class Recorder:
         """Only the position has moved."""
         return Chunk([], _position(place), boundary=place.index < 0, drained=drained)
 
+    def _tell(self, before: Relation, now: Relation) -> None:
+        old = {column.name: (column.type_oid, column.type_modifier) for column in before.columns}
+        new = {column.name: (column.type_oid, column.type_modifier) for column in now.columns}
+        changes = {"has more": new.keys() - old.keys(), "has no more": old.keys() - new.keys()}
+        changes["has changed"] = {name for name in new.keys() & old.keys() if new[name] != old[name]}
+        for what, names in changes.items():
+            if names:
+                listed = ", ".join(sorted(names))
+                self._notify(Event(DRIFT, f"the table {now} {what}: {listed}", {"table": str(now), "columns": listed}))
+
     def _find(self, relation: Relation, types: Types) -> Envelope:
         known = self._envelopes.get(relation.oid)
         if known is not None and (known.relation is relation or known.relation == relation):
             return known
+        if known is not None and not has_messages(relation):
+            self._tell(known.relation, relation)
         table = self._tables.get(relation.oid)
         key: Sequence[str] | None = None
         if table is not None and relation.identity not in "di" and table.primary_key:

@@ -23,6 +23,7 @@ from headrace_connect.connectors.postgres_cdc.previewing import preview_rows
 from headrace_connect.connectors.postgres_cdc.publishing import Publisher
 from headrace_connect.connectors.postgres_cdc.recording import Recorder
 from headrace_connect.connectors.postgres_cdc.replication import PROTOCOL, Replication
+from headrace_connect.connectors.postgres_cdc.rereading import ask
 from headrace_connect.connectors.postgres_cdc.reselecting import Reselector
 from headrace_connect.connectors.postgres_cdc.session import Session, open_session
 from headrace_connect.connectors.postgres_cdc.settings import SourceSettings
@@ -70,6 +71,14 @@ class PostgresSource(Source[SourceSettings]):
         finally:
             await session.close()
         return [problem.message for problem in find_problems(facts, self.settings)]
+
+    async def read_again(self, tables: Sequence[str]) -> Sequence[str]:
+        """See ``Source``."""
+        session = await open_session(self.settings)
+        try:
+            return await ask(session, self.settings, tables)
+        finally:
+            await session.close()
 
     async def preview(self, split: Split) -> AsyncIterator[Chunk]:
         """See ``Source``: rows that are there, without a slot or a publication."""
@@ -170,10 +179,11 @@ class PostgresSource(Source[SourceSettings]):
             assembler,
             publisher,
             Copier(session, publisher.by_name, settings.snapshot_unkeyed_rows_max),
-            Recorder(settings, assembler.types, publisher.by_oid, self.clock),
+            Recorder(settings, assembler.types, publisher.by_oid, self.clock, self.notify),
             Snapshots(generation, chunk_rows=settings.incremental_snapshot_chunk_size),
             Heart(session, settings, self.clock),
             self.clock,
+            self.notify,
             Reselector(session, publisher.by_oid) if settings.reselect_unavailable_values else None,
         )
         self._follower = Follower(settings, parts, place, target)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -15,6 +15,7 @@ from headrace_connect.connectors.postgres_cdc.parts import Parts
 from headrace_connect.connectors.postgres_cdc.position import Rows
 from headrace_connect.connectors.postgres_cdc.settings import SourceSettings
 from headrace_connect.connectors.postgres_cdc.tables import Table
+from headrace_connect.core import events
 from headrace_connect.core.snapshot import (
     DropChunk,
     Effect,
@@ -41,6 +42,7 @@ class TableRows:
         self._recorder = parts.recorder
         self._snapshots = parts.snapshots
         self._clock = parts.clock
+        self._notify = parts.notify
         self._collector = collector
         self._todo: deque[ReadSnapshot | WriteMark | ReadChunk] = deque()
         self._not_before_ms = 0.0
@@ -66,7 +68,7 @@ class TableRows:
     def add_tables(self, tables: Sequence[Table]) -> list[Effect]:
         """Those whose rows have to be read: first the one that was being read, then by name."""
         place, effects = self._collector.place, list[Effect]()
-        wanted = [table for table in tables if table.oid not in place.read and self._reads(table)]
+        wanted = [table for table in tables if self._reads(table)]
         rows = place.rows
         for table in sorted(wanted, key=lambda table: rows is None or table.oid != rows.table):
             if table.oid not in self.keys:
@@ -77,7 +79,32 @@ class TableRows:
         return effects
 
     def _reads(self, table: Table) -> bool:
-        return table.readable and self._settings.reads_rows(table.schema, table.name)
+        place = self._collector.place
+        if not table.readable or table.oid in place.read:
+            return False
+        return table.oid in place.wanted or self._settings.reads_rows(table.schema, table.name)
+
+    def read_again(self, names: Collection[str]) -> list[Effect]:
+        """Tables that somebody wants to be read from their first row on, whatever of them was read."""
+        tables = [table for table in self._publisher.tables if str(table) in names and table.readable]
+        oids = frozenset(table.oid for table in tables)
+        place, effects = self._collector.place, list[Effect]()
+        rows = None if place.rows is not None and place.rows.table in oids else place.rows
+        self._collector.place = replace(place, read=place.read - oids, wanted=place.wanted | oids, rows=rows)
+        for table in tables:
+            self._tell(table, "are read again")
+            self.keys[table.oid] = table.key
+            effects += self._snapshots.handle(TableAdded(str(table.oid)))
+        return effects
+
+    def _tell(self, table: Table, what: str) -> None:
+        self._notify(events.Event(events.SNAPSHOT, f"all rows of {table} {what}", {"table": str(table)}))
+
+    def _forget(self, oid: int) -> None:
+        self.keys.pop(oid, None)
+        place = self._collector.place
+        if oid in place.wanted:
+            self._collector.place = replace(place, wanted=place.wanted - {oid})
 
     def apply(self, effects: Iterable[Effect]) -> Iterator[Chunk]:
         """Do what can be done at once; the rest waits its turn."""
@@ -97,7 +124,10 @@ class TableRows:
         oid, place = read.table.oid, self._collector.place
         if effect.done:
             self.keys.pop(oid, None)
-            place = replace(place, read=place.read | {oid}, rows=None)
+            self._notify(
+                events.Event(events.SNAPSHOT, f"all rows of {read.table} are read", {"table": str(read.table)})
+            )
+            place = replace(place, read=place.read | {oid}, rows=None, wanted=place.wanted - {oid})
         else:
             place = replace(place, rows=Rows(oid, read.table.key, effect.after))
         self._collector.place = place
@@ -123,7 +153,7 @@ class TableRows:
         self._todo.popleft()
         self._tell_waits(now_ms)
         if isinstance(event, TableRemoved):
-            self.keys.pop(int(event.table), None)
+            self._forget(int(event.table))
         return [] if event is None else self._snapshots.handle(event)
 
     def _tell_waits(self, now_ms: float) -> None:
@@ -141,6 +171,6 @@ class TableRows:
         known = {table.oid for table in tables}
         effects: list[Effect] = []
         for oid in [oid for oid in self.keys if oid not in known]:
-            del self.keys[oid]
+            self._forget(oid)
             effects += self._snapshots.handle(TableRemoved(str(oid)))
         return effects + self.add_tables(tables)

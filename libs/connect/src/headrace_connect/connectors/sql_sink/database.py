@@ -71,6 +71,8 @@ class Database(Protocol):
     """Of a name of a table or column; longer ones would be cut."""
     bytes_type: str
     """A column for a token."""
+    temporary: str
+    """The schema of temporary tables."""
     locks_all: bool
     """Whether an open transaction keeps all others from writing, so that it may be open for a moment only."""
     widens: bool
@@ -86,6 +88,10 @@ class Database(Protocol):
 
     def begin(self) -> None:
         """Begin a transaction, if there is none."""
+        ...
+
+    def begin_reading(self) -> None:
+        """Begin a transaction that sees one state of all tables, and keeps nobody from writing them for long."""
         ...
 
     def commit(self) -> None:
@@ -130,6 +136,10 @@ class Database(Protocol):
 
     def find_unfit(self, values: Array) -> dict[int, str]:
         """Of what fits its column: values that the database has no form of, and the reason."""
+        ...
+
+    def differs(self, one: str, other: str, column: Column) -> str:
+        """A condition: two expressions, both of this column's type, are not the same; nulls are."""
         ...
 
     def truncate(self, table: TableName) -> None:

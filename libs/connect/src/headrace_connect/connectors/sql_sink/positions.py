@@ -65,6 +65,18 @@ class Positions:
         ((position,),) = self._database.execute(f"select position from {POSITIONS} {_WHERE}", key).rows
         return None if position is None else int(position)
 
+    def find(self, partition: TopicPartition) -> int | None:
+        """The position that is there; None: there is none."""
+        key = (self._connector, partition.topic, partition.partition)
+        rows = self._database.execute(f"select position from {POSITIONS} {_WHERE}", key).rows
+        return None if not rows or rows[0][0] is None else int(rows[0][0])
+
+    def lock(self, partition: TopicPartition) -> int | None:
+        """The same; nobody changes it before the transaction is over."""
+        key = (self._connector, partition.topic, partition.partition)
+        self._database.execute(f"update {POSITIONS} set epoch = epoch {_WHERE}", key)
+        return self.find(partition)
+
     def move(self, partition: TopicPartition, epoch: int, start: int | None, end: int) -> None:
         """
         Change a position from ``start`` to ``end``.

@@ -71,6 +71,7 @@ class Postgres(PostgresSession):
     """Satisfies ``Database``."""
 
     bytes_type = "bytea"
+    temporary = "pg_temp"
     locks_all = False
     widens = True
 
@@ -135,6 +136,16 @@ class Postgres(PostgresSession):
             return {}
         mask = pc.match_substring(values, "\0").to_pylist()
         return {row: "PostgreSQL has no text with NUL" for row, has_nul in enumerate(mask) if has_nul}
+
+    def begin_reading(self) -> None:
+        """See ``Database``."""
+        self.begin()
+        self.execute("set transaction isolation level repeatable read")
+
+    def differs(self, one: str, other: str, column: Column) -> str:
+        """See ``Database``. Not all types have an equality; all have a text."""
+        cast = "::text" if column.kind.name in ("json", "other") else ""
+        return f"{one}{cast} is distinct from {other}{cast}"
 
     def truncate(self, table: TableName) -> None:
         """See ``Database``."""

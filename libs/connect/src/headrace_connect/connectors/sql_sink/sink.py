@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from headrace.records import TopicPartition
 from headrace_common.runtime.failpoints import failpoint
@@ -14,14 +14,15 @@ from headrace_connect.connectors.sql.session import RowFault, TableFault, TableN
 from headrace_connect.connectors.sql_sink.connecting import connect_to
 from headrace_connect.connectors.sql_sink.database import Write
 from headrace_connect.connectors.sql_sink.envelopes import Part, parts_of
-from headrace_connect.connectors.sql_sink.plan import NoSuchKey, plan_rows
+from headrace_connect.connectors.sql_sink.faults import told
 from headrace_connect.connectors.sql_sink.positions import Positions
+from headrace_connect.connectors.sql_sink.previewing import preview_rows
+from headrace_connect.connectors.sql_sink.rows import Fitted, fit_rows, write_good
 from headrace_connect.connectors.sql_sink.settings import SinkSettings
 from headrace_connect.connectors.sql_sink.tables import Tables
-from headrace_connect.plugin import Guarantee, PartitionTaken, RetriableError, Rows, RowsRefused, Sink
-from headrace_connect.settings import Problem, invalid
+from headrace_connect.connectors.sql_sink.verifying import SqlVerifier
+from headrace_connect.plugin import Guarantee, PartitionTaken, RetriableError, Rows, RowsRefused, Sink, Verifier
 
-_REASON_CHARS_MAX: Final = 1_000
 _log: Final = logging.getLogger(__name__)
 
 
@@ -31,18 +32,6 @@ class _Held:
 
     epoch: int
     position: int | None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Fitted:
-    """What is to be done for some records."""
-
-    start: int
-    """Index of the first."""
-    wrong: dict[int, str]
-    write: Write | None
-    """None: there is nothing to write."""
-    truncates: bool = False
 
 
 class SqlSink(Sink[SinkSettings]):
@@ -117,6 +106,7 @@ class SqlSink(Sink[SinkSettings]):
             self._refuse({one.start + row: reason for one in fitted for row, reason in one.wrong.items()})
             if self._database.locks_all:
                 self._database.commit()  # of tables that were made
+                self._tell()
                 self._database.begin()
                 self._write_again()
             wrong: dict[int, str] = {}
@@ -128,21 +118,14 @@ class SqlSink(Sink[SinkSettings]):
             if self._database.locks_all:
                 self._database.rollback()
 
-    def _fit(self, table: TableName, part: Part, partition: TopicPartition) -> _Fitted:
-        """What is to be done for records that follow each other; tables are made and widened."""
+    def _tell(self) -> None:
+        for event in self._tables.take_changes():
+            self.notify(event)
+
+    def _fit(self, table: TableName, part: Part, partition: TopicPartition) -> Fitted:
         if part.truncates:
-            return _Fitted(part.start, self._check_truncation(part, partition), None, self.settings.truncate_enabled)
-        plan = plan_rows(part.rows, self.settings)
-        wrong = plan.wrong | part.wrong
-        if len(wrong) == len(part.rows):
-            return _Fitted(part.start, wrong, None)
-        columns, misfits = self._tables.fit(table, plan)
-        wrong = misfits | wrong
-        if not columns:
-            return _Fitted(part.start, wrong, None)
-        absent = {name: mask for name, mask in plan.absent.items() if name in columns}
-        write = Write(table, columns, plan.keys, plan.deletes, self.settings.insert_mode, absent)
-        return _Fitted(part.start, wrong, write)
+            return Fitted(part.start, self._check_truncation(part, partition), None, self.settings.truncate_enabled)
+        return fit_rows(table, part, self._tables, self.settings)
 
     def _check_truncation(self, part: Part, partition: TopicPartition) -> dict[int, str]:
         """Refused where it is known that the topic has other partitions: which rows are behind it is not known then."""
@@ -155,10 +138,11 @@ class SqlSink(Sink[SinkSettings]):
         reason = "a truncation in a topic of several partitions: which rows come before it is not known. Give it one"
         return dict.fromkeys(range(len(part.rows)), reason)
 
-    def _apply_fitted(self, table: TableName, fitted: _Fitted) -> dict[int, str]:
+    def _apply_fitted(self, table: TableName, fitted: Fitted) -> dict[int, str]:
         """Write what can be written; all records that are refused."""
         if fitted.write is not None:
-            return fitted.wrong | self._apply_good(fitted.write, fitted.wrong)
+            size = self.settings.batch_size
+            return fitted.wrong | write_good(fitted.write, fitted.wrong, self._add, self._database.savepoint, size)
         if fitted.truncates and not fitted.wrong and self._tables.has(table):
             self._database.truncate(table)
             if self._database.locks_all:
@@ -168,16 +152,6 @@ class SqlSink(Sink[SinkSettings]):
     def _refuse(self, wrong: Mapping[int, str]) -> None:
         if wrong and not self.settings.dead_table:
             raise RowsRefused(wrong)
-
-    def _apply_good(self, write: Write, wrong: Mapping[int, str]) -> dict[int, str]:
-        """Write the rows that are not ``wrong``; return those that the database refuses."""
-        good = [row for row in range(len(write)) if row not in wrong]
-        refused: dict[int, str] = {}
-        for start in range(0, len(good), self.settings.batch_size):
-            some = good[start : start + self.settings.batch_size]
-            part = write.take(some[0], len(some)) if some[-1] - some[0] < len(some) else write.choose(some)
-            refused |= {some[row]: reason for row, reason in self._apply(part).items()}
-        return refused
 
     def _add(self, write: Write) -> None:
         self._database.write(write)
@@ -205,6 +179,7 @@ class SqlSink(Sink[SinkSettings]):
                 self._positions.add_token(token, positions)
             failpoint("connect.sql-sink.moved")
             self._database.commit()
+            self._tell()
         self._written.clear()
         self._accepted.clear()
         for partition, position in positions.items():
@@ -228,6 +203,14 @@ class SqlSink(Sink[SinkSettings]):
             self._open.pop(partition, None)
             self._lost.discard(partition)
 
+    def preview(self, rows: Sequence[Rows]) -> Sequence[Mapping[str, Any]]:
+        """See ``Sink``: really written, and rolled back."""
+        return preview_rows(self.settings, rows)
+
+    def verifier(self) -> Verifier:
+        """See ``Sink``."""
+        return SqlVerifier(self.settings)
+
     def _check_open(self, partitions: Iterable[TopicPartition]) -> None:
         """
         Raises:
@@ -240,21 +223,6 @@ class SqlSink(Sink[SinkSettings]):
         if self._lost & set(partitions):
             raise RetriableError("what was written since the last commit is lost; the partitions are opened again")
 
-    def _apply(self, write: Write) -> dict[int, str]:
-        """Write what can be written; the rows that the database refuses, and why."""
-        try:
-            with self._database.savepoint():
-                self._add(write)
-        except RowFault as error:
-            if len(write) == 1:
-                return {0: str(error)[:_REASON_CHARS_MAX]}
-        else:
-            return {}
-        half = len(write) // 2
-        left = self._apply(write.take(0, half))
-        right = self._apply(write.take(half, len(write) - half))
-        return left | {half + row: reason for row, reason in right.items()}
-
     @contextmanager
     def _transaction(self, touched: Iterable[TopicPartition] = ()) -> Iterator[None]:
         """
@@ -265,14 +233,11 @@ class SqlSink(Sink[SinkSettings]):
             InvalidConfig: the database, its tables or the settings have to be changed.
         """
         try:
-            yield
-        except BaseException as error:
+            with told():
+                yield
+        except BaseException:
             self._lost |= set(touched)
             self._drop()
-            if isinstance(error, TableFault | NoSuchKey):
-                raise invalid([Problem("", str(error))]) from error
-            if isinstance(error, RowFault):
-                raise RetriableError(str(error)) from error
             raise
 
     def _drop(self) -> None:

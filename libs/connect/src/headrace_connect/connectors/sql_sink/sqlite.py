@@ -36,6 +36,7 @@ class Sqlite(SqliteSession):
 
     name_bytes_max = 1_000
     bytes_type = "BLOB"
+    temporary = "temp"
     locks_all = True
     widens = False
 
@@ -84,6 +85,14 @@ class Sqlite(SqliteSession):
     def find_unfit(self, values: pa.Array[Any]) -> dict[int, str]:
         """See ``Database``; what fits is stored as it is."""
         return {}
+
+    def begin_reading(self) -> None:
+        """See ``Database``; without a write-ahead log, writers wait."""
+        super().begin()
+
+    def differs(self, one: str, other: str, column: Column) -> str:
+        """See ``Database``."""
+        return f"{one} is not {other}"
 
     def truncate(self, table: TableName) -> None:
         """See ``Database``."""

@@ -16,6 +16,7 @@ from headrace_connect.connectors.sql_sink.kinds import Column, Kind, kind_for, w
 from headrace_connect.connectors.sql_sink.plan import Plan
 from headrace_connect.connectors.sql_sink.settings import SinkSettings
 from headrace_connect.core.drift import Drift
+from headrace_connect.core.events import DRIFT, Event
 from headrace_connect.plugin import Rows
 
 Array: TypeAlias = "pa.Array[Any]"
@@ -29,6 +30,19 @@ class Tables:
         self._database = database
         self._settings = settings
         self._known: dict[TableName, dict[str, Column]] = {}
+        self._changes: list[Event] = []
+        self._told: set[tuple[TableName, str]] = set()
+        """Columns that are not there, of which that was told."""
+
+    def take_changes(self) -> list[Event]:
+        """What was changed, or found to be other than the fields, since this was asked; when it is committed."""
+        changes, self._changes = self._changes, []
+        return changes
+
+    def _note(self, table: TableName, text: str, **detail: str) -> None:
+        self._changes.append(
+            Event(DRIFT, f"the table {show_table(table)}: {text}", {"table": show_table(table), **detail})
+        )
 
     @property
     def _evolves(self) -> bool:
@@ -37,6 +51,8 @@ class Tables:
     def forget(self) -> None:
         """What was made may be gone."""
         self._known = {}
+        self._changes = []
+        self._told = set()
 
     def has(self, table: TableName) -> bool:
         """Whether it is there."""
@@ -90,6 +106,8 @@ class Tables:
                 self._database.lock_tables()
                 self._database.widen(table, column.name, best)
                 self._known[table][column.name] = Column(column.name, best)
+                wide = self._database.type_name(best, key=False)
+                self._note(table, f"the column {column.name!r} is {wide} now", column=column.name, type=wide)
                 fitted, wrong = found
         return fitted, wrong | self._database.find_unfit(fitted)
 
@@ -128,6 +146,8 @@ class Tables:
         if known:
             for column in missing:
                 self._database.execute(f"alter table {name} add column {self._declare(column)}")
+                type_ = self._database.type_name(column.kind, column.key)
+                self._note(table, f"has a column {column.name!r} more, {type_}", column=column.name, type=type_)
         elif missing:
             keys = [self._database.quote(column.name) for column in missing if column.key]
             parts = [self._declare(column) for column in missing]
@@ -158,7 +178,14 @@ class Tables:
         Raises:
             TableFault: ``drift`` is ``fail``, and there is one.
         """
-        if self._settings.drifts is Drift.IGNORE or values.null_count == len(values):
+        if values.null_count == len(values):
+            return None
+        drifts = self._settings.drifts
+        if (table, name) not in self._told:
+            self._told.add((table, name))
+            left = "the field is left out" if drifts is Drift.IGNORE else "records with the field are refused"
+            self._note(table, f"has no column {name!r}, and drift is {drifts}: {left}", column=name)
+        if drifts is Drift.IGNORE:
             return None
         reason = (
             f"the table {show_table(table)} has no column {name!r}; make it, set auto.evolve=true, or leave the field "
