@@ -209,5 +209,5 @@ def test_a_database_is_copied_through_a_storm(
         nothing_hangs(cluster, [TOPIC, DEAD])
         judge(good, logged, "the log")
         judge(bad, dead, "dead letters")
-        assert load.committed > SECONDS / 2, "the shop was busy"
+        assert load.committed > SECONDS / 10, "the shop was busy"
         assert min(points.values()) >= HITS, f"each point was hit {HITS} times: {points}"
