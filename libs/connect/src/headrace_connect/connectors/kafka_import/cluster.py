@@ -141,7 +141,7 @@ class KafkaCluster(Polled):
                         await self._taken.wait()
                 return
             assert self._reading is not None, "it is open"
-            call = asyncio.get_running_loop().run_in_executor(self._thread, self._reading.read, starts)
+            call = asyncio.ensure_future(run_in_thread(self._reading.read, starts, pool=self._thread))
             call.add_done_callback(partial(self._apply, starts))
             self._call = call
         # who waits may go: what was read is of all partitions
