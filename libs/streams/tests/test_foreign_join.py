@@ -251,3 +251,14 @@ def test_what_a_join_on_a_column_refuses() -> None:
     ):
         with pytest.raises(NotAllowed, match=message):
             left.join(right, **asked)
+
+
+@pytest.mark.parametrize(("how", "letters"), [("left", 0), ("inner", 1)])
+def test_a_row_that_refers_to_nothing_is_no_dead_letter_where_it_stays(how: Any, letters: int) -> None:
+    app = App("foreign", on_error="dead")
+    customers = app.table("customers", value=json("city string"), key="customer", name="customers")
+    orders = app.table("orders", value=json("customer_id string"), key="order", name="orders")
+    orders.join(customers, on="customer_id", how=how, name="both").to("out")
+    with Driver(app) as driver:
+        driver.pipe("orders", [{"order": "1", "customer_id": None}])
+        assert (len(driver.read_raw("dead")), len(driver.read("out"))) == (letters, 1 - letters)

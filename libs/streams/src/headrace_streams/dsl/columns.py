@@ -235,9 +235,9 @@ class Columns(RecordCalls):
         )
         return type(self)(self._plan, Input(node.id), self._schema, keyed_by, self._json)
 
-    def _dropping_null_keys(self) -> Self:
+    def _dropping_null_keys(self, *, buries: bool = True) -> Self:
         def make(making: Making) -> Operator:
-            return columns.DropNullKeys(buries=making.on_error not in (FAIL, SKIP))
+            return columns.DropNullKeys(buries=buries and making.on_error not in (FAIL, SKIP))
 
         node = self._plan.add("drop_null_keys", where(), [self._input], make, keys=self._keys)
         return replace(self, _input=Input(node.id))

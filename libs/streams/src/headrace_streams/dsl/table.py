@@ -293,7 +293,7 @@ def _join_on(table: Table[S], other: Table[S], asked: Reference, what: str) -> T
         return JoinAnswers(table._view(making), asked.on, sides, right.schema)
 
     asks = left._next("ask", partial(Ask, asked.on), {"on": asked.on})
-    asks = asks._dropping_null_keys()._moved(f"{name}.asks", None, None, answers=True)
+    asks = asks._dropping_null_keys(buries=not stays[LEFT])._moved(f"{name}.asks", None, None, answers=True)
     form = {"": f"who asks for the key in {asked.on!r}"}
     same: tuple[dict[str, str], dict[str, str]] = ({}, {column: column for column in right.schema.names})
     answers = joined(asks, right, same, answer, Joining(where(), {}, f"{name}.asked", form, "answer"))
