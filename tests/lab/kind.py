@@ -35,6 +35,8 @@ class Kind:
     mutants: Mapping[str, Mutant] = field(default_factory=dict)
     rare: Collection[str] = ()
     """Mutants that take so many seeds that only the long form looks for them."""
+    found: Mapping[str, int] = field(default_factory=dict)
+    """A seed that found the mutant before: it is played first, for most changes leave histories as they are."""
     share: int = 1
     """One of so many seeds."""
     least: Mapping[str, int] = field(default_factory=dict)

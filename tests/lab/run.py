@@ -4,9 +4,9 @@ Runs seeds of each kind of world on several processes and says what came of them
 ``python -m tests.lab`` takes ``NAME=value``, each of which may be left out:
 
 KIND: one of ``KINDS``, else all. SEED: this one again, with its story. SEEDS, FROM: how many, and the first; of some
-kinds a share, unless they run alone. MUTANTS: ``0`` for none, ``all`` for the rare ones too. MUTANT: look for this one
-alone. STARTS: look for mutants from so many starting seeds and tell the median. SEEDS_MAX: after so many seeds a
-mutant is missed.
+kinds a share, unless they run alone. MUTANTS: ``0`` for none, ``all`` for the rare ones too, from the first seed on;
+else a seed that found one before is played first. MUTANT: look for this one alone, from the first seed on. STARTS: look
+for mutants from so many starting seeds and tell the median. SEEDS_MAX: after so many seeds a mutant is missed.
 
 The last line on stdout is one JSON object with the counts of each kind.
 """
@@ -50,6 +50,8 @@ LOOKS: Final = PROCESSES + 1
 """So many mutants are looked for at a time: no process waits for work, and few seeds are played for nothing."""
 SEEDS: Final = 200
 MUTANT_SEEDS_MAX: Final = 1_000
+SOON: Final = 3
+"""A mutant that takes more seeds is told with the one that found it, to be played first from then on."""
 START_STEP: Final = 100_000
 """Starting seeds of a mutant are so far apart."""
 GARBAGE: Final = 50_000
@@ -63,12 +65,14 @@ Ahead = Callable[[], int]
 """How many seeds may be begun before it is known whether they are wanted."""
 
 KINDS: Final = {
-    "replication": Kind(replication.play, of_replication.MUTANTS, of_replication.RARE),
-    "compaction": Kind(compaction.play, of_compaction.MUTANTS, of_compaction.RARE, share=5),
-    "groups": Kind(groups.play, of_groups.MUTANTS, of_groups.RARE, share=4),
-    "transactions": Kind(transactions.play, of_transactions.MUTANTS, of_transactions.RARE, share=4),
-    "work": Kind(work.play, of_work.MUTANTS, of_work.RARE, share=8),
-    "streams": Kind(streams.play, of_streams.MUTANTS, of_streams.RARE, share=20),
+    "replication": Kind(replication.play, of_replication.MUTANTS, of_replication.RARE, of_replication.FOUND),
+    "compaction": Kind(compaction.play, of_compaction.MUTANTS, of_compaction.RARE, of_compaction.FOUND, share=5),
+    "groups": Kind(groups.play, of_groups.MUTANTS, of_groups.RARE, of_groups.FOUND, share=4),
+    "transactions": Kind(
+        transactions.play, of_transactions.MUTANTS, of_transactions.RARE, of_transactions.FOUND, share=4
+    ),
+    "work": Kind(work.play, of_work.MUTANTS, of_work.RARE, of_work.FOUND, share=8),
+    "streams": Kind(streams.play, of_streams.MUTANTS, of_streams.RARE, of_streams.FOUND, share=20),
     "whole": Kind(whole.play, share=25, least={"acknowledged": 100, "taken over": 3}),
 }
 
@@ -137,9 +141,9 @@ def _take(kind: str, seed: int, result: AsyncResult[Outcome]) -> Outcome:
         return Outcome([f"{kind}, seed {seed} has not ended after {SEED_S_MAX:.0f} s"], [], 0, 0.0)
 
 
-def find(pool: Pool, kind: str, mutant: str, start: int, seeds_max: int, ahead: Ahead) -> tuple[int, str] | None:
-    """After how many seeds from ``start`` a mutant is found, and by what; None: not within ``seeds_max``."""
-    outcomes = play_all(pool, kind, range(start, start + seeds_max), mutant, ahead)
+def find(pool: Pool, kind: str, mutant: str, seeds: Sequence[int], ahead: Ahead) -> tuple[int, str] | None:
+    """After how many of these seeds a mutant is found, and by what; None: by none of them."""
+    outcomes = play_all(pool, kind, seeds, mutant, ahead)
     for number, outcome in enumerate(outcomes, start=1):
         if outcome.problems:
             return number, outcome.problems[0]
@@ -148,7 +152,8 @@ def find(pool: Pool, kind: str, mutant: str, start: int, seeds_max: int, ahead: 
 
 def find_from(pool: Pool, kind: str, mutant: str, starts: int, seeds_max: int, ahead: Ahead) -> dict[str, object]:
     """From several starting seeds: after how many, and their median; one that is missed counts ``seeds_max``."""
-    found = [find(pool, kind, mutant, each * START_STEP, seeds_max, ahead) for each in range(starts)]
+    ranges = [range(first, first + seeds_max) for first in range(0, starts * START_STEP, START_STEP)]
+    found = [find(pool, kind, mutant, each, ahead) for each in ranges]
     seeds = [None if one is None else one[0] for one in found]
     by = next((one[1] for one in found if one is not None), None)
     return {"median": median(seeds_max if one is None else one for one in seeds), "seeds": seeds, "by": by}
@@ -179,9 +184,11 @@ def play_many(pool: Pool, kind: str, seeds: Sequence[int]) -> Summary:
     return summary
 
 
-def find_mutants(pool: Pool, kind: str, mutants: Iterable[str], starts: int, seeds_max: int) -> dict[str, object]:
+def find_mutants(
+    pool: Pool, kind: str, mutants: Iterable[str], starts: int, seeds_max: int, known: Mapping[str, int]
+) -> dict[str, object]:
     """
-    What each takes to be found; None: it was missed.
+    What each takes to be found; None: it was missed. Seeds that are ``known`` to find one are played before all others.
 
     Each is looked for seed by seed, and some beside each other: seeds that are begun before it is known whether they
     are wanted are played for nothing. The last ones play ahead, so that all processes have work.
@@ -196,7 +203,12 @@ def find_mutants(pool: Pool, kind: str, mutants: Iterable[str], starts: int, see
         try:
             if starts:
                 return find_from(pool, kind, name, starts, seeds_max, ahead)
-            after = find(pool, kind, name, 0, seeds_max, ahead)
+            seeds = [*([known[name]] if name in known else []), *range(seeds_max)]
+            after = find(pool, kind, name, seeds, ahead)
+            if after is not None and after[0] > SOON:
+                sys.stderr.write(
+                    f"{kind}: seed {seeds[after[0] - 1]} finds {name}, after {after[0] - 1} others: see FOUND\n"
+                )
             return None if after is None else {"seeds": after[0], "by": after[1]}
         finally:
             left.discard(name)
@@ -213,7 +225,13 @@ def find_mutants(pool: Pool, kind: str, mutants: Iterable[str], starts: int, see
 
 
 def run(
-    pool: Pool, name: str, seeds: Sequence[int], mutants: Sequence[str], starts: int, seeds_max: int
+    pool: Pool,
+    name: str,
+    seeds: Sequence[int],
+    mutants: Sequence[str],
+    starts: int,
+    seeds_max: int,
+    known: Mapping[str, int],
 ) -> dict[str, object]:
     """Seeds, then mutants, of one kind: what came of them."""
     began = time.perf_counter()
@@ -224,7 +242,7 @@ def run(
         "steps": summary.steps,
         "seconds": seconds,
         "failed": summary.failed,
-        "mutants": find_mutants(pool, name, mutants, starts, seeds_max),
+        "mutants": find_mutants(pool, name, mutants, starts, seeds_max, known),
         "mutants_seconds": round(time.perf_counter() - began - seconds, 1),
         "counts": dict(sorted(summary.counts.items())),
     }
@@ -247,8 +265,11 @@ def main(arguments: Sequence[str]) -> int:
         for name in names:
             kind = KINDS[name]
             seeds = 0 if mutant or starts else int(asked.get("SEEDS") or SEEDS) // (kind.share if len(names) > 1 else 1)
-            known = [one for one in kind.mutants if which != "0" and (which == "all" or one not in kind.rare)]
-            line = run(pool, name, range(first, first + seeds), [mutant] if mutant else known, starts, seeds_max)
+            sought = [one for one in kind.mutants if which != "0" and (which == "all" or one not in kind.rare)]
+            known = {} if mutant or which == "all" else kind.found
+            line = run(
+                pool, name, range(first, first + seeds), [mutant] if mutant else sought, starts, seeds_max, known
+            )
             well = well and not line["failed"] and all(line["mutants"].values())  # type: ignore[attr-defined]  # a mapping
             told[name] = line
     sys.stdout.write(json.dumps(told) + "\n")

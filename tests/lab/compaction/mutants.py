@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 from unittest.mock import patch
 
 from tests.lab.kind import Mutant
@@ -92,3 +92,9 @@ MUTANTS: dict[str, Mutant] = {
 }
 RARE: frozenset[str] = frozenset()
 """Found too late for every change; the long form looks for them."""
+FOUND: Final[dict[str, int]] = {
+    "forgotten-uncopied": 3,
+    "kafka-tombstones": 36,
+    "stale-steps": 19,
+}
+"""See ``Kind.found``; others are found by one of the first seeds."""

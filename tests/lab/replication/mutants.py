@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 from unittest.mock import patch
 
 from tests.lab.kind import Mutant
@@ -339,3 +339,18 @@ MUTANTS: dict[str, Mutant] = {
 }
 RARE: frozenset[str] = frozenset({"roll-back", "tokens-uncut-open"})
 """Found too late for every change; the long form looks for them."""
+FOUND: Final[dict[str, int]] = {
+    "any-token": 3,
+    "expand-below-epoch-start": 30,
+    "fenced-repeats": 4,
+    "fenced-resume": 11,
+    "kip-101": 2,
+    "kip-279": 2,
+    "kip-903": 3,
+    "no-min-isr": 3,
+    "tokens-uncut": 8,
+    "tokens-unstored": 4,
+    "unclean-elr": 42,
+    "unrequired": 3,
+}
+"""See ``Kind.found``; others are found by one of the first seeds."""

@@ -63,3 +63,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "no-end": put_nobody_out,
 }
 RARE: Final[frozenset[str]] = frozenset()
+FOUND: Final[dict[str, int]] = {
+    "old-reports": 4,
+}
+"""See ``Kind.found``; others are found by one of the first seeds."""
