@@ -52,8 +52,9 @@ types: pyspark ## mypy, strict
 arch: setup ## The layers (import-linter)
 	$(STAGE) layers $(BIN)/lint-imports --no-cache
 
+# Three workers on two cores: two of them wait for answers, timers and processes for a fifth of the time.
 unit: pyspark ## Dialogue tests and properties
-	$(STAGE) unit $(PYTEST) -n 2 -m "not integration and not chaos and not spark and not chart and not kubernetes" \
+	$(STAGE) unit $(PYTEST) -n 3 -m "not integration and not chaos and not spark and not chart and not kubernetes" \
 		libs services spark-jobs tests
 
 chart: setup ## The Helm chart: lint, renders against our rules, network policies, typos in values
@@ -67,7 +68,7 @@ sim: setup ## Clusters in the lab from seeds: SEEDS=200, SEED=7 replays one, KIN
 	$(STAGE) simulation $(PY) -m tests.lab KIND=$(or $(KIND),$(WORLD)) SEED=$(SEED) SEEDS=$(SEEDS) FROM=$(FROM) \
 		MUTANT=$(MUTANT) MUTANTS=$(MUTANTS) STARTS=$(STARTS) SEEDS_MAX=$(SEEDS_MAX)
 
-# Three workers on two cores: these tests wait for sessions, leases and processes more than they compute.
+# Three workers here too: these tests wait for sessions, leases and processes more than they compute.
 integration: setup ## Real etcd, RocksDB, gRPC and processes
 	$(STAGE) integration $(PYTEST) -n 3 $(BY_FILE) -m "integration and not spark" --timeout 300 libs services tests
 

@@ -67,11 +67,13 @@ LONGEST: Final = (
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Of a stage that asks for a mark, files that do not name it are not even imported."""
-    asked = re.fullmatch(r"(\w+)( and not \w+)*", config.option.markexpr)
+    """Files are not even imported that do not name the mark a stage asks for, or whose every test has one it leaves."""
+    asked = re.fullmatch(r"(?:not )?(\w+)( and not \w+)*", config.option.markexpr)
     if asked is None or asked[1] not in STAGES or not collection_path.match("test_*.py"):
         return None
-    return None if _names(collection_path, asked[1]) else True
+    left = re.findall(r"not (\w+)", config.option.markexpr)
+    wanted = (asked[1] in left or _names(collection_path, asked[1])) and _mark_of_all(collection_path) not in left
+    return None if wanted else True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -94,3 +96,10 @@ def pytest_collection_finish() -> None:
 @cache
 def _names(path: Path, mark: str) -> bool:
     return f"mark.{mark}" in path.read_text("utf-8")
+
+
+@cache
+def _mark_of_all(path: Path) -> str | None:
+    """The first mark that a file gives to all of its tests."""
+    found = re.search(r"^pytestmark = \[?\s*pytest\.mark\.(\w+)", path.read_text("utf-8"), re.MULTILINE)
+    return None if found is None else found[1]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import pytest
+import typer
+from typer import testing
 
 from headrace import AdminClient
 from headrace_cli.session import Session
@@ -15,6 +17,23 @@ from headrace_proto.v1 import controller_pb2 as pb
 
 ID = bytes(range(16))
 FLIGHTS = cluster_pb2.Topic(name="flights", topic_id=ID, partition_count=2, configs={"retention.ms": "5"})
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _parser_is_made_once() -> Iterator[None]:
+    """Of each tree of commands: a runner makes it anew for each line, which takes longer than most lines."""
+    make = testing._get_command
+    made: dict[tuple[int, int, int], Any] = {}
+
+    def once(app: typer.Typer) -> Any:
+        key = id(app), len(app.registered_groups), len(app.registered_commands)
+        if key not in made:
+            made[key] = make(app)
+        return made[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(testing, "_get_command", once)
+        yield
 
 
 class FakeStub:

@@ -78,8 +78,9 @@ def test_a_dry_run_sets_no_throttle_and_waits_for_nothing(stub: Any) -> None:
     assert stub.asked == [("reassign", {0: [3, 2]}, True)]
 
 
-def test_a_wait_has_an_end_and_says_that_it_goes_on(stub: Any) -> None:
-    stub.moving = under_way(*[0] * 100_000)
+def test_a_wait_has_an_end_and_says_that_it_goes_on(stub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moving, "POLL_SECONDS", 0.2)
+    stub.moving = under_way(*[0] * 100)  # more than there are looks in a second
     result = run("partition", "move", "flights-0=3,2", "--wait", "--timeout", "1", code=5)
     assert "it goes on by itself" in result.stderr
     assert "partition cancel" in result.stderr
