@@ -266,7 +266,7 @@ def main(arguments: Sequence[str]) -> int:
             kind = KINDS[name]
             seeds = 0 if mutant or starts else int(asked.get("SEEDS") or SEEDS) // (kind.share if len(names) > 1 else 1)
             sought = [one for one in kind.mutants if which != "0" and (which == "all" or one not in kind.rare)]
-            known = {} if mutant or which == "all" else kind.found
+            known: Mapping[str, int] = {} if mutant or which == "all" else kind.found
             line = run(
                 pool, name, range(first, first + seeds), [mutant] if mutant else sought, starts, seeds_max, known
             )
