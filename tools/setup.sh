@@ -42,3 +42,5 @@ machine() {
 machine "$(command -v cc || true)" "gcc libc6-dev" "A C compiler is needed by the disk-fault tests (make chaos)"
 machine "$(command -v initdb || ls /usr/lib/postgresql/*/bin/initdb 2>/dev/null || true)" postgresql \
   "PostgreSQL is needed by the tests of the recipes for databases"
+machine "$(command -v mariadbd || ls /usr/sbin/mariadbd 2>/dev/null || true)" mariadb-server \
+  "MariaDB is needed by the tests of connectors for databases"

@@ -302,9 +302,14 @@ while position < count:
 
 
 def test_kill_9_and_a_paused_holder(target: PostgresDatabase) -> None:
+    kill_and_pause_holders(target, 5)
+
+
+def kill_and_pause_holders(target: Target, count: int) -> None:
+    """Holders one after the other: one is killed, the next one paused and woken when it is too late."""
     with ExitStack() as holders:
         paused = []
-        for epoch in range(1, 6):
+        for epoch in range(1, count + 1):
             command = [sys.executable, "-c", KILLED, target.url, str(epoch), "100000"]
             process = holders.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT))
             holders.callback(process.kill)
@@ -317,7 +322,7 @@ def test_kill_9_and_a_paused_holder(target: PostgresDatabase) -> None:
                 process.send_signal(signal.SIGSTOP)
                 paused.append(process)
         with started(target, auto_create=True, timeout_ms=20_000) as last:
-            position = last.open([P0], 6)[P0]
+            position = last.open([P0], count + 1)[P0]
             for process in paused:
                 process.send_signal(signal.SIGCONT)
             last.write(rows([{"n": n} for n in range(position, position + 10)], start=position))
@@ -328,4 +333,4 @@ def test_kill_9_and_a_paused_holder(target: PostgresDatabase) -> None:
         (position + 10, position + 10, position + 9)
     ]
     with pytest.raises(PartitionTaken), started(target) as old:
-        old.open([P0], 5)
+        old.open([P0], count)

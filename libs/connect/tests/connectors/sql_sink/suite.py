@@ -76,7 +76,7 @@ class SinkSuite:
             assert target.query("select count(*) from headrace_positions where position is not null") == [(0,)]
             sink.commit({P0: 12}, None)
         assert target.query(f'select id, item, price from "{TOPIC}" order by id') == [(1, "tea", 1.5), (2, None, 2.0)]
-        assert target.query("select connector, topic, partition, position, epoch from headrace_positions") == [
+        assert target.query('select connector, topic, "partition", position, epoch from headrace_positions') == [
             ("shop", TOPIC, 0, 12, 1)
         ]
         with started(target) as sink:
@@ -313,7 +313,7 @@ class SinkSuite:
             sink.write(rows(values, [{"id": 1}, None], partition=P1))
             sink.commit({P1: 2}, None)
         assert target.query(f'select id from "{TOPIC}"') == [(1,)]
-        ((partition, position, reason),) = target.query("select partition, position, reason from dead")
+        ((partition, position, reason),) = target.query('select "partition", position, reason from dead')
         assert (partition, position) == (1, 1)
         assert "several partitions" in reason
 
@@ -434,7 +434,7 @@ class SinkSuite:
         assert target.query(f'select id, item from "{TOPIC}" order by id') == [(1, "a"), (3, "c")]
         second, last = target.query("select * from dead order by position")
         assert second[:4] == ("shop", TOPIC, 0, 6)
-        assert "unique" in second[4].lower()
+        assert any(word in second[4].lower() for word in ("unique", "duplicate"))
         assert (json.loads(second[5]), json.loads(second[6])) == ({"k": 1}, values[1])
         assert (last[3], last[6]) == (8, None)
 
@@ -498,7 +498,7 @@ class SinkSuite:
     def test_upsert_without_a_unique_key(self, target: Target) -> None:
         target.query(f'create table "{TOPIC}" (id bigint, item text, price float)')
         keys = {"insert_mode": "upsert", "pk_mode": "record_value", "pk_fields": ("id",)}
-        with opened(target, **keys) as sink, pytest.raises(InvalidConfig, match=r"(?i)on conflict"):
+        with opened(target, **keys) as sink, pytest.raises(InvalidConfig, match=r"(?i)on conflict|unique key"):
             sink.write(rows(ORDERS))
 
     def test_names_are_quoted(self, target: Target) -> None:

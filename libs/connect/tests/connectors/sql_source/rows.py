@@ -12,12 +12,15 @@ from headrace_connect.connectors.sql_source import SqlSource
 from headrace_connect.connectors.sql_source.settings import SourceSettings
 from headrace_connect.plugin import Chunk, Position
 
+ALSO: dict[str, Any] = {}
+"""Settings of all sources that are made here, beside those that a test says."""
+
 
 def settings(url: str, **values: Any) -> SourceSettings:
     made: dict[str, Any] = {"connection_url": url, "topic_prefix": "shop.", "mode": "incrementing", "timeout_ms": 500}
     if "mode" not in values:
         made["incrementing_column_name"] = "id"
-    return SourceSettings(**made | values)
+    return SourceSettings(**made | ALSO | values)
 
 
 @contextmanager

@@ -74,6 +74,11 @@ class PostgresSession:
             connection, self._connection = self._connection, None
             connection.close()
 
+    @property
+    def in_transaction(self) -> bool:
+        """Whether there is a transaction."""
+        return self._status != psycopg.pq.TransactionStatus.IDLE
+
     def begin(self) -> None:
         """Begin a transaction, if there is none."""
         if self._status == psycopg.pq.TransactionStatus.IDLE:

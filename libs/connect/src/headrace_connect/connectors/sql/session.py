@@ -36,7 +36,7 @@ def show_table(table: TableName) -> str:
 
 
 @contextmanager
-def needs_psycopg() -> Iterator[None]:
+def needs_driver(database: str, extra: str) -> Iterator[None]:
     """
     Around an import of what needs it.
 
@@ -46,5 +46,5 @@ def needs_psycopg() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        message = f"PostgreSQL needs psycopg: pip install 'headrace-connect[postgres]' ({error})"
+        message = f"{database} needs its driver: pip install 'headrace-connect[{extra}]' ({error})"
         raise invalid([Problem("connection.url", message)]) from error

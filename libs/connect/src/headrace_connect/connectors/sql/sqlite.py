@@ -70,6 +70,11 @@ class SqliteSession:
             connection, self._connection = self._connection, None
             connection.close()
 
+    @property
+    def in_transaction(self) -> bool:
+        """Whether there is a transaction."""
+        return self._live.in_transaction
+
     def begin(self) -> None:
         """Begin a transaction, if there is none."""
         if not self._live.in_transaction:

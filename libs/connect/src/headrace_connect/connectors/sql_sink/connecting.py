@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headrace_connect.connectors.sql.session import needs_psycopg
+from headrace_connect.connectors.sql.session import needs_driver
+from headrace_connect.connectors.sql.url import MariadbAddress
 from headrace_connect.connectors.sql_sink.database import Database
 from headrace_connect.connectors.sql_sink.settings import SinkSettings
 
@@ -18,9 +19,15 @@ def connect_to(settings: SinkSettings) -> Database:
         from headrace_connect.connectors.sql_sink.sqlite import Sqlite
 
         return Sqlite(settings.url.path, settings.timeout_ms)
-    with needs_psycopg():
-        from headrace_connect.connectors.sql_sink.postgres import Postgres
-
     password = settings.connection_password
     reveal = password.reveal() if password else ""
+    if settings.url.scheme == "mariadb":
+        with needs_driver("MariaDB", "mariadb"):
+            from headrace_connect.connectors.sql_sink.mariadb import Mariadb
+
+        address = MariadbAddress.parse(settings.url.text)
+        return Mariadb(address, settings.connection_user, reveal, settings.timeout_ms)
+    with needs_driver("PostgreSQL", "postgres"):
+        from headrace_connect.connectors.sql_sink.postgres import Postgres
+
     return Postgres(settings.url.text, settings.connection_user, reveal, settings.timeout_ms)

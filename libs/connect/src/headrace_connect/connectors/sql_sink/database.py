@@ -73,10 +73,14 @@ class Database(Protocol):
     """A column for a token."""
     temporary: str
     """The schema of temporary tables."""
+    table_options: str
+    """Behind the columns of a table to be made."""
     locks_all: bool
     """Whether an open transaction keeps all others from writing, so that it may be open for a moment only."""
-    widens: bool
-    """Whether a column's type can be, and has to be, changed for larger values."""
+    changes_end: bool
+    """Whether ``lock_tables`` undoes the transaction, as the change of a table would commit it."""
+    locking: str
+    """Behind a ``select`` whose rows are to be those of now, and to stay so until the end of the transaction."""
 
     def connect(self) -> None:
         """Connect, if there is no connection that works. There is no transaction then."""
@@ -84,6 +88,11 @@ class Database(Protocol):
 
     def close(self) -> None:
         """Let go of the connection; what was not committed is undone."""
+        ...
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether there is a transaction."""
         ...
 
     def begin(self) -> None:
@@ -119,11 +128,22 @@ class Database(Protocol):
         ...
 
     def lock_tables(self) -> None:
-        """Until the end of the transaction nobody else of us makes or changes a table."""
+        """
+        Until the end of the transaction nobody else of us makes or changes a table. With ``changes_end`` there is none
+        then, and it lasts until the next ``begin``.
+        """
+        ...
+
+    def or_nothing(self, keys: Sequence[str]) -> str:
+        """Behind an ``insert`` that does nothing where there is a row of the key."""
         ...
 
     def type_name(self, kind: Kind, key: bool) -> str:
         """What a column of this kind is called."""
+        ...
+
+    def can_widen(self, column: Column) -> bool:
+        """Whether a column's type can be, and has to be, changed for larger values."""
         ...
 
     def widen(self, table: TableName, column: str, kind: Kind) -> None:

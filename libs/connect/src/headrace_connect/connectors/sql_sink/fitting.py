@@ -134,6 +134,8 @@ def _to_text(values: Array, kind: Kind) -> Array:
         raise Misfit  # a year that Arrow does not write
     if kind.digits is not None and any(len(text or "") > kind.digits for text in texts.to_pylist()):
         raise Misfit
+    if kind.members and not set(texts.drop_null().to_pylist()) <= set(kind.members):
+        raise Misfit
     return texts
 
 
@@ -144,7 +146,11 @@ def _to_boolean(values: Array, kind: Kind) -> Array:
 
 
 def _to_bytes(values: Array, kind: Kind) -> Array:
-    return values.cast(pa.binary()) if is_bytes(values.type) else _raise()
+    if not is_bytes(values.type):
+        raise Misfit
+    if kind.digits is not None and any(one is not None and len(one) != kind.digits for one in values.to_pylist()):
+        raise Misfit  # shorter ones would be filled up
+    return values.cast(pa.binary())
 
 
 def _to_date(values: Array, kind: Kind) -> Array:
@@ -193,9 +199,14 @@ def _to_json(values: Array, kind: Kind) -> Array:
 
 def _to_other(values: Array, kind: Kind) -> Array:
     if pa.types.is_time(values.type):
-        return values.cast(pa.time64("us")).cast(pa.string())
-    if not is_text(values.type) or pc.any(pc.match_substring_regex(values, r"\.\d{7}"), min_count=0).as_py():
-        raise Misfit  # of a time, more digits of a second than databases keep
+        values = values.cast(pa.time64("us")).cast(pa.string())
+        digits, more = kind.digits, "0*[1-9]"
+    else:
+        digits, more = 6 if kind.digits is None else kind.digits, r"\d"
+    if not is_text(values.type):
+        raise Misfit
+    if digits is not None and pc.any(pc.match_substring_regex(values, rf"\.\d{{{digits}}}{more}"), min_count=0).as_py():
+        raise Misfit  # of a time, more digits of a second than the column keeps
     return values.cast(pa.string())
 
 
@@ -204,9 +215,7 @@ def _to_nothing(values: Array, kind: Kind) -> Array:
 
 
 _CASTS: Final[Mapping[str, Callable[[Array, Kind], Array]]] = {
-    "int16": _to_integer,
-    "int32": _to_integer,
-    "int64": _to_integer,
+    **dict.fromkeys(("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"), _to_integer),
     "float32": _to_float,
     "float64": _to_float,
     "numeric": _to_numeric,
@@ -222,9 +231,14 @@ _CASTS: Final[Mapping[str, Callable[[Array, Kind], Array]]] = {
     "unsupported": _to_nothing,
 }
 _WIRE: Final[Mapping[str, pa.DataType]] = {
+    "int8": pa.int8(),
+    "uint8": pa.uint8(),
     "int16": pa.int16(),
+    "uint16": pa.uint16(),
     "int32": pa.int32(),
+    "uint32": pa.uint32(),
     "int64": pa.int64(),
+    "uint64": pa.uint64(),
     "float32": pa.float32(),
     "float64": pa.float64(),
     "boolean": pa.bool_(),

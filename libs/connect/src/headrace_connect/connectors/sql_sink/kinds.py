@@ -8,9 +8,14 @@ from typing import Final, Literal
 import pyarrow as pa
 
 Name = Literal[
+    "int8",
+    "uint8",
     "int16",
+    "uint16",
     "int32",
+    "uint32",
     "int64",
+    "uint64",
     "float32",
     "float64",
     "numeric",
@@ -38,9 +43,12 @@ class Kind:
 
     name: Name
     digits: int | None = None
-    """Of numeric: in all. Of text: the most characters. Of timestamps: of a second's fraction. None: no bound."""
+    """Of numeric: in all. Of text: the most characters. Of bytes: as many, and no other number. Of times: of a second's
+    fraction. None: no bound."""
     scale: int | None = None
     """Of numeric: digits behind the point."""
+    members: tuple[str, ...] = ()
+    """Of text: values that it may have. Empty: any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +77,18 @@ TIMESTAMPTZ: Final = Kind("timestamptz", 6)
 JSON: Final = Kind("json")
 OTHER: Final = Kind("other")
 
-_WIDER: Final = {"int16": INT32, "int32": INT64, "int64": NUMERIC, "float32": FLOAT64, "float64": NUMERIC}
+_WIDER: Final = {
+    "int8": INT16,
+    "uint8": INT16,
+    "int16": INT32,
+    "uint16": INT32,
+    "int32": INT64,
+    "uint32": INT64,
+    "int64": NUMERIC,
+    "uint64": NUMERIC,
+    "float32": FLOAT64,
+    "float64": NUMERIC,
+}
 _FIXED: Final = {
     pa.int8(): INT16,
     pa.int16(): INT16,

@@ -12,11 +12,13 @@ from typing import Final
 from headrace.records import TopicPartition
 from headrace_connect.connectors.sql.session import RowFault
 from headrace_connect.connectors.sql_sink.database import Database
+from headrace_connect.connectors.sql_sink.kinds import TEXT
 from headrace_connect.plugin import PartitionTaken
 
 POSITIONS: Final = "headrace_positions"
 TOKENS: Final = "headrace_tokens"
-_WHERE: Final = "where connector = ? and topic = ? and partition = ?"
+_TRIED: Final = "headrace_check"
+_WHERE: Final = 'where connector = ? and topic = ? and "partition" = ?'
 
 
 class Positions:
@@ -33,14 +35,30 @@ class Positions:
     def create_tables(self) -> None:
         """Make the two tables, if they are not there."""
         if not self._database.find_columns((POSITIONS,)):
+            text = self._database.type_name(TEXT, key=True)
             self._database.execute(
-                f"create table {POSITIONS} (connector text not null, topic text not null, partition integer not null, "
-                "position bigint, epoch bigint not null, primary key (connector, topic, partition))"
+                f'create table {POSITIONS} (connector {text} not null, topic {text} not null, "partition" integer '
+                'not null, position bigint, epoch bigint not null, primary key (connector, topic, "partition"))'
+                + self._database.table_options
             )
         if not self._database.find_columns((TOKENS,)):
             self._database.execute(
                 f"create table {TOKENS} (token {self._database.bytes_type} primary key, done integer not null)"
+                + self._database.table_options
             )
+
+    def check_tables(self) -> None:
+        """
+        Make the two tables and undo it, or one like them that is dropped: whether that can be done. There is a
+        transaction, and behind it none.
+        """
+        if not self._database.changes_end:
+            self.create_tables()
+        elif not self.has_tables():
+            self._database.lock_tables()
+            self._database.execute(f"create or replace table {_TRIED} (epoch bigint){self._database.table_options}")
+            self._database.execute(f"drop table {_TRIED}")
+        self._database.rollback()
 
     def take(self, partition: TopicPartition, epoch: int) -> int | None:
         """
@@ -53,8 +71,8 @@ class Positions:
         """
         key = (self._connector, partition.topic, partition.partition)
         self._database.execute(
-            f"insert into {POSITIONS} (connector, topic, partition, position, epoch) values (?, ?, ?, null, ?) "
-            "on conflict (connector, topic, partition) do nothing",
+            f'insert into {POSITIONS} (connector, topic, "partition", position, epoch) values (?, ?, ?, null, ?) '
+            + self._database.or_nothing(("connector", "topic", '"partition"')),
             (*key, epoch),
         )
         changed = self._database.execute(
@@ -62,7 +80,9 @@ class Positions:
         )
         if changed.count != 1:
             raise PartitionTaken([partition])
-        ((position,),) = self._database.execute(f"select position from {POSITIONS} {_WHERE}", key).rows
+        ((position,),) = self._database.execute(
+            f"select position from {POSITIONS} {_WHERE}{self._database.locking}", key
+        ).rows
         return None if position is None else int(position)
 
     def find(self, partition: TopicPartition) -> int | None:
@@ -106,7 +126,8 @@ class Positions:
     def settle(self, token: bytes) -> bool:
         """Whether it was committed; if not, it cannot be any more when the transaction is over."""
         self._database.execute(
-            f"insert into {TOKENS} (token, done) values (?, 0) on conflict (token) do nothing", (token,)
+            f"insert into {TOKENS} (token, done) values (?, 0) {self._database.or_nothing(('token',))}", (token,)
         )
-        ((done,),) = self._database.execute(f"select done from {TOKENS} where token = ?", (token,)).rows
-        return bool(done)
+        statement = f"select done from {TOKENS} where token = ?{self._database.locking}"
+        ((done,),) = self._database.execute(statement, (token,)).rows
+        return bool(int(done))

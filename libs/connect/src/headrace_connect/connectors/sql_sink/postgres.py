@@ -6,7 +6,7 @@ The temporary table has the types of the target's columns, so the server reads t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from typing import Any, Final
@@ -72,8 +72,10 @@ class Postgres(PostgresSession):
 
     bytes_type = "bytea"
     temporary = "pg_temp"
+    table_options = ""
     locks_all = False
-    widens = True
+    changes_end = False
+    locking = " for update"
 
     def __init__(self, url: str, user: str, password: str, timeout_ms: int) -> None:
         super().__init__(url, user, password, timeout_ms)
@@ -114,11 +116,19 @@ class Postgres(PostgresSession):
         """See ``Database``."""
         self.execute("select pg_advisory_xact_lock(?)", (_TABLES_LOCK,))
 
+    def or_nothing(self, keys: Sequence[str]) -> str:
+        """See ``Database``."""
+        return f"on conflict ({', '.join(keys)}) do nothing"
+
     def type_name(self, kind: Kind, key: bool) -> str:
         """See ``Database``."""
         if kind.name == "numeric" and kind.digits is not None:
             return f"numeric({kind.digits},{kind.scale or 0})"
         return _TYPES.get(kind.name, "numeric" if kind.name == "numeric" else "text")
+
+    def can_widen(self, column: Column) -> bool:
+        """See ``Database``."""
+        return True
 
     def widen(self, table: TableName, column: str, kind: Kind) -> None:
         """See ``Database``."""

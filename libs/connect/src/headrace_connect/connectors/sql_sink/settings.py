@@ -20,8 +20,8 @@ class SinkSettings:
     name: str
     """The connector's name: the target keeps positions under it."""
     connection_url: str
-    """The database: ``sqlite:////var/lib/shop.db``, ``postgresql://HOST:5432/DATABASE``. ``jdbc:`` before it is left
-    out."""
+    """The database: ``sqlite:////var/lib/shop.db``, ``postgresql://HOST:5432/DATABASE``,
+    ``mariadb://HOST:3306/DATABASE``. ``jdbc:`` before it is left out."""
     connection_user: str = ""
     """Who writes; empty: what the URL says, else as the database's library decides."""
     connection_password: Secret | None = None

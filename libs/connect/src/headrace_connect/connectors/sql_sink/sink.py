@@ -48,18 +48,17 @@ class SqlSink(Sink[SinkSettings]):
         self._written: set[TopicPartition] = set()
         """Since the last commit."""
         self._accepted: list[Write | TableName] = []
-        """Since the last commit, where a transaction may not stay open: it is written again with the positions. A
-        table is truncated."""
+        """Since the last commit, where a transaction may have to end before: it is written again. A table is
+        truncated."""
         self._lost: set[TopicPartition] = set()
         """What was written of them, or where they are, is not known any more; ``open`` comes next."""
 
     def check(self) -> Sequence[str]:
-        """See ``Connector``; makes the tables of positions in a transaction that is rolled back."""
+        """See ``Connector``; nothing of it stays."""
         try:
             self._database.connect()
             self._database.begin()
-            self._positions.create_tables()
-            self._database.rollback()
+            self._positions.check_tables()
         except (RetriableError, TableFault, RowFault) as error:
             return [f"{error}; check connection.url, the user and its rights"]
         finally:
@@ -104,7 +103,7 @@ class SqlSink(Sink[SinkSettings]):
             table = self.settings.table_of(rows.topic)
             fitted = [self._fit(table, part, partition) for part in parts_of(rows, self.settings.value_form)]
             self._refuse({one.start + row: reason for one in fitted for row, reason in one.wrong.items()})
-            if self._database.locks_all:
+            if self._database.locks_all or not self._database.in_transaction:
                 self._database.commit()  # of tables that were made
                 self._tell()
                 self._database.begin()
@@ -114,7 +113,7 @@ class SqlSink(Sink[SinkSettings]):
                 wrong |= {one.start + row: reason for row, reason in self._apply_fitted(table, one).items()}
             self._refuse(wrong)
             if wrong:
-                self._add(self._tables.dead_rows(rows, wrong))
+                self._add_dead(rows, wrong)
             if self._database.locks_all:
                 self._database.rollback()
 
@@ -145,8 +144,7 @@ class SqlSink(Sink[SinkSettings]):
             return fitted.wrong | write_good(fitted.write, fitted.wrong, self._add, self._database.savepoint, size)
         if fitted.truncates and not fitted.wrong and self._tables.has(table):
             self._database.truncate(table)
-            if self._database.locks_all:
-                self._accepted.append(table)
+            self._keep(table)
         return fitted.wrong
 
     def _refuse(self, wrong: Mapping[int, str]) -> None:
@@ -155,8 +153,17 @@ class SqlSink(Sink[SinkSettings]):
 
     def _add(self, write: Write) -> None:
         self._database.write(write)
-        if self._database.locks_all:
-            self._accepted.append(write)
+        self._keep(write)
+
+    def _add_dead(self, rows: Rows, wrong: Mapping[int, str]) -> None:
+        try:
+            self._add(self._tables.dead_rows(rows, wrong))
+        except RowFault as error:
+            raise TableFault(f"dead.table does not take what was refused: {error}") from error
+
+    def _keep(self, one: Write | TableName) -> None:
+        if self._database.locks_all or self._database.changes_end:
+            self._accepted.append(one)
 
     def _write_again(self) -> None:
         """What was accepted since the last commit, in this transaction."""
@@ -171,7 +178,8 @@ class SqlSink(Sink[SinkSettings]):
         with self._transaction(positions):
             self._check_open(positions)
             self._database.begin()
-            self._write_again()
+            if self._database.locks_all:
+                self._write_again()
             for partition in sorted(positions, key=_order):
                 held = self._open[partition]
                 self._positions.move(partition, held.epoch, held.position, positions[partition])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -37,8 +37,10 @@ class Sqlite(SqliteSession):
     name_bytes_max = 1_000
     bytes_type = "BLOB"
     temporary = "temp"
+    table_options = ""
     locks_all = True
-    widens = False
+    changes_end = False
+    locking = ""
 
     def begin(self) -> None:
         """See ``Database``."""
@@ -68,12 +70,20 @@ class Sqlite(SqliteSession):
     def lock_tables(self) -> None:
         """See ``Database``; the transaction has locked all."""
 
+    def or_nothing(self, keys: Sequence[str]) -> str:
+        """See ``Database``."""
+        return f"on conflict ({', '.join(keys)}) do nothing"
+
     def type_name(self, kind: Kind, key: bool) -> str:
         """See ``Database``. Decimals are text: SQLite would make doubles of them."""
         return _TYPES.get(kind.name, "TEXT")
 
-    def widen(self, table: TableName, column: str, kind: Kind) -> None:
+    def can_widen(self, column: Column) -> bool:
         """See ``Database``; columns take whatever is larger."""
+        return False
+
+    def widen(self, table: TableName, column: str, kind: Kind) -> None:
+        """See ``Database``."""
         raise TableFault(f"the column {column!r} of {'.'.join(table)} cannot be widened in SQLite")
 
     def kind_of(self, column: Column, source: pa.DataType) -> Kind:

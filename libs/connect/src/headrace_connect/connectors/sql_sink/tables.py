@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pyarrow as pa
 from headrace_connect.connectors.sql.session import TableFault, TableName, show_table
 from headrace_connect.connectors.sql_sink.database import Database, Write
 from headrace_connect.connectors.sql_sink.fitting import fit
-from headrace_connect.connectors.sql_sink.kinds import Column, Kind, kind_for, wider
+from headrace_connect.connectors.sql_sink.kinds import TEXT, Column, Kind, kind_for, wider
 from headrace_connect.connectors.sql_sink.plan import Plan
 from headrace_connect.connectors.sql_sink.settings import SinkSettings
 from headrace_connect.core.drift import Drift
@@ -96,16 +97,17 @@ class Tables:
         if wrong and self._settings.drifts is Drift.FAIL:
             reason = next(iter(wrong.values()))
             raise TableFault(f"the column {column.name!r} of {show_table(table)}: {reason}, and drift is fail")
-        if wrong and self._evolves and self._database.widens:
+        if wrong and self._evolves and self._database.can_widen(column):
             best, found = kind, (fitted, wrong)
             while found[1] and (kind := wider(kind)) is not None:
-                tried = fit(values, kind)
+                bounded = self._database.kind_of(replace(column, kind=kind), values.type)
+                tried = fit(values, bounded)
                 if len(tried[1]) < len(found[1]):
-                    best, found = kind, tried
+                    best, found = bounded, tried
             if best != self._database.kind_of(column, values.type):
                 self._database.lock_tables()
                 self._database.widen(table, column.name, best)
-                self._known[table][column.name] = Column(column.name, best)
+                self._known[table][column.name] = replace(column, kind=best)
                 wide = self._database.type_name(best, key=False)
                 self._note(table, f"the column {column.name!r} is {wide} now", column=column.name, type=wide)
                 fitted, wrong = found
@@ -152,7 +154,7 @@ class Tables:
             keys = [self._database.quote(column.name) for column in missing if column.key]
             parts = [self._declare(column) for column in missing]
             parts += [f"primary key ({', '.join(keys)})"] if keys else []
-            self._database.execute(f"create table {name} ({', '.join(parts)})")
+            self._database.execute(f"create table {name} ({', '.join(parts)}){self._database.table_options}")
         self._known[table] = self._find(table)
 
     def _declare(self, column: Column) -> str:
@@ -204,10 +206,11 @@ class Tables:
         """Make the table of refused rows, if there should be one."""
         if not self.has_dead_table():
             name = self._database.quote(self._settings.dead_table)
+            text, key = (self._database.type_name(TEXT, key=is_key) for is_key in (False, True))
             self._database.execute(
-                f"create table {name} (connector text not null, topic text not null, partition integer not null, "
-                "position bigint not null, reason text not null, record_key text, record_value text, "
-                "primary key (connector, topic, partition, position))"
+                f'create table {name} (connector {key} not null, topic {key} not null, "partition" integer not null, '
+                f"position bigint not null, reason {text} not null, record_key {text}, record_value {text}, "
+                f'primary key (connector, topic, "partition", position)){self._database.table_options}'
             )
 
     def dead_rows(self, rows: Rows, wrong: Mapping[int, str]) -> Write:

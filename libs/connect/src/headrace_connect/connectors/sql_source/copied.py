@@ -1,4 +1,4 @@
-"""Rows of PostgreSQL as COPY sends them, made into columns."""
+"""Rows as text of PostgreSQL's types, as COPY sends them, made into columns."""
 
 from __future__ import annotations
 
@@ -35,7 +35,15 @@ def make_page(selection: Selection, typed: Sequence[Typed], rows: Sequence[bytes
     Args:
         rows: lines of CSV, in which all but nulls is quoted: the columns, and behind them those of the order.
     """
-    texts = _parse(rows, len(typed) + len(selection.order.columns))
+    return page_of(selection, typed, _parse(rows, len(typed) + len(selection.order.columns)), cut=cut)
+
+
+def page_of(selection: Selection, typed: Sequence[Typed], texts: Sequence[Array], *, cut: bool) -> Page:
+    """
+    Args:
+        texts: the columns (binary), and behind them those of the order.
+    """
+    count = len(texts[0])
     columns, of_order = texts[: len(typed)], texts[len(typed) :]
     name = selection.subject.name
     described = tuple(TypedColumn(one.name, one.oid, one.modifier, is_key=False) for one in typed)
@@ -48,10 +56,10 @@ def make_page(selection: Selection, typed: Sequence[Typed], rows: Sequence[bytes
             )
             raw = {one.name: _shown(array, row) for one, array in zip(typed, columns, strict=True)}
             bad.append(BadItem(dump(raw).encode(), cause.removeprefix(".") + (f", where {place}" if place else "")))
-        good: Any = pa.array([row for row in range(len(rows)) if row not in problems], pa.int64())
+        good: Any = pa.array([row for row in range(count) if row not in problems], pa.int64())
         struct = struct.take(good)
-    last = tuple(_shown(array, len(rows) - 1) or "" for array in of_order) if rows else ()
-    return Page(struct, bad, len(rows), last, cut)
+    last = tuple(_shown(array, count - 1) or "" for array in of_order) if count else ()
+    return Page(struct, bad, count, last, cut)
 
 
 def _shown(array: Array, row: int) -> str | None:

@@ -21,8 +21,8 @@ class SourceSettings:
     """Of the source ``sql-source``."""
 
     connection_url: str
-    """The database: ``sqlite:////var/lib/shop.db``, ``postgresql://HOST:5432/DATABASE``. ``jdbc:`` before it is left
-    out."""
+    """The database: ``sqlite:////var/lib/shop.db``, ``postgresql://HOST:5432/DATABASE``,
+    ``mariadb://HOST:3306/DATABASE``. ``jdbc:`` before it is left out."""
     topic_prefix: str
     """A table's topic is this and the table's name, without its schema. With ``query`` it is the whole name."""
     mode: Mode
@@ -51,10 +51,10 @@ class SourceSettings:
     """A row is read when its time is so long ago: rows with earlier times have to be there by then. It is at least as
     long as the clock's step that the column has."""
     hold_back: Literal["transactions", "delay"] = "transactions"
-    """What rows wait for in PostgreSQL. ``transactions``: until each transaction has ended that may still commit a row
-    that belongs before them. ``delay``: only for ``timestamp.delay.interval.ms``."""
+    """What rows wait for in PostgreSQL and MariaDB. ``transactions``: until each transaction has ended that may still
+    commit a row that belongs before them. ``delay``: only for ``timestamp.delay.interval.ms``."""
     db_timezone: str = setting(_UTC, key="db.timezone")
-    """Of columns of times without a zone in PostgreSQL."""
+    """Of columns of times without a zone in PostgreSQL and MariaDB."""
     validate_non_null: bool = setting(True, key="validate.non.null")
     """Refuses a column that may be null to read by. ``false``: rows in which it is null are left out."""
     batch_max_rows: int = setting(5_000, low=1, high=1_000_000)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from headrace_connect.connectors.sql.session import RowFault, TableFault, needs_psycopg
+from headrace_connect.connectors.sql.session import RowFault, TableFault, needs_driver
 from headrace_connect.connectors.sql_source.database import Listed, ManyRows, SourceDatabase
 from headrace_connect.connectors.sql_source.planning import find_null_problem, find_warnings, has_unsure, plan_order
 from headrace_connect.connectors.sql_source.position import Place
@@ -27,7 +27,7 @@ _PLAIN: Final = re.compile(r"[\w.$ -]+")
 
 
 class SqlSource(Source[SourceSettings]):
-    """Rows of tables or of a query, from PostgreSQL and SQLite."""
+    """Rows of tables or of a query, from PostgreSQL, MariaDB and SQLite."""
 
     monotonic_s: Callable[[], float] = staticmethod(time.monotonic)
     sleep_s: Callable[[float], None] = staticmethod(time.sleep)
@@ -189,7 +189,11 @@ def connect_to(settings: SourceSettings) -> SourceDatabase:
         from headrace_connect.connectors.sql_source.sqlite import Sqlite
 
         return Sqlite(settings)
-    with needs_psycopg():
+    if settings.url.scheme == "mariadb":
+        with needs_driver("MariaDB", "mariadb"):
+            from headrace_connect.connectors.sql_source.mariadb import Mariadb
+        return Mariadb(settings)
+    with needs_driver("PostgreSQL", "postgres"):
         from headrace_connect.connectors.sql_source.postgres import Postgres
     return Postgres(settings)
 

@@ -67,11 +67,19 @@ class Selection:
     upto: Value | None = None
     """The largest value of the first column; None: no bound."""
     limit: int | None = None
+    expanded: bool = False
+    """Compare column by column: of rows, the database would not use an index."""
 
-    def statement(self, quote: Quote, write: Write) -> str:
-        """All columns, and behind them those of the order once more."""
+    def statement(self, quote: Quote, write: Write, more: str = "") -> str:
+        """
+        All columns, and behind them those of the order once more.
+
+        Args:
+            more: expressions behind those.
+        """
         expressions = self.order.expressions(quote)
-        text = f"select {', '.join(['t.*', *expressions])} from {self.subject.source(quote)}{self.where(quote, write)}"
+        listed = ", ".join(["t.*", *expressions]) + more
+        text = f"select {listed} from {self.subject.source(quote)}{self.where(quote, write)}"
         if expressions:
             text += f" order by {', '.join(expressions)}"
         return text if self.limit is None else f"{text} limit {self.limit}"
@@ -84,8 +92,12 @@ class Selection:
         expressions = self.order.expressions(quote)
         conditions = [f"{one} is not null" for one in expressions[1:]] + list(also)
         if self.after is not None:
-            left, right = ", ".join(expressions), ", ".join(map(write, self.after))
-            conditions.insert(0, f"({left}) > ({right})" if len(expressions) > 1 else f"{left} > {right}")
+            values = tuple(map(write, self.after))
+            if self.expanded:
+                conditions.insert(0, _behind(expressions, values))
+            else:
+                left, right = ", ".join(expressions), ", ".join(values)
+                conditions.insert(0, f"({left}) > ({right})" if len(expressions) > 1 else f"{left} > {right}")
         if self.upto is not None:
             conditions.append(f"{expressions[0]} <= {write(self.upto)}")
         return f" where {' and '.join(conditions)}" if conditions else ""
@@ -105,3 +117,11 @@ class Selection:
         """A row in which a column of the order is null, if there is one."""
         wrong = " or ".join(f"{one} is null" for one in self.order.expressions(quote))
         return f"select 1 from {self.subject.source(quote)} where {wrong} limit 1"
+
+
+def _behind(expressions: tuple[str, ...], values: tuple[str, ...]) -> str:
+    """That a row is behind another one, column by column."""
+    condition = f"{expressions[-1]} > {values[-1]}"
+    for expression, value in zip(expressions[-2::-1], values[-2::-1], strict=True):
+        condition = f"{expression} >= {value} and ({expression} > {value} or {condition})"
+    return condition
