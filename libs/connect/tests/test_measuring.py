@@ -13,6 +13,7 @@ from headrace_common.runtime.clock import SystemClock, limit_s, pause_ms
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_connect import Chunk, Guarantee, Position, RetriableError, Rows, RowsRefused, Sink, Split
 from headrace_connect.core.backoff import Backoff
+from headrace_connect.core.batch import Batch
 from headrace_connect.core.counts import Counts
 from headrace_connect.core.dead_letters import Origin, Refusal, Stage
 from headrace_connect.core.host_messages import Report, StartTask
@@ -22,7 +23,7 @@ from headrace_connect.core.source_steps import CloseAsked
 from headrace_connect.core.task import State, TaskLife
 from headrace_connect.plugin import NoSettings, Source, TopicPartition
 from headrace_connect.runtime.host_work import Given, HostedTask
-from headrace_connect.runtime.measuring import SinkMeasure
+from headrace_connect.runtime.measuring import SinkMeasure, StageTimes, TimedTransforms
 from headrace_connect.runtime.pipeline import ConvertedChunk, Lost
 from headrace_connect.runtime.ports import Outgoing
 from headrace_connect.runtime.seat import Seat
@@ -39,6 +40,7 @@ from headrace_connect.testing.memory import (
     MemoryTopic,
     NoSteps,
 )
+from headrace_connect.transforms.chain import Transformed
 
 NOW_MS = 1_700_000_000_000
 BAD = "bad"
@@ -51,10 +53,20 @@ class FixedClock(SystemClock):
         return NOW_MS
 
 
+class SetClock(SystemClock):
+    """Moves when it is told."""
+
+    now = 0.0
+
+    def monotonic_ms(self) -> float:
+        return self.now
+
+
 class Words(Source[NoSettings]):
     """Two chunks; before the second one it fails once."""
 
     failed = False
+    retained_bytes = 7
 
     async def read(self, split: Split, after: Position | None) -> AsyncIterator[Chunk]:
         at = after["at"] if after else 0
@@ -86,11 +98,13 @@ async def run_source(log: MemoryLog, *, fails: bool = False) -> Counts:
     Words.failed, counts = not fails, Counts()
     outside = SourceOutside(MemorySourceLog(log), TimedPipeline(), FixedClock(), NoSteps())
     rules = Rules(interval_ms=5, retry_timeout_ms=5_000, retry_delay_ms_max=10)
-    settings = SourceTaskSettings(rules, poll_interval_ms=1, tolerates=True, dead_letter_topic="dead")
+    settings = SourceTaskSettings(
+        rules, poll_interval_ms=1, look_interval_ms=1, tolerates=True, dead_letter_topic="dead"
+    )
     task = SourceTask(Words(NoSettings()), [Split("all")], outside, settings, counts=counts)
 
     async def close() -> None:
-        while not task.is_idle:
+        while not task.is_idle or counts.retained_bytes is None:
             await pause_ms(1)
         task.ask(CloseAsked())
 
@@ -111,6 +125,31 @@ async def test_a_source_counts_what_is_committed() -> None:
     assert counts.delay_ms is not None
     assert 4_999 <= counts.delay_ms <= 5_000, "the newest of the last commit"
     assert counts.lag_records is None
+    assert counts.retained_bytes == 7
+    assert min(counts.read_us, counts.convert_us, counts.write_us) > 0
+
+
+def test_time_within_a_stage_counts_for_the_inner_one() -> None:
+    counts, clock = Counts(), SetClock()
+    times = StageTimes(counts, clock)
+
+    class Slow:
+        def apply(self, batch: Batch) -> Transformed:
+            clock.now += 5
+            return Transformed([batch], [])
+
+    transforms = TimedTransforms(Slow(), times)
+    with times.spend("convert"):
+        clock.now += 1
+        for _ in range(2):
+            transforms.apply(Batch.of("t", pa.array(["x"])))
+        clock.now += 2
+    with times.spend("convert"):
+        clock.now += 4
+    times.add("read", 3)
+    times.add("write", 2)
+    found = (counts.read_us, counts.convert_us, counts.transform_us, counts.write_us)
+    assert found == (3_000, 7_000, 10_000, 2_000)
 
 
 @pytest.mark.parametrize("kind", ["undelivered", "unknown", "forgotten"])
@@ -179,6 +218,29 @@ async def test_a_sink_counts_what_is_committed_and_how_far_it_is() -> None:
     assert counts.commits >= 2
     assert counts.lag_records == 0
     assert max(lag for lag in lags if lag is not None) > 13, "of three markers for each seven records"
+
+
+@pytest.mark.parametrize("away", ["it fails", "it hangs"])
+async def test_lag_grows_while_the_target_is_away(away: str) -> None:
+    class Away(Writes):
+        async def write(self, rows: Rows) -> None:
+            if away == "it hangs":
+                await pause_ms(3_600_000)
+            raise RetriableError("away")
+
+    counts, topic = Counts(), MemoryTopic.of([{"n": n} for n in range(5)])
+    rules = SinkRules(False, tolerates=False, interval_ms=5, rows_max=10, retry_delay_ms_max=10)
+    outside = SinkOutside(MemoryGroup(topic), JsonPipeline(), None, SystemClock(), NoSteps())
+    settings = SinkTaskSettings("w", 0, rules, lag_interval_ms=1)
+    task = SinkTask(Away(NoSettings()), outside, settings, counts=counts)
+    async with limit_s(30), TaskRunner() as runner:
+        running = runner.start(task.run(), name="task")
+        while not counts.lag_records:
+            await pause_ms(1)
+        topic.end += 100
+        while (counts.lag_records or 0) <= 100:
+            await pause_ms(1)
+        running.cancel()
 
 
 def test_lag_is_what_is_left_and_what_is_not_committed() -> None:

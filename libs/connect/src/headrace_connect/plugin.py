@@ -361,6 +361,10 @@ class Source(Connector[S]):
     units: Units | None = None
     """Set before ``start`` as ``topics`` is, for a task only."""
 
+    retained_bytes: int | None = None
+    """What the other system keeps until it is committed here, as a database does WAL for a slot; an instance says it
+    when it knows, and it is shown as a metric. None: nothing, or not known."""
+
     def splits(self) -> Awaitable[Sequence[Split]] | Sequence[Split]:
         """What can be read apart now. Tasks share the splits."""
         return (Split("all"),)

@@ -16,8 +16,9 @@ from headrace_connect_worker.core.host_figures import HostFigures
 from headrace_connect_worker.core.hosting import Work
 from headrace_connect_worker.core.records import RunState, Status
 
-SINK = Counts(20, 2_000, 19, 0, 1, 4, 1_500_000, 2, 3, lag_records=6)
-SOURCE = Counts(5, 0, 5, 500, delay_ms=2_500)
+SINK = Counts(20, 2_000, 19, 0, 1, 4, 1_500_000, 2, 3, 1_000, 2_000, 3_000, 4_000, lag_records=6)
+SOURCE = Counts(5, 0, 5, 500, retained_bytes=9, delay_ms=2_500)
+SPENT = {"read": 0.001, "convert": 0.002, "transform": 0.003, "write": 0.004, "commit": 1.5}
 
 
 def made(statuses: list[Status]) -> Figures:
@@ -43,6 +44,7 @@ def test_every_figure_has_its_value_and_labels() -> None:
         "leader": {(): 1},
         "lag_records": {sink: 6},
         "source_delay_seconds": {source: 2.5},
+        "retained_bytes": {source: 9},
         "hosts": {(): 3},
         "host_memory_bytes": {("a",): 15, ("b",): 1},
         "read_records": {sink: 20, source: 5},
@@ -52,6 +54,8 @@ def test_every_figure_has_its_value_and_labels() -> None:
         "dead_letters": {sink: 1, source: 0},
         "commits": {sink: 4, source: 0},
         "commit_seconds": {sink: 1.5, source: 0},
+        "stage_seconds": {(*sink, stage): spent for stage, spent in SPENT.items()}
+        | {(*source, stage): 0 for stage in SPENT},
         "retries": {sink: 2, source: 0},
         "task_restarts": {sink: 3, source: 0},
         "host_crashes": {(): 7},

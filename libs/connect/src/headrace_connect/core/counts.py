@@ -27,7 +27,16 @@ class Counts:
     """Steps that failed and were to be tried again: reading, writing, committing."""
     restarts: int = 0
     """Times that the task failed and was to be started again."""
+    read_us: int = 0
+    """In all, of waiting for rows of the source, of all its splits together; or for records of topics."""
+    convert_us: int = 0
+    """In all, of converting, without transforms."""
+    transform_us: int = 0
+    write_us: int = 0
+    """In all, of sending to topics; or of ``write`` of the sink."""
+    retained_bytes: int | None = None
+    """Of a source: what its system keeps for it, as ``Source.retained_bytes``."""
     lag_records: int | None = None
-    """Of a sink: what was in its partitions when they were read last, and is not committed. None: not known."""
+    """Of a sink: what is in its partitions, as it knew last, and is not committed. None: not known."""
     delay_ms: int | None = None
     """Of a source: how old the newest record of the last commit was then. None: its records have no time."""

@@ -34,10 +34,10 @@ from headrace_connect.core.batch import (
 from headrace_connect.core.dead_letters import Origin, Refusal, Stage
 from headrace_connect.core.options import InvalidOptions, Problem
 from headrace_connect.plugin import Chunk, Rows, Values
+from headrace_connect.runtime.measuring import Transforms
 from headrace_connect.runtime.pipeline import ConvertedChunk, ConvertedTable, Indices, Lost
 from headrace_connect.runtime.ports import Outgoing
 from headrace_connect.transforms import make_transforms
-from headrace_connect.transforms.chain import Chain
 from headrace_connect.transforms.headers import simple
 
 Side = Literal["key", "value"]
@@ -53,7 +53,7 @@ class Converting:
 
     key: Converter
     value: Converter
-    transforms: Chain
+    transforms: Transforms
 
     @classmethod
     def of(cls, config: Mapping[str, str]) -> Converting:

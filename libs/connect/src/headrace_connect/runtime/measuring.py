@@ -2,14 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal, Protocol
 
 import pyarrow.compute as pc
 
 from headrace.records import PartitionTable
 from headrace_common.runtime.clock import Clock
+from headrace_connect.core.batch import Batch
 from headrace_connect.core.counts import Counts
 from headrace_connect.runtime.ports import Outgoing
+from headrace_connect.transforms.chain import Transformed
+
+Stage = Literal["read", "convert", "transform", "write"]
+
+
+class StageTimes:
+    """Time that a task spends in its stages. Of one within another one it counts for the inner one alone."""
+
+    def __init__(self, counts: Counts, clock: Clock) -> None:
+        self._counts = counts
+        self._clock = clock
+        self._inner_ms = 0.0
+        """Of stages that have ended within the one that is spent now."""
+
+    def add(self, stage: Stage, spent_ms: float) -> None:
+        """So long it was in a stage."""
+        spent_us = round(spent_ms * 1_000)
+        match stage:
+            case "read":
+                self._counts.read_us += spent_us
+            case "convert":
+                self._counts.convert_us += spent_us
+            case "transform":
+                self._counts.transform_us += spent_us
+            case "write":
+                self._counts.write_us += spent_us
+
+    @contextmanager
+    def spend(self, stage: Stage) -> Iterator[None]:
+        """The block is in a stage; it does not await."""
+        since_ms, around_ms, self._inner_ms = self._clock.monotonic_ms(), self._inner_ms, 0.0
+        try:
+            yield
+        finally:
+            spent_ms = self._clock.monotonic_ms() - since_ms
+            self.add(stage, spent_ms - self._inner_ms)
+            self._inner_ms = around_ms + spent_ms
+
+
+class Transforms(Protocol):
+    """What ``Chain`` is."""
+
+    def apply(self, batch: Batch) -> Transformed:
+        """See ``Chain``."""
+        ...
+
+
+class TimedTransforms:
+    """Satisfies ``Transforms``: the time of others counts."""
+
+    def __init__(self, transforms: Transforms, times: StageTimes) -> None:
+        self._transforms = transforms
+        self._times = times
+
+    def apply(self, batch: Batch) -> Transformed:
+        """See ``Chain``."""
+        with self._times.spend("transform"):
+            return self._transforms.apply(batch)
 
 
 class CommitTime:
@@ -113,7 +174,7 @@ class SinkMeasure:
         How far it is.
 
         Args:
-            lags: of partitions when they were read last; None: not known.
+            lags: of partitions, as they were heard of last; None: not known.
             uncommitted: records that were read.
         """
         known = [lag for lag in lags if lag is not None]

@@ -129,6 +129,10 @@ class GroupReader(Protocol):
         """
         ...
 
+    async def lags(self) -> Mapping[TopicPartition, int]:
+        """Of its partitions: how much there is behind what was polled. Also while paused, and beside ``poll``."""
+        ...
+
     def pause(self, paused: bool) -> None:
         """Whether to hand out nothing, also of partitions that come."""
         ...

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, cast
 
@@ -27,7 +27,8 @@ from headrace_connect.runtime.adapters.source_log import SdkSourceLog, SdkUnits,
 from headrace_connect.runtime.adapters.topics import SdkTopics
 from headrace_connect.runtime.config import ConnectorConfig, RunConfig, SinkConfig, SourceConfig
 from headrace_connect.runtime.configuring import Configured
-from headrace_connect.runtime.converting import ChunkPipeline, TablePipeline
+from headrace_connect.runtime.converting import ChunkPipeline, Converting, TablePipeline
+from headrace_connect.runtime.measuring import StageTimes, TimedTransforms
 from headrace_connect.runtime.seat import Loop, Seat
 from headrace_connect.runtime.sink_task import SinkOutside, SinkTask, SinkTaskSettings
 from headrace_connect.runtime.source_task import SourceOutside, SourceTask, SourceTaskSettings
@@ -173,8 +174,9 @@ def _source_loop(process: Process, fresh: Fresh, part: Part, hooks: Hooks, on_op
     )
     log = SdkSourceLog(process.config, place, process.topics, process.clock)
     origin = Origin(config.name, part.task, configured.name, config.topic)
-    pipeline = ChunkPipeline(configured.converting(), origin)
-    outside = SourceOutside(log, pipeline, process.clock, Failpoints())
+    times = StageTimes(hooks.counts, process.clock)
+    pipeline = ChunkPipeline(_timed(configured, times), origin)
+    outside = SourceOutside(log, pipeline, process.clock, Failpoints(), times)
     source = cast("Source[Any]", configured.make())
     source.topics = process.topics
     source.units = SdkUnits(process.config, config.name, log, process.clock)
@@ -191,6 +193,11 @@ def _source_loop(process: Process, fresh: Fresh, part: Part, hooks: Hooks, on_op
         counts=hooks.counts,
     )
     return _SourceLoop(task)
+
+
+def _timed(configured: Configured, times: StageTimes) -> Converting:
+    converting = configured.converting()
+    return replace(converting, transforms=TimedTransforms(converting.transforms, times))
 
 
 def _source_settings(config: SourceConfig) -> SourceTaskSettings:
@@ -273,7 +280,8 @@ async def _open_sink(
         stack.push_async_callback(dead.close)
     sink = cast("Sink[Any]", configured.make())
     sink.notify = _on_loop(hooks.on_event)
-    outside = SinkOutside(group, TablePipeline(configured.converting()), dead, process.clock, Failpoints())
+    times = StageTimes(hooks.counts, process.clock)
+    outside = SinkOutside(group, TablePipeline(_timed(configured, times)), dead, process.clock, Failpoints(), times)
     settings = _sink_settings(config, sink, part)
     return SinkTask(
         sink,

@@ -15,6 +15,7 @@ import pyarrow as pa
 from headrace.records import PartitionTable, TopicPartition
 from headrace_common.core.errors import HeadraceError
 from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.tasks import TaskRunner
 from headrace_connect.core import sink_steps as core
 from headrace_connect.core.counts import Counts
 from headrace_connect.core.dead_letters import Origin, Refusal, Stage
@@ -24,7 +25,7 @@ from headrace_connect.core.sink_commit import REJOIN_MS, SinkCommit, SinkRules
 from headrace_connect.plugin import Guarantee, Rows, Sink
 from headrace_connect.runtime.calling import Calls
 from headrace_connect.runtime.failing import OUT_OF_GROUP, TaskFailed, reason_of
-from headrace_connect.runtime.measuring import SinkMeasure
+from headrace_connect.runtime.measuring import SinkMeasure, StageTimes
 from headrace_connect.runtime.pipeline import Indices, Lost, SinkPipeline, dead_letters
 from headrace_connect.runtime.ports import DeadLetters, GroupReader, Outgoing, Steps
 
@@ -42,6 +43,8 @@ class SinkOutside:
     """None: bad records that are tolerated are dropped."""
     clock: Clock
     steps: Steps
+    times: StageTimes | None = None
+    """Where the pipeline has stages of its own: what it spends in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,8 @@ class SinkTaskSettings:
     rules: SinkRules
     rows_max: int = 10_000
     """Of one poll."""
+    lag_interval_ms: float = 5_000
+    """How often it asks how far its partitions are, while it does not read."""
     dead_letter_topic: str = ""
     dead_letter_headers: bool = True
     logs_errors: bool = False
@@ -105,13 +110,20 @@ class SinkTask:
         self._on_open = on_open
         self._on_commit = on_commit
         self._on_topic = on_topic
-        self._measure = SinkMeasure(counts or Counts(), outside.clock)
+        counts = counts or Counts()
+        self._measure = SinkMeasure(counts, outside.clock)
+        self._times = outside.times or StageTimes(counts, outside.clock)
         self._machine = SinkCommit(settings.rules)
         self._asked: deque[str] = deque()
         self._suspended = False
         self._rejoins = False
         self._lags: dict[TopicPartition, int | None] = {}
         """Of partitions that were heard of since they were assigned or sought."""
+        self._asked_lags: dict[TopicPartition, int] = {}
+        """Of partitions that were asked for since they were heard of."""
+        self._hears = False
+        """Records are waited for, which say how far their partitions are."""
+        self._heard_ms = 0.0
         self._number = 0
         self._read: dict[int, _Read] = {}
         self._refused: dict[Row, Refusal] = {}
@@ -152,8 +164,10 @@ class SinkTask:
             await self._settle_what_was_left()
             await self._outside.group.join(self)
             self._on_open()
-            while self._end is None:
-                await self._turn()
+            async with TaskRunner() as runner:
+                runner.start(self._ask_lags(), name="lag")
+                while self._end is None:
+                    await self._turn()
         finally:
             with suppress(Exception):
                 await self._calls.stop()
@@ -174,12 +188,35 @@ class SinkTask:
         group.pause(self._suspended or not machine.reads)
         due_ms = machine.due_ms()
         wait_ms = POLL_MS if due_ms is None else max(0.0, min(POLL_MS, due_ms - self._now_ms()))
-        tables = await group.poll(wait_ms, self._settings.rows_max)
+        since_ms = self._now_ms()
+        self._hears = not self._suspended and machine.reads
+        try:
+            tables = await group.poll(wait_ms, self._settings.rows_max)
+        finally:
+            self._hears = False
+        self._times.add("read", self._now_ms() - since_ms)
         if tables and self._end is None:
             await self._take(tables)
         elif self._end is None:
             await self._handle(core.Ticked(self._now_ms()))
-        self._measure.look(self._lags.values(), sum(read.table.table.num_rows for read in self._read.values()))
+        self._look()
+
+    def _look(self) -> None:
+        lags = self._lags | self._asked_lags
+        self._measure.look(lags.values(), sum(read.table.table.num_rows for read in self._read.values()))
+
+    async def _ask_lags(self) -> None:
+        """While nothing is read, as the target is away or slow, more records come all the same."""
+        while True:
+            await self._outside.clock.sleep_ms(self._settings.lag_interval_ms)
+            if self._hears or self._now_ms() - self._heard_ms < self._settings.lag_interval_ms:
+                continue
+            with suppress(HeadraceError):  # it is a display
+                lags = await self._outside.group.lags()
+                self._asked_lags = {
+                    partition: lag for partition, lag in lags.items() if partition in self._machine.epochs
+                }
+                self._look()
 
     async def _settle_what_was_left(self) -> None:
         """What an earlier task has prepared, and did not live to decide."""
@@ -212,12 +249,17 @@ class SinkTask:
     def _unheard(self, partitions: Collection[TopicPartition]) -> None:
         for partition in partitions:
             self._lags.pop(partition, None)
+            self._asked_lags.pop(partition, None)
 
     # --- records --------------------------------------------------------------------------------------------------
 
     async def _take(self, tables: Sequence[PartitionTable]) -> None:
         self._measure.read(tables)
-        taken = [self._convert(table) for table in tables]
+        with self._times.spend("convert"):
+            taken = [self._convert(table) for table in tables]
+        self._heard_ms = self._now_ms()
+        for table in tables:
+            self._asked_lags.pop(TopicPartition(table.topic, table.partition), None)
         self._lags |= {TopicPartition(table.topic, table.partition): table.lag for table in tables}
         drained = all(table.lag == 0 for table in tables)
         await self._handle(core.Polled(taken, drained, self._now_ms()))
@@ -314,9 +356,13 @@ class SinkTask:
                 self._outside.group.seek(positions)
                 self._unheard(positions)
             case core.Write(piece):
-                for rows, indices in self._rows_of(piece):
-                    self._writing = indices
-                    await self._calls.call(self._sink.write, rows)
+                since_ms = self._now_ms()
+                try:
+                    for rows, indices in self._rows_of(piece):
+                        self._writing = indices
+                        await self._calls.call(self._sink.write, rows)
+                finally:
+                    self._times.add("write", self._now_ms() - since_ms)
                 await reach("connect.sink.written")
             case core.Prepare(dead):
                 self._measure.begin_commit()

@@ -26,7 +26,7 @@ from headrace_connect.plugin import Chunk, Position, Source, Split
 from headrace_connect.runtime.calling import Calls
 from headrace_connect.runtime.failing import FENCED, TaskFailed, reason_of
 from headrace_connect.runtime.inbox import Inbox
-from headrace_connect.runtime.measuring import SourceMeasure
+from headrace_connect.runtime.measuring import SourceMeasure, StageTimes
 from headrace_connect.runtime.noting import Notes
 from headrace_connect.runtime.pipeline import SourcePipeline, dead_letters
 from headrace_connect.runtime.ports import Outgoing, SourceLog, SourceWriter, Steps
@@ -43,6 +43,8 @@ class SourceOutside:
     pipeline: SourcePipeline
     clock: Clock
     steps: Steps
+    times: StageTimes | None = None
+    """Where the pipeline has stages of its own: what it spends in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class SourceTaskSettings:
     rules: Rules = Rules()
     poll_interval_ms: float = 500
     """How long a drained source that shares its thread is left alone."""
+    look_interval_ms: float = 5_000
+    """How often it looks what the source's system keeps for it."""
     tolerates: bool = False
     """``errors.tolerance=all``."""
     dead_letter_topic: str | None = None
@@ -102,7 +106,9 @@ class SourceTask:
         self._on_open = on_open
         self._on_commit = on_commit
         self._on_topic = on_topic
-        self._measure = SourceMeasure(counts or Counts(), outside.clock)
+        self._counts = counts or Counts()
+        self._measure = SourceMeasure(self._counts, outside.clock)
+        self._times = outside.times or StageTimes(self._counts, outside.clock)
         self._machine = SourceCommit(list(self._splits), settings.rules)
         self._commit_retries = Retrying(settings.rules.retry_timeout_ms, _PAUSE_MS)
         self._inbox = Inbox()
@@ -141,6 +147,7 @@ class SourceTask:
         try:
             async with TaskRunner() as self._runner:
                 await self._calls.call(self._source.start)
+                self._runner.start(self._look_at_source(), name="retained")
                 await self._perform(self._machine.handle(core.Started()))
                 while self._end is None:
                     await self._turn()
@@ -148,6 +155,11 @@ class SourceTask:
             await self._release()
         if self._end.fault is not None:
             raise TaskFailed(self._end.fault, self._end.reason)
+
+    async def _look_at_source(self) -> None:
+        while True:
+            await self._outside.clock.sleep_ms(self._settings.look_interval_ms)
+            self._counts.retained_bytes = self._source.retained_bytes
 
     async def _turn(self) -> None:
         due_ms = self._machine.due_ms()
@@ -183,7 +195,8 @@ class SourceTask:
             await self._handle(core.Ticked(self._now_ms()))
             return
         chunk = read.chunk
-        converted = self._outside.pipeline.apply(chunk)
+        with self._times.spend("convert"):
+            converted = self._outside.pipeline.apply(chunk)
         outgoing = list(converted.outgoing)
         for records in outgoing:
             self._on_topic(records.topic)
@@ -227,10 +240,13 @@ class SourceTask:
             await self._outside.clock.sleep_ms(at_ms - self._now_ms())
         try:
             async with aclosing(self._calls.iterate(self._source.read, self._splits[split], after)) as chunks:
+                since_ms = self._now_ms()
                 async for chunk, shares in chunks:
+                    self._times.add("read", self._now_ms() - since_ms)
                     await self._inbox.put(_Read(reading, split, chunk))
                     if shares and chunk.drained:
                         await self._outside.clock.sleep_ms(self._settings.poll_interval_ms)
+                    since_ms = self._now_ms()
         except Exception as error:  # noqa: BLE001 - of the connector; the loop decides what becomes of it
             await self._inbox.put(_Read(reading, split, error=error))
         else:
@@ -286,7 +302,9 @@ class SourceTask:
                     self._notes.begin()
                 await self._open_writer().begin()
             case core.Send():
+                since_ms = self._now_ms()
                 sent = [(records, await self._open_writer().send(records)) for records in self._outgoing]
+                self._times.add("write", self._now_ms() - since_ms)
                 if self._notes is not None:
                     self._notes.sent(sent)
                 await reach("connect.source.sent")

@@ -304,6 +304,10 @@ class MemoryGroup:
             self._told_end = False
             await self._listener.on_assign([self.PARTITION], self._held)
 
+    async def lags(self) -> Mapping[TopicPartition, int]:
+        """See ``GroupReader``."""
+        return {} if self._held is None else {self.PARTITION: self._topic.end - self._position}
+
     def pause(self, paused: bool) -> None:
         """See ``GroupReader``."""
         self._paused = paused

@@ -29,8 +29,9 @@ GAUGES: Final[dict[str, Family]] = {
     "connectors": Family("Connectors that this worker watches, by state", _STATE),
     "tasks": Family("Tasks that this worker has, by state", _STATE),
     "leader": Family("1: this worker writes the configuration of all"),
-    "lag_records": Family("Of sinks: records that a task has not committed, as it knew when it read last", _TASK),
+    "lag_records": Family("Of sinks: records that are there and that a task has not committed", _TASK),
     "source_delay_seconds": Family("Of sources: how old the newest record of a commit was at its end", _TASK),
+    "retained_bytes": Family("Of sources: what their system keeps until it is committed, as WAL of a slot", _TASK),
     "hosts": Family("Processes of this worker that run connectors"),
     "host_memory_bytes": Family("Their memory, by the connector that each was begun for", ("connector",)),
 }
@@ -44,6 +45,7 @@ COUNTERS: Final[dict[str, Family]] = {
     ),
     "commits": Family("Commits", _TASK),
     "commit_seconds": Family("Time that commits took, in all", _TASK),
+    "stage_seconds": Family("Time in a stage of a task, in all; waiting counts too", (*_TASK, "stage")),
     "retries": Family("Steps of tasks that failed and were tried again", _TASK),
     "task_restarts": Family("Times that a task failed and was started again in its host", _TASK),
     "host_crashes": Family("Processes that ended while they had something to do"),
@@ -51,6 +53,7 @@ COUNTERS: Final[dict[str, Family]] = {
 _COUNTS: Final[Mapping[str, Callable[[Counts], float | None]]] = {
     "lag_records": lambda counts: counts.lag_records,
     "source_delay_seconds": lambda counts: None if counts.delay_ms is None else counts.delay_ms / 1e3,
+    "retained_bytes": lambda counts: counts.retained_bytes,
     "read_records": lambda counts: counts.read_records,
     "read_bytes": lambda counts: counts.read_bytes,
     "written_records": lambda counts: counts.written_records,
@@ -60,6 +63,13 @@ _COUNTS: Final[Mapping[str, Callable[[Counts], float | None]]] = {
     "commit_seconds": lambda counts: counts.commit_us / 1e6,
     "retries": lambda counts: counts.retries,
     "task_restarts": lambda counts: counts.restarts,
+}
+_STAGES: Final[Mapping[str, Callable[[Counts], int]]] = {
+    "read": lambda counts: counts.read_us,
+    "convert": lambda counts: counts.convert_us,
+    "transform": lambda counts: counts.transform_us,
+    "write": lambda counts: counts.write_us,
+    "commit": lambda counts: counts.commit_us,
 }
 
 
@@ -90,6 +100,12 @@ class Figures:
                 return [((connector,), used) for connector, used in sums.items()]
             case "host_crashes":
                 return [((), self.hosts.crashes)]
+            case "stage_seconds":
+                return [
+                    ((work.connector, str(work.task), stage), spent_us(counts) / 1e6)
+                    for work, counts in list(self.hosts.counts.items())
+                    for stage, spent_us in _STAGES.items()
+                ]
         read = _COUNTS[name]
         found = ((work, read(counts)) for work, counts in list(self.hosts.counts.items()))
         return [((work.connector, str(work.task)), value) for work, value in found if value is not None]

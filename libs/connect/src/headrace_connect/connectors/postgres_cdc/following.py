@@ -52,6 +52,7 @@ class Follower:
         self._recorder = parts.recorder
         self._reselector = parts.reselector
         self._heart = parts.heart
+        self._retained = parts.retained
         self._clock = parts.clock
         self._target = target
         self._caught_up = False
@@ -89,6 +90,7 @@ class Follower:
                     async for chunk in self._chunks_of(taken):
                         yield chunk
             await self._heart.beat()
+            await self._retained.look()
             worked = await self._rows.work()
             for chunk in self._rows.apply(worked or ()):
                 yield self._give(chunk)

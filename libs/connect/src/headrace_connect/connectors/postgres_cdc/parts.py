@@ -11,6 +11,7 @@ from headrace_connect.connectors.postgres_cdc.publishing import Publisher
 from headrace_connect.connectors.postgres_cdc.recording import Recorder
 from headrace_connect.connectors.postgres_cdc.replication import Replication
 from headrace_connect.connectors.postgres_cdc.reselecting import Reselector
+from headrace_connect.connectors.postgres_cdc.retaining import Retained
 from headrace_connect.core.assembling import Assembler
 from headrace_connect.core.events import Notify
 from headrace_connect.core.snapshot import Snapshots
@@ -27,6 +28,7 @@ class Parts:
     recorder: Recorder
     snapshots: Snapshots
     heart: Heart
+    retained: Retained
     clock: Clock
     notify: Notify = lambda event: None
     reselector: Reselector | None = None

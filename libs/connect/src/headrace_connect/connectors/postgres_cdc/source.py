@@ -25,6 +25,7 @@ from headrace_connect.connectors.postgres_cdc.recording import Recorder
 from headrace_connect.connectors.postgres_cdc.replication import PROTOCOL, Replication
 from headrace_connect.connectors.postgres_cdc.rereading import ask
 from headrace_connect.connectors.postgres_cdc.reselecting import Reselector
+from headrace_connect.connectors.postgres_cdc.retaining import Retained
 from headrace_connect.connectors.postgres_cdc.session import Session, open_session
 from headrace_connect.connectors.postgres_cdc.settings import SourceSettings
 from headrace_connect.connectors.postgres_cdc.slots import Holder, create_slot, find_slot, free_slot, now_us
@@ -182,6 +183,7 @@ class PostgresSource(Source[SourceSettings]):
             Recorder(settings, assembler.types, publisher.by_oid, self.clock, self.notify),
             Snapshots(generation, chunk_rows=settings.incremental_snapshot_chunk_size),
             Heart(session, settings, self.clock),
+            Retained(session, settings, self.clock, self._retain),
             self.clock,
             self.notify,
             Reselector(session, publisher.by_oid) if settings.reselect_unavailable_values else None,
@@ -189,6 +191,9 @@ class PostgresSource(Source[SourceSettings]):
         self._follower = Follower(settings, parts, place, target)
         stack.callback(self._close_follower)
         self._follower.confirm(self._safe)
+
+    def _retain(self, size: int | None) -> None:
+        self.retained_bytes = size
 
     def _close_follower(self) -> None:
         self._follower = None

@@ -46,6 +46,7 @@ class Mariadb(MariadbSession):
     """Satisfies ``Database``."""
 
     bytes_type = "varbinary(3000)"
+    temporary = ""
     table_options = " engine=InnoDB"
     locks_all = False
     changes_end = True

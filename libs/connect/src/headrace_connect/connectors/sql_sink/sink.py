@@ -213,11 +213,22 @@ class SqlSink(Sink[SinkSettings]):
 
     def preview(self, rows: Sequence[Rows]) -> Sequence[Mapping[str, Any]]:
         """See ``Sink``: really written, and rolled back."""
+        self._check_undone("a preview")
         return preview_rows(self.settings, rows)
 
     def verifier(self) -> Verifier:
         """See ``Sink``."""
+        self._check_undone("verify")
         return SqlVerifier(self.settings)
+
+    def _check_undone(self, what: str) -> None:
+        """
+        Raises:
+            InvalidConfig: a table that is made for it would stay.
+        """
+        if self._database.changes_end:
+            text = f"there is no {what} with MariaDB: tables that are made for it would stay. Leave it out"
+            raise invalid([Problem("connection.url", f"connection.url: {text}")])
 
     def _check_open(self, partitions: Iterable[TopicPartition]) -> None:
         """

@@ -86,6 +86,10 @@ class SdkGroup:
         """See ``GroupReader``."""
         return await self._consumer.poll_batches(timeout_ms, rows_max)
 
+    async def lags(self) -> Mapping[TopicPartition, int]:
+        """See ``GroupReader``."""
+        return await self._consumer.lag()
+
     def pause(self, paused: bool) -> None:
         """See ``GroupReader``."""
         if paused is self._paused:
