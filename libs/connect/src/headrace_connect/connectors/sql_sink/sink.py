@@ -22,6 +22,7 @@ from headrace_connect.connectors.sql_sink.settings import SinkSettings
 from headrace_connect.connectors.sql_sink.tables import Tables
 from headrace_connect.connectors.sql_sink.verifying import SqlVerifier
 from headrace_connect.plugin import Guarantee, PartitionTaken, RetriableError, Rows, RowsRefused, Sink, Verifier
+from headrace_connect.settings import Problem, invalid
 
 _log: Final = logging.getLogger(__name__)
 
