@@ -99,10 +99,6 @@ class Database(Protocol):
         """Begin a transaction, if there is none."""
         ...
 
-    def begin_reading(self) -> None:
-        """Begin a transaction that sees one state of all tables, and keeps nobody from writing them for long."""
-        ...
-
     def commit(self) -> None:
         """Durable when it returns. If it raises, nobody knows: connect again, and look."""
         ...
@@ -158,10 +154,6 @@ class Database(Protocol):
         """Of what fits its column: values that the database has no form of, and the reason."""
         ...
 
-    def differs(self, one: str, other: str, column: Column) -> str:
-        """A condition: two expressions, both of this column's type, are not the same; nulls are."""
-        ...
-
     def truncate(self, table: TableName) -> None:
         """Delete all rows of a table that is there."""
         ...
@@ -173,4 +165,16 @@ class Database(Protocol):
         Raises:
             RowFault: besides what the database refuses: a record does not say all values, and its row is not there.
         """
+        ...
+
+
+class Comparing(Database, Protocol):
+    """One whose rows can be compared with others, in tables that are undone with their transaction."""
+
+    def begin_reading(self) -> None:
+        """Begin a transaction that sees one state of all tables, and keeps nobody from writing them for long."""
+        ...
+
+    def differs(self, one: str, other: str, column: Column) -> str:
+        """A condition: two expressions, both of this column's type, are not the same; nulls are."""
         ...

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from headrace_connect.connectors.sql.session import TableName, show_table
-from headrace_connect.connectors.sql_sink.connecting import connect_to
+from headrace_connect.connectors.sql_sink.connecting import connect_to_compare
 from headrace_connect.connectors.sql_sink.database import Database
 from headrace_connect.connectors.sql_sink.envelopes import Part, parts_of
 from headrace_connect.connectors.sql_sink.faults import told
@@ -25,7 +25,7 @@ def preview_rows(settings: SinkSettings, rows: Sequence[Rows]) -> list[Mapping[s
         RetriableError: the database is away or busy.
         InvalidConfig: the database, its tables or the settings have to be changed.
     """
-    database = connect_to(settings)
+    database = connect_to_compare(settings)
     tables = Tables(database, settings)
     shown: list[Mapping[str, Any]] = []
     try:

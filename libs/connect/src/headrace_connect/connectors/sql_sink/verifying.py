@@ -17,8 +17,8 @@ import pyarrow as pa
 from headrace.records import TopicPartition
 from headrace_common.core.errors import InvalidConfig
 from headrace_connect.connectors.sql.session import RowFault, TableName
-from headrace_connect.connectors.sql_sink.connecting import connect_to
-from headrace_connect.connectors.sql_sink.database import Database, Write
+from headrace_connect.connectors.sql_sink.connecting import connect_to_compare
+from headrace_connect.connectors.sql_sink.database import Write
 from headrace_connect.connectors.sql_sink.envelopes import parts_of
 from headrace_connect.connectors.sql_sink.faults import told
 from headrace_connect.connectors.sql_sink.folding import Key, groups, keys_of
@@ -66,7 +66,7 @@ class SqlVerifier:
             raise invalid([Problem(key, f"{settings.name} cannot be verified: {reason}")])
         drift = Drift.IGNORE if settings.drifts is Drift.IGNORE else Drift.STRICT
         self._settings = replace(settings, auto_create=False, auto_evolve=False, drift=drift)
-        self._database: Database = connect_to(settings)
+        self._database = connect_to_compare(settings)
         self._tables = Tables(self._database, self._settings)
         self._positions = Positions(self._database, settings.name)
         self._last: dict[TableName, dict[Key, tuple[str, int, int]]] = {}
