@@ -180,7 +180,7 @@ def test_killed_while_it_is_written(side: KafkaSide, cluster: TestCluster, tmp_p
     words = ["connect", "cutover", str(tmp_path / "kafka.json"), "billing", "--bootstrap", servers(cluster)]
     done = CliRunner().invoke(app, [*words, "-o", "json", "--execute"])
     assert done.exit_code == 0, done.output
-    assert len(json.loads(done.stdout)["positions"]) == _PARTITIONS
+    assert 0 < len(json.loads(done.stdout)["positions"]) <= _PARTITIONS  # of those that it has read
     wanted = [value for own in theirs.values() for _, value, _, _ in own]
     read += read_some(cluster, topic, "billing", len(wanted) - len(read))  # type: ignore[arg-type]
     assert sorted(read) == sorted(wanted)

@@ -285,6 +285,14 @@ def test_tls_that_is_asked_for_has_to_be_there(target: MariadbServer) -> None:
     assert SqlSink(settings(target, connection_url=f"{target.url}?sslMode=disable")).check() == []
 
 
+def test_what_would_leave_tables_behind_is_refused(target: MariadbServer) -> None:
+    sink = SqlSink(settings(target))
+    with pytest.raises(InvalidConfig, match="no preview"):
+        sink.preview([rows([{"id": 1}])])
+    with pytest.raises(InvalidConfig, match="no verify"):
+        sink.verifier()
+
+
 def test_tables_that_several_tasks_make_at_once(target: MariadbServer) -> None:
     errors: list[Exception] = []
 

@@ -214,7 +214,7 @@ class SqlSink(Sink[SinkSettings]):
 
     def preview(self, rows: Sequence[Rows]) -> Sequence[Mapping[str, Any]]:
         """See ``Sink``: really written, and rolled back."""
-        self._check_undone("a preview")
+        self._check_undone("preview")
         return preview_rows(self.settings, rows)
 
     def verifier(self) -> Verifier:
