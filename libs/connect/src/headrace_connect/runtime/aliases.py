@@ -46,7 +46,7 @@ ALIASES: Final[Mapping[str, Alias]] = {
     "io.debezium.connector.postgresql.PostgresConnector": Alias(
         "postgres-cdc",
         keys={"database.server.name": "topic.prefix"},
-        idle=("max.queue.size", "max.queue.size.in.bytes", "status.update.interval.ms", "header.converter"),
+        idle=("max.queue.size", "max.queue.size.in.bytes", "status.update.interval.ms"),
         advice={
             "schema.include.list": r"write it as table.include.list=SCHEMA\..*",
             "schema.exclude.list": r"write it as table.exclude.list=SCHEMA\..*",
@@ -58,7 +58,7 @@ ALIASES: Final[Mapping[str, Alias]] = {
     ),
     "io.confluent.connect.jdbc.JdbcSinkConnector": Alias(
         "sql-sink",
-        idle=("dialect.name", "table.types", "quote.sql.identifiers", "header.converter"),
+        idle=("dialect.name", "table.types", "quote.sql.identifiers"),
         advice={
             "max.retries": _RETRIES,
             "retry.backoff.ms": _RETRIES,
@@ -70,7 +70,7 @@ ALIASES: Final[Mapping[str, Alias]] = {
     "io.confluent.connect.jdbc.JdbcSourceConnector": Alias(
         "sql-source",
         keys={"table.blacklist": "table.exclude.list", "table.poll.interval.ms": "rescan.interval.ms"},
-        idle=("dialect.name", "quote.sql.identifiers", "header.converter"),
+        idle=("dialect.name", "quote.sql.identifiers"),
         advice={
             "connection.attempts": _RETRIES,
             "connection.backoff.ms": _RETRIES,
@@ -92,7 +92,6 @@ ALIASES: Final[Mapping[str, Alias]] = {
             "replication.policy.class",
             "replication.policy.separator",
             "refresh.topics.enabled",
-            "header.converter",
         ),
         advice={
             "refresh.topics.interval.seconds": "rescan.interval.ms has it here, in milliseconds",

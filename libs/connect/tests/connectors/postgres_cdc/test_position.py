@@ -27,6 +27,7 @@ places = st.builds(
     st.dictionaries(oids, st.builds(Position, st.integers(0, 2**64 - 1), st.integers(0, 9)), max_size=3),
     st.frozensets(oids, max_size=20),
     st.none() | st.builds(Rows, oids, st.just(("id", "n")), st.none() | st.just(("ä\n".encode(), b""))),
+    st.frozensets(oids, max_size=20),
     st.integers(0, 3),
 )
 
