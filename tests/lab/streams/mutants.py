@@ -241,8 +241,10 @@ RARE: Final = frozenset({"decided-only", "not-ended", "not-guarded", "outputs-fo
 """Found too late for every change; the long form looks for them."""
 FOUND: Final[dict[str, int]] = {
     "early-checkpoint": 17,
+    "early-hops": 113,
     "early-outputs": 3,
     "given-up-first": 6,
+    "not-restored": 4,
     "positions-first": 26,
     "positions-later": 10,
     "state-kept": 10,
