@@ -5,7 +5,8 @@ would say is said by ``TwinHerd.follow``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -312,9 +313,14 @@ class TwinForwarding:
     answers: Forwarded = field(default_factory=lambda: Forwarded(200, b'{"from": "the leader"}'))
     sent: list[tuple[str, str, str, list[tuple[str, str]], bytes]] = field(default_factory=list)
     raises: Exception | None = None
+    stands: Callable[[], None] | None = None
+    """Called when the leader is asked, which never answers then."""
 
     async def send(self, url: str, method: str, path: str, query: Sequence[tuple[str, str]], body: bytes) -> Forwarded:
         self.sent.append((url, method, path, list(query), body))
+        if self.stands is not None:
+            self.stands()
+            await asyncio.Event().wait()
         if self.raises is not None:
             raise self.raises
         return self.answers

@@ -602,6 +602,11 @@ class TestLeader:
         rest.forwarding.raises = NetworkFailed("the leader did not answer")
         refused(await rest.client.put("/connectors/s/stop"), 500, "did not answer")
 
+    async def test_a_leader_that_stands_still_until_another_one_leads(self, rest: Rest) -> None:
+        rest.herd.lead(OTHER)
+        rest.forwarding.stands = lambda: rest.herd.lead(f"http://{ME}")
+        refused(await rest.client.put("/connectors/s/stop"), 409, "another worker leads by now")
+
     async def test_nobody_leads(self, rest: Rest) -> None:
         rest.herd.leader = None
         refused(await rest.client.put("/connectors/s/stop"), 409, "no worker leads")

@@ -8,18 +8,25 @@ may change meanwhile, and then it is 409.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated
+from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 from fastapi import Query, Request
 from starlette.responses import Response
 
+from headrace_common.runtime.clock import pause_ms
+from headrace_common.runtime.tasks import first_of
 from headrace_connect_worker.core.refusals import Conflict, NotLeader
-from headrace_connect_worker.ports import Forwarding, Herd
+from headrace_connect_worker.ports import Forwarded, Forwarding, Herd, Leader
 
 FORWARD = "forward"
 Forward = Annotated[bool | None, Query(include_in_schema=False)]
 """Parameter of each route that forwards: False in requests of other workers."""
+_LOOK_MS: Final = 100.0
+_MOVED: Final = (
+    "Cannot complete request because of a conflicting operation: another worker leads by now, and the one before did "
+    "not answer; it may have carried the request out. Look, and ask again"
+)
 
 
 class AtLeader:
@@ -39,7 +46,8 @@ class AtLeader:
         The answer of ``command``, where this worker leads; else that of the leader to the same request.
 
         Raises:
-            Conflict: nobody leads for now, or the leader is another one than who forwarded it knew.
+            Conflict: nobody leads for now, or the leader is another one than who forwarded it knew; or another one
+                leads before that one answered, which may have carried it out.
             HeadraceError: the leader does not answer.
         """
         leader = self._herd.leader
@@ -58,13 +66,26 @@ class AtLeader:
 
     async def _forward(self, request: Request, url: str) -> Response:
         query = [(name, value) for name, value in request.query_params.multi_items() if name != FORWARD]
-        answer = await self._forwarding.send(
-            url, request.method, request.scope["path"], [*query, (FORWARD, "false")], await request.body()
-        )
+        body = await request.body()
+        answers: list[Forwarded] = []
+
+        async def send() -> None:
+            path = request.scope["path"]
+            answers.append(await self._forwarding.send(url, request.method, path, [*query, (FORWARD, "false")], body))
+
+        await first_of(send(), self._until_moved(url, self._herd.leader))
+        if not answers:
+            raise Conflict(_MOVED)
+        (answer,) = answers
         headers = {}
         if answer.location is not None:
             headers["location"] = at_own_address(request, urlsplit(answer.location).path)
         return Response(answer.body, answer.status, headers, "application/json" if answer.body else None)
+
+    async def _until_moved(self, url: str, before: Leader | None) -> None:
+        """A leader that stands still answers nobody, and writes nothing any more when another one has its place."""
+        while (leader := self._herd.leader) == before or (leader is not None and leader.url == url):
+            await pause_ms(_LOOK_MS)
 
 
 def at_own_address(request: Request, path: str) -> str:
