@@ -271,8 +271,8 @@ class Sink(Operator):
         Raises:
             NotEncodable: a time is further behind the clock than the topic takes.
         """
-        limits, now = self._limits, self.clock.wall
-        if limits is None or not now:
+        limits = self._limits
+        if limits is None or not (now := self.clock.wall):
             return times
         found = numbers(times)
         if limits.behind_ms is not None and len(far := np.flatnonzero(found < now - limits.behind_ms)):
