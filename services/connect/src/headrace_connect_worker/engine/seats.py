@@ -108,12 +108,17 @@ class SeatRunner:
     """See the module's text."""
 
     def __init__(
-        self, runs: Runs, wanted: Callable[[], Spec | None], say: Callable[[Say], None], bell: Bell, clock: Clock
+        self,
+        runs: Runs,
+        wanted: Callable[[], Spec | None],
+        say: Callable[[Say], None],
+        bell: Callable[[], Bell],
+        clock: Clock,
     ) -> None:
         """
         Args:
             wanted: what is to run now, as the config topic says.
-            bell: rings when that may have changed.
+            bell: the one that rings when that may have changed; asked for when this begins to listen.
         """
         self._runs = runs
         self._wanted = wanted
@@ -147,7 +152,7 @@ class SeatRunner:
         with suppress(TimeoutError):
             async with limit_ms(SETTLE_MS):
                 await self._leaving.wait()
-        with self._bell.heard() as self._ear:
+        with self._bell().heard() as self._ear:
             while not self._left:
                 await self._until_news(self._ear)
                 if not self._leaving.is_set():

@@ -205,7 +205,7 @@ class Working:
             runs,
             partial(self._wanted, item, name, task),
             partial(self._say, item, name, task),
-            self._following.bell_of(name),
+            partial(self._following.bell_of, name),
             self._clock,
         )
         running = tasks.start(self._run(item, runner, name, task), name=item)
