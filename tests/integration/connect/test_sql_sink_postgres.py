@@ -283,14 +283,19 @@ def test_what_becomes_of_values_that_a_column_does_not_take(target: PostgresData
 ROOT = Path(__file__).parents[3]
 KILLED = """
 import sys
+from contextlib import suppress
 from libs.connect.tests.connectors.sql_sink.records import P0, rows
 from headrace_connect.connectors.sql_sink import SqlSink
 from headrace_connect.connectors.sql_sink.settings import SinkSettings
+from headrace_connect.plugin import RetriableError
 
 url, epoch, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-sink = SqlSink(SinkSettings("shop", url, auto_create=True))
+sink = SqlSink(SinkSettings("shop", url, auto_create=True, timeout_ms=1_000))
 sink.start()
-position = sink.open([P0], epoch).get(P0, 0)
+position = None
+while position is None:  # one who stands still in a transaction holds the row until the server ends it
+    with suppress(RetriableError):
+        position = sink.open([P0], epoch).get(P0, 0)
 print("open", flush=True)
 while position < count:
     end = min(count, position + 50)
