@@ -67,7 +67,11 @@ class Live:
     def __init__(self, cluster: TestCluster, home: Path, program: Any) -> None:
         self.cluster = cluster
         self.home = home
-        self.topic, self.out = (cluster.unique_topic(name, PARTITIONS) for name in ("flights", "out"))
+        # Without an end of retention: the times are of 1970.
+        self.topic, self.out = (
+            cluster.unique_topic(name, PARTITIONS, retention_ms="-1")
+            for name in ("flights", "out")
+        )
         self.app = App(f"filled-{self.topic}")
         program(self.app, self.topic, self.out)
         self.servers = ",".join(cluster.bootstrap_servers)

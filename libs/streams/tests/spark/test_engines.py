@@ -53,7 +53,7 @@ class Engines:
     home: Path
 
     def topics(self, names: Sequence[str]) -> dict[str, str]:
-        return {name: self.cluster.unique_topic(name, PARTITIONS) for name in names}
+        return {name: self.cluster.unique_topic(name, PARTITIONS, retention_ms="-1") for name in names}
 
     def streams(self, app: App, given: Rows, wanted: Sequence[str]) -> dict[str, Counter[Any]]:
         """What Streams writes, and with it what was read: the same records for Spark."""
