@@ -68,15 +68,15 @@ sim: setup ## Clusters in the lab from seeds: SEEDS=200, SEED=7 replays one, KIN
 	$(STAGE) simulation $(PY) -m tests.lab KIND=$(or $(KIND),$(WORLD)) SEED=$(SEED) SEEDS=$(SEEDS) FROM=$(FROM) \
 		MUTANT=$(MUTANT) MUTANTS=$(MUTANTS) STARTS=$(STARTS) SEEDS_MAX=$(SEEDS_MAX)
 
-# Four workers here: these tests wait for sessions, leases and processes more than they compute.
+# Five workers here, and three for chaos: these tests wait for sessions, leases and processes more than they compute.
 integration: setup ## Real etcd, RocksDB, gRPC and processes
-	$(STAGE) integration $(PYTEST) -n 4 $(BY_FILE) -m "integration and not spark" --timeout 300 libs services tests
+	$(STAGE) integration $(PYTEST) -n 5 $(BY_FILE) -m "integration and not spark" --timeout 300 libs services tests
 
 spark: setup-spark ## The connector and the jobs in a Spark session, against real clusters
-	@JAVA_HOME="$$($(PY) -m headrace_cli.spark.java)" tools/stage.sh spark $(PYTEST) -m spark --timeout 300 libs spark-jobs tests
+	@JAVA_HOME="$$($(PY) -m headrace_cli.spark.java)" tools/stage.sh spark $(PYTEST) -n 2 $(BY_FILE) -m spark --timeout 300 libs spark-jobs tests
 
 chaos-short: setup ## The same under faults, as CI runs it
-	$(STAGE) chaos $(PYTEST) -n 2 $(BY_FILE) -m "chaos and not spark" --timeout 600 libs services tests
+	$(STAGE) chaos $(PYTEST) -n 3 $(BY_FILE) -m "chaos and not spark" --timeout 600 libs services tests
 
 chaos: setup ## Every fault, with figures, then chaos-held (40 min, root); SEED=N repeats a run, ONLY="cuts damage" picks some
 	PYTHONPATH=. $(PY) tests/chaos/replication/chaos_long.py $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
