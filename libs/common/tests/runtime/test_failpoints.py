@@ -89,3 +89,19 @@ sys.addaudithook(look)
     command = [sys.executable, "-c", watched + PASSES, str(tmp_path)]
     said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False).stdout
     assert set(said.splitlines()) == {repr((tmp_path / "here.hit").read_text())}
+
+
+def test_a_point_that_another_process_takes_while_this_one_looks(tmp_path: Path) -> None:
+    """What the other one writes into its file is not read as what is to be done."""
+    (tmp_path / "here").write_text("kill")
+    other = """
+import os, sys
+def take(event, args):
+    if event == "open" and args[0] == sys.argv[1]:
+        os.truncate(sys.argv[1], 0)
+sys.addaudithook(take)
+"""
+    environment = {**os.environ, DIRECTORY_VARIABLE: str(tmp_path)}
+    command = [sys.executable, "-c", other + PASSES, str(tmp_path / "here")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")

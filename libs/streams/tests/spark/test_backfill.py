@@ -69,8 +69,7 @@ class Live:
         self.home = home
         # Without an end of retention: the times are of 1970.
         self.topic, self.out = (
-            cluster.unique_topic(name, PARTITIONS, retention_ms="-1")
-            for name in ("flights", "out")
+            cluster.unique_topic(name, PARTITIONS, retention_ms="-1") for name in ("flights", "out")
         )
         self.app = App(f"filled-{self.topic}")
         program(self.app, self.topic, self.out)

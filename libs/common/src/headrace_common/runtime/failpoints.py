@@ -29,10 +29,10 @@ def failpoint(name: str) -> None:
 def _fire(directory: Path, name: str) -> None:
     armed, mine = directory / name, directory / f"{name}.{os.getpid()}"
     try:
-        action = _SIGNALS[armed.read_text().strip()]
-        armed.rename(mine)
+        armed.rename(mine)  # before it is read: the process that was first writes into it
     except FileNotFoundError:
         return  # not armed, or another process was first
+    action = _SIGNALS[mine.read_text().strip()]
     mine.write_text(str(os.getpid()))
     mine.rename(directory / f"{name}.hit")
     os.kill(os.getpid(), action)
