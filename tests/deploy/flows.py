@@ -44,6 +44,7 @@ WITHIN: Final[dict[tuple[str, str], set[int]]] = {
     ("controller", "etcd"): {ETCD_CLIENT},
     ("controller", "broker"): AS_NODE["broker"],  # log ends before an election, inventories after a restore
     ("controller", "coordinator"): AS_NODE["coordinator"],  # does a node that is silent still answer?
+    ("controller", "admin"): {GRPC["admin"]},  # the same
     ("coordinator", "controller"): {GRPC["controller"]},
     ("coordinator", "broker"): AS_NODE["broker"],  # its shards' logs
     ("coordinator", "coordinator"): AS_NODE["coordinator"],  # offsets of a transaction to the group's coordinator
@@ -51,6 +52,7 @@ WITHIN: Final[dict[tuple[str, str], set[int]]] = {
     ("admin", "broker"): AS_NODE["broker"],
     ("admin", "coordinator"): AS_NODE["coordinator"],
     ("admin", "admin"): {GRPC["admin"]},  # `headrace` run in an admin pod finds any of them
+    ("admin", "streams"): {GRPC["streams"]},  # REST's rows of a store, from the worker that has them
     ("etcd", "etcd"): {ETCD_CLIENT, ETCD_PEER},
     ("backup", "etcd"): {ETCD_CLIENT},
     ("job", "broker"): {GRPC["broker"]},  # topics from values, checks before an upgrade, the chart's test: clients
