@@ -17,7 +17,7 @@ CHART = REPOSITORY / "deploy" / "helm" / "headrace"
 INSTANCE = "app.kubernetes.io/instance"
 COMPONENT = "app.kubernetes.io/component"
 READY_S = 300.0
-CLIENT_PORT = 9292
+CLIENT_PORT, REST_PORT = 9292, 8080
 
 
 @dataclass(slots=True)
@@ -49,6 +49,11 @@ class Release:
     def bootstrap(self) -> str:
         """For clients inside of the cluster."""
         return f"{self.fullname}-bootstrap:{CLIENT_PORT}"
+
+    @property
+    def rest(self) -> str:
+        """Of the admin service, inside of the cluster."""
+        return f"{self.fullname}-rest:{REST_PORT}"
 
     def broker_addresses(self) -> list[str]:
         """Each broker by its own name."""

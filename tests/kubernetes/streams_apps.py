@@ -55,6 +55,7 @@ def counted(stage: Stage, result: Result) -> None:
             result.figure("3 → 1 workers: all ready", here.release.wait_rolled_out())
             _goes_on(here, result, "3 → 1 workers")
         _ask_for_state(here, result, load)
+        _ask_admin(here, result, load, ask)
         judge(result, load, json.loads(ask(_READ.format(rows=sum(load.values())), seconds=300)))
 
 
@@ -133,6 +134,14 @@ def _ask_for_state(here: Stage, result: Result, acknowledged: dict[str, int]) ->
     result.figure("the last line is in the state", wait_until(f"{word} is there {count} times", look, TAKEN_S))
 
 
+def _ask_admin(here: Stage, result: Result, acknowledged: dict[str, int], ask: Ask) -> None:
+    """REST of the admin service knows every count too: it asks the worker, which network policies have to allow."""
+    word, count = next(iter(acknowledged.items()))
+    told = json.loads(ask(_REST.format(at=here.release.rest, path=f"streams/words/stores/counts/keys/{word}")))
+    if [row["n"] for row in told["rows"]] != [count]:
+        result.problems.append(f"the admin service says {told} of {word}, which was sent {count} times")
+
+
 def judge(result: Result, acknowledged: dict[str, int], numbers: dict[str, list[int]]) -> None:
     """A word that was sent n times has the numbers 1 to n, each once."""
     result.acknowledged += sum(acknowledged.values())
@@ -160,6 +169,10 @@ with headrace.Producer() as producer:
     for delivery in sent:
         delivery.result(120)
 print(json.dumps(counts))
+"""
+_REST: Final = """
+import urllib.request
+print(urllib.request.urlopen("http://{at}/v1/{path}", timeout=60).read().decode())
 """
 _READ: Final = """
 import collections, json, time
