@@ -9,13 +9,13 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import confluent_kafka as kafka
 import pytest
 from bench.kafka_side import KafkaSide
 from libs.connect.tests.connectors.copying.contract import ClusterContract, Site
-from libs.connect.tests.connectors.kafka_import.real import RealSite
+from libs.connect.tests.connectors.kafka_import.real import FOR_EVER, RealSite
 from tests.integration.connect.killing import run
 from tests.integration.connect.test_mirror import contents, read_some, servers
 from typer.testing import CliRunner
@@ -92,8 +92,8 @@ class Writer(threading.Thread):
             self.aborted += _BATCH * (not commits)
 
 
-def kafka_contents(bootstrap: str, topic: str, **settings: Any) -> dict[int, list[Told]]:
-    """All that is committed."""
+def kafka_contents(bootstrap: str, topic: str) -> dict[int, list[Told]]:
+    """All that is committed; nothing of it may be deleted."""
     found: dict[int, list[Told]] = {number: [] for number in range(_PARTITIONS)}
     consumer = kafka.Consumer(
         {
@@ -114,6 +114,11 @@ def kafka_contents(bootstrap: str, topic: str, **settings: Any) -> dict[int, lis
                 found[one.partition()].append((one.key(), one.value(), one.headers() or [], one.timestamp()[1]))
             elif one.error().code() == kafka.KafkaError._PARTITION_EOF:
                 left.discard(one.partition())
+    for number in found:
+        low, _ = consumer.get_watermark_offsets(kafka.TopicPartition(topic, number), _LIMIT_S)
+        assert low == 0, (
+            f"Kafka has deleted the first {low} records of {topic}-{number}: this is no copy to compare with"
+        )
     consumer.close()
     return found
 
@@ -148,7 +153,7 @@ def _kill_and_start(side: KafkaSide) -> None:
 
 def test_killed_while_it_is_written(side: KafkaSide, cluster: TestCluster, tmp_path: Path) -> None:
     topic = "orders"
-    RealSite(side.bootstrap).create_named(topic, _PARTITIONS, {"retention.ms": "864000000"})
+    RealSite(side.bootstrap).create_named(topic, _PARTITIONS, FOR_EVER)
     config = {
         "name": "kafka",
         "connector.class": "kafka-import",

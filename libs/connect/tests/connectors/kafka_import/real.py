@@ -17,6 +17,8 @@ from headrace_connect.connectors.copying.port import SourceCluster
 from headrace_connect.connectors.kafka_import.asking import kafka_admin
 from headrace_connect.connectors.kafka_import.cluster import KafkaCluster
 
+FOR_EVER: Final = {"retention.ms": "-1"}
+"""Of topics whose times are of years ago: else Kafka deletes their records while a test runs."""
 _LIMIT_S: Final = 60.0
 _NUMBERS: Final = count(1)
 
@@ -31,7 +33,7 @@ class RealSite(Site):
 
     def create(self, partitions: int = 1, **configs: str) -> str:
         topic = f"copied-{os.getpid()}-{next(_NUMBERS)}"
-        self.create_named(topic, partitions, configs)
+        self.create_named(topic, partitions, FOR_EVER | configs)
         return topic
 
     def create_named(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
@@ -68,7 +70,7 @@ class RealSite(Site):
 
     def make_again(self, topic: str, partitions: int = 1) -> None:
         self.delete(topic)
-        self.create_named(topic, partitions, {})
+        self.create_named(topic, partitions, FOR_EVER)
 
     def commit(self, group: str, positions: dict[TopicPartition, int]) -> None:
         asked = [kafka.TopicPartition(at.topic, at.partition, offset) for at, offset in positions.items()]

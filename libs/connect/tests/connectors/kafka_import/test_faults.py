@@ -19,6 +19,7 @@ from headrace.records import TopicPartition
 from headrace_common.runtime.clock import limit_s
 from headrace_connect.connectors.copying.port import SourceRefuses
 from headrace_connect.connectors.kafka_import import KafkaSource
+from headrace_connect.connectors.kafka_import.asking import QUIET
 from headrace_connect.connectors.kafka_import.cluster import KafkaCluster
 from headrace_connect.connectors.kafka_import.faults import fault_of
 from headrace_connect.plugin import RetriableError
@@ -72,7 +73,7 @@ def test_a_right_that_is_taken_away_while_it_is_read(kafka_twin: Broker) -> None
     asyncio.run(go())
 
 
-def test_a_broker_that_goes_and_comes_again(kafka_twin: Broker) -> None:
+def test_a_broker_that_goes_and_comes_again(kafka_twin: Broker, caplog: pytest.LogCaptureFixture) -> None:
     async def go() -> None:
         cluster = KafkaCluster(made(kafka_twin.bootstrap, timeout_ms=1_000))
         await cluster.open()
@@ -98,6 +99,8 @@ def test_a_broker_that_goes_and_comes_again(kafka_twin: Broker) -> None:
             await cluster.close()
 
     asyncio.run(go())
+    assert [one for one in caplog.records if one.name == QUIET.name] == [], "errors say it, and not each try"
+    assert made("k:1", source_cluster={"log_level": "6"}).of_consumer()["log_level"] == "6"
 
 
 def test_nobody_is_there() -> None:

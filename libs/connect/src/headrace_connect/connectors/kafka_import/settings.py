@@ -24,6 +24,8 @@ _FIXED: Final[Mapping[str, Any]] = {
 """Without these records would be copied that were never committed, or left out."""
 _PROGRAMS: Final = ("plugin.library.paths", "ssl.engine.location", "sasl.kerberos.")
 """Begin so: what the client would load or run."""
+_QUIET: Final = 2
+"""Of syslog, critical: what a client says of connections, at each try, is in the error of what fails for it."""
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "fetch.queue.backoff.ms": 5,
     "fetch.wait.max.ms": 100,
@@ -56,7 +58,7 @@ class ImportSettings(CopySettings):
     def of_client(self) -> dict[str, Any]:
         """Properties of a client that asks."""
         given = {key: value for key, value in self.source_cluster.items() if key not in _OWN}
-        return {**given, "bootstrap.servers": self.source_cluster_bootstrap_servers}
+        return {"log_level": _QUIET, **given, "bootstrap.servers": self.source_cluster_bootstrap_servers}
 
     def of_consumer(self) -> dict[str, Any]:
         """Properties of the consumer. librdkafka wants a group, but nothing is ever committed under it."""
