@@ -25,6 +25,8 @@ from headrace_connect.runtime.failing import TaskFailed
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 PAGE = Path(__file__).parents[3] / "docs" / "connectors" / "kafka-import.md"
+FOR_EVER = {"retention.ms": "-1"}
+"""Of topics whose times are of 2020: else their records may be deleted while a test runs."""
 Told = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]
 
 
@@ -69,7 +71,7 @@ def test_the_quick_start_killed_and_left_by_its_group(kafka: Broker, cluster: Te
     topic = "orders"
     seen: dict[int, list[tuple[int, Told]]] = {0: [], 1: []}
     with kafka.state.changing():
-        kafka.state.topics[topic] = Topic([Log(), Log()], {"retention.ms": "864000000"})
+        kafka.state.topics[topic] = Topic([Log(), Log()], FOR_EVER)
         kafka.state.topics["shop.parcels"] = Topic([Log()])
     config = config_of(kafka, "kafka1", offset_flush_interval_ms="50", batch_max_rows="7")
     write(kafka, topic, 1_000, seen)
@@ -83,7 +85,7 @@ def test_the_quick_start_killed_and_left_by_its_group(kafka: Broker, cluster: Te
     run(cluster, tmp_path, config)
     assert contents(cluster, topic) == {partition: [row for _, row in own] for partition, own in seen.items()}
     with cluster.admin() as admin:
-        assert dict(admin.describe_topic(topic).configs) == {"retention.ms": "864000000"}
+        assert dict(admin.describe_topic(topic).configs) == FOR_EVER
         assert "shop.parcels" in {one.name for one in admin.list_topics()}
     assert_translated(kafka, cluster, topic, seen)
 

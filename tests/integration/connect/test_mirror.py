@@ -27,6 +27,8 @@ from headrace_connect.runtime.running import run_connector
 from headrace_connect.settings import Secrets
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+FOR_EVER = "-1"
+"""Retention of topics whose times are of 2020: else their records may be deleted while a test runs."""
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +105,7 @@ def read_some(cluster: TestCluster, topic: str, group: str, count: int) -> list[
 def test_killed_at_the_steps_of_a_commit_and_left_by_its_group(
     source: TestCluster, cluster: TestCluster, tmp_path: Path
 ) -> None:
-    topic = source.unique_topic("orders", partitions=2)
+    topic = source.unique_topic("orders", partitions=2, retention_ms=FOR_EVER)
     config = mirror(source, topic, offset_flush_interval_ms="50", batch_max_rows="7")
     write(source, topic, 0)
     read = read_some(source, topic, "billing", 25)
@@ -150,13 +152,13 @@ def assert_translated(source: TestCluster, target: TestCluster, topic: str, conf
 
 
 def test_topics_partitions_and_settings_follow(source: TestCluster, cluster: TestCluster) -> None:
-    topic = source.unique_topic("shop", partitions=1, retention_ms="86400000")
+    topic = source.unique_topic("shop", partitions=1, segment_ms="86400000", retention_ms=FOR_EVER)
     config = mirror(source, f"{topic}.*", topic_prefix="eu.")
     write(source, topic, 0)
     copy(config, cluster)
     with source.admin() as admin:
         admin.add_partitions(topic, 3)
-        admin.alter_configs({"retention.ms": None, "segment.bytes": 1 << 20}, topic=topic)
+        admin.alter_configs({"segment.ms": None, "segment.bytes": 1 << 20}, topic=topic)
         admin.create_topic(f"{topic}.more", 2)
     with source.producer() as producer:
         producer.send(topic, b"of a new partition", partition=2).result(30)
@@ -164,13 +166,16 @@ def test_topics_partitions_and_settings_follow(source: TestCluster, cluster: Tes
     copy(config, cluster)
     with cluster.admin() as admin:
         described = admin.describe_topic(f"eu.{topic}")
-    assert (len(described.partitions), dict(described.configs)) == (3, {"segment.bytes": str(1 << 20)})
+    assert (len(described.partitions), dict(described.configs)) == (
+        3,
+        {"retention.ms": "-1", "segment.bytes": str(1 << 20)},
+    )
     for name in (topic, f"{topic}.more"):
         assert contents(cluster, f"eu.{name}") == contents(source, name)
 
 
 def test_what_is_gone_is_told(source: TestCluster, cluster: TestCluster) -> None:
-    topic = source.unique_topic("short")
+    topic = source.unique_topic("short", retention_ms=FOR_EVER)
     config = mirror(source, topic)
     tolerant = config | {"errors.tolerance": "all", "errors.deadletterqueue.topic.name": f"{topic}-gone"}
     write(source, topic, 0)
@@ -201,7 +206,7 @@ def test_what_is_gone_is_told(source: TestCluster, cluster: TestCluster) -> None
 
 
 def test_looks_change_nothing(source: TestCluster, cluster: TestCluster, tmp_path: Path) -> None:
-    topic = source.unique_topic("looks", partitions=2)
+    topic = source.unique_topic("looks", partitions=2, retention_ms=FOR_EVER)
     write(source, topic, 0)
     config = mirror(source, topic)
     file = tmp_path / "mirror.json"
@@ -237,7 +242,7 @@ class HeadraceSite(Site):
         return SdkCluster(",".join(self.cluster.bootstrap_servers), 20, 2_000)
 
     def create(self, partitions: int = 1, **configs: str) -> str:
-        return self.cluster.unique_topic("copied", partitions, **configs)
+        return self.cluster.unique_topic("copied", partitions, **({"retention_ms": FOR_EVER} | configs))
 
     def write(self, topic: str, records: Sequence[Read], partition: int = 0, *, commits: bool | None = None) -> None:
         settings: dict[str, Any] = {} if commits is None else {"transactional_id": topic}
@@ -262,7 +267,7 @@ class HeadraceSite(Site):
     def make_again(self, topic: str, partitions: int = 1) -> None:
         with self.cluster.admin() as admin:
             admin.delete_topic(topic)
-            admin.create_topic(topic, partitions)
+            admin.create_topic(topic, partitions, configs={"retention.ms": FOR_EVER})
 
     def commit(self, group: str, positions: dict[TopicPartition, int]) -> None:
         with self.cluster.admin() as admin:
