@@ -134,8 +134,8 @@ status: setup ## How it is
 bench: setup ## Benchmarks, ratios in one run; ONLY=name runs one, FULL=1 the gigabytes
 	$(PY) -m bench $(if $(ONLY),--only $(ONLY)) $(if $(FULL),--full)
 
-bench-peer: setup ## Beside a real Kafka on this machine, interleaved (needs Java 17 and Maven)
-	$(PY) -m bench --peer $(if $(ONLY),--only $(ONLY))
+bench-peer: setup ## Beside a real Kafka on this machine, interleaved (needs Java 17 and Maven); ONLY=, RUNS=, FULL=1 adds the long ones
+	$(PY) -m bench --peer $(if $(ONLY),--only $(ONLY)) $(if $(RUNS),--runs $(RUNS)) $(if $(FULL),--full)
 
 connect-differential: setup ## Whether Kafka's own Connect answers as tests have it, and a real worker so too (3 min; needs Java 17 and Maven); ARGS=--keep keeps its answers
 	$(PY) -m services.connect.tests.differential.record $(ARGS)

@@ -31,8 +31,10 @@ from bench import (
     strangers,
     streams,
     streams_cluster,
+    streams_long,
     streams_peer,
     streams_restore,
+    streams_state,
     streams_workloads,
     throughput,
     transactions,
@@ -75,6 +77,7 @@ OWN: dict[str, Suite] = {
     "streams-function": streams_cluster.suite(streams_workloads.FUNCTION, 300_000),
     "streams-latency": streams_cluster.latency,
     "streams-restore": streams_restore.restore,
+    "streams-state": streams_state.larger,
     "streams-workers": streams_cluster.workers,
     "streams-idle": streams_cluster.idle,
     **connect.SUITES,
@@ -86,6 +89,7 @@ OWN: dict[str, Suite] = {
     "retention-space": compaction.steady,
     "retention-partitions": retention.checking,
 }
+PEER_FULL: dict[str, Suite] = streams_long.SUITES
 FULL: dict[str, Suite] = {
     "partitions-5000": lambda runs: scale.partitions(runs, 5000),
     "log-5gb": lambda runs: scale.long_log(runs, 5.0),
@@ -106,6 +110,7 @@ PEER: dict[str, Suite] = {
         streams_peer.kafka_streams(1, "≥ 3"),
         streams_peer.kafka_streams(2, "≥ 3"),
         streams_peer.quix("≥ 15"),
+        streams_peer.faust("≥ 15", share=100),
     ),
     "peer-streams-windows": streams_peer.suite(
         streams_workloads.WINDOWED,
@@ -113,12 +118,15 @@ PEER: dict[str, Suite] = {
         streams_peer.kafka_streams(1, "≥ 2"),
         streams_peer.kafka_streams(2, "≥ 2"),
         streams_peer.quix("≥ 15"),
+        streams_peer.faust("≥ 15"),
     ),
     "peer-streams-join": streams_peer.suite(
         streams_workloads.JOIN,
         1_000_000,
         streams_peer.kafka_streams(1, "≥ 2"),
         streams_peer.kafka_streams(2, "≥ 2"),
+        streams_peer.quix("≥ 10"),
+        streams_peer.faust("≥ 10"),
     ),
     "peer-streams-function": streams_peer.suite(
         streams_workloads.FUNCTION,
@@ -144,13 +152,14 @@ def _rows(found: list[dict[str, object]]) -> list[Row]:
 
 def _chosen(a: argparse.Namespace) -> dict[str, Suite]:
     if a.only:
-        return {name: {**OWN, **FULL, **PEER}[name] for name in a.only}
-    return PEER if a.peer else {**OWN, **(FULL if a.full else {})}
+        return {name: {**OWN, **FULL, **PEER, **PEER_FULL}[name] for name in a.only}
+    own, long = (PEER, PEER_FULL) if a.peer else (OWN, FULL)
+    return {**own, **(long if a.full else {})}
 
 
 def main() -> int:
     """Run the suites asked for; an exception of one ends all, and leaves what the ones before it found."""
-    everything = [*OWN, *FULL, *PEER]
+    everything = [*OWN, *FULL, *PEER, *PEER_FULL]
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("--only", type=lambda text: text.split(","), help=f"some of: {', '.join(everything)}")
     parser.add_argument("--peer", action="store_true", help="beside a real Kafka (Java 17 and Maven)")
@@ -163,16 +172,17 @@ def main() -> int:
     if a.quick:
         sizes.shrink()
     results: dict[str, list[Row]] = {"results.json": [], "results-peer.json": []}
+    beside = PEER | PEER_FULL
     for name, suite in _chosen(a).items():
         print(f"… {name} (load {os.getloadavg()[0]:.1f})", file=sys.stderr, flush=True)
-        into = results["results-peer.json" if name in PEER else "results.json"]
+        into = results["results-peer.json" if name in beside else "results.json"]
         busy = "" if a.quick else warn_if_busy()
         rows = suite(a.runs or (PEER_RUNS if name in PEER else RUNS))
         for row in rows:
             row.note = "; ".join(filter(None, (row.note, busy)))
         into += rows
         if not a.quick:
-            save(into, Path(__file__).parent / ("results-peer.json" if name in PEER else "results.json"))
+            save(into, Path(__file__).parent / ("results-peer.json" if name in beside else "results.json"))
     print(table([row for rows in results.values() for row in rows]))
     return 0
 

@@ -24,7 +24,19 @@ from bench.kafka_side import CACHE, KafkaSide, fetch, java
 from bench.rows import Row, interleaved, paired
 from bench.sizes import sized
 from bench.streams_cluster import Restart, restarts
-from bench.streams_workloads import CLIENTS, KEYS, PARTITIONS, Ours, Records, Worker, Workload, measure, running
+from bench.streams_workloads import (
+    CLIENTS,
+    KEYS,
+    PARTITIONS,
+    TABLE_USERS,
+    Ours,
+    Records,
+    Started,
+    Worker,
+    Workload,
+    measure,
+    running,
+)
 
 EXACTLY_ONCE = "exactly_once"
 AT_LEAST_ONCE = "at_least_once"
@@ -42,41 +54,46 @@ class Peer:
     threads: int = 1
     share: int = 1
     """So much less is given to both sides: theirs would take minutes."""
+    tuned: bool = False
+    """As its documents advise for throughput, where its defaults are for other uses."""
 
     def environment(self, kafka: KafkaSide, workload: Workload, topics: dict[str, str], state: Path) -> dict[str, str]:
         """What its program is told."""
         told = {"PROGRAM": workload.name, "BOOTSTRAP": kafka.bootstrap, "STATE": str(state)}
-        return topics | told | {"GUARANTEE": self.guarantee, "THREADS": str(self.threads)}
+        how = {"GUARANTEE": self.guarantee, "THREADS": str(self.threads), "TUNED": str(int(self.tuned))}
+        return topics | told | how | {"TABLE_USERS": str(TABLE_USERS)}
 
 
-def kafka_streams(threads: int, target: str) -> Peer:
-    """Kafka Streams with its defaults: RocksDB and its cache."""
+def kafka_streams(threads: int, target: str, *, tuned: bool = False) -> Peer:
+    """Kafka Streams: RocksDB and its cache. Tuned: a larger cache, optimized topology, batches of clients."""
 
     def command() -> list[str]:
         fetch("streams")
         return [*java("streams"), str(CLIENTS / "KafkaPrograms.java")]
 
     name = f"Kafka Streams, {threads} thread{'s' * (threads > 1)}"
-    return Peer(name, command, target, threads=threads)
+    return Peer(name, command, target, threads=threads, tuned=tuned)
 
 
-def quix(target: str) -> Peer:
-    """Quix Streams with its defaults: RocksDB."""
+def quix(target: str, *, tuned: bool = False) -> Peer:
+    """Quix Streams: RocksDB. Tuned: batches of clients, larger buffers of RocksDB."""
 
     def command() -> list[str]:
         return [str(_environment("quix", "quixstreams==3.28.1")), str(CLIENTS / "quix_programs.py")]
 
-    return Peer("Quix", command, target, share=10)
+    return Peer("Quix", command, target, share=10, tuned=tuned)
 
 
-def faust(target: str) -> Peer:
-    """Faust, as its community goes on with it, on RocksDB."""
+def faust(target: str, *, share: int = 10, tuned: bool = False) -> Peer:
+    """Faust, as its community goes on with it, on RocksDB. Tuned: uvloop, its fast extensions, larger buffers."""
 
     def command() -> list[str]:
-        python = str(_environment("faust", "faust-streaming[rocksdict]==0.15.3"))
-        return [python, str(CLIENTS / "faust_programs.py"), "worker", "--loglevel", "error", "--without-web"]
+        extras, loop = ("rocksdict,fast,uvloop", "uvloop") if tuned else ("rocksdict", "aio")
+        python = str(_environment("faust-fast" if tuned else "faust", f"faust-streaming[{extras}]==0.15.3"))
+        options = ["--loop", loop, "worker", "--loglevel", "error", "--without-web"]
+        return [python, str(CLIENTS / "faust_programs.py"), *options]
 
-    return Peer("Faust", command, target, guarantee=AT_LEAST_ONCE, share=10)
+    return Peer("Faust", command, target, guarantee=AT_LEAST_ONCE, share=share, tuned=tuned)
 
 
 def _environment(name: str, package: str) -> Path:
@@ -112,13 +129,21 @@ def suite(workload: Workload, full: int, *peers: Peer) -> Callable[[int], list[R
 
 
 def _compare(name: str, ours: list[dict[str, Any]], theirs: list[dict[str, Any]], target: str) -> list[Row]:
-    answers = [run["answer"] for run in (*ours, *theirs)]
-    assert all(answer == answers[0] for answer in answers), f"{name}: the sides differ: {str(answers)[:1000]}"
+    compare_answers(name, [*ours, *theirs])
     ours, theirs = ours[1:], theirs[1:]
     return [
         paired(f"{name}: {what}", unit, [run[key] for run in ours], [run[key] for run in theirs], target=goal)
         for what, unit, key, goal in (("rate", "rows/s", "rows_s", target), ("worker's CPU", "µs/record", "cpu_us", ""))
     ]
+
+
+def compare_answers(name: str, runs: list[dict[str, Any]]) -> None:
+    """
+    Raises:
+        AssertionError: two have done different things with the same records.
+    """
+    answers = [run["answer"] for run in runs]
+    assert all(answer == answers[0] for answer in answers), f"{name}: the sides differ: {str(answers)[:1000]}"
 
 
 class Theirs:
@@ -129,16 +154,28 @@ class Theirs:
 
     def run(self) -> dict[str, Any]:
         """One run."""
-        kafka, peer, ours = self._kafka, self._peer, self._ours
+        records = self._ours.records
+        with self.started(records) as app:
+            return measure(app.poll, self._workload.tally(), records.count, [app.worker])
+
+    @contextmanager
+    def started(self, records: Records) -> Iterator[Started]:
+        """An app of its own with these records, for a block."""
+        kafka, peer, table = self._kafka, self._peer, self._ours.table
         topics = {"SOURCE": kafka.topic(PARTITIONS), "TARGET": kafka.topic(PARTITIONS)}
-        if ours.table is not None:
+        if table is not None:
             topics["TABLE"] = kafka.topic(PARTITIONS)
-            fill_kafka(kafka, topics["TABLE"], ours.table)
-        fill_kafka(kafka, topics["SOURCE"], ours.records)
-        state = Path(tempfile.mkdtemp(dir=self._root))
-        environment = peer.environment(kafka, self._workload, topics, state)
-        with _output(kafka, topics["TARGET"]) as poll, running(peer.command(), environment) as worker:
-            return measure(poll, self._workload.tally(), len(ours.records.values), [worker])
+            fill_kafka(kafka, topics["TABLE"], table)
+        source = topics["SOURCE"]
+        fill_kafka(kafka, source, records)
+        environment = peer.environment(kafka, self._workload, topics, Path(tempfile.mkdtemp(dir=self._root)))
+        group = KafkaConsumer({"bootstrap.servers": kafka.bootstrap, "group.id": f"bench-{source}"})
+        partitions = [TopicPartition(source, number) for number in range(PARTITIONS)]
+        try:
+            with _output(kafka, topics["TARGET"]) as poll, running(peer.command(), environment) as worker:
+                yield Started(worker, poll, lambda: sum(max(0, at.offset) for at in group.committed(partitions)))
+        finally:
+            group.close()
 
 
 def fill_kafka(kafka: KafkaSide, topic: str, records: Records) -> None:
@@ -153,17 +190,28 @@ def fill_kafka(kafka: KafkaSide, topic: str, records: Records) -> None:
             "queue.buffering.max.kbytes": 1_000_000,
         }
     )
-    for place, value in enumerate(records.values):
-        where = {"partition": place % PARTITIONS} if records.keys is None else {"key": records.keys[place]}
-        when = {} if records.times_ms is None else {"timestamp": records.times_ms[place]}
-        producer.produce(topic, value, **where, **when)
-        if place % 10_000 == 0:
-            producer.poll(0)
+    for number in range(records.rounds):
+        later_ms = number * records.round_ms
+        for place, value in enumerate(records.values):
+            where = {"partition": place % PARTITIONS} if records.keys is None else {"key": records.keys[place]}
+            when = {} if records.times_ms is None else {"timestamp": records.times_ms[place] + later_ms}
+            _produce(producer, topic, value, **where, **when)
+            if place % 10_000 == 0:
+                producer.poll(0)
     if records.last_ms:
         producer.flush()
         for partition in range(PARTITIONS):
             producer.produce(topic, records.values[0], b"end", partition, timestamp=records.last_ms)
     producer.flush()
+
+
+def _produce(producer: KafkaProducer, topic: str, value: bytes, **more: Any) -> None:
+    """Wait where its queue is full."""
+    while True:
+        try:
+            return producer.produce(topic, value, **more)
+        except BufferError:
+            producer.poll(0.1)
 
 
 @contextmanager

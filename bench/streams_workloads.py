@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Final, Protocol
@@ -19,7 +19,8 @@ import orjson
 
 from bench.headrace_side import HeadraceSide
 from bench.machine import cpu_seconds
-from headrace import Consumer, Producer
+from headrace import AdminClient, Consumer, Producer
+from headrace.errors import GroupNotFound
 
 CLIENTS = Path(__file__).with_name("clients")
 PARTITIONS = 6
@@ -43,6 +44,14 @@ class Records:
     times_ms: list[int] | None = None
     last_ms: int = 0
     """Other than 0: the last record of each partition, which closes windows, has this time."""
+    rounds: int = 1
+    """All of them are written so often, each time ``round_ms`` later than before."""
+    round_ms: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many there are in all rounds."""
+        return len(self.values) * self.rounds
 
 
 class Tally(Protocol):
@@ -95,19 +104,28 @@ class Totals:
 
 
 class Sum:
-    """A row for each input."""
+    """A row for each input. They are read afterwards, a million at a time where a run is long."""
+
+    KEPT: Final = 1_000_000
 
     def __init__(self, of: Callable[[dict[str, Any]], float]) -> None:
-        self.done = 0
+        self.done, self._sum = 0, 0.0
         self._of = of
         self._values: list[bytes] = []
 
     def add(self, key: bytes, value: bytes) -> None:
         self._values.append(value)
         self.done += 1
+        if len(self._values) == self.KEPT:
+            self._fold()
 
     def answer(self) -> object:
-        return self.done, sum(self._of(orjson.loads(value)) for value in self._values)
+        self._fold()
+        return self.done, self._sum
+
+    def _fold(self) -> None:
+        self._sum += sum(self._of(orjson.loads(value)) for value in self._values)
+        self._values.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +138,8 @@ class Workload:
     """So many inputs."""
     tally: Callable[[], Tally]
     table: Callable[[], Records] | None = None
+    by_window: bool = False
+    """Output comes by the window: how far an app is shows in what it has read."""
 
 
 def lines(count: int) -> Records:
@@ -161,7 +181,7 @@ def users() -> Records:
 
 
 WORDS = Workload("words", f"word count, lines of {WORDS_A_LINE} words", lines, Counts)
-WINDOWED = Workload("windows", "tumbling 10 s, sum and count, final", closed_orders, Totals)
+WINDOWED = Workload("windows", "tumbling 10 s, sum and count, final", closed_orders, Totals, by_window=True)
 JOIN = Workload(
     "join",
     f"join with a table of {TABLE_USERS:,}",
@@ -219,11 +239,14 @@ def our_worker(name: str, topics: dict[str, str], settings: dict[str, Any]) -> t
 def fill(cluster: HeadraceSide, topic: str, records: Records) -> None:
     """Write it, and wait until it is acknowledged."""
     with Producer(cluster.bootstrap) as producer:
-        for first in range(0, len(records.values), 10_000):
-            part = slice(first, first + 10_000)
-            keys = None if records.keys is None else records.keys[part]
-            times = None if records.times_ms is None else records.times_ms[part]
-            producer.send_many(topic, records.values[part], keys, timestamps_ms=times)
+        for number in range(records.rounds):
+            for first in range(0, len(records.values), 10_000):
+                part = slice(first, first + 10_000)
+                keys = None if records.keys is None else records.keys[part]
+                times = None if records.times_ms is None else records.times_ms[part]
+                if times is not None and number:
+                    times = [time_ms + number * records.round_ms for time_ms in times]
+                producer.send_many(topic, records.values[part], keys, timestamps_ms=times)
         if records.last_ms:
             everywhere = list(range(PARTITIONS))
             values, keys = [records.values[0]] * PARTITIONS, [b"end"] * PARTITIONS
@@ -260,6 +283,17 @@ def measure(
     return {"rows_s": rows / seconds, "cpu_us": used / rows * 1e6, "answer": tally.answer()}
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A worker of an app whose source is full."""
+
+    worker: Worker
+    poll: Callable[[int], Iterable[tuple[bytes, bytes]]]
+    """The next records of its output."""
+    read: Callable[[], int]
+    """How many records of its source it has committed."""
+
+
 class Ours:
     """A workload by ourselves; each run is an app of its own."""
 
@@ -270,16 +304,28 @@ class Ours:
 
     def run(self, **settings: Any) -> dict[str, Any]:
         """One run with these settings of the app."""
+        with self.started(self.records, **settings) as app:
+            return measure(app.poll, self._workload.tally(), self.records.count, [app.worker])
+
+    @contextmanager
+    def started(self, records: Records, **settings: Any) -> Iterator[Started]:
+        """An app of its own with these records, for a block."""
         cluster = self._cluster
         topics = {"SOURCE": cluster.topic(PARTITIONS), "TARGET": cluster.topic(PARTITIONS)}
         if self.table is not None:
             topics["TABLE"] = cluster.topic(PARTITIONS)
             fill(cluster, topics["TABLE"], self.table)
-        fill(cluster, topics["SOURCE"], self.records)
-        state = tempfile.mkdtemp(dir=self._root)
-        settings = {**settings, "bootstrap_servers": cluster.bootstrap, "state_dir": state}
+        source = topics["SOURCE"]
+        fill(cluster, source, records)
+        settings = {**settings, "bootstrap_servers": cluster.bootstrap, "state_dir": tempfile.mkdtemp(dir=self._root)}
         with ExitStack() as stack:
             poll = stack.enter_context(output(cluster, topics["TARGET"]))
             worker = stack.enter_context(running(*our_worker(self._workload.name, topics, settings)))
-            total = len(self.records.values)
-            return measure(poll, self._workload.tally(), total, [worker])
+            admin = stack.enter_context(AdminClient(cluster.bootstrap))
+            yield Started(worker, poll, lambda: _read(admin, f"bench-{source}", source))
+
+
+def _read(admin: AdminClient, app: str, source: str) -> int:
+    with suppress(GroupNotFound):
+        return sum(lag.committed_offset or 0 for lag in admin.group_lag(app, [source], ages=False).values())
+    return 0

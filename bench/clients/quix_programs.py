@@ -5,7 +5,13 @@ from datetime import timedelta
 
 from quixstreams import Application
 from quixstreams.dataframe.windows import Count, Sum
+from quixstreams.state.rocksdb import RocksDBOptions
 
+TUNED = {
+    "consumer_extra_config": {"fetch.message.max.bytes": 4 << 20, "queued.max.messages.kbytes": 256 << 10},
+    "producer_extra_config": {"linger.ms": 50, "batch.size": 4 << 20, "compression.type": "lz4"},
+    "rocksdb_options": RocksDBOptions(write_buffer_size=256 << 20, target_file_size_base=256 << 20),
+}
 app = Application(
     broker_address=os.environ["BOOTSTRAP"],
     consumer_group=f"bench-{os.environ['SOURCE']}",
@@ -14,6 +20,7 @@ app = Application(
     commit_interval=0.1,
     state_dir=os.environ["STATE"],
     loglevel="ERROR",
+    **(TUNED if os.environ["TUNED"] == "1" else {}),
 )
 
 
@@ -36,6 +43,18 @@ def windows():
     totals.to_topic(app.topic(os.environ["TARGET"], value_serializer="json", key_serializer="string"))
 
 
+def join():
+    def merge(order, user):
+        user = user or {"name": None, "rate": None}
+        return {**order, **user}
+
+    def frame(topic):
+        return app.dataframe(app.topic(os.environ[topic], value_deserializer="json", key_deserializer="string"))
+
+    joined = frame("SOURCE").join_asof(frame("TABLE"), how="left", on_merge=merge)
+    joined.to_topic(app.topic(os.environ["TARGET"], value_serializer="json", key_serializer="string"))
+
+
 def function():
     def seen(order, state):
         n = state.get("seen", 0) + 1
@@ -47,5 +66,5 @@ def function():
     counts.to_topic(app.topic(os.environ["TARGET"], value_serializer="json", key_serializer="string"))
 
 
-{"words": words, "windows": windows, "function": function}[os.environ["PROGRAM"]]()
+{"words": words, "windows": windows, "join": join, "function": function}[os.environ["PROGRAM"]]()
 app.run()

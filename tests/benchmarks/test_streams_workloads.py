@@ -6,8 +6,9 @@ import sys
 from collections.abc import Iterable, Iterator
 
 import pytest
+from bench.streams_long import Span, repeated, sustained
 from bench.streams_peer import _compare
-from bench.streams_workloads import WINDOWED, Counts, Sum, Totals, measure, running
+from bench.streams_workloads import WINDOWED, Counts, Records, Started, Sum, Totals, measure, running
 
 
 def test_counts_are_the_last_of_each_word_in_either_form() -> None:
@@ -22,7 +23,7 @@ def test_counts_are_the_last_of_each_word_in_either_form() -> None:
     assert ours.answer() == theirs.answer()
 
 
-def test_totals_and_sums_show_rows_that_are_missing_or_doubled() -> None:
+def test_totals_and_sums_show_rows_that_are_missing_or_doubled(monkeypatch: pytest.MonkeyPatch) -> None:
     once, twice = Totals(), Totals()
     for tally, times in ((once, 1), (twice, 2)):
         for _ in range(times):
@@ -34,6 +35,10 @@ def test_totals_and_sums_show_rows_that_are_missing_or_doubled() -> None:
     sums.add(b"a", b'{"amount":0.25}')
     sums.add(b"a", b'{"amount":0.5}')
     assert (sums.done, sums.answer()) == (2, (2, 0.75))
+    monkeypatch.setattr(Sum, "KEPT", 2)
+    for _ in range(3):
+        sums.add(b"a", b'{"amount":0.25}')
+    assert sums.answer() == (5, 1.5)
 
 
 def test_windows_get_a_record_behind_all_others() -> None:
@@ -57,6 +62,35 @@ def test_the_first_fifth_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None
 
     assert found["rows_s"] == 4
     assert found["answer"] == (10, 10.0, 10)
+
+
+@pytest.mark.parametrize(("total", "warm_s", "seconds"), [(1_000, 30.0, 60.0), (70, 30.0, 38.0), (20, 0.0, 18.0)])
+def test_a_long_run_counts_what_is_done_when_it_is_warm(
+    monkeypatch: pytest.MonkeyPatch, total: int, warm_s: float, seconds: float
+) -> None:
+    """Or until all is done; a row a second after the tenth, and none before."""
+    clock = iter(float(number) for number in range(0, 300, 2))
+    at_s = [0.0]
+
+    def now() -> float:
+        at_s[0] = next(clock)
+        return at_s[0]
+
+    monkeypatch.setattr("bench.streams_long.LOOK_S", 0.0)
+    monkeypatch.setattr("bench.streams_long.time.perf_counter", now)
+    with running([sys.executable, "-c", "import time; time.sleep(60)"], {}) as worker:
+        app = Started(worker, lambda most: (), lambda: 0)
+        found = sustained(app, lambda: min(total, max(0, int(at_s[0]) - 10)), Counts(), total, Span(30, 60))
+
+    assert (found["rows_s"], found["warm_s"], found["seconds"]) == (1.0, warm_s, seconds)
+
+
+def test_a_long_run_repeats_what_it_has_later_in_time() -> None:
+    block = Records([b"a", b"b"], [b"1", b"2"], [5, 6], last_ms=9)
+
+    assert repeated(block, 1) == Records([b"a"], [b"1"], [5])
+    more = repeated(block, 5)
+    assert (more.count, more.rounds, more.round_ms, more.last_ms) == (6, 3, 50_000, 0)
 
 
 def test_a_worker_that_ends_says_why() -> None:
