@@ -13,10 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
+import pytest
 
 from headrace.testing import TestCluster
 
@@ -47,15 +49,28 @@ class AppUnderTest:
             "state_dir": str(self.directory / state),
             "transaction_timeout_ms": 5_000,
         }
+        return self._start("headrace_streams", f"{PROGRAMS}:{self.name}", json.dumps(settings))
+
+    def _start(self, *command: str) -> subprocess.Popen[bytes]:
         names = {
             "LINES": self.lines,
             "WORDS": self.words,
             "LATE": self.late,
             "HEADRACE_FAILPOINTS_DIR": str(self.directory),
         }
-        command = [sys.executable, "-m", "headrace_streams", f"{PROGRAMS}:{self.name}", json.dumps(settings)]
         with (self.directory / "workers.log").open("ab") as log:
-            return subprocess.Popen(command, env=os.environ | names, stdout=log, stderr=log)
+            return subprocess.Popen([sys.executable, "-m", *command], env=os.environ | names, stdout=log, stderr=log)
+
+    @contextmanager
+    def running_by_command(self, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+        """``headrace streams run`` of it, killed at the end."""
+        servers, state = ",".join(self.cluster.bootstrap_servers), str(self.directory / "state")
+        command = ["streams", "run", f"{PROGRAMS}:{self.name}", "--state-dir", state, *options]
+        parent = self._start("headrace_cli", "-b", servers, *command)
+        try:
+            yield parent
+        finally:
+            end(parent)
 
     @contextmanager
     def running(self, state: str = "state", **more: Any) -> Iterator[subprocess.Popen[bytes]]:
@@ -151,6 +166,13 @@ def app(cluster: TestCluster, directory: Path, name: str, partitions: int = PART
     lines = cluster.unique_topic("lines", partitions)
     words = cluster.unique_topic("words", 2)
     return AppUnderTest(cluster, directory, name, lines, words)
+
+
+def licence_lines(count: int) -> list[str]:
+    """Lines of the licences of what is installed beside pytest."""
+    files = sorted(Path(pytest.__file__).parents[1].glob("*.dist-info/**/LICENSE*"))
+    lines = (line for file in files if file.is_file() for line in file.read_text(errors="replace").splitlines())
+    return list(islice(lines, count))
 
 
 def some_lines(seed: int, count: int) -> list[str]:

@@ -63,6 +63,11 @@ stuck.stream(LINES, value=string).map(wait).to(WORDS)
 plain = App(f"{LINES}-plain")
 plain.stream(LINES, value=string).select(word="value").to(WORDS)
 
+large = App(f"{LINES}-large", on_error=LATE or "fail")
+rows = large.stream(LINES, value=string)
+rows.select(word="value").to(WORDS)
+rows.key_by("value").repartition(name="by-value").select(word="value").to(WORDS)
+
 patterned = App(f"{LINES}-patterned")
 
 

@@ -14,7 +14,7 @@ import pytest
 from headrace.testing import TestCluster
 from headrace_streams.worker_process import Ending
 
-from .apps import WORDS, app, check_each_count, check_each_count_once, end, some_lines
+from .apps import WORDS, AppUnderTest, app, check_each_count, check_each_count_once, end, some_lines
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
@@ -117,6 +117,26 @@ def test_a_program_that_fails_says_which_record_and_does_not_go_on(cluster: Test
         assert worker.wait(60) == Ending.FAILED
     assert f"{tested.lines}-" in tested.log()
     assert "at offset" in tested.log()
+
+
+def test_a_record_of_16_mb_is_an_error_of_the_record(cluster: TestCluster, tmp_path: Path) -> None:
+    """Neither the output's topic takes it nor a repartition topic: both rows are dead letters, and the others go on."""
+    lines, dead = (cluster.unique_topic(name, max_message_bytes=str(16 << 20)) for name in ("lines", "dead"))
+    tested = AppUnderTest(cluster, tmp_path, "large", lines, cluster.unique_topic("words"), dead)
+    huge = b"x" * 16_000_000
+    with cluster.producer(max_request_size=16 << 20) as producer:
+        producer.send_many(lines, [b"first", huge, b"last"])
+        producer.flush()
+    with tested.running() as worker:
+        found = tested.read(4)
+        assert worker.poll() is None, tested.log()
+    assert Counter(row["word"] for _, row in found) == {"first": 2, "last": 2}
+    with cluster.consumer(dead, isolation_level="read_committed") as consumer:
+        letters = list(consumer.read_to_end())
+    assert [letter.value == huge for letter in letters] == [True, True]
+    reasons = sorted(dict(letter.headers)["headrace.error.message"].decode() for letter in letters)
+    assert "and a repartition topic takes rows of 8,3" in reasons[0]
+    assert f"its record for {tested.words} has 16,000,0" in reasons[1]
 
 
 def test_final_windows_come_once_each(cluster: TestCluster, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from headrace_streams import Stores
 from headrace_streams.stores import NoWorkers
 from headrace_streams.worker_process import Ending
 
-from .apps import AppUnderTest, app, check_each_count_once, some_lines, wait_until
+from .apps import AppUnderTest, app, check_each_count_once, licence_lines, some_lines, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
@@ -120,24 +120,30 @@ def test_a_worker_dies_at_each_step_beside_another(cluster: TestCluster, tmp_pat
             counted.check()
 
 
-def test_metrics_and_health(cluster: TestCluster, tmp_path: Path) -> None:
+def test_words_of_licences_are_counted_with_metrics_and_health(cluster: TestCluster, tmp_path: Path) -> None:
+    """By the command, as a newcomer does it; a line may have several spaces in a row, and words that are empty."""
     tested = app(cluster, tmp_path, "counts")
-    counted = Counted(tested)
-    counted.send()
+    lines = licence_lines(200)
+    words = Counter(word for line in lines for word in line.split(" "))
+    assert len(words) > 300, "text"
+    tested.send([line.encode() for line in lines])
     metrics, health = (f"127.0.0.1:{port}" for port in (free_port(), free_port()))
-    with tested.running(metrics_listen=metrics, health_listen=health), grpc.insecure_channel(health) as channel:
-        counted.check()
+    listens = ("--metrics-listen", metrics, "--health-listen", health)
+    with tested.running_by_command(*listens) as parent, grpc.insecure_channel(health) as channel:
+        check_each_count_once(tested.read(words.total()), words)
         stub = health_pb2_grpc.HealthStub(channel)
         request = health_pb2.HealthCheckRequest(service="ready")
         wait_until(lambda: stub.Check(request).status == health_pb2.HealthCheckResponse.SERVING, "ready", tested.log)
         with urlopen(f"http://{metrics}/metrics") as page:
             said = page.read().decode()
+        parent.send_signal(signal.SIGTERM)
+        assert parent.wait(30) == Ending.DONE, tested.log()
     assert 'headrace_streams_tasks{state="running"} 6.0' in said, said
-    assert f'headrace_streams_read_records_total{{topic="{tested.lines}"}} 20.0' in said, said
-    assert f'headrace_streams_written_records_total{{topic="{tested.words}"}} 100.0' in said, said
+    assert f'headrace_streams_read_records_total{{topic="{tested.lines}"}} 200.0' in said, said
+    assert f'headrace_streams_written_records_total{{topic="{tested.words}"}} {words.total()}.0' in said, said
     assert f'headrace_streams_lag_records{{partition="0",topic="{tested.lines}"}} 0.0' in said, said
     assert "headrace_streams_commit_seconds_bucket" in said, said
-    assert re.search(r"headrace_streams_rows_out_total{node=\"agg 'counts' [^}]+} 100.0", said), said
+    assert re.search(rf"headrace_streams_rows_out_total{{node=\"agg 'counts' [^}}]+}} {words.total()}.0", said), said
 
 
 def test_state_is_asked_for_from_outside(cluster: TestCluster, tmp_path: Path) -> None:
