@@ -50,10 +50,11 @@ class Tables:
         return self._settings.drifts is Drift.ADD
 
     def forget(self) -> None:
-        """What was made may be gone."""
+        """What was made may be gone; where each change of a table is committed at once, it is still to be told."""
         self._known = {}
-        self._changes = []
-        self._told = set()
+        if not self._database.changes_end:
+            self._changes = []
+            self._told = set()
 
     def has(self, table: TableName) -> bool:
         """Whether it is there."""
