@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from headrace.work_types import Declaration, WorkChange
 from headrace_connect.core.errors import Fault
+from headrace_connect.core.host_messages import Told, TopicSeen
 from headrace_connect.settings import Definition, Problem
 from headrace_connect_worker.core.events import Happened
 from headrace_connect_worker.core.herd import HerdState
@@ -88,26 +89,6 @@ class WatchFailed:
     config_offset: int
     fault: Fault
     trace: str
-
-
-@dataclass(frozen=True, slots=True)
-class TopicSeen:
-    """A task writes to this topic, or reads it, for the first time since it started."""
-
-    connector: str
-    task: int
-    topic: str
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """A task's connector has told something; see ``headrace_connect.core.events``."""
-
-    connector: str
-    task: int
-    kind: str
-    text: str
-    detail: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

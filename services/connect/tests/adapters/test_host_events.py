@@ -25,7 +25,6 @@ from headrace_connect_worker.ports import (
     HostUnavailable,
     StartTask,
     TaskReported,
-    TopicSeen,
     WatchFailed,
     WorkFound,
 )
@@ -203,7 +202,7 @@ async def test_a_task_is_paused_and_resumed(hosts: HostProcesses) -> None:
 async def test_a_topic_is_told(hosts: HostProcesses) -> None:
     await hosts.start(task())
     only(hosts).report(messages.TopicSeen("a", 0, "t"))
-    assert await events(hosts) == [TopicSeen("a", 0, "t")]
+    assert await events(hosts) == [messages.TopicSeen("a", 0, "t")]
 
 
 # --- figures --------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.output import Output, format_count
 from headrace_cli.session import Session
 from headrace_cli.workers import NobodyThere, NotNow, Url, Workers, Yes
+from headrace_common.runtime.connector_text import difference
 
 RETRY_SECONDS: Final = 1.0
 LEADER_SECONDS: Final = 30.0
@@ -133,7 +134,7 @@ def _change_all(
 
 
 def _change(workers: Workers, config: _Config) -> dict[str, Any]:
-    made, changes = _difference(workers, config)
+    made, changes = difference(workers.find("connectors", config["name"], "config"), config)
     done = workers.put("connectors", config["name"], "config", body=config)
     return {"name": config["name"], "action": made, "changes": changes, "config": done["config"]}
 
@@ -141,22 +142,6 @@ def _change(workers: Workers, config: _Config) -> dict[str, Any]:
 def _plan(workers: Workers, config: _Config) -> dict[str, Any]:
     planned: dict[str, Any] = workers.post("v1", "plan", body={"name": config["name"], "config": config})
     return planned
-
-
-def _difference(workers: Workers, config: _Config) -> tuple[str, list[dict[str, Any]]]:
-    """What is to be done, and the keys that change."""
-    before: _Config | None = workers.find("connectors", config["name"], "config")
-    changes = _changes(before or {}, config)
-    return "create" if before is None else "change" if changes else "none", changes
-
-
-def _changes(before: _Config, after: _Config) -> list[dict[str, Any]]:
-    keys = sorted({**before, **after})
-    return [
-        {"key": key, "before": before.get(key), "after": after.get(key)}
-        for key in keys
-        if before.get(key) != after.get(key) and (key != "name" or before)
-    ]
 
 
 def _show_plans(session: Session, plans: Sequence[Mapping[str, Any]], excess: Sequence[str]) -> None:

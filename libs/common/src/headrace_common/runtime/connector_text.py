@@ -1,8 +1,12 @@
-"""The configuration of a connector as text: flat, or as Kafka Connect takes it. For the command and for Spark jobs."""
+"""
+The configuration of a connector as text: flat, or as Kafka Connect takes it; and what another one changes. For the
+command, for workers and for Spark jobs.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 from headrace_common.core.errors import InvalidConfig
@@ -29,6 +33,20 @@ def parse_connector(text: str, file: str) -> dict[str, str]:
             raise _wrong(file, f"it has two names, {data['name']} and {inner['name']}")
         data = inner
     return {str(key): _value(file, str(key), value) for key, value in data.items() if value is not None}
+
+
+def difference(before: Mapping[str, str] | None, after: Mapping[str, str]) -> tuple[str, list[dict[str, str | None]]]:
+    """
+    What is to be done: ``create``, ``change`` or ``none``; and of each key that differs, by name, ``key``, ``before``
+    and ``after``. Of a new connector without its name.
+    """
+    known = {"name": after.get("name")} if before is None else before
+    changes = [
+        {"key": key, "before": known.get(key), "after": after.get(key)}
+        for key in sorted({**known, **after})
+        if known.get(key) != after.get(key)
+    ]
+    return "create" if before is None else "change" if changes else "none", changes
 
 
 def _parse(text: str, file: str) -> Any:

@@ -12,11 +12,10 @@ from headrace.delivery import Delivery
 from headrace.errors import WaitTimedOut
 from headrace_common.core.errors import HeadraceError
 from headrace_common.runtime.clock import Clock
-from headrace_common.runtime.logs import logger
 from headrace_connect.core.names import encode
 from headrace_connect.runtime.adapters.topics import SdkTopics
-from headrace_connect_worker.adapters.following import follow_topic
-from headrace_connect_worker.core.encoding import UnreadableRecord, decode_config
+from headrace_connect_worker.adapters.following import decode_each, follow_topic
+from headrace_connect_worker.core.encoding import decode_config
 from headrace_connect_worker.core.encoding import encode as encode_record
 from headrace_connect_worker.core.records import ConfigRecord
 from headrace_connect_worker.ports import ConfigRead, WriteFailed
@@ -24,10 +23,10 @@ from headrace_streams.patience import Patience
 
 RECORD_BYTES_MAX: Final = 8 << 20
 """Of a record: a task's splits, or a configuration."""
+REQUEST_BYTES_MAX: Final = RECORD_BYTES_MAX + (1 << 20)
 CLOSE_S: Final = 3.0
 """For what is not acknowledged yet when a producer is closed."""
 TRANSACTION_MS: Final = 10_000
-_log = logger(__name__)
 
 
 class SdkConfigLog:
@@ -45,22 +44,13 @@ class SdkConfigLog:
         """See ``ConfigLog``."""
         await self._ensure()
         async for read in follow_topic(self._servers, self._topic, 1, self._clock):
-            records: list[tuple[int, ConfigRecord]] = []
-            for offset, key, value in read.records:
-                try:
-                    record = decode_config(key, value)
-                except UnreadableRecord as error:
-                    _log.warning("offset %d of %s is skipped: %s", offset, self._topic, error)
-                    continue
-                if record is not None:
-                    records.append((offset, record))
-            yield ConfigRead(records, read.at_end)
+            yield ConfigRead(decode_each(read, decode_config, self._topic), read.at_end)
 
     async def _ensure(self) -> None:
         settings = {
             "cleanup.policy": "compact",
             "fencing.required": "true",
-            "max.message.bytes": str(RECORD_BYTES_MAX + (1 << 20)),
+            "max.message.bytes": str(REQUEST_BYTES_MAX),
         }
         await self._patience.ask(lambda: self._topics.ensure(self._topic, 1, settings))
 
@@ -74,7 +64,7 @@ class SdkConfigLog:
             transactional_id=f"{self._owner}/leader",
             owner_epoch=owner_epoch,
             transaction_timeout_ms=TRANSACTION_MS,
-            max_request_size=RECORD_BYTES_MAX + (1 << 20),
+            max_request_size=REQUEST_BYTES_MAX,
             linger_ms=0,
         )
         try:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from headrace import aio
 from headrace.records import TopicPartition
 from headrace_common.core.errors import HeadraceError, Rejected, Then
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.logs import logger
+from headrace_connect_worker.core.encoding import UnreadableRecord
 
 ROWS_MAX: Final = 10_000
 _POLL_MS: Final = 500.0
 _PAUSE_MS: Final = 200.0
+Record = TypeVar("Record")
 _log = logger(__name__)
 
 
@@ -72,3 +74,19 @@ async def follow_topic(servers: str, topic: str, partitions: int, clock: Clock) 
                     behind.discard(at)
             if tables:
                 yield RawRead(records, not behind)
+
+
+def decode_each(
+    read: RawRead, decode: Callable[[bytes | None, bytes | None], Record | None], topic: str
+) -> list[tuple[int, Record]]:
+    """Offsets and records; the log says what was skipped because it cannot be read."""
+    found: list[tuple[int, Record]] = []
+    for offset, key, value in read.records:
+        try:
+            record = decode(key, value)
+        except UnreadableRecord as error:
+            _log.warning("offset %d of %s is skipped: %s", offset, topic, error)
+            continue
+        if record is not None:
+            found.append((offset, record))
+    return found

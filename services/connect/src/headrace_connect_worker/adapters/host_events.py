@@ -10,7 +10,7 @@ from headrace_common.runtime.tasks import TaskRunner, first_of
 from headrace_connect.core import host_messages as messages
 from headrace_connect_worker.core.hosting import Work
 from headrace_connect_worker.core.records import RunState, SplitSpec
-from headrace_connect_worker.ports import HostEvent, TaskReported, TopicSeen, WatchFailed, WorkFound
+from headrace_connect_worker.ports import HostEvent, TaskReported, WatchFailed, WorkFound
 
 
 class HostEvents:
@@ -46,7 +46,7 @@ class HostEvents:
 
 
 def _is_of(event: HostEvent, work: Work) -> bool:
-    return isinstance(event, TaskReported | TopicSeen) and Work(event.connector, event.task) == work
+    return isinstance(event, TaskReported | messages.TopicSeen) and Work(event.connector, event.task) == work
 
 
 def work_found(report: messages.WatchReport) -> WorkFound:

@@ -34,8 +34,6 @@ from headrace_connect_worker.ports import (
     Plugin,
     StartTask,
     TaskReported,
-    Told,
-    TopicSeen,
     Validation,
     WatchFailed,
 )
@@ -277,11 +275,11 @@ class HostProcesses:
                 self.figures.take(counted, self._hosting.work(number))
             case messages.TaskReport():
                 self._hear_task(number, report)
-            case messages.TopicSeen(connector, task, topic):
+            case messages.TopicSeen(connector, task):
                 if not self._work.get(Work(connector, task), _GONE).stopping:
-                    self._events.emit(TopicSeen(connector, task, topic))
-            case messages.Told(connector, task, kind, text, detail):
-                self._events.emit(Told(connector, task, kind, text, detail))
+                    self._events.emit(report)
+            case messages.Told():
+                self._events.emit(report)
             case messages.WatchReport():
                 if self._is_current(report.connector, report.number):
                     self._events.emit(work_found(report))

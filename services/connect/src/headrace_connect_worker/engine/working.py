@@ -19,6 +19,7 @@ from headrace_common.runtime.clock import Clock, limit_ms
 from headrace_common.runtime.logs import logger
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_connect.core.errors import Fault
+from headrace_connect.core.host_messages import Told, TopicSeen
 from headrace_connect_worker.core.encoding import encode
 from headrace_connect_worker.core.placing import (
     LEADER,
@@ -44,8 +45,6 @@ from headrace_connect_worker.ports import (
     Hosts,
     Membership,
     TaskReported,
-    Told,
-    TopicSeen,
     WatchFailed,
     WorkFound,
 )

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from headrace_common.core.errors import InvalidConfig
+from headrace_common.runtime.connector_text import difference
 from headrace_connect.core.options import Problem
 from headrace_connect_worker.core import commands
 from headrace_connect_worker.core.commands import CLASS
@@ -43,8 +44,7 @@ def our_routes(worker: Worker) -> APIRouter:
         wanted = commands.read_create(await request.body())
         found = worker.views.names
         before = worker.views.find(wanted.name).config if wanted.name in found else None
-        changes = _changes(before, wanted.config)
-        action = "create" if before is None else "change" if changes else "none"
+        action, changes = difference(before, wanted.config)
         problems = [_wrong(one) for one in await _problems(worker, wanted.config)]
         return answer({"name": wanted.name, "action": action, "changes": changes, "problems": problems})
 
@@ -92,16 +92,6 @@ def _event(event: Happened) -> Json:
         "worker_id": event.worker_id,
         "detail": dict(event.detail),
     }
-
-
-def _changes(before: Mapping[str, str] | None, after: Mapping[str, str]) -> list[Json]:
-    """Keys that differ; of a new connector without its name."""
-    known = {"name": after.get("name")} if before is None else before
-    return [
-        {"key": key, "before": known.get(key), "after": after.get(key)}
-        for key in sorted({**known, **after})
-        if known.get(key) != after.get(key)
-    ]
 
 
 async def _problems(worker: Worker, config: Mapping[str, str]) -> list[Problem]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pymysql
 from pymysql.constants import CLIENT, SERVER_STATUS
 
-from headrace_connect.connectors.sql.session import Result, RowFault, TableFault
+from headrace_connect.connectors.sql.session import Result, RowFault, Session, TableFault
 from headrace_connect.connectors.sql.url import MariadbAddress
 from headrace_connect.plugin import RetriableError
 
@@ -40,55 +40,44 @@ _MODE: Final = (
 """Nothing is cut, and a 0 is a 0; names are in double quotes, and in text the single quote alone is special."""
 _READS_FACTOR: Final = 10
 """So many times the timeout may one statement take; then the connection counts as lost."""
+NAMED: Final = "table_schema = ? and table_name = ? and (@@lower_case_table_names or binary table_name = binary ?)"
+"""
+A condition of the catalogue for one table. The catalogue itself makes no difference of case; binary alone would have it
+look at every table.
+"""
 _QUOTED_OR_PLACE: Final = re.compile(r'"(?:[^"]|"")*"|\'(?:[^\']|\'\')*\'|\?')
 
 
-class MariadbSession:
+class MariadbSession(Session[Any]):
     """
-    One connection; it commits each statement, unless there was a ``begin``. Values that it reads are text.
+    A session whose values are text when they are read.
 
     Transactions are READ COMMITTED: each statement sees what is committed when it begins, and gaps between rows are
     seldom locked.
-
-    Raises, each call:
-        RetriableError: the database is away, or busy; the transaction is lost.
-        RowFault, TableFault: see there.
     """
 
+    server = "MariaDB"
     name_bytes_max = 64
 
     def __init__(self, address: MariadbAddress, user: str, password: str, timeout_ms: int) -> None:
+        super().__init__()
         self._address = address
         self._user = user or address.user
         self._password = password or address.password
         self._timeout_s = timeout_ms / 1_000
-        self._connection: Any = None
         self._in_transaction = False
 
-    def connect(self) -> None:
-        """Connect, if there is no connection that works. There is no transaction then."""
-        if self._connection is not None:
-            try:
-                self.rollback()
-            except RetriableError:
-                self.close()
-            else:
-                return
-        try:
-            with self._faults():
-                self._connection = pymysql.connect(**self._options())
-            if "MariaDB" not in self._connection.get_server_info():
-                raise TableFault("connection.url: the server is no MariaDB; others are not known to behave as it does")
-            seconds = max(1, round(self._timeout_s))
-            self.execute(
-                f"set sql_mode = '{_MODE}', time_zone = '+00:00', tx_isolation = 'READ-COMMITTED', "
-                f"lock_wait_timeout = {seconds}, innodb_lock_wait_timeout = {seconds}, "
-                f"idle_transaction_timeout = {2 * seconds}, group_concat_max_len = 1048576"
-            )
-            self._prepare()
-        except BaseException:
-            self.close()
-            raise
+    def _open(self) -> None:
+        with self._faults():
+            self._connection = pymysql.connect(**self._options())
+        if "MariaDB" not in self._live.get_server_info():
+            raise TableFault("connection.url: the server is no MariaDB; others are not known to behave as it does")
+        seconds = max(1, round(self._timeout_s))
+        self.execute(
+            f"set sql_mode = '{_MODE}', time_zone = '+00:00', tx_isolation = 'READ-COMMITTED', "
+            f"lock_wait_timeout = {seconds}, innodb_lock_wait_timeout = {seconds}, "
+            f"idle_transaction_timeout = {2 * seconds}, group_concat_max_len = 1048576"
+        )
 
     def _options(self) -> dict[str, Any]:
         address = self._address
@@ -119,11 +108,8 @@ class MariadbSession:
             options["ssl"] = context
         return {name: value for name, value in options.items() if value is not None}
 
-    def _prepare(self) -> None:
-        """Set what the session needs; it is new."""
-
     def close(self) -> None:
-        """Let go of the connection; what was not committed is undone."""
+        """See ``Session``."""
         self._in_transaction = False
         if self._connection is not None:
             connection, self._connection = self._connection, None
@@ -148,13 +134,13 @@ class MariadbSession:
             self.execute("commit")
 
     def rollback(self) -> None:
-        """Undo the transaction, if there is one; learns whether the connection works."""
+        """See ``Session``; learns whether the connection works."""
         if self._connection is not None:
             self._in_transaction = False
             self.execute("rollback")
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> Result:
-        """Run one statement, with ``?`` where a value goes, if there are any."""
+        """See ``Session``."""
         return self._run((_with_values(statement, values) if values else statement).encode())
 
     def _run(self, statement: bytes) -> Result:
@@ -169,17 +155,9 @@ class MariadbSession:
 
     def quote(self, name: str) -> str:
         """A name of a table or column, as statements have it."""
-        if "\0" in name:
-            raise TableFault(f"MariaDB has no names with NUL, as {name!r}")
         if any(ord(character) > 0xFFFF for character in name):
             raise TableFault(f"MariaDB has no names with characters beyond U+FFFF, as {name!r}")
-        return '"' + name.replace('"', '""') + '"'
-
-    @property
-    def _live(self) -> Any:
-        if self._connection is None:
-            raise RetriableError("there is no connection to MariaDB")
-        return self._connection
+        return super().quote(name)
 
     @contextmanager
     def _faults(self) -> Iterator[None]:

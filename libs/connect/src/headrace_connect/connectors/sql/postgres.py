@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import psycopg
 
-from headrace_connect.connectors.sql.session import Result, RowFault, TableFault
+from headrace_connect.connectors.sql.session import Result, RowFault, Session, TableFault
 from headrace_connect.plugin import RetriableError
 
 RETRIED: Final = ("08", "25", "40", "53", "55", "57", "58", "XX")
@@ -20,56 +20,35 @@ _TOO_LARGE: Final = "54000"
 _QUOTED_OR_VALUE: Final = re.compile(r'"(?:[^"]|"")*"|\?|%')
 
 
-class PostgresSession:
-    """
-    One connection; it commits each statement, unless there was a ``begin``.
+class PostgresSession(Session["psycopg.Connection[tuple[Any, ...]]"]):
+    """A session."""
 
-    Raises, each call:
-        RetriableError: the database is away, or busy; the transaction is lost.
-        RowFault, TableFault: see there.
-    """
-
+    server = "PostgreSQL"
     name_bytes_max = 63
 
     def __init__(self, url: str, user: str, password: str, timeout_ms: int) -> None:
+        super().__init__()
         self._url = url
         self._login: dict[str, Any] = {key: value for key, value in (("user", user), ("password", password)) if value}
         self._timeout_ms = timeout_ms
-        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
 
-    def connect(self) -> None:
-        """Connect, if there is no connection that works. There is no transaction then."""
-        if self._connection is not None and not self._connection.closed:
-            try:
-                self.rollback()
-            except RetriableError:
-                self.close()
-            else:
-                return
-        try:
-            with self._faults():
-                self._connection = psycopg.connect(
-                    self._url,
-                    autocommit=True,
-                    connect_timeout=max(2, self._timeout_ms // 1_000),
-                    keepalives_idle=10,
-                    keepalives_interval=5,
-                    keepalives_count=3,
-                    application_name="headrace-connect",
-                    client_encoding="utf8",
-                    **self._login,
-                )
-            self.execute(f"set lock_timeout = {self._timeout_ms}")
-            self._prepare()
-        except BaseException:
-            self.close()  # a session that is half prepared would read and write values in another form
-            raise
-
-    def _prepare(self) -> None:
-        """Set what the session needs; it is new."""
+    def _open(self) -> None:
+        with self._faults():
+            self._connection = psycopg.connect(
+                self._url,
+                autocommit=True,
+                connect_timeout=max(2, self._timeout_ms // 1_000),
+                keepalives_idle=10,
+                keepalives_interval=5,
+                keepalives_count=3,
+                application_name="headrace-connect",
+                client_encoding="utf8",
+                **self._login,
+            )
+        self.execute(f"set lock_timeout = {self._timeout_ms}")
 
     def close(self) -> None:
-        """Let go of the connection; what was not committed is undone."""
+        """See ``Session``."""
         if self._connection is not None:
             connection, self._connection = self._connection, None
             connection.close()
@@ -90,27 +69,15 @@ class PostgresSession:
             self.execute("commit")
 
     def rollback(self) -> None:
-        """Undo the transaction, if there is one."""
+        """See ``Session``."""
         if self._connection is not None and self._status != psycopg.pq.TransactionStatus.IDLE:
             self.execute("rollback")
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> Result:
-        """Run one statement, with ``?`` where a value goes, if there are any."""
+        """See ``Session``."""
         with self._faults():
             cursor = self._live.execute(_with_places(statement) if values else statement, values or None)
             return Result(cursor.rowcount, cursor.fetchall() if cursor.description else ())
-
-    def quote(self, name: str) -> str:
-        """A name of a table or column, as statements have it."""
-        if "\0" in name:
-            raise TableFault(f"PostgreSQL has no names with NUL, as {name!r}")
-        return '"' + name.replace('"', '""') + '"'
-
-    @property
-    def _live(self) -> psycopg.Connection[tuple[Any, ...]]:
-        if self._connection is None:
-            raise RetriableError("there is no connection to PostgreSQL")
-        return self._connection
 
     @property
     def _status(self) -> psycopg.pq.TransactionStatus:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from headrace_connect.connectors.sql.session import Result, RowFault, TableFault
+from headrace_connect.connectors.sql.session import Result, RowFault, Session, TableFault
 from headrace_connect.plugin import RetriableError
 
 _RETRIED: Final = frozenset(
@@ -30,30 +30,22 @@ _PRIMARY: Final = 0xFF
 """Of an extended error code, the bits that say the class."""
 
 
-class SqliteSession:
-    """
-    One connection; it commits each statement, unless there was a ``begin``.
+class SqliteSession(Session[sqlite3.Connection]):
+    """A session of a file."""
 
-    Raises, each call:
-        RetriableError: the database is locked, or cannot be opened; the transaction is lost.
-        RowFault, TableFault: see there.
-    """
+    server = "SQLite"
 
     def __init__(self, path: str, timeout_ms: int, *, creates: bool = True) -> None:
         """
         Args:
             creates: make the file, if there is none.
         """
+        super().__init__()
         self._path = path
         self._creates = creates
         self._timeout_s = timeout_ms / 1_000
-        self._connection: sqlite3.Connection | None = None
 
-    def connect(self) -> None:
-        """Connect, if there is no connection that works. There is no transaction then."""
-        if self._connection is not None:
-            self.rollback()
-            return
+    def _open(self) -> None:
         place = self._path if self._creates else f"{Path(self._path).absolute().as_uri()}?mode=rw"
         try:
             with faults():
@@ -65,7 +57,7 @@ class SqliteSession:
             raise RetriableError(f"{error}: {Path(self._path).absolute()}") from error
 
     def close(self) -> None:
-        """Let go of the connection; what was not committed is undone."""
+        """See ``Session``."""
         if self._connection is not None:
             connection, self._connection = self._connection, None
             connection.close()
@@ -86,27 +78,15 @@ class SqliteSession:
             self.execute("commit")
 
     def rollback(self) -> None:
-        """Undo the transaction, if there is one."""
+        """See ``Session``."""
         if self._connection is not None and self._connection.in_transaction:
             self.execute("rollback")
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> Result:
-        """Run one statement, with ``?`` where a value goes."""
+        """See ``Session``."""
         with faults():
             cursor = self._live.execute(statement, values)
             return Result(cursor.rowcount, cursor.fetchall())
-
-    def quote(self, name: str) -> str:
-        """A name of a table or column, as statements have it."""
-        if "\0" in name:
-            raise TableFault(f"SQLite has no names with NUL, as {name!r}")
-        return '"' + name.replace('"', '""') + '"'
-
-    @property
-    def _live(self) -> sqlite3.Connection:
-        if self._connection is None:
-            raise RetriableError("there is no connection to SQLite")
-        return self._connection
 
 
 @contextmanager

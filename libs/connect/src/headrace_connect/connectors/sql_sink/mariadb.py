@@ -7,8 +7,7 @@ differ may be equal to their column, as ``a`` and ``A`` mostly are: then records
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -90,18 +89,6 @@ class Mariadb(MariadbSession):
         stages, self._stages = self._stages, {}
         for stage in stages.values():
             self.execute(f"drop temporary table if exists {stage}")
-
-    @contextmanager
-    def savepoint(self) -> Iterator[None]:
-        """See ``Database``."""
-        self.execute("savepoint headrace")
-        try:
-            yield
-        except RowFault:
-            self.execute("rollback to savepoint headrace")
-            self.execute("release savepoint headrace")
-            raise
-        self.execute("release savepoint headrace")
 
     def find_columns(self, table: TableName) -> list[Column]:
         """

@@ -7,27 +7,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from headrace_connect.connectors.sql.mariadb import NAMED
 from headrace_connect.connectors.sql_sink.kinds import Column, Kind, Name
 
-_NAMED: Final = "table_schema = ? and table_name = ? and (@@lower_case_table_names or binary table_name = binary ?)"
-"""The catalogue itself makes no difference of case; binary alone would have it look at every table."""
 COLUMNS: Final = f"""
 select column_name, data_type, column_type, character_maximum_length, numeric_precision, numeric_scale,
     datetime_precision, column_key
-from information_schema.columns where {_NAMED} order by ordinal_position
+from information_schema.columns where {NAMED} order by ordinal_position
 """
-ENGINE: Final = f"select engine from information_schema.tables where {_NAMED}"
+ENGINE: Final = f"select engine from information_schema.tables where {NAMED}"
 DEFINITION: Final = f"""
 select is_nullable, column_default, extra, column_comment, character_set_name, collation_name
-from information_schema.columns where {_NAMED} and column_name = ?
+from information_schema.columns where {NAMED} and column_name = ?
 """
 UNIQUE: Final = f"""
 select index_name, column_name, sub_part from information_schema.statistics
-where {_NAMED} and non_unique = 0 order by index_name, seq_in_index
+where {NAMED} and non_unique = 0 order by index_name, seq_in_index
 """
 COLLATIONS: Final = f"""
 select column_name, if(data_type in ('decimal', 'float', 'double'), data_type, collation_name)
-from information_schema.columns where {_NAMED}
+from information_schema.columns where {NAMED}
 """
 _INTEGERS: Final[dict[str, Name]] = {
     "tinyint": "int8",

@@ -6,8 +6,7 @@ The temporary table has the types of the target's columns, so the server reads t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from io import BytesIO
 from typing import Any, Final
 
@@ -17,7 +16,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from headrace_connect.connectors.sql.postgres import PostgresSession
-from headrace_connect.connectors.sql.session import RowFault, TableName
+from headrace_connect.connectors.sql.session import TableName
 from headrace_connect.connectors.sql_sink.database import Write
 from headrace_connect.connectors.sql_sink.folding import fold, groups, missing_row, runs
 from headrace_connect.connectors.sql_sink.kinds import Column, Kind, Name, is_text
@@ -94,18 +93,9 @@ class Postgres(PostgresSession):
             self._stages = {}
             self.execute("discard temp")
 
-    @contextmanager
-    def savepoint(self) -> Iterator[None]:
-        """See ``Database``."""
-        self.execute("savepoint headrace")
-        try:
-            yield
-        except RowFault:
-            self.execute("rollback to savepoint headrace")
-            self.execute("release savepoint headrace")
-            self._stages = {}  # one that was made in the block is gone
-            raise
-        self.execute("release savepoint headrace")
+    def _undo_block(self) -> None:
+        super()._undo_block()
+        self._stages = {}  # one that was made in the block is gone
 
     def find_columns(self, table: TableName) -> list[Column]:
         """See ``Database``."""

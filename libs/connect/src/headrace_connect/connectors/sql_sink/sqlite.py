@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 
-from headrace_connect.connectors.sql.session import RowFault, TableFault, TableName
+from headrace_connect.connectors.sql.session import TableFault, TableName
 from headrace_connect.connectors.sql.sqlite import SqliteSession, faults
 from headrace_connect.connectors.sql_sink.database import Write
 from headrace_connect.connectors.sql_sink.folding import keys_of, missing_row, runs
@@ -47,19 +46,10 @@ class Sqlite(SqliteSession):
         if not self._live.in_transaction:
             self.execute("begin immediate")
 
-    @contextmanager
-    def savepoint(self) -> Iterator[None]:
-        """See ``Database``."""
-        self.execute("savepoint headrace")
-        try:
-            yield
-        except RowFault:
-            if not self._live.in_transaction:
-                raise TableFault("SQLite: a trigger has undone the whole transaction; let it RAISE(ABORT, …)") from None
-            self.execute("rollback to headrace")
-            self.execute("release headrace")
-            raise
-        self.execute("release headrace")
+    def _undo_block(self) -> None:
+        if not self._live.in_transaction:
+            raise TableFault("SQLite: a trigger has undone the whole transaction; let it RAISE(ABORT, …)") from None
+        super()._undo_block()
 
     def find_columns(self, table: TableName) -> list[Column]:
         """See ``Database``."""

@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 
 from pymysql.cursors import SSCursor
 
-from headrace_connect.connectors.sql.mariadb import MariadbSession
+from headrace_connect.connectors.sql.mariadb import NAMED, MariadbSession
 from headrace_connect.connectors.sql.session import TableFault
 from headrace_connect.connectors.sql.url import MariadbAddress
 from headrace_connect.connectors.sql_source.copied import page_of
@@ -32,10 +32,9 @@ from headrace_connect.plugin import RetriableError
 
 _KINDS: Final = {"TABLE": ("BASE TABLE", "SYSTEM VERSIONED"), "VIEW": ("VIEW",)}
 _SYSTEM: Final = "('information_schema', 'mysql', 'performance_schema', 'sys')"
-_NAMED: Final = "table_schema = ? and table_name = ? and (@@lower_case_table_names or binary table_name = binary ?)"
-_COLUMNS: Final = f"select column_name, is_nullable from information_schema.columns where {_NAMED}"
+_COLUMNS: Final = f"select column_name, is_nullable from information_schema.columns where {NAMED}"
 _INDEXES: Final = f"""
-select index_name, column_name, seq_in_index from information_schema.statistics where {_NAMED}
+select index_name, column_name, seq_in_index from information_schema.statistics where {NAMED}
 order by index_name, seq_in_index
 """
 _SESSIONS: Final = """
@@ -118,7 +117,7 @@ class Mariadb(MariadbSession):
         nullable: dict[str, bool] = {}
         is_table = False
         if named:
-            ((kind,),) = self.execute(f"select table_type from information_schema.tables where {_NAMED}", named).rows
+            ((kind,),) = self.execute(f"select table_type from information_schema.tables where {NAMED}", named).rows
             is_table = kind in _KINDS["TABLE"]
         if is_table:
             nullable = {name: value == "YES" for name, value in self.execute(_COLUMNS, named).rows}

@@ -39,9 +39,7 @@ class Sqlite(SqliteSession):
         super().__init__(settings.url.path, settings.timeout_ms, creates=False)
         self._settings = settings
 
-    def connect(self) -> None:
-        """See ``SourceDatabase``."""
-        super().connect()
+    def _prepare(self) -> None:
         self._live.text_factory = read_text
         self.execute("pragma query_only = on")
 
