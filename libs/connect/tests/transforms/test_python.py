@@ -134,8 +134,11 @@ class TestRecords:
         module.f = lambda record: {**record, "value": {"n": made[record["value"]["n"]], "x": 0.1}}
         kind = pa.struct([("n", pa.int16()), ("x", pa.float32())])
         done = chain(python("f")).apply(batch_of([row({"n": n, "x": 1.0}) for n in range(4)], kind))
-        found = [value for batch in done.batches for value in batch.column(VALUE).to_pylist()]
-        assert found == [{"n": n, "x": 0.1} for n in made]
+        values = [batch.column(VALUE) for batch in done.batches]
+        assert [value for some in values for value in some.to_pylist()] == [{"n": n, "x": 0.1} for n in made]
+        assert [(some.type.field("n").type, len(some)) for some in values] == [
+            (pa.int16(), 1), (pa.int64(), 1), (pa.int16(), 2),
+        ]  # fmt: skip
         assert not done.failures
 
     def test_values_of_several_types_are_handed_on_apart(self, module: Any) -> None:

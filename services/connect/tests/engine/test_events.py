@@ -6,9 +6,9 @@ from services.connect.tests.kit.world import World
 
 from headrace_common.core.errors import NetworkFailed
 from headrace_connect.core.errors import Fault
+from headrace_connect.core.host_messages import Told
 from headrace_connect_worker.core.records import RunState
 from headrace_connect_worker.engine import events
-from headrace_connect_worker.ports import Told
 
 CONFIG = {"connector.class": "x", "topic": "t"}
 
@@ -62,3 +62,19 @@ async def test_while_they_cannot_be_written_the_newest_wait(world: World) -> Non
     await world.until(lambda: worker.herd.events("s", 1) and worker.herd.events("s", 1)[0].text == "1299")
     texts = [event.text for event in world.events.events]
     assert texts == [str(number) for number in range(300, 1_300)]
+
+
+async def test_what_comes_while_a_write_fails_displaces_the_oldest_of_it(world: World) -> None:
+    worker = world.worker("a")
+    world.events.paused.clear()
+    world.events.fails = NetworkFailed("away")
+    for number in range(events.BATCH_MAX):
+        worker.worker.events.put("s", None, "drift", str(number))
+    await world.clock.sleep_ms(100)
+    for number in range(events.BATCH_MAX, events.WAITING_MAX + 50):
+        worker.worker.events.put("s", None, "drift", str(number))
+    world.events.paused.set()
+    await world.clock.sleep_ms(100)
+    world.events.fails = None
+    await world.until(lambda: len(world.events.events) >= events.WAITING_MAX)
+    assert [event.text for event in world.events.events] == [str(number) for number in range(50, 1_050)]

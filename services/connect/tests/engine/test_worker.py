@@ -7,10 +7,13 @@ import asyncio
 import pytest
 from services.connect.tests.kit.world import World
 
+from headrace.work_types import GivenItem
 from headrace_connect.core.errors import Fault
+from headrace_connect.core.host_messages import TopicSeen
+from headrace_connect_worker.core.placing import task_id
 from headrace_connect_worker.core.records import RunState, Status, TargetState, TopicUsed, Work
 from headrace_connect_worker.core.refusals import BadCommand, Conflict, NoSuchConnector, NotLeader, NotWritten
-from headrace_connect_worker.ports import ConnectorOffset, TopicSeen, WriteFailed
+from headrace_connect_worker.ports import ConnectorOffset, WriteFailed
 
 CONFIG = {"connector.class": "files", "tasks.max": "2"}
 STARTED, PAUSED, STOPPED = TargetState.STARTED, TargetState.PAUSED, TargetState.STOPPED
@@ -156,6 +159,27 @@ async def test_a_connector_is_paused_resumed_and_stopped(world: World) -> None:
     await worker.herd.set_target("c", STARTED)
     await world.until(lambda: world.state("c", 0) is RunState.RUNNING)
     assert worker.hosts.tasks["c", 0].generation > generation
+
+
+async def test_a_task_that_waits_while_another_of_its_connector_leaves_hears_of_a_pause(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = [world.worker(name) for name in "ab"]
+    leader = await world.until_leader()
+    world.outer.splits["c"] = ["x", "y"]
+    await leader.herd.put_config("c", CONFIG)
+    await world.until(lambda: all(len(worker.running) == 1 for worker in workers))
+    (watching,) = [worker for worker in workers if worker.hosts.watches]
+    (other,) = [worker for worker in workers if worker is not watching]
+    ((_, leaves), (_, comes)) = (next(iter(worker.running)) for worker in (other, watching))
+    monkeypatch.setattr(world.group, "assign", lambda: None)
+    watching.membership.revoke(task_id("c", comes))
+    await world.until(lambda: not watching.running)
+    other.membership.revoke(task_id("c", leaves))
+    other.membership.give(GivenItem(task_id("c", comes), world.group.epoch + 1))
+    await world.until(lambda: list(other.running) == [("c", comes)])
+    await leader.herd.set_target("c", PAUSED)
+    await world.until(lambda: world.state("c", comes) is RunState.PAUSED)
 
 
 async def test_a_host_that_crashes_is_started_again_and_hurts_no_other(world: World) -> None:

@@ -43,6 +43,8 @@ class MemoryEventLog:
         self.events: list[Happened] = []
         self.news = asyncio.Event()
         self.fails: HeadraceError | None = None
+        self.paused = asyncio.Event()
+        self.paused.set()
 
     async def follow(self) -> AsyncIterator[Sequence[Happened]]:
         at = 0
@@ -53,6 +55,7 @@ class MemoryEventLog:
             await news.wait()
 
     async def write(self, events: Sequence[Happened]) -> None:
+        await self.paused.wait()
         if self.fails is not None:
             raise self.fails
         self.events += events
