@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import narwhals.stable.v2 as nw
@@ -17,8 +16,6 @@ from libs.streams.tests.kit.feeding import Fed, Record, cuts, dead, raw, run_cut
 from headrace_streams import App, NotAllowed, RowFailed, Stream, agg, col, custom, json, tumbling
 from headrace_streams.core.formats import string
 from headrace_streams.core.outputs import Limits
-from headrace_streams.core.state.cache import StateCache
-from headrace_streams.runtime.figures import Figures
 from headrace_streams.testing import Driver
 
 Build = Callable[[App], Stream]
@@ -99,7 +96,7 @@ def test_a_dead_letter_is_the_record_as_it_came_and_why(name: str) -> None:
     assert b"x1" in why["headrace.error.message"]
     assert why["headrace.error.class"] in (b"ValueError", b"ArrowInvalid", b"Unreadable", b"NotEncodable")
     assert sum(o.records.num_rows for o in outputs if o.topic == "out") == 2
-    assert list(fed.task.failed.values()) == [1]
+    assert list(fed.figures.met["failed"].values()) == [1]
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -108,7 +105,7 @@ def test_a_record_that_is_skipped_is_counted_and_nothing_else(name: str) -> None
     fed.feed("in", [record(0, bad=True), record(1), record(2, bad=True)])
     outputs = fed.commit()
     assert [(o.topic, o.records.num_rows) for o in outputs] == [("out", 1)]
-    assert list(fed.task.failed.values()) == [2]
+    assert list(fed.figures.met["failed"].values()) == [2]
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -203,7 +200,7 @@ def test_a_dead_letter_topic_keeps_what_has_no_key(name: str) -> None:
     why = dict(letter.headers)
     assert (why["headrace.error.class"], why["headrace.error.offset"]) == (b"NullKey", b"1")
     assert dropped_rows(fed) == {}
-    assert list(fed.task.failed.values()) == [1]
+    assert list(fed.figures.met["failed"].values()) == [1]
     assert {record["key"] for o in outputs if o.topic == "out" for record in o.records.to_pylist()} == {b"key"}
 
 
@@ -224,14 +221,13 @@ def test_rows_without_a_key_that_a_join_drops_are_counted(how: str, dropped: dic
     source(app).join(tiers, how=how).to("out")
     fed = Fed(app)
     fed.feed("in", [(None, {"s": "1", "at": 1}, 0), record(2), (None, {"s": "1", "at": 1}, 0)])
+    fed.commit()
     assert dropped_rows(fed) == dropped
 
 
 def dropped_rows(fed: Fed) -> dict[str, float]:
     """As the metric has them, by the kind of the node."""
-    task: Any = SimpleNamespace(task=fed.task)
-    values = Figures(StateCache(0), owned={"in/0": task}).values("dropped_rows", 0)
-    return {of["node"].split(" (")[0]: count for count, of in values}
+    return {of["node"].split(" (")[0]: count for count, of in fed.figures.values("dropped_rows", 0)}
 
 
 # --- times --------------------------------------------------------------------------------------------------------
@@ -333,7 +329,7 @@ def test_late_rows_are_told_with_their_window_or_dropped_and_counted() -> None:
     fed = Fed(late_program("drop"))
     fed.feed("in", given)
     assert {o.topic for o in fed.commit()} == {"out"}
-    assert [step.operator.late for step in fed.task._steps if hasattr(step.operator, "late")] == [1]
+    assert list(fed.figures.met["late"].values()) == [1]
 
 
 def test_text_is_written_as_it_is() -> None:

@@ -13,7 +13,7 @@ from libs.streams.tests.kit.stage import Stage
 from headrace.records import PartitionTable
 from headrace.work_types import WorkChange
 from headrace_common.core.errors import NotEnoughReplicas
-from headrace_streams import App, agg, col, json
+from headrace_streams import App, agg, col, json, tumbling
 from headrace_streams.core.state.cache import StateCache
 from headrace_streams.runtime.figures import Figures
 from headrace_streams.runtime.worker import Worker
@@ -57,6 +57,31 @@ async def test_rows_of_each_node_count_when_they_are_committed(fails: bool) -> N
         assert [into[node] for node in nodes] == [5, 4, 3, 3, 3]
         assert [out.get(node) for node in nodes] == [4, 3, 3, 3, None]
         assert told(worker, "read_records")["lines"] == (10 if fails else 5), "reading is counted as it is done"
+        assert told(worker, "failed_records") == {"stream": 1}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_rows_met_with_counts_once_and_stays_when_their_task_has_gone(fails: bool) -> None:
+    """A counter that falls is a jump to whoever computes its rate."""
+    app = App("a", on_error="skip")
+    windows = (
+        app.stream("lines", value=json("at bigint"), key="k", timestamp="at")
+        .group_by("k")
+        .window(tumbling(10), late="drop")
+    )
+    windows.agg(n=agg.count(), name="counts").to("out")
+    async with Stage(app, "lines", "out") as stage:
+        worker = await stage.working("lines/0")
+        stage.write("lines", *((b"a", value) for value in (b'{"at":100}', b'{"at":5}', b"no", None)))
+        stage.write("lines", (b"b", b'{"at":105}'))
+        if fails:
+            stage.fails["send out"].append(NotEnoughReplicas())
+        await work(stage, worker, 4)
+        seen = {name: told(worker, name) for name in ("late_rows", "dropped_rows", "failed_records")}
+        assert [sum(counts.values()) for counts in seen.values()] == [1, 1, 1]
+        stage.members[-1].changes.append(WorkChange(lost=frozenset({"lines/0"})))
+        await work(stage, worker, 1)
+        assert {name: told(worker, name) for name in seen} == seen
 
 
 async def test_bytes_and_records_of_each_topic() -> None:
@@ -69,6 +94,21 @@ async def test_bytes_and_records_of_each_topic() -> None:
             assert least < told(worker, "read_bytes")[name] < 3 * least, name
         for name in ("a.by-word.repartition", "out", LOG):
             assert 1_000 < told(worker, "written_bytes")[name] < 3_000, name
+
+
+async def test_records_of_changelogs_that_were_restored() -> None:
+    async with program() as stage:
+        worker = await stage.working("by-word/0", "lines/0")
+        assert list(worker.figures.values("restored_records", 0)) == [(0, {})]
+        stage.write("lines", (None, b'{"word": "a"}'), (None, b'{"word": "b"}'))
+        await work(stage, worker)
+        written = sum(row is not None for row in stage.logs[LOG])
+        async with Stage(stage.app, "lines", "out") as anew:
+            anew.topics, anew.logs, anew.group = stage.topics, stage.logs, stage.group
+            worker = await anew.working("by-word/0")
+            await worker._hear()
+            assert list(worker.figures.values("restored_records", 0)) == [(written, {})]
+    assert written >= 3, "two words, and how far it is"
 
 
 async def test_state_that_the_last_commit_changed() -> None:

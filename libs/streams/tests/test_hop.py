@@ -8,9 +8,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from libs.streams.tests.kit.feeding import raw
 
 from headrace_common.core.murmur2 import partitions_for
-from headrace_streams import App, NotAllowed, agg, json, tumbling
+from headrace_streams import App, NotAllowed, agg, json, string, tumbling
 from headrace_streams.core.operators import hop
 from headrace_streams.core.operators.hop import Flush, HopOut
 from headrace_streams.core.outputs import Output
@@ -170,6 +171,22 @@ def test_a_flush_that_grows_large_leaves_before_the_commit() -> None:
     before = len(written)
     list(out.flush())
     assert len(written) == before
+
+
+@pytest.mark.parametrize("combine", [False, True])
+def test_rows_that_wait_for_a_flush_count_for_the_next_commit(combine: bool) -> None:
+    """``commit_state_bytes`` is of them too: with many partitions they are more than the state of most programs."""
+    app = App("a")
+    words = app.stream("lines", value=string).select(word="value")
+    words.group_by("word", name="by-word", combine=combine).agg(n=agg.count(), name="counts").to("out")
+    assembly = Assembly("a", app.graph, {"lines": 1})
+    task = assembly.make(assembly.parts[0], 0)
+    task.open(lambda name: MemoryCold(), {})
+    assert task.dirty_bytes() == 0
+    task.feed("lines", raw([(None, b"%d" % n * 100, 0) for n in range(100)]))
+    assert task.dirty_bytes() > (100 if combine else 10_000)
+    task.flush()
+    assert task.dirty_bytes() == 0
 
 
 @pytest.mark.parametrize("coded", [False, True])

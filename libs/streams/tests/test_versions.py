@@ -228,7 +228,7 @@ def test_rows_that_are_too_late_for_the_history_are_counted() -> None:
     fed = Fed(latest())
     fed.feed("t", [(b"a", row(1), 100), (b"b", row(2), 79), (b"b", row(3), 80)])
     assert rows(fed.commit(), "out") == [(b"a", {"n": 1, "k": "a"}, 100), (b"b", {"n": 3, "k": "b"}, 80)]
-    assert list(fed.task.late.values()) == [1]
+    assert list(fed.figures.met["late"].values()) == [1]
 
 
 def test_with_a_driver() -> None:

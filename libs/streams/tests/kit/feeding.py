@@ -20,6 +20,7 @@ from headrace_streams.core.task import Task
 from headrace_streams.dsl.app import App
 from headrace_streams.plan.cut import Assembly
 from headrace_streams.plan.nodes import SOURCE
+from headrace_streams.runtime.figures import Figures
 
 Record = tuple[bytes | None, dict[str, Any] | bytes | None, int]
 """Key, value (a dict is written as JSON) and timestamp."""
@@ -53,6 +54,8 @@ class Fed:
         self._watermarks: dict[str, int] = {}
         self._position = 0
         self._committed = 0
+        self.figures = Figures(StateCache(0))
+        """Of what is committed."""
         self.task = self._make()
 
     def _make(self) -> Task:
@@ -71,6 +74,7 @@ class Fed:
         for name, changes in self.task.changes().items():
             self.cold.setdefault(name, MemoryCold()).write(changes)
         self._watermarks = self.task.watermarks()
+        self.figures.committed([self.task])
         self.task.settle()
         self._committed = self._position
         return outputs

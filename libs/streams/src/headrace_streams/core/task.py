@@ -173,7 +173,9 @@ class Task:
         self._batch: _Batch | None = None
         self._outputs = written
         self.failed: dict[str, int] = {}
-        """Rows that nodes could not process and that were left out or sent away, by label."""
+        """Rows that nodes could not process and that were left out or sent away since the last commit, by label."""
+        self._looked: dict[int, tuple[int, int]] = {}
+        """What the stores had counted then."""
         self._taken: Counter[int] = Counter()
         self._given: Counter[int] = Counter()
 
@@ -187,27 +189,25 @@ class Task:
         """About how many bytes of state differ from the last commit, by label."""
         return {s.label: s.operator.store.dirty_bytes() for s in self._steps if s.operator.store is not None}
 
-    @property
-    def late(self) -> dict[str, int]:
-        """Rows that came after their window had closed, by label."""
-        found = {step.label: getattr(step.operator, "late", 0) for step in self._steps}
-        return {label: count for label, count in found.items() if count}
-
-    @property
-    def dropped(self) -> dict[str, int]:
-        """Rows without a key where one is needed, and records without a value that a stream reads, by label."""
-        found = {step.label: getattr(step.operator, "dropped", 0) for step in self._steps}
-        return {label: count for label, count in found.items() if count}
-
-    @property
-    def hits(self) -> dict[str, int]:
-        """How often a key was asked for that was in memory, by label."""
-        return {step.label: step.operator.store.hits for step in self._steps if step.operator.store is not None}
-
-    @property
-    def misses(self) -> dict[str, int]:
-        """How many keys the cold tier was asked for, by label."""
-        return {step.label: step.operator.store.misses for step in self._steps if step.operator.store is not None}
+    def met(self) -> dict[str, dict[str, int]]:
+        """
+        What rows met with since the last commit, by kind and label: ``late`` for their window; ``dropped``, without a
+        key or value where one is needed; ``failed``, and left out or sent away; keys of state: ``hits`` in memory, and
+        ``misses``, for which the cold tier was asked.
+        """
+        found: dict[str, dict[str, int]] = {
+            "late": {step.label: step.operator.late for step in self._steps if step.operator.late},
+            "dropped": {step.label: step.operator.dropped for step in self._steps if step.operator.dropped},
+            "failed": dict(self.failed),
+            "hits": {},
+            "misses": {},
+        }
+        for step in self._steps:
+            if step.operator.store is not None:
+                hits, misses = self._looked[step.id]
+                found["hits"][step.label] = step.operator.store.hits - hits
+                found["misses"][step.label] = step.operator.store.misses - misses
+        return found
 
     @property
     def stores(self) -> list[Store]:
@@ -427,6 +427,11 @@ class Task:
     def _count_anew(self) -> None:
         self._taken.clear()
         self._given.clear()
+        self.failed.clear()
+        for step in self._steps:
+            step.operator.late = step.operator.dropped = 0
+            if (store := step.operator.store) is not None:
+                self._looked[step.id] = store.hits, store.misses
 
     def _rest(self) -> None:
         if self._watermarks.rests:
@@ -530,8 +535,9 @@ class Task:
         return next((step.operator.contents() for step in self._steps if step.store == store), None)
 
     def dirty_bytes(self) -> int:
-        """About how much memory is taken by state that differs from the last commit."""
-        return sum(store.dirty_bytes() for store in self.stores)
+        """About how much memory is taken by what the next commit writes: changed state, rows that wait for a flush."""
+        held = sum(step.operator.held_bytes for step in self._steps)
+        return held + sum(store.dirty_bytes() for store in self.stores)
 
     def watermarks(self) -> dict[str, int]:
         """Event times, to be kept with the commit."""

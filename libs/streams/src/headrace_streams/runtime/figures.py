@@ -44,12 +44,22 @@ COUNTERS: Final[Mapping[str, str]] = {
     "snapshots": "Snapshots of state that were written",
     "snapshots_restored": "Disks of tasks that were taken from a snapshot",
     "snapshots_failed": "Snapshots that could not be written, read or deleted, or were damaged",
-    "cache_hits": "Keys of state that were asked for and were in memory, by node; of tasks that it has now",
-    "cache_misses": "Keys of state that were looked up on the disk, by node; of tasks that it has now",
-    "late_rows": "Rows that came after their window had closed, by node; of tasks that it has now",
+    "restored_records": "Records of changelogs that disks have followed, those of standbys too",
+    "cache_hits": "Keys of state that were asked for and were in memory, by node",
+    "cache_misses": "Keys of state that were looked up on the disk, by node",
+    "late_rows": "Rows that came after their window had closed, by node",
     "dropped_rows": "Rows without a key where one is needed, and records without a value in streams, by node",
     "failed_records": "Records that could not be processed, and were skipped or sent to a dead letter topic, by node",
 }
+
+_MET: Final[Mapping[str, str]] = {
+    "cache_hits": "hits",
+    "cache_misses": "misses",
+    "late_rows": "late",
+    "dropped_rows": "dropped",
+    "failed_records": "failed",
+}
+"""Which are of rows that are committed, and what a task calls them."""
 
 
 @dataclass(slots=True)
@@ -63,6 +73,8 @@ class Figures:
     written_bytes: Counter[str] = field(default_factory=Counter)
     taken: Counter[str] = field(default_factory=Counter)
     given: Counter[str] = field(default_factory=Counter)
+    met: dict[str, Counter[str]] = field(default_factory=lambda: {what: Counter() for what in _MET.values()})
+    """As ``Task.met``."""
     counts: Counter[str] = field(default_factory=Counter)
     lags: dict[tuple[str, int], int] = field(default_factory=dict)
     read_to_ms: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -109,6 +121,8 @@ class Figures:
             taken, given = task.passed()
             self.taken.update(taken)
             self.given.update(given)
+            for what, counts in task.met().items():
+                self.met[what].update(counts)
             dirty.update(task.dirty)
         self.dirty = dirty
 
@@ -147,24 +161,10 @@ class Figures:
                 return _by("node", self.dirty)
             case "state_cache_bytes":
                 return [(self.cache.bytes, {})]
-            case "cache_hits":
-                return self._of_nodes("hits")
-            case "cache_misses":
-                return self._of_nodes("misses")
-            case "late_rows":
-                return self._of_nodes("late")
-            case "dropped_rows":
-                return self._of_nodes("dropped")
-            case "failed_records":
-                return self._of_nodes("failed")
+            case _ if name in _MET:
+                return _by("node", self.met[_MET[name]])
             case _:
                 return [(self.counts[name], {})]
-
-    def _of_nodes(self, what: str) -> Values:
-        found: Counter[str] = Counter()
-        for owned in list(self.owned.values()):
-            found.update(getattr(owned.task, what))
-        return [(count, {"node": node}) for node, count in found.items()]
 
 
 def _by(label: str, counts: Mapping[str, int]) -> Values:

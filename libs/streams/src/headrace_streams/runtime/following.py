@@ -74,6 +74,8 @@ class Changelogs:
         self._patience = patience
         self._prepare = prepare
         self._followed: dict[TopicPartition, _Followed] = {}
+        self.records = 0
+        """How many records it has brought to disks so far."""
         self._changed = asyncio.Event()
         self._applying = asyncio.Lock()
 
@@ -179,6 +181,7 @@ class Changelogs:
                 return
             checkpoint = Checkpoint(followed.log_id, batch.next_offset, self._clock.now_ms())
             await self._compute(_write, followed.store, batch, checkpoint)
+            self.records += batch.table.num_rows
             followed.position = batch.next_offset
             followed.end = max(batch.end_offset, batch.next_offset)
             followed.moved.set()

@@ -287,6 +287,7 @@ class Worker:
             "warm_up": warming,
         }
         self.figures.restoring = seat.lags()
+        self.figures.counts["restored_records"] = self._changelogs.records
         left = {item: count for item, count in self.figures.restoring.items() if item in seat.taken}
         if said := self._restoring.seen(left, now):
             _log.info("%s: %s", self._app.name, said)

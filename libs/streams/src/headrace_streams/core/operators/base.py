@@ -44,6 +44,10 @@ class Operator:
     """Its state, if it has any."""
     clock: Clock
     """Of its task."""
+    late: int = 0
+    """Rows that came after their window had closed, since the last commit."""
+    dropped: int = 0
+    """Rows without a key where one is needed, and records without a value that a stream reads, since then."""
 
     def begin(self, watermark: int) -> None:
         """State is what was committed at this watermark (ms); called before the first row, and after an abort."""
@@ -87,6 +91,11 @@ class Operator:
     def flush(self) -> Iterable[Emitted]:
         """A commit begins: what is emitted once per commit leaves now."""
         return ()
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory is taken by rows that wait for a flush and are no state."""
+        return 0
 
     def contents(self) -> pa.Table | None:
         """What its state holds, as rows; None where it has none that can be shown."""

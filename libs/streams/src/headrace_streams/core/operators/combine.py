@@ -101,6 +101,10 @@ class Combine(Operator):
     def _slots(self) -> Slots:
         return self._keyed.slots if self._window is None else self._windows.slots
 
+    @property
+    def held_bytes(self) -> int:
+        return self._slots.bytes if len(self._slots) else 0
+
     def _hold(self, rows: pa.Table, starts: Numbers | None) -> Iterable[Emitted]:
         if not rows.num_rows:
             return

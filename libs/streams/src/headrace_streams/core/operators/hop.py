@@ -138,6 +138,10 @@ class HopOut(Operator):
     def due(self) -> int | None:
         return self._due
 
+    @property
+    def held_bytes(self) -> int:
+        return self._bytes
+
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
         rows = _without_large(rows, failed)
         if not rows.num_rows:
