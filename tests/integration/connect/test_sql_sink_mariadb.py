@@ -294,6 +294,17 @@ def test_what_would_leave_tables_behind_is_refused(target: MariadbServer) -> Non
         sink.verifier()
 
 
+def test_another_task_that_changes_a_table_for_long_is_a_matter_of_time(target: MariadbServer) -> None:
+    other = target.connect()
+    try:
+        with opened(target) as sink:
+            other.query("select get_lock(concat('headrace.', md5(database())), 1)")
+            with pytest.raises(RetriableError, match="another task"):
+                sink.write(rows([{"id": 1}]))
+    finally:
+        other.close()
+
+
 def test_tables_that_several_tasks_make_at_once(target: MariadbServer) -> None:
     errors: list[Exception] = []
 
