@@ -96,6 +96,9 @@ class SourceSuite:
         target.query("insert into t values (1, '2037-01-01 00:00:00', 'of the future')")
         with started(target.url, **BY_BOTH) as source:
             assert values_of(take(source)) == [0]
+        target.query("insert into t values (2, current_timestamp, 'of now, in whatever zone')")
+        with started(target.url, timestamp_delay_interval_ms=86_400_000, **BY_BOTH) as source:
+            assert values_of(take(source)) == [0]
 
     def test_everything_again_and_again(self, target: Target) -> None:
         fill(target, [0, 0, 0, 1, 1])
