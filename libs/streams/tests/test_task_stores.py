@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace_common.core.errors import HeadraceError
+from headrace_streams.adapters import rocksdb_store
 from headrace_streams.adapters.memory_store import MemoryStores
 from headrace_streams.adapters.rocksdb_store import RocksDbStores, StateStorageFailed
 from headrace_streams.core.state.changelog import prefix
@@ -135,6 +136,47 @@ def test_state_that_moved_away_is_deleted_when_it_is_too_old(disks: RocksDbStore
     assert sorted(path.name for path in (disks.directory / "a").iterdir()) == ["1", "2", "3"]
     assert sorted(disks.tidy(NOW_MS)) == [("a", 2), ("a", 3)], "it was closed"
     assert sorted(path.name for path in (disks.directory / "a").iterdir()) == ["2", "3"]
+
+
+def test_tasks_begin_where_old_state_could_not_be_looked_at(
+    disks: RocksDbStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk, which somebody mends: what was not looked at after the first failure waits for nobody."""
+    monkeypatch.setattr(rocksdb_store, "_OPENED_AT_ONCE", 1)
+    monkeypatch.setattr(rocksdb_store, "_LOOK_S", 0.1)
+    rooms = [disks.directory / "a" / str(number) for number in range(20)]
+    for room in rooms:
+        room.mkdir(parents=True)
+        (room / "CURRENT").write_text("rubbish")
+    with pytest.raises(StateStorageFailed, match="CURRENT file"):
+        disks.tidy(NOW_MS)
+    for number, room in enumerate(rooms):
+        (room / "CURRENT").unlink()
+        disks.open("a", number).close()
+
+
+def test_a_task_does_not_wait_for_ever_until_the_disk_has_let_go(
+    disks: RocksDbStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rocksdb_store, "_LOOK_S", 0.1)
+    disks.open("a", 0).close()
+    begun, answers = threading.Event(), threading.Event()
+
+    def stand_still(path: Path) -> None:
+        begun.set()
+        answers.wait()
+
+    monkeypatch.setattr(rocksdb_store.shutil, "rmtree", stand_still)
+    tidying = threading.Thread(target=disks.tidy, args=(NOW_MS,))
+    tidying.start()
+    try:
+        begun.wait()
+        with pytest.raises(StateStorageFailed, match=r"has not let go of old state in .* for 0.1 s; give another"):
+            disks.open("a", 0)
+    finally:
+        answers.set()
+        tidying.join()
+    disks.open("a", 0).close()
 
 
 def test_room_of_a_worker_that_was_killed_is_cleared(tmp_path: Path) -> None:

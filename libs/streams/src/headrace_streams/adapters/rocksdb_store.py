@@ -47,6 +47,8 @@ _BLOCK_CACHE_BYTES: Final = 64 << 20
 _OPENED_AT_ONCE: Final = 8
 _WORKERS_MAX: Final = 1_000
 """Of one app on one machine."""
+_LOOK_S: Final = 60.0
+"""So long a task waits at most until its directory was looked at."""
 _ELSEWHERE: Final = "; give another state_dir (--state-dir)"
 
 
@@ -90,10 +92,18 @@ class RocksDbStores:
         self._lock.close()
 
     def open(self, sub_topology: str, partition: int) -> RocksDbTaskStore:
-        """The task's, made if it is not there."""
+        """
+        The task's, made if it is not there.
+
+        Raises:
+            StateStorageFailed: the disk refuses it, or is still at what ``tidy`` wants of it.
+        """
         path = self.directory / quote(sub_topology, safe="") / str(partition)
         with self._changed:
-            self._changed.wait_for(lambda: path not in self._looked_at)
+            if not self._changed.wait_for(lambda: path not in self._looked_at, _LOOK_S):
+                raise StateStorageFailed(
+                    f"the disk has not let go of old state in {path} for {_LOOK_S:g} s{_ELSEWHERE}"
+                )
             store = RocksDbTaskStore(path, self._cache, self._buffers, lambda: self._open.discard(path))
             self._open.add(path)
         return store
@@ -103,10 +113,13 @@ class RocksDbStores:
         with self._changed:
             paths = [path for path in self._paths() if path not in self._open]
             self._looked_at.update(paths)
-        # Opening one is to wait for the disk.
-        with ThreadPoolExecutor(_OPENED_AT_ONCE, "headrace-tidy") as pool:
-            kept = zip(paths, pool.map(lambda path: self._kept(path, oldest_ms), paths), strict=True)
-            return {(unquote(path.parent.name), int(path.name)): one for path, one in kept if one is not None}
+        try:
+            # Opening one is to wait for the disk.
+            with ThreadPoolExecutor(_OPENED_AT_ONCE, "headrace-tidy") as pool:
+                kept = zip(paths, pool.map(lambda path: self._kept(path, oldest_ms), paths), strict=True)
+                return {(unquote(path.parent.name), int(path.name)): one for path, one in kept if one is not None}
+        finally:
+            self._let_go(paths)  # where one fails those behind it do not begin
 
     def _kept(self, path: Path, oldest_ms: int) -> Checkpoint | None:
         """The checkpoint of what is not deleted."""
@@ -120,9 +133,12 @@ class RocksDbStores:
                 shutil.rmtree(path)
             return None
         finally:
-            with self._changed:
-                self._looked_at.discard(path)
-                self._changed.notify_all()
+            self._let_go([path])
+
+    def _let_go(self, paths: Iterable[Path]) -> None:
+        with self._changed:
+            self._looked_at.difference_update(paths)
+            self._changed.notify_all()
 
     def _paths(self) -> list[Path]:
         """The tasks' directories."""
