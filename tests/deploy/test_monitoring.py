@@ -204,21 +204,14 @@ def test_each_rule_of_promtool_is_known(was: str, now: str, says: str) -> None:
 
 def exported_by_streams() -> dict[str, set[str]]:
     """What a worker of streams tells, with all that it may have something to say of."""
-    task = SimpleNamespace(
-        watermark=0,
-        held_by=("a", 1.0),
-        late={"node": 1},
-        failed={"node": 1},
-        dropped={"node": 1},
-        hits={"node": 1},
-        misses={"node": 1},
-    )
+    task = SimpleNamespace(watermark=0, held_by=("a", 1.0))
     owned: Any = {"task": SimpleNamespace(task=task)}
     figures = Figures(
         cache=StateCache(0),
         read=Counter(topic=1),
         read_bytes=Counter(topic=1),
         written=Counter(topic=1),
+        met={what: Counter(node=1) for what in ("late", "failed", "dropped", "hits", "misses")},
         written_bytes=Counter(topic=1),
         taken=Counter(node=1),
         given=Counter(node=1),
