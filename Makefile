@@ -68,9 +68,9 @@ sim: setup ## Clusters in the lab from seeds: SEEDS=200, SEED=7 replays one, KIN
 	$(STAGE) simulation $(PY) -m tests.lab KIND=$(or $(KIND),$(WORLD)) SEED=$(SEED) SEEDS=$(SEEDS) FROM=$(FROM) \
 		MUTANT=$(MUTANT) MUTANTS=$(MUTANTS) STARTS=$(STARTS) SEEDS_MAX=$(SEEDS_MAX)
 
-# Five workers here, and three for chaos: these tests wait for sessions, leases and processes more than they compute.
+# Four workers here, and three for chaos: these tests wait for sessions, leases and processes more than they compute.
 integration: setup ## Real etcd, RocksDB, gRPC and processes
-	$(STAGE) integration $(PYTEST) -n 5 $(BY_FILE) -m "integration and not spark" --timeout 300 libs services tests
+	$(STAGE) integration $(PYTEST) -n 4 $(BY_FILE) -m "integration and not spark" --timeout 300 libs services tests
 
 spark: setup-spark ## The connector and the jobs in a Spark session, against real clusters
 	@JAVA_HOME="$$($(PY) -m headrace_cli.spark.java)" tools/stage.sh spark $(PYTEST) -n 2 $(BY_FILE) -m spark --timeout 300 libs spark-jobs tests

@@ -5,20 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from libs.streams.tests.kit import asked
 
 from headrace.errors import WaitTimedOut
 from headrace.records import RecordMetadata
 from headrace_common.core.errors import HeadraceError, NotFound, OffsetNotAvailable, Rejected, UnsupportedVersion
+from headrace_common.core.ids import Endpoint
 from headrace_proto.v1 import streams_pb2 as pb
-from headrace_streams import App, Stores, Stream, agg, json, session, tumbling, value
+from headrace_streams import App, Stores, Stream, agg, json, session, stores, tumbling, value
 from headrace_streams.adapters import grpc_queries
+from headrace_streams.adapters.grpc_queries import open_queries
+from headrace_streams.adapters.memory_store import MemoryStores
+from headrace_streams.core.state import changelog
+from headrace_streams.core.state.changelog import Progress
 from headrace_streams.plan.cut import Assembly
-from headrace_streams.ports import Question
+from headrace_streams.ports import Checkpoint, Question
 from headrace_streams.runtime import queries
+from headrace_streams.runtime.assembling import Assembled
+from headrace_streams.runtime.owned import Owned, Spec
+from headrace_streams.runtime.queries import Queries
 from headrace_streams.testing import Driver
 
 
@@ -30,23 +38,58 @@ def billing() -> App:
     return app
 
 
-class Running(asked.Running):
-    """Of ``billing``."""
+class Running:
+    """One worker with all tasks of an app, whose rows were committed up to ``position``."""
 
     def __init__(self, partitions: int = 1) -> None:
-        super().__init__(billing(), "orders", partitions)
+        self.app = billing()
+        self.disks = MemoryStores()
+        self.queries = Queries(self._read)
+        assembly = Assembly("billing", self.app.graph, {"orders": partitions})
+        self.specs = {
+            f"{part.name}/{n}": Spec(
+                part, n, (*part.topics, *(f"billing.{hop.name}.repartition" for hop in part.hops)), {}
+            )
+            for part in assembly.parts
+            for n in range(partitions)
+        }
+        self.queries.assembled = Assembled(assembly, self.specs, frozenset())
+        self.queries.owned = {
+            label: Owned(spec, None, self.disks.open(spec.part.name, spec.partition))  # type: ignore[arg-type]
+            for label, spec in self.specs.items()
+        }
+        self.commit(0)
+        self.reads = 0
+
+    async def _read(self, call: Callable[..., Any], *args: Any) -> Any:
+        self.reads += 1
+        return call(*args)
 
     def commit(self, position: int, users: Sequence[str] = ("ann",)) -> None:
         """So many orders of each user."""
-        self.put(position, [{"user": user, "product": "tea", "day": 12} for user in users for _ in range(position)])
+        with Driver(self.app) as driver:
+            for user in users:
+                driver.pipe("orders", [{"user": user, "product": "tea", "day": 12}] * position)
+            driver.commit()
+            kept = {at[0]: committed.stores for at, committed in driver._committed.items()}
+        for spec in self.specs.values():
+            changes = {name: list(cold.scan()) for name, cold in kept[spec.part.name].items()}
+            progress = Progress(dict.fromkeys(spec.part.topics, position))
+            disk = self.disks.open(spec.part.name, spec.partition)
+            disk.write(changelog.rows(changes, progress), Checkpoint("log", position, 0))
+        self.queries.notify()
 
 
 @asynccontextmanager
-async def asking(
+async def asked(
     running: Running, monkeypatch: pytest.MonkeyPatch, timeout_ms: int = 30_000
 ) -> AsyncIterator[Callable[..., Any]]:
     """Asks a store, in a thread."""
-    async with asked.answering(running, monkeypatch):
+    async with open_queries(running.queries, Endpoint("127.0.0.1", 0), None) as at:
+        items = [SimpleNamespace(id=label, owner="m", followers=()) for label in running.specs]
+        group = SimpleNamespace(members=[SimpleNamespace(member_id="m", endpoint=str(at))], items=items)
+        admin = SimpleNamespace(describe_group=lambda app: group, close=lambda: None)
+        monkeypatch.setattr(stores, "AdminClient", lambda servers: admin)
         with Stores("billing", timeout_ms=timeout_ms) as of:
 
             async def ask(store: str, call: str, *args: Any, **more: Any) -> Any:
@@ -57,7 +100,7 @@ async def asking(
 
 async def test_an_answer_waits_for_the_commit_that_contains_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
     running = Running()
-    async with asking(running, monkeypatch) as ask:
+    async with asked(running, monkeypatch) as ask:
         running.commit(5)
         assert await ask("by-user", "get", "ann", at_least=("orders", 0, 4)) == {"user": "ann", "n": 5}
         waits = asyncio.create_task(ask("by-user", "get", "ann", at_least=RecordMetadata("orders", 0, 6, 0)))
@@ -74,7 +117,7 @@ async def test_an_answer_waits_for_the_commit_that_contains_a_record(monkeypatch
 
 async def test_what_is_not_reached_is_told_with_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     running = Running()
-    async with asking(running, monkeypatch, timeout_ms=0) as ask:
+    async with asked(running, monkeypatch, timeout_ms=0) as ask:
         running.commit(5)
         assert await ask("by-user", "get", "nobody", at_least=("orders", 0, 4)) is None
         with pytest.raises(WaitTimedOut, match=r"the records of orders-0 below 5, and not 5 so far; 0 s were waited"):
@@ -83,7 +126,7 @@ async def test_what_is_not_reached_is_told_with_how_far_it_is(monkeypatch: pytes
 
 async def test_what_cannot_be_waited_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     running = Running()
-    async with asking(running, monkeypatch) as ask:
+    async with asked(running, monkeypatch) as ask:
         with pytest.raises(
             Rejected, match=r"'by-product' cannot be waited for by a record of orders: its tasks read bil"
         ):
@@ -107,7 +150,7 @@ async def test_a_worker_that_does_not_know_of_records_is_not_believed(monkeypatc
                 yield part
 
     monkeypatch.setattr(grpc_queries, "Servicer", Before)
-    async with asking(running, monkeypatch) as ask:
+    async with asked(running, monkeypatch) as ask:
         running.commit(1)
         assert await ask("by-user", "get", "ann") == {"user": "ann", "n": 1}
         with pytest.raises(UnsupportedVersion, match="is of a version that cannot wait for records"):
@@ -116,7 +159,7 @@ async def test_a_worker_that_does_not_know_of_records_is_not_believed(monkeypatc
 
 async def test_keys_are_held_against_the_columns_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     running = Running()
-    async with asking(running, monkeypatch) as ask:
+    async with asked(running, monkeypatch) as ask:
         running.commit(2)
         row = {"product": "tea", "day": 12, "n": 2}
         assert await ask("by-product", "get", "tea", 12) == row
@@ -143,7 +186,7 @@ async def test_a_task_that_leaves_while_it_is_waited_for_is_looked_for_elsewhere
 
 async def test_a_table_waits_only_for_the_task_that_reads_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
     running = Running(2)
-    async with asking(running, monkeypatch) as ask:
+    async with asked(running, monkeypatch) as ask:
         running.commit(1)
         assert len(await ask("by-user", "table", at_least=("orders", 1, 0))) == 2
     request = pb.QueryStoreRequest(
@@ -172,7 +215,7 @@ async def test_a_worker_waits_as_long_as_it_is_asked_to_and_a_second_at_most(mon
 
 async def test_keys_from_one_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
     running = Running()
-    async with asking(running, monkeypatch) as ask:
+    async with asked(running, monkeypatch) as ask:
         running.commit(1, ["ann", "anna", "bob", "zoë", "zo"])
 
         async def users(*bounds: str | bytes | None) -> list[str]:
@@ -203,7 +246,7 @@ async def test_a_worker_that_does_not_know_ranges_is_not_believed(monkeypatch: p
                 yield part
 
     monkeypatch.setattr(grpc_queries, "Servicer", Before)
-    async with asking(running, monkeypatch) as ask:
+    async with asked(running, monkeypatch) as ask:
         running.commit(1)
         with pytest.raises(UnsupportedVersion, match="does not know ranges"):
             await ask("by-user", "range", None, "b")
