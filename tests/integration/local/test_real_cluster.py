@@ -129,6 +129,7 @@ def test_nothing_acknowledged_is_lost_whichever_process_is_killed(make_cluster: 
     assert sorted(number for numbers in by_key.values() for number in numbers) == list(range(sent))
 
 
+@pytest.mark.timeout(600)
 def test_the_demo_proves_itself_after_a_ctrl_c_and_a_kill(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "headrace_cli", "demo", "--rate", "20000", "--no-spark"]
     first = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
