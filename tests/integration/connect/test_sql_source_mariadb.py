@@ -20,8 +20,6 @@ from headrace_connect.plugin import Chunk, RetriableError
 from headrace_connect.testing import check_source
 
 pytestmark = pytest.mark.integration
-LONG = pytest.mark.skipif("MARIADB_LONG" not in os.environ, reason="takes minutes: MARIADB_LONG=1")
-
 NOW = BY_BOTH | {"timestamp_delay_interval_ms": 0}
 TABLE = "create table t (id int auto_increment primary key, at datetime(6) not null default now(6), name text)"
 
@@ -61,7 +59,7 @@ class TestMariadb(SourceSuite):
     """All of the suite."""
 
 
-@LONG
+@pytest.mark.skipif("MARIADB_LONG" not in os.environ, reason="10 s alone, minutes beside others: MARIADB_LONG=1")
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("hasty")
 def test_the_suite_of_all_sources(target: MariadbServer) -> None:
@@ -201,7 +199,6 @@ def test_values_that_have_no_form_are_bad_rows(target: MariadbServer) -> None:
     assert json.loads(chunk.bad[2].raw)["clock"] == "25:00:00"
 
 
-@LONG
 def test_positions_are_exact_in_each_type(target: MariadbServer) -> None:
     """Beyond what a double has, in bytes, in texts that differ in case, in moments of a microsecond."""
     for type_, values in (
