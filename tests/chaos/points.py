@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import psutil
 from tests.chaos.transactions.storm import Storm
 
 from headrace.errors import HeadraceError
@@ -66,10 +67,20 @@ class Points:
             return action, pid
         if now - self._at >= PATIENCE_S:
             (self.directory / point).unlink(missing_ok=True)
-            if not any(self.directory.glob(f"{point}.*")):  # else a process has just come to it
+            if not self._taken(point):
                 self._missed[self._armed] += 1
                 self._armed, self._at = None, now
         return None
+
+    def _taken(self, point: str) -> bool:
+        """Whether a process has just come to it. What one has left that something else killed there is removed."""
+        for claim in self.directory.glob(f"{point}.*"):
+            owner = claim.suffix.removeprefix(".")
+            if owner.isdecimal() and _is_alive(int(owner)):
+                return True
+            if owner.isdecimal():
+                claim.unlink(missing_ok=True)
+        return (self.directory / f"{point}.hit").exists()
 
     def end(self) -> None:
         """Arm nothing more."""
@@ -102,6 +113,13 @@ class Points:
     def told(self) -> dict[str, int]:
         """How often each was hit."""
         return {f"{point} {action}": times for (point, action), times in sorted(self.hits.items())}
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def rage_until_hit(storm: Storm, seconds: float, groups: Sequence[Points], hits: int) -> None:
