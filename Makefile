@@ -13,7 +13,7 @@ BY_FILE = --dist loadfile --no-loadscope-reorder
 # Where the machine's Python keeps no bytecode, each process of each cluster would compile our modules anew at its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help chart manifests setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos exits chaos-groups chaos-held chaos-transactions chaos-streams chaos-connect chaos-compaction chaos-short spark-chaos e2e-kubernetes test run run-spark up down status bench bench-peer bench-spark connect-differential kafka-import images ci measure clean
+.PHONY: help checks chart manifests setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos exits chaos-groups chaos-held chaos-transactions chaos-streams chaos-connect chaos-compaction chaos-short spark-chaos e2e-kubernetes test run run-spark up down status bench bench-peer bench-spark connect-differential kafka-import images ci measure clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -112,7 +112,11 @@ e2e-kubernetes: setup ## The chart on the cluster that KUBECONFIG names, under l
 	$(if $(ONLY),,$(PYTEST) -m kubernetes tests/kubernetes)
 	$(PY) -m tests.kubernetes.kubernetes_long $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(ARGS)
 
-test: setup-spark lint types arch proto-check unit chart sim integration spark chaos-short ## Everything
+# mypy is one process for a minute: what starts no cluster runs beside it, and both cores are busy.
+checks: pyspark ## What is looked at without a cluster: types, and beside them format, lint, layers, generated code, the chart
+	@$(MAKE) --no-print-directory -j 2 types lint arch proto-check chart
+
+test: setup-spark checks unit sim integration spark chaos-short ## Everything
 
 run: ## A local cluster with real data flowing end to end, Spark included where there is a Java; ARGS=--fresh starts anew
 	@echo "Headrace: a cluster on this machine, real departures through it, and the proof that none is lost."
