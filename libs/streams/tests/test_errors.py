@@ -449,3 +449,12 @@ def test_a_row_without_a_key_for_a_compacted_topic_is_an_error_of_the_row() -> N
     assert b"it has no key, and out is compacted: key_by() before" in (
         dict(letter.headers)["headrace.error.message"] or b""
     )
+
+
+def test_of_a_key_that_cannot_be_read_it_is_told_that_it_is_the_key() -> None:
+    app = App("errors", on_error="dead")
+    app.stream("in", value=json("s string"), key="k").to("out")
+    fed = Fed(app)
+    fed.feed("in", [(b"\xff", {"s": "x"}, 0)])
+    (letter,) = dead(fed.commit(), "dead")
+    assert (dict(letter.headers)["headrace.error.message"] or b"").startswith(b"the key: ")

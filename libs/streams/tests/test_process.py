@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -191,6 +192,46 @@ def test_a_call_that_raises_stops_the_app_unless_told_otherwise() -> None:
     assert (failed.value.origin.topic, failed.value.origin.offset) == ("in", 1)
     fed.abort()
     assert written(fed, record("a", n=1)) == [{"seen": 1}], "as of the last commit"
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+ODD = [(Mute(), "its text cannot be had: ValueError"), (ValueError("bad \ud800"), r"bad \ud800")]
+
+
+@pytest.mark.parametrize(("error", "said"), ODD)
+def test_an_exception_whose_text_cannot_be_had_or_written_is_its_records_all_the_same(
+    error: Exception, said: str
+) -> None:
+    def odd(row: Any, state: Any, context: Any) -> None:
+        raise error
+
+    fed = Fed(program(odd, on_error="dead"))
+    fed.feed("in", [record("a", n=1)])
+    (dead,) = [output for output in fed.commit() if output.topic == "dead"]
+    assert dict(dead.headers)["headrace.error.message"] == said.encode()
+    with pytest.raises(RowFailed, match=re.escape(f"in-0 at offset 0 failed: {type(error).__name__}: {said};")):
+        Fed(program(odd)).feed("in", [record("a", n=1)])
+
+
+def test_state_whose_form_json_does_not_have_is_shown_all_the_same() -> None:
+    def odd(row: Any, state: Any, context: Any) -> None:
+        state.kept[row["n"]] = {(1, 2): 2}
+
+    app = program(odd, state={"kept": value(dict)})
+    with Driver(app) as driver:
+        driver.pipe("in", [{"k": "a", "n": 1, "at": 0}])
+        assert [row["kept"] for row in driver.store("p")] == ['"{1: {(1, 2): 2}}"']
+
+    def numbered(row: Any, state: Any, context: Any) -> None:
+        state.kept[row["n"]] = 2
+
+    with Driver(program(numbered, state={"kept": value(dict)})) as driver:
+        driver.pipe("in", [{"k": "a", "n": 1, "at": 0}])
+        assert [row["kept"] for row in driver.store("p")] == ['{"1":2}']
 
 
 def test_state_that_was_read_is_not_changed_by_the_call_that_raises() -> None:

@@ -27,6 +27,8 @@ from headrace_streams import (
 from headrace_streams.plan.cut import sub_topologies
 from headrace_streams.testing import Driver
 
+NO_TEXT: Any = 5
+
 
 def stream() -> Stream:
     return App("refused").stream("in", value=json("n bigint, m double, s string, l array<int>, b boolean"), key="k")
@@ -111,6 +113,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "time of nothing": (lambda: App("a").stream("t", value=json("s string"), timestamp="x"), "timestamp .*'x'"),
     "app": (lambda: App("a b"), "an app cannot be called 'a b'"),
+    "app of a directory": (lambda: App(".."), r"an app cannot be called '\.\.'"),
+    "app without a name": (lambda: App(NO_TEXT), "an app cannot be called 5"),
+    "name of a directory": (lambda: stream().group_by("n", name="..").agg(c=agg.count(), name="g"), "becomes part"),
+    "name of a number": (lambda: stream().group_by("n", name=NO_TEXT).agg(c=agg.count(), name="g"), "name 5 becomes"),
     # what becomes of errors
     "on_error of the app": (
         lambda: App("a", on_error="a b"),

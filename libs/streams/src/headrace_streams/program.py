@@ -40,11 +40,11 @@ def load(program: str) -> App:
     if name:
         app = getattr(module, name, None)
         if not isinstance(app, App):
-            raise NotAllowed(f"{where} has no App called {name!r}; {_apps_text(module)}")
+            raise NotAllowed(f"{where} has no App called {name!r}; {_apps_text(where, module)}")
         return app
     apps = _apps(module)
     if len(apps) != 1:
-        raise NotAllowed(f"{where} must have one App to be run; {_apps_text(module)}")
+        raise NotAllowed(f"{where} must have one App to be run; {_apps_text(where, module)}")
     return next(iter(apps.values()))
 
 
@@ -52,11 +52,11 @@ def _apps(module: ModuleType) -> dict[str, App]:
     return {name: value for name, value in vars(module).items() if isinstance(value, App)}
 
 
-def _apps_text(module: ModuleType) -> str:
+def _apps_text(where: str, module: ModuleType) -> str:
     apps = _apps(module)
     if not apps:
         return "it has none: write app = App('NAME') in it, at the top level"
-    return f"it has {', '.join(apps)}: name one, as in {module.__name__}:{next(iter(apps))}"
+    return f"it has {', '.join(apps)}: name one, as in {where}:{next(iter(apps))}"
 
 
 def _load_file(path: Path) -> ModuleType:

@@ -7,6 +7,15 @@ from dataclasses import dataclass
 from headrace_common.core.errors import Busy, ErrorCode, Internal, Rejected
 
 
+def words_of(error: BaseException) -> str:
+    """What an exception of the program says, as text that can be written anywhere; it may fail to say anything."""
+    try:
+        said = str(error)
+    except Exception as another:  # noqa: BLE001  # the program's class
+        return f"its text cannot be had: {type(another).__name__}"
+    return said.encode("utf-8", "backslashreplace").decode()
+
+
 class NotAllowed(Rejected, code=ErrorCode.INVALID_CONFIG):
     """A program cannot be built as it is written: the message says where, and what would be right."""
 

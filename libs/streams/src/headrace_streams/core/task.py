@@ -18,7 +18,7 @@ import orjson
 import pyarrow as pa
 
 from headrace_streams.core.changes import ADDED, changes_of
-from headrace_streams.core.errors import NotAllowed, Origin, RowFailed
+from headrace_streams.core.errors import NotAllowed, Origin, RowFailed, words_of
 from headrace_streams.core.feed import merged, runs
 from headrace_streams.core.operators import hop
 from headrace_streams.core.operators.base import Emitted, Operator, halved
@@ -469,7 +469,8 @@ class Task:
         return lambda rows, error: self._fail(step, rows, error)
 
     def _fail(self, step: Step, rows: pa.Table, error: Exception) -> None:
-        cause = f"{type(error).__name__}: {error}"[:500]
+        said = words_of(error)
+        cause = f"{type(error).__name__}: {said}"[:500]
         for place, change in zip(numbers(rows[ROW]).tolist(), changes_of(rows).tolist(), strict=True):
             if step.on_error == FAIL:
                 raise RowFailed(step.label, self._origin(place), cause) from error
@@ -477,7 +478,7 @@ class Task:
                 continue
             self.failed[step.label] = self.failed.get(step.label, 0) + 1
             if step.on_error != SKIP:
-                self._bury(step, rows, place, error, cause)
+                self._bury(step, rows, place, error, said)
 
     def _origin(self, place: int) -> Origin | None:
         batch = self._batch
@@ -486,12 +487,12 @@ class Task:
         topic, raw, at = batch.record(place)
         return Origin(topic, self.partition, raw["offset"][at].as_py())
 
-    def _bury(self, step: Step, rows: pa.Table, place: int, error: Exception, cause: str) -> None:
+    def _bury(self, step: Step, rows: pa.Table, place: int, error: Exception, said: str) -> None:
         """Write the record as it came, or the row where there is no one record, to the dead letter topic."""
         headers: list[tuple[str, bytes | None]] = [
             ("headrace.error.node", step.label.encode()),
             ("headrace.error.class", type(error).__name__.encode()),
-            ("headrace.error.message", str(error)[:1_000].encode()),
+            ("headrace.error.message", said[:1_000].encode()),
             ("headrace.error.app", self._app.encode()),
             ("headrace.error.at", str(self._clock.wall).encode()),
         ]

@@ -34,7 +34,7 @@ from headrace_streams.dsl.table import Table, table_of
 from headrace_streams.dsl.where import where
 from headrace_streams.plan.compare import Change
 from headrace_streams.plan.describe import as_mermaid
-from headrace_streams.plan.nodes import SOURCE, Global, Input, Making, Plan, check_on_error, schema_text
+from headrace_streams.plan.nodes import NO_NAMES, SOURCE, Global, Input, Making, Plan, check_on_error, schema_text
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,120}")
 LOADING: Final = ContextVar("LOADING", default=False)
@@ -69,7 +69,7 @@ class App:
             on_error: what becomes of a record that cannot be processed: ``"fail"`` stops, ``"skip"`` leaves it out and
                 counts it, any other text is the dead letter topic that gets it as it came.
         """
-        if not _NAME.fullmatch(name):
+        if not isinstance(name, str) or not _NAME.fullmatch(name) or name in NO_NAMES:
             raise NotAllowed(f"an app cannot be called {name!r}: use 1 to 120 letters, digits, '.', '_' and '-'")
         check_on_error(on_error, f"app {name!r}")
         self.name = name

@@ -141,6 +141,8 @@ class More(TypedDict, total=False):
 
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,100}")
+NO_NAMES: Final = frozenset({".", ".."})
+"""Names of directories: state of an app or a node that is called so would be in another's."""
 SOURCE = "stream"
 SINK = "to"
 REPARTITION = "repartition"
@@ -192,7 +194,8 @@ class Plan:
             NotAllowed: its name cannot be part of a topic's; another has its name, or reads its topic.
         """
         node = Node(len(self.nodes), kind, where, tuple(inputs), make, **more)
-        if node.name and not _NAME.fullmatch(node.name):
+        name = node.name
+        if name and (not isinstance(name, str) or not _NAME.fullmatch(name) or name in NO_NAMES):
             raise NotAllowed(
                 f"{kind} ({where}): the name {node.name!r} becomes part of a topic's: "
                 "use 1 to 100 letters, digits, '.', '_' and '-'"

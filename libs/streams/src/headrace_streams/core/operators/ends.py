@@ -139,7 +139,8 @@ class Source(Operator):
         good = np.ones(len(values), bool)
         for problem in decoded.problems:
             good[problem.row] = False
-            failed(row_of(rows, int(places[problem.row])), Unreadable(problem.message))
+            said = f"the key: {problem.message}" if format_ is self._key else problem.message
+            failed(row_of(rows, int(places[problem.row])), Unreadable(said))
         found = np.flatnonzero(good)
         return decoded.table, found if decoded.counts is None else np.repeat(found, decoded.counts)
 

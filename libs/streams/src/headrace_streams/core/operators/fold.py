@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace_streams.core.errors import StateFailed
+from headrace_streams.core.errors import StateFailed, words_of
 from headrace_streams.core.operators.aggregates import Refused, Values
 from headrace_streams.core.rows import Numbers
 from headrace_streams.core.state.objects import as_kept
@@ -72,7 +72,7 @@ class Fold:
         try:
             return as_kept("the state", function(state, given))
         except Exception as error:
-            raise Refused(slot, f"cannot be computed: {type(error).__name__}: {error!s:.300}") from error
+            raise Refused(slot, f"cannot be computed: {type(error).__name__}: {words_of(error):.300}") from error
 
     def finish(self, columns: Sequence[Numbers]) -> pa.Array[Any]:
         result = self._folding.result
@@ -80,4 +80,6 @@ class Fold:
         try:
             return pa.array(states if result is None else [result(copy.deepcopy(s)) for s in states], self.type)
         except Exception as error:
-            raise StateFailed(f"{self._what}: the result of fold() is no {self.type}: {error!s:.300}") from error
+            raise StateFailed(
+                f"{self._what}: the result of fold() is no {self.type}: {words_of(error):.300}"
+            ) from error

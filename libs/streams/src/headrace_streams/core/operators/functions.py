@@ -185,7 +185,14 @@ def shown(kind: type, values: list[Any]) -> pa.Array[Any]:
     """Values of state as a column; what is no single value is JSON."""
     if kind in _SHOWN:
         return pa.array(values, _SHOWN[kind])
-    return pa.array([orjson.dumps(value, default=repr).decode() for value in values], pa.string())
+    return pa.array([_as_json(value) for value in values], pa.string())
+
+
+def _as_json(value: Any) -> str:
+    try:
+        return orjson.dumps(value, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError:  # a key that is no single value, a number of more than 64 bits
+        return orjson.dumps(repr(value)).decode()
 
 
 def given_records(rows: pa.Table) -> list[dict[str, Any]]:
