@@ -466,7 +466,7 @@ async def reading(shown: Shown, **settings: Any) -> Worker:
     app.stream(re.compile("eu-.*"), value=string, name="eu").to("out")
     outside = outside_of(topics=shown, clock=shown, stores=MemoryStores())
     worker = Worker(app, StreamsConfig(**settings), outside)
-    await worker.assemble()
+    worker._assembled = await worker._assembling.assemble()
     shown.looks.clear()
     return worker
 
@@ -641,6 +641,31 @@ async def test_a_reset_while_it_joins_is_seen(happens: str) -> None:
     assert [membership.closed for membership in anew.memberships] == closed
     (spec_,) = worker._assembled.specs.values()
     assert spec_.log_id == f"a.orders.changelog {anew.anew}-0"
+
+
+async def test_a_worker_that_waits_for_another_program_to_end_can_be_stopped() -> None:
+    stop, waits = asyncio.Event(), asyncio.Event()
+
+    class Taken(Anew):
+        async def shared(self, app: str) -> frozenset[str]:
+            return frozenset({"payments/0"})
+
+        async def read_by(self, app: str) -> frozenset[str]:
+            return frozenset({"payments"})
+
+    class Slow(Stopped):
+        async def sleep_ms(self, delay_ms: float) -> None:
+            waits.set()
+            await asyncio.Event().wait()
+
+    app = App("a")
+    app.stream("orders", value=string).to("orders")
+    worker = Worker(app, StreamsConfig(), outside_of(topics=Taken(""), clock=Slow(0.0)))
+    begun = asyncio.create_task(_before(stop, worker.assemble()))
+    async with asyncio.timeout(5):
+        await waits.wait()
+        stop.set()
+        assert not await begun
 
 
 async def test_a_function_that_does_not_return_ends_the_worker() -> None:

@@ -112,24 +112,20 @@ class Worker:
 
     async def assemble(self) -> None:
         """
-        Find the app's topics; waits for those that do not exist. It comes before ``start``, and can be cancelled.
+        Find the app's topics; waits for those that do not exist, and for workers of another program of its name to end.
+        It comes before ``start``, and can be cancelled.
 
         Raises:
-            NotAllowed: the plan does not fit the topics.
+            NotAllowed: the plan does not fit the topics, or another program runs under the app's name.
             UnknownTopicOrPartition: a topic does not exist.
-        """
-        self._assembled = self.queries.assembled = await self._assembling.assemble()
-
-    async def start(self) -> None:
-        """
-        Join those that share the app's tasks.
-
-        Raises:
-            NotAllowed: another program runs under the app's name.
             NotFound: positions are gone, and there is state of what would be read again.
         """
+        self._assembled = self.queries.assembled = await self._assembling.assemble()
         await self._assembling.check_name(self._assembled, self._patience)
         await self._assembling.check_positions(self._assembled, self._patience)
+
+    async def start(self) -> None:
+        """Join those that share the app's tasks."""
         self._following = asyncio.create_task(self._changelogs.run(), name="changelogs")
         self._taking_snapshots = asyncio.create_task(self._snapshotting.run(), name="snapshots")
         await self._join()
