@@ -12,7 +12,15 @@ import pytest
 
 from headrace.errors import WaitTimedOut
 from headrace.records import RecordMetadata
-from headrace_common.core.errors import HeadraceError, NotFound, OffsetNotAvailable, Rejected, UnsupportedVersion
+from headrace_common.core.errors import (
+    HeadraceError,
+    LeaderNotAvailable,
+    NetworkFailed,
+    NotFound,
+    OffsetNotAvailable,
+    Rejected,
+    UnsupportedVersion,
+)
 from headrace_common.core.ids import Endpoint
 from headrace_proto.v1 import streams_pb2 as pb
 from headrace_streams import App, Stores, Stream, agg, json, session, stores, tumbling, value
@@ -82,12 +90,19 @@ class Running:
 
 @asynccontextmanager
 async def asked(
-    running: Running, monkeypatch: pytest.MonkeyPatch, timeout_ms: int = 30_000
+    running: Running,
+    monkeypatch: pytest.MonkeyPatch,
+    timeout_ms: int = 30_000,
+    owner: str = "m",
+    follower: str = "nobody",
 ) -> AsyncIterator[Callable[..., Any]]:
     """Asks a store, in a thread."""
     async with open_queries(running.queries, Endpoint("127.0.0.1", 0), None) as at:
-        items = [SimpleNamespace(id=label, owner="m", followers=()) for label in running.specs]
-        group = SimpleNamespace(members=[SimpleNamespace(member_id="m", endpoint=str(at))], items=items)
+        followers = (SimpleNamespace(member_id=follower),)
+        items = [SimpleNamespace(id=label, owner=owner, followers=followers) for label in running.specs]
+        at_of = {"m": str(at), "dead": "127.0.0.1:1"}
+        members = [SimpleNamespace(member_id=name, endpoint=endpoint) for name, endpoint in at_of.items()]
+        group = SimpleNamespace(members=members, items=items)
         admin = SimpleNamespace(describe_group=lambda app: group, close=lambda: None)
         monkeypatch.setattr(stores, "AdminClient", lambda servers: admin)
         with Stores("billing", timeout_ms=timeout_ms) as of:
@@ -182,6 +197,25 @@ async def test_a_task_that_leaves_while_it_is_waited_for_is_looked_for_elsewhere
         await running.queries.rows(question)
     with pytest.raises(NotFound, match="there is no store 'x'; there are: by-user, by-product"):
         running.queries.locate("x", ["ann"])
+
+
+@pytest.mark.parametrize("owner", ["dead", "nobody"])
+async def test_who_follows_a_task_answers_who_asks_for_no_more(monkeypatch: pytest.MonkeyPatch, owner: str) -> None:
+    """With ``stale``: at once, also while the group still takes the owner for alive."""
+    running = Running()
+    running.commit(2)
+    running.queries.owned, running.queries.followed = {}, running.queries.owned
+    async with asked(running, monkeypatch, timeout_ms=0, owner=owner, follower="m") as ask:
+        assert await ask("by-user", "get", "ann", stale=True) == {"user": "ann", "n": 2}
+        assert (await ask("by-user", "table", stale=True)).to_pylist() == [{"user": "ann", "n": 2}]
+        assert (await ask("by-user", "range", "a", "b", stale=True)).num_rows == 1
+        assert await ask("by-user", "get", "ann", stale=True, at_least=("orders", 0, 1)) == {"user": "ann", "n": 2}
+        with pytest.raises(WaitTimedOut, match="below 2, and not 2 so far"):
+            await ask("by-user", "get", "ann", stale=True, at_least=("orders", 0, 2))
+        with pytest.raises((LeaderNotAvailable, NetworkFailed)):
+            await ask("by-user", "get", "ann")
+    with pytest.raises(HeadraceError, match="task orders/0 is not at this worker now"):
+        await running.queries.rows(Question("by-user", 0, b"ann"))
 
 
 async def test_a_table_waits_only_for_the_task_that_reads_the_record(monkeypatch: pytest.MonkeyPatch) -> None:

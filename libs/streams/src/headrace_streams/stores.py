@@ -34,6 +34,8 @@ from headrace_streams.core.formats.lookup import key_of
 T = TypeVar("T")
 _PAUSE_S: Final = 0.1
 _CALL_S: Final = 10.0
+_ELSEWHERE: Final = (Kind.MOVED, Kind.BUSY, Kind.UNKNOWN)
+"""Another worker, or the same one later, may do better."""
 _EMPTY_S: Final = 3.0
 """So long a group without members may be between the workers of a restart."""
 
@@ -115,18 +117,20 @@ class Stores:
         return StoreView(self, self._known[store])
 
     def _describe(self) -> None:
-        answer: pb.DescribeStoresResponse = self._call(
-            self._anybody(), lambda stub: stub.DescribeStores(pb.DescribeStoresRequest(), timeout=_CALL_S)
-        )
+        request = pb.DescribeStoresRequest()
+        answer: pb.DescribeStoresResponse
+        _, answer = self._call(self._anybody(), lambda stub: stub.DescribeStores(request, timeout=_CALL_S))
         self._known = {one.name: one for one in answer.stores}
 
-    def _anybody(self) -> str:
-        """A worker that has a task."""
-        for endpoint in self._found().owners.values():
-            return endpoint
-        raise LeaderNotAvailable(
-            f"no worker of {self.app} answers; `headrace group describe {self.app}` shows those there are"
-        )
+    def _anybody(self) -> list[str]:
+        """Workers that have a task, and then those that follow one."""
+        where = self._found()
+        found = list(dict.fromkeys([*where.owners.values(), *where.followers.values()]))
+        if not found:
+            raise LeaderNotAvailable(
+                f"no worker of {self.app} answers; `headrace group describe {self.app}` shows those there are"
+            )
+        return found
 
     def _found(self) -> _Where:
         if self._where is None:
@@ -165,7 +169,8 @@ class Stores:
         return self._persist(lambda: self._locate(pb.LocateKeyRequest(store=store, columns=texts)))
 
     def _locate(self, request: pb.LocateKeyRequest) -> tuple[bytes, int]:
-        found: pb.LocateKeyResponse = self._call(self._anybody(), lambda stub: stub.LocateKey(request, timeout=_CALL_S))
+        found: pb.LocateKeyResponse
+        _, found = self._call(self._anybody(), lambda stub: stub.LocateKey(request, timeout=_CALL_S))
         return found.key, found.partition
 
     def _rows(self, request: pb.QueryStoreRequest, sub_topology: str) -> pa.Table | None:
@@ -181,14 +186,14 @@ class Stores:
 
     def _ask(self, request: pb.QueryStoreRequest, task: str) -> pa.Table | None:
         where = self._found()
-        endpoint = where.owners.get(task) or (where.followers.get(task) if request.stale else None)
-        if endpoint is None:
+        at = [where.owners.get(task), where.followers.get(task) if request.stale else None]
+        endpoints = [endpoint for endpoint in at if endpoint is not None]
+        if not endpoints:
             raise LeaderNotAvailable(
                 f"no worker that answers has the task {task}; `headrace group describe {self.app}` shows who has what"
             )
-        parts: list[pb.QueryStoreResponse] = self._call(
-            endpoint, lambda stub: list(stub.QueryStore(request, timeout=_CALL_S))
-        )
+        parts: list[pb.QueryStoreResponse]
+        endpoint, parts = self._call(endpoints, lambda stub: list(stub.QueryStore(request, timeout=_CALL_S)))
         if request.HasField("at_least") and not (parts and parts[0].contains):
             raise UnsupportedVersion(f"the worker at {endpoint} is of a version that cannot wait for records")
         ranged = request.HasField("first_key") or request.HasField("last_key")
@@ -197,7 +202,23 @@ class Stores:
         arrow = b"".join(part.arrow for part in parts)
         return pa.ipc.open_stream(pa.py_buffer(arrow)).read_all() if arrow else None
 
-    def _call(self, endpoint: str, call: Callable[[Any], T]) -> T:
+    def _call(self, endpoints: Sequence[str], call: Callable[[Any], T]) -> tuple[str, T]:
+        """
+        The first that answers, and what it says. The group takes a worker that has died for alive for some seconds.
+
+        Raises:
+            HeadraceError: what the last one said.
+        """
+        *others, last = endpoints
+        for endpoint in others:
+            try:
+                return endpoint, self._call_one(endpoint, call)
+            except HeadraceError as error:
+                if error.kind not in _ELSEWHERE:
+                    raise
+        return last, self._call_one(last, call)
+
+    def _call_one(self, endpoint: str, call: Callable[[Any], T]) -> T:
         try:
             return call(StreamsQueryStub(self._channels.to(endpoint)))
         except grpc.RpcError as error:
@@ -213,7 +234,7 @@ class Stores:
                 now = time.monotonic()
                 empty_since = (empty_since or now) if isinstance(error, NoWorkers) else None
                 late = now - began >= self._timeout_s or (empty_since is not None and now - empty_since >= _EMPTY_S)
-                if error.kind not in (Kind.MOVED, Kind.BUSY, Kind.UNKNOWN) or late:
+                if error.kind not in _ELSEWHERE or late:
                     raise
                 self._where = None
             time.sleep(_PAUSE_S)
