@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from libs.streams.tests.kit.feeding import Record, by_key, cuts, run_cut
@@ -63,6 +65,10 @@ def _branches(rows: Stream, name: str) -> Stream:
     return branches["rest"].merge(sums)
 
 
+def _tripled(table: pa.Table) -> pa.Table:
+    return pa.table({"k": table["k"], "n": pc.multiply(table["n"], 3)})
+
+
 PARTS: Final[dict[str, Part]] = {
     "filter": lambda rows, name: rows.filter(col("n") > -3),
     "more": lambda rows, name: rows.with_columns(n=col("n") + 1),
@@ -83,7 +89,11 @@ PARTS: Final[dict[str, Part]] = {
     "near": _near,
     "branches": _branches,
 }
-LAST: Final[dict[str, Part]] = {"timers": _timers, "as-is": lambda rows, name: rows}
+LAST: Final[dict[str, Part]] = {
+    "timers": _timers,
+    "batches": lambda rows, name: rows.map_batches(_tripled, schema=SCHEMA),
+    "as-is": lambda rows, name: rows,
+}
 """A function says nothing of the key of its rows, so these would move."""
 
 

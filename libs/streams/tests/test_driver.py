@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,16 @@ def test_what_a_crash_takes_is_done_again(seed: int) -> None:
             driver.crash()
             driver.restart()
         assert newest(driver.read("counts")) == {"to": 6, "be": 9, "or": 3, "not": 3}
+
+
+def test_it_starts_within_50_ms() -> None:
+    """Of CPU, as the machine may be busy; the best of some, and about 2."""
+    took = []
+    for seed in range(5):
+        began = time.process_time()
+        with Driver(words(), partitions=3, seed=seed):
+            took.append(time.process_time() - began)
+    assert min(took) < 0.05
 
 
 def test_nothing_is_worked_on_between_crash_and_restart() -> None:

@@ -9,11 +9,13 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO
 
 import pytest
 
 from headrace_common.core.errors import InvalidConfig
+from headrace_streams import worker_process
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.main import _in_pool
 from headrace_streams.worker_process import Ending, Parent
@@ -145,6 +147,37 @@ async def test_a_function_cannot_end_the_process(error: BaseException) -> None:
 
     with ThreadPoolExecutor(1) as pool, pytest.raises(NotAllowed, match="would end the worker; raise an Exception"):
         await _in_pool(pool, function)
+
+
+def test_who_dies_again_and_again_is_started_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And at once again where it has run for more than a minute."""
+    lives = iter([1.0, 0.1, 1.0, 1.0, 60.0, 1.0, 1.0, 1.0, 61.0, 1.0])
+    waits: list[float] = []
+    now = 0.0
+
+    class Told:
+        def is_set(self) -> bool:
+            return len(waits) == 10
+
+        def wait(self, seconds: float) -> None:
+            waits.append(seconds)
+
+    class Dies:
+        pid = 1
+
+        def __init__(self, *args: object, **more: object) -> None: ...
+
+        def wait(self) -> int:
+            nonlocal now
+            now += next(lives)
+            return -signal.SIGKILL
+
+    monkeypatch.setattr(worker_process.subprocess, "Popen", Dies)
+    monkeypatch.setattr(worker_process, "time", SimpleNamespace(monotonic=lambda: now))
+    parent = Parent("app.py", {})
+    monkeypatch.setattr(parent, "_told", Told())
+    assert parent._slots[0]._keep_running() is Ending.DONE
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 1, 2]
 
 
 @pytest.mark.parametrize("name", ["metrics_listen", "health_listen", "query_listen"])
