@@ -46,6 +46,10 @@ orders.select("user", "n").join(
     payments.select("user", paid="n"), within=(-20, 50), grace=1_000_000, how="outer", late="drop", name="near"
 ).to(WORDS)
 
+letters = App(f"{LINES}-letters", on_error=LATE or "fail")
+told = letters.stream(LINES, value=json("x bigint"), key="word").group_by("word")
+told.agg(n=agg.count(), name="letters", emit="every").to(WORDS)
+
 stuck = App(f"{LINES}-stuck")
 
 

@@ -6,19 +6,25 @@ import random
 import shutil
 import signal
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
 import pytest
 
 from headrace.testing import TestCluster
+from headrace_streams.adapters.rocksdb_store import RocksDbStores
+from headrace_streams.core.state.changelog import prefix
 from headrace_streams.worker_process import Ending
 
-from .apps import WORDS, AppUnderTest, app, check_each_count, check_each_count_once, end, some_lines
+from .apps import WORDS, AppUnderTest, Row, app, check_each_count, check_each_count_once, end, some_lines
+from .states import check_disks
+from .states import counted as state_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 POINTS = ("streams.fed", "streams.flushed", "streams.changelog", "sdk.txn.offsets.after", "sdk.txn.end.before")
+DAY_MS = 86_400_000
 AFTER = ("sdk.txn.end.after", "streams.committed", "streams.kept")
 
 
@@ -33,9 +39,13 @@ def test_a_worker_dies_at_each_step(cluster: TestCluster, tmp_path: Path) -> Non
             tested.send([line.encode() for line in lines])
             tested.wait_for(point)
             worker.wait()
-    with tested.running():
+    with tested.running() as worker:
         found = tested.read(sum(counted.values()))
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(30) == Ending.DONE, tested.log()
     check_each_count_once(found, counted)
+    assert check_disks(cluster, f"{tested.lines}-counts", [tmp_path / "state"]) == 3
+    assert state_of(cluster, f"{tested.lines}-counts") == counted
 
 
 @pytest.mark.parametrize("program", ["counts", "numbered"])
@@ -117,6 +127,64 @@ def test_a_program_that_fails_says_which_record_and_does_not_go_on(cluster: Test
         assert worker.wait(60) == Ending.FAILED
     assert f"{tested.lines}-" in tested.log()
     assert "at offset" in tested.log()
+
+
+def test_dead_letters_come_once_each(cluster: TestCluster, tmp_path: Path) -> None:
+    """What is no JSON, and what has no key, beside what is counted; workers die before and after a verdict."""
+    tested = app(cluster, tmp_path, "letters", 1)
+    tested.late = cluster.unique_topic("dead", 1)
+    counted: Counter[str] = Counter()
+    buried: Counter[tuple[bytes | None, bytes]] = Counter()
+    for turn, point in enumerate(("streams.changelog", "sdk.txn.end.before", "sdk.txn.end.after")):
+        letters = [(b"a", b"no json %d" % turn), (None, b'{"x": %d}' % turn), (b"b", b'{"x": "y%d"}' % turn)]
+        words = random.Random(turn).choices(WORDS, k=20)
+        counted.update(words)
+        buried.update(letters)
+        records: list[tuple[bytes | None, bytes]] = [(word.encode(), b'{"x": 1}') for word in words]
+        records[7:7] = letters
+        tested.arm(point, "kill")
+        with tested.running() as worker, cluster.producer() as producer:
+            producer.send_many(tested.lines, [value for _, value in records], keys=[key for key, _ in records])
+            producer.flush()
+            tested.wait_for(point)
+            worker.wait()
+    with tested.running():
+        found = tested.read(counted.total())
+    check_each_count_once(found, counted)
+    with cluster.consumer(tested.late, auto_offset_reset="earliest", isolation_level="read_committed") as consumer:
+        letters_there = consumer.read_to_end()
+    assert Counter((letter.key, letter.value) for letter in letters_there) == buried
+    places = {dict(letter.headers)["headrace.error.offset"] for letter in letters_there}
+    assert len(places) == buried.total(), "each says of which record it is"
+
+
+def test_state_that_is_older_than_deletions_are_kept_is_rebuilt(cluster: TestCluster, tmp_path: Path) -> None:
+    """It is not as the changelog has it, as if records had been deleted meanwhile that nobody can read any more."""
+    tested = app(cluster, tmp_path, "numbered")
+    counted = Counter(WORDS * 3)
+
+    def run() -> list[Row]:
+        with tested.running() as worker:
+            found = tested.read(counted.total())
+            worker.send_signal(signal.SIGTERM)
+            assert worker.wait(30) == Ending.DONE, tested.log()
+        return found
+
+    words = [word.encode() for word in WORDS * 3]
+    tested.send([b"x"] * len(words), words)
+    check_each_count_once(run(), counted)
+    with RocksDbStores(tmp_path / "state", f"{tested.lines}-numbered") as stores:
+        disks = stores.tidy(0)
+        for (part, partition), checkpoint in disks.items():
+            store = stores.open(part, partition)
+            rows = [(prefix("numbers") + key, None) for key, _ in store.cold("numbers").scan()]
+            store.write(rows, replace(checkpoint, at_ms=checkpoint.at_ms - DAY_MS))
+            store.close()
+            assert rows
+    assert len(disks) == 3
+    counted.update(WORDS)
+    tested.send([b"x"] * len(WORDS), words[: len(WORDS)])
+    check_each_count_once(run(), counted)
 
 
 def test_a_record_of_16_mb_is_an_error_of_the_record(cluster: TestCluster, tmp_path: Path) -> None:

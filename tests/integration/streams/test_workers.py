@@ -29,6 +29,8 @@ from .apps import AppUnderTest, app, check_each_count_once, licence_lines, some_
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
+TAKEN_OVER_S = 30.0
+"""On a busy machine; 3.3 s on a quiet one."""
 POINTS = ("streams.fed", "streams.changelog", "sdk.txn.offsets.after", "sdk.txn.end.before", "streams.committed")
 
 
@@ -98,7 +100,7 @@ def test_a_standby_takes_over_when_a_worker_is_killed(cluster: TestCluster, tmp_
         began = time.monotonic()
         counted.send()
         counted.check()
-        print(f"all words after {time.monotonic() - began:.1f} s")
+        assert time.monotonic() - began < TAKEN_OVER_S, "after the grace of the group, and not its session of 45 s"
 
 
 @pytest.mark.parametrize("standbys", [0, 1])
