@@ -179,6 +179,21 @@ def test_a_task_does_not_wait_for_ever_until_the_disk_has_let_go(
     disks.open("a", 0).close()
 
 
+def test_a_function_may_change_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with RocksDbStores(Path("states"), "app") as stores:
+        store = stores.open("a", 0)
+        put(store, 1)
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        put(store, 2)
+        store.close()
+        again = stores.open("a", 0)
+        assert held(again) == ([(b"k", b"2")], Checkpoint("log-0", 2, NOW_MS))
+        again.close()
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 def test_room_of_a_worker_that_was_killed_is_cleared(tmp_path: Path) -> None:
     with RocksDbStores(tmp_path, "app") as disks:
         store = disks.open("a", 0)

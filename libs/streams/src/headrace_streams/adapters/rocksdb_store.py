@@ -77,7 +77,8 @@ class RocksDbStores:
     def __init__(self, state_dir: Path, app: str) -> None:
         self._cache = Cache(_BLOCK_CACHE_BYTES)
         self._buffers = WriteBufferManager(_WRITE_BUFFERS_BYTES, allow_stall=False)
-        self.directory, self._lock = _claim(state_dir / quote(app, safe=""))
+        # Absolute: a function of the program may change the working directory.
+        self.directory, self._lock = _claim(state_dir.absolute() / quote(app, safe=""))
         self._open: set[Path] = set()
         self._looked_at: set[Path] = set()
         """What ``tidy`` may delete."""
