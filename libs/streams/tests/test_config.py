@@ -46,3 +46,8 @@ def test_what_the_environment_cannot_give_is_refused_with_the_variable() -> None
         from_environment({"HEADRACE_STREAMS_COMMIT_ROWS": "many", "HEADRACE_STREAMS_MAX_WARMUP": "0"})
     assert "HEADRACE_STREAMS_COMMIT_ROWS: takes a whole number, not 'many'" in str(refused.value)
     assert "max_warmup takes 1 to 1000, not 0" in str(refused.value)
+
+
+def test_nothing_is_no_directory_for_state() -> None:
+    with pytest.raises(InvalidConfig, match="HEADRACE_STREAMS_STATE_DIR: may not be empty"):
+        from_environment({"HEADRACE_STREAMS_STATE_DIR": "", "HEADRACE_STREAMS_ZONE": ""})

@@ -232,8 +232,11 @@ def parse_value(kind: Any, text: str) -> object:
     """
     origin, args = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        inner = next(a for a in args if a is not type(None))
-        return None if text.strip() == "" else parse_value(inner, text)
+        if text.strip() == "":
+            if type(None) in args:
+                return None
+            raise ValueError("may not be empty")
+        return parse_value(next(a for a in args if a is not type(None)), text)
     if origin is tuple:
         return tuple(parse_value(args[0], item.strip()) for item in text.split(",") if item.strip())
     if origin is Literal:
