@@ -128,6 +128,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "late": (lambda: grouped().window(tumbling(10)), "late=TOPIC keeps them, late='drop' drops and counts them"),
     "a bad late topic": (lambda: count(grouped().window(tumbling(10), late="a b")), "'a b' has other characters"),
     "counting": (lambda: counting(0), r"counting\(\) needs at least 1"),
+    "counting halves": (lambda: counting(1.5), "windows of 1.5 rows are not possible"),  # type: ignore[arg-type]
+    "counting nothing": (lambda: counting(True), "windows of True rows are not possible"),
     "late for counting": (lambda: grouped().window(counting(2), late="drop"), "no row is late .*leave late= out"),
     "session": (lambda: session(0), "the gap is 0; it must be at least 1 ms"),
     "sliding": (lambda: sliding("-1s"), "the size of the window is '-1s'; it must be at least 0 ms"),
@@ -153,6 +155,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "any of a number": (lambda: grouped().agg(n=agg.any("n"), name="g"), r"any\(\) takes a condition, and this is int"),
     "quantile": (lambda: agg.quantile("n", 99), r"quantile\(\) of 99 is not possible; q is a share from 0 to 1"),
     "quantile of text": (lambda: grouped().agg(n=agg.quantile("s", 0.5), name="g"), r"quantile\(\) of string is not"),
+    "limit of halves": (lambda: agg.collect("n", 1.5), "limit of at least 1, not 1.5"),  # type: ignore[arg-type]
+    "no limit": (lambda: agg.collect("n", None), "limit of at least 1, not None"),  # type: ignore[arg-type]
+    "half a partition": (
+        lambda: stream().key_by("n").repartition(1.5, name="r"),  # type: ignore[arg-type]
+        "1.5 partitions are not possible",
+    ),
     "limit": (lambda: agg.collect("n", 0), r"collect\(\) needs a limit of at least 1"),
     "bounds twice": (
         lambda: count(

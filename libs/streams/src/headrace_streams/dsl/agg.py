@@ -12,6 +12,7 @@ from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.formats.ddl import parse_schema
 from headrace_streams.core.operators.fold import Folding
 from headrace_streams.core.state.objects import as_kept
+from headrace_streams.dsl.names import is_count
 
 Input = nw.Expr | str
 
@@ -107,8 +108,10 @@ def quantile(column: Input, q: float) -> Agg:
 
 def collect(column: Input, limit: int) -> Agg:
     """The first ``limit`` values as a list."""
-    if limit < 1:
-        raise NotAllowed("collect() needs a limit of at least 1: what it keeps is read and written as one value")
+    if not is_count(limit):
+        raise NotAllowed(
+            f"collect() needs a limit of at least 1, not {limit!r}: what it keeps is read and written as one value"
+        )
     return Agg("collect", column, limit)
 
 

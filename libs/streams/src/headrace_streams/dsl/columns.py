@@ -36,7 +36,7 @@ from headrace_streams.core.task import FAIL, SKIP
 from headrace_streams.dsl.agg import Agg
 from headrace_streams.dsl.durations import Duration, to_ms
 from headrace_streams.dsl.headers import Headers, headers_of
-from headrace_streams.dsl.names import check_format, check_function, check_names, columns_text
+from headrace_streams.dsl.names import check_format, check_function, check_names, columns_text, is_count
 from headrace_streams.dsl.record_calls import Added, RecordCalls, hint
 from headrace_streams.dsl.where import where
 from headrace_streams.dsl.windows import AtMostEvery
@@ -206,7 +206,7 @@ class Columns(RecordCalls):
         """
         Move the rows to the tasks of their keys, through a topic of ``partitions`` partitions (as many as the input).
         """
-        if partitions is not None and not 1 <= partitions <= 10_000:
+        if partitions is not None and not (is_count(partitions) and partitions <= 10_000):
             raise NotAllowed(f"repartition ({where()}): {partitions} partitions are not possible; choose 1 to 10,000")
         return self._moved(name, partitions, self._keyed_by)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.state.lifting import Lift, Lifting
 from headrace_streams.core.state.objects import Value
-from headrace_streams.dsl.names import check_function
+from headrace_streams.dsl.names import check_function, is_count
 from headrace_streams.dsl.where import where
 from headrace_streams.plan.compare import LIFTED, VERSION
 
@@ -44,7 +44,7 @@ def versioned(values: Mapping[str, Value], *, version: int, migrate: Mapping[int
     """
     what = f"versioned ({where()})"
     steps = {} if migrate is None else migrate
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+    if not is_count(version):
         raise NotAllowed(f"{what}: version is {version!r:.60}; give a whole number: 1 is the first")
     if not isinstance(steps, Mapping):
         raise NotAllowed(f"{what}: migrate is {migrate!r:.100}; write for example migrate={{1: FUNCTION}}")

@@ -23,6 +23,11 @@ def check_names(names: Sequence[str], what: str) -> None:
             raise NotAllowed(f"{what}: the name {name!r} would be there twice; rename() or select() one away first")
 
 
+def is_count(given: object) -> bool:
+    """Whether it is a whole number from 1 on."""
+    return isinstance(given, int) and not isinstance(given, bool) and given >= 1
+
+
 def check_format(given: object, what: str) -> None:
     """
     Raises:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.operators.windows import Counting, Hopping, Session, Sliding
 from headrace_streams.dsl.durations import Duration, to_ms
+from headrace_streams.dsl.names import is_count
 
 
 def tumbling(size: Duration, *, grace: Duration = 0, offset: Duration = 0) -> Hopping:
@@ -67,7 +68,7 @@ def counting(rows: int) -> Counting:
     ``window_start`` is the time of the earliest row and ``window_end`` that of the newest, which is the time of the
     result. With ``emit="final"`` only windows that are full are told.
     """
-    if rows < 1:
+    if not is_count(rows):
         raise NotAllowed(f"windows of {rows} rows are not possible; counting() needs at least 1")
     return Counting(rows)
 
