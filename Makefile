@@ -13,7 +13,7 @@ BY_FILE = --dist loadfile --no-loadscope-reorder
 # Where the machine's Python keeps no bytecode, each process of each cluster would compile our modules anew at its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help checks chart manifests setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos exits chaos-groups chaos-held chaos-transactions chaos-streams chaos-connect chaos-compaction chaos-short spark-chaos e2e-kubernetes test run run-spark up down status bench bench-peer bench-spark connect-differential kafka-import images ci measure clean
+.PHONY: help checks imports chart manifests setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos exits chaos-groups chaos-held chaos-transactions chaos-streams chaos-connect chaos-compaction chaos-short spark-chaos e2e-kubernetes test run run-spark up down status bench bench-peer bench-spark connect-differential kafka-import images ci measure clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,6 +51,10 @@ types: pyspark ## mypy, strict
 
 arch: setup ## The layers (import-linter)
 	$(STAGE) layers $(BIN)/lint-imports --no-cache
+
+# pytest keeps the bytecode that it makes of a file of tests; without this each worker of each stage would make it anew.
+imports: pyspark ## Import each file of tests, once
+	$(STAGE) imports $(PYTEST) --collect-only -q libs services spark-jobs tests | sed -E '/^[^ ]+: [0-9]+$$/d; /^$$/d'
 
 # Three workers on two cores: two of them wait for answers, timers and processes for a fifth of the time.
 unit: pyspark ## Dialogue tests and properties
@@ -113,8 +117,8 @@ e2e-kubernetes: setup ## The chart on the cluster that KUBECONFIG names, under l
 	$(PY) -m tests.kubernetes.kubernetes_long $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(ARGS)
 
 # mypy is one process for a minute: what starts no cluster runs beside it, and both cores are busy.
-checks: pyspark ## What is looked at without a cluster: types, and beside them format, lint, layers, generated code, the chart
-	@$(MAKE) --no-print-directory -j 2 types lint arch proto-check chart
+checks: pyspark ## What is looked at without a cluster: types, and beside them format, lint, layers, generated code, imports, the chart
+	@$(MAKE) --no-print-directory -j 2 types lint arch proto-check imports chart
 
 test: setup-spark checks unit sim integration spark chaos-short ## Everything
 
