@@ -1,7 +1,8 @@
 """
 A word count by two workers, which are killed and stopped at each step of a commit and replaced in their sleep, whose
 disks are full for a while and whose transactions are aborted, while brokers, coordinators and the controller are killed
-and stopped: each number of each word comes, exactly once or at least once as was asked for.
+and stopped: each number of each word comes, exactly once or at least once as was asked for, and the state is that of
+the words: in the changelogs, and on each disk as of its checkpoint.
 
 STREAMS_LONG=1 is the long form (root: disks that can be full; 10 minutes for each guarantee, and then until each point
 of a commit was hit often enough); CHAOS_SEED names the
@@ -38,6 +39,7 @@ from tests.chaos.transactions.storm import (
     until,
 )
 from tests.integration.streams.apps import Row, check_each_count, check_each_count_once
+from tests.integration.streams.states import check_disks, counted
 
 from headrace.testing import TestCluster
 from headrace_streams.config import EXACTLY_ONCE
@@ -151,6 +153,23 @@ class Workers(Crew):
             if worker.wakes_at == float("inf") and worker.errors.read_text(errors="replace").count("joins anew"):
                 worker.process.kill()
 
+    def stop(self) -> None:
+        """All end well, so that their disks have what they know."""
+        told: set[int] = set()
+        for worker in self.sleeping:
+            worker.wakes_at = min(worker.wakes_at, time.monotonic())
+
+        def all_ended() -> bool:
+            self.tend()
+            awake = [worker for worker in self.sleeping if worker.wakes_at == float("inf")]
+            for worker in (*self.working.values(), *awake):
+                if worker.at_work() and worker.process.pid not in told:
+                    told.add(worker.process.pid)
+                    worker.process.terminate()
+            return not self.working and not self.sleeping
+
+        until(all_ended, "workers end", END_S)
+
     def _replaced(self, pid: int) -> None:
         seconds = self.chance.uniform(*SLEEP_S)
         for slot, worker in list(self.working.items()):
@@ -254,6 +273,13 @@ def test_each_number_of_each_word_comes(
             except AssertionError as error:
                 raise AssertionError(f"{error}\n{len(seen)} are\n{standing(cluster, crew)}") from None
             found.extend((r.key, orjson.loads(r.value)) for r in consumer.read_to_end())
+
+        def all_kept() -> bool:
+            crew.tend()
+            return counted(cluster, f"{lines}-counts") == load.words
+
+        until(all_kept, "the state is that of the words", READ_S)
+        crew.stop()
     finally:
         crew.end()
         print("\n".join(storm.told))
@@ -261,6 +287,8 @@ def test_each_number_of_each_word_comes(
         print(json.dumps({"guarantee": guarantee, "points": points.told}), file=sys.stderr)
     nothing_hangs(cluster, [words])
     check(found, load.words)
+    looked_at = check_disks(cluster, f"{lines}-counts", sorted(disks.glob("state-*")))
+    assert looked_at >= PARTITIONS, "of each task at least one disk"
     assert storm.counts["kill worker"] + storm.counts["replace worker"] > 0, "workers were hurt"
     assert points.hits.total() > 0, "at steps of a commit too"
     assert points.least >= HITS, f"each point was hit {HITS} times: {points.told}"
