@@ -76,6 +76,7 @@ OWN: dict[str, Suite] = {
     "streams-join": streams_cluster.suite(streams_workloads.JOIN, 1_000_000),
     "streams-function": streams_cluster.suite(streams_workloads.FUNCTION, 300_000),
     "streams-latency": streams_cluster.latency,
+    "streams-commit": streams_cluster.commits,
     "streams-restore": streams_restore.restore,
     "streams-state": streams_state.larger,
     "streams-workers": streams_cluster.workers,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 import time
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import headrace
@@ -17,7 +19,7 @@ from bench.headrace_side import HeadraceSide
 from bench.machine import cpu_seconds
 from bench.rows import Row, compare, interleaved, percentile
 from bench.sizes import sized
-from bench.streams_workloads import PARTITIONS, Records, Worker, Workload, fill, our_worker, output, running
+from bench.streams_workloads import CLIENTS, PARTITIONS, Records, Worker, Workload, fill, our_worker, output, running
 from headrace import Consumer, Producer
 from headrace.records import TopicPartition
 
@@ -79,6 +81,24 @@ def latency(runs: int) -> list[Row]:
     ]
 
 
+def commits(runs: int) -> list[Row]:
+    """What a commit of a worker with state is made of: one record at a time, each a transaction; medians."""
+    found: list[dict[str, list[float]]] = []
+    with HeadraceSide.running(flush="os") as cluster, tempfile.TemporaryDirectory() as root:
+        for number in range(runs):
+            times = Path(root) / f"times-{number}"
+            topics = {"SOURCE": cluster.topic(1), "TARGET": cluster.topic(1)}
+            settings = {"commit_interval_ms": 20, "state_dir": f"{root}/state-{number}"}
+            command, environment = our_worker("keys", topics, settings | {"bootstrap_servers": cluster.bootstrap})
+            timed = [command[0], str(CLIENTS / "streams_timed.py"), *command[3:]]
+            with running(timed, environment | {"TIMES": str(times)}):
+                value = b'{"amount":1.0,"at":1}'
+                _one_at_a_time(cluster, *topics.values(), sized(300, 20), value=value)
+            found.append(json.loads(times.read_text()))
+    steps = [step for step in found[0] if found[0][step]]
+    return [compare(f"streams commit, {step}", "ms", [median(one[step]) for one in found]) for step in steps]
+
+
 @contextmanager
 def _filter(cluster: HeadraceSide, settings: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """A worker that passes everything on from the first topic to the second."""
@@ -87,8 +107,10 @@ def _filter(cluster: HeadraceSide, settings: dict[str, Any]) -> Iterator[tuple[s
         yield topics["SOURCE"], topics["TARGET"]
 
 
-def _one_at_a_time(cluster: HeadraceSide, source: str, target: str, count: int) -> list[float]:
-    """In ms, sorted."""
+def _one_at_a_time(
+    cluster: HeadraceSide, source: str, target: str, count: int, *, value: bytes | None = None
+) -> list[float]:
+    """In ms, sorted. ``value``: of each record; None: its number."""
     took: list[float] = []
     with (
         Producer(cluster.bootstrap, linger_ms=0) as producer,  # or its wait for company would be most of it
@@ -98,7 +120,7 @@ def _one_at_a_time(cluster: HeadraceSide, source: str, target: str, count: int) 
     ):
         for number in range(count + 20):
             begun = time.perf_counter()
-            producer.send(source, b"%d" % number)
+            producer.send(source, b"%d" % number if value is None else value, key=b"%d" % (number % 100))
             while not consumer.poll(60_000):
                 pass
             if number >= 20:  # the first find everything cold
