@@ -12,16 +12,16 @@ from typing import Any, Final
 
 from headrace import aio
 from headrace_streams.adapters.headrace_io import SdkWriter
-from headrace_streams.runtime.worker import Worker
+from headrace_streams.runtime.committing import Committing
 from headrace_streams.worker_process import work
 
 STEPS: Final[dict[str, tuple[type, str]]] = {
-    "changes are encoded": (Worker, "_prepare"),
+    "changes are encoded": (Committing, "_prepare"),
     "rows are handed over": (SdkWriter, "send"),
     "positions": (aio.Producer, "send_offsets_to_transaction"),
     "delivery and verdict": (aio.Producer, "commit_transaction"),
-    "disk": (Worker, "_keep"),
-    "whole": (Worker, "_commit"),
+    "disk": (Committing, "_keep"),
+    "whole": (Committing, "commit"),
 }
 
 

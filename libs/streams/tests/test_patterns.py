@@ -151,6 +151,9 @@ class Cluster:
         if self.at_ms >= 2_000:
             self.topics |= {name: TopicFacts(name, count) for name, count in self.later.pop(2_000, {}).items()}
 
+    async def shared(self, app: str) -> frozenset[str]:
+        return frozenset()
+
     @property
     def outside(self) -> Any:
         parts = {"topics": self, "clock": self, "stores": MemoryStores(), "changelogs": None}

@@ -35,7 +35,6 @@ from headrace_streams.ports import InternalTopic, TopicFacts
 from headrace_streams.runtime.assembling import Assembled, Assembling
 from headrace_streams.runtime.owned import Kept, Owned, Spec, moved
 from headrace_streams.runtime.pacing import Pace
-from headrace_streams.runtime.seat import Seat
 from headrace_streams.runtime.taking import Differs, Taking
 from headrace_streams.runtime.worker import Worker
 from headrace_streams.worker_process import Parent
@@ -76,14 +75,14 @@ def spec(part: str = "lines", partition: int = 0, changelog: TopicPartition | No
     return Spec(SubTopology(part, (), (part,), ()), partition, (part,), {}, changelog)
 
 
-def seated(outside: Any, *owned: Any) -> Worker:
+def seated(outside: Any, *owned: Any, **settings: Any) -> Worker:
     """A worker that feeds these tasks."""
-    worker = Worker(App("a"), StreamsConfig(), outside)
+    worker = Worker(App("a"), StreamsConfig(**settings), outside)
     worker._following = SimpleNamespace(done=lambda: False)  # type: ignore[assignment]
     worker._assembled = Assembled(None, {}, frozenset())  # type: ignore[arg-type]
-    seat = worker._seat = Seat("a", worker._config, outside, worker._changelogs, worker._assembled, Quiet())  # type: ignore[arg-type]
-    seat.owned = {one.spec.label: one for one in owned}
-    worker._of = {tp: one for one in owned for tp in one.spec.partitions}
+    worker._sit(Quiet())  # type: ignore[arg-type]
+    worker._here.owned |= {one.spec.label: one for one in owned}
+    worker._feeding._of = {tp: one for one in owned for tp in one.spec.partitions}
     return worker
 
 
@@ -98,8 +97,7 @@ async def test_it_waits_for_whole_milliseconds_until_a_commit_is_due() -> None:
     outside = Stopped(70.0)
     idle: Any = Owned(spec(), SimpleNamespace(due=None, waits=False), None, rows_at_ms={"lines": 0.0})  # type: ignore[arg-type]
     worker = seated(outside_of(reader=outside, clock=outside), idle)
-    assert worker._seat is not None
-    worker._seat.in_transaction = True
+    worker._committing.at_ms, worker._committing.rows = 0.0, 1
     await worker.step()
     outside.at_ms = 99.9999
     await worker.step()
@@ -129,9 +127,9 @@ async def test_a_task_that_waits_for_the_clock_is_told_the_time() -> None:
     task = Ticking()
     owned = Owned(spec(), task, None, rows_at_ms={"lines": 0.0})  # type: ignore[arg-type]
     worker = seated(outside_of(clock=clock, compute=compute), owned)
-    await worker._rest()
+    await worker._feeding._rest()
     assert (task.told, owned.touched) == ([], False)
-    await worker._rest()
+    await worker._feeding._rest()
     assert (task.told, owned.touched) == ([5_000], True)
 
 
@@ -150,13 +148,13 @@ async def test_senders_that_were_idle_are_so_again_when_the_task_has_run_for_lon
     async def compute(call: Any, *args: Any) -> Any:
         return call(*args)
 
-    now = iter([6_999.0, 7_000.0])
+    now = iter([2_000.0, 6_999.0, 7_000.0])
     clock = SimpleNamespace(monotonic_ms=lambda: next(now), now_ms=lambda: 0)
     owned = Owned(spec(), Waiting(), None, idle={"lines"}, began_at_ms=2_000.0)  # type: ignore[arg-type]
     worker = seated(outside_of(clock=clock, compute=compute), owned)
-    await worker._rest()
+    await worker._feeding._rest()
     assert (owned.task.waits, owned.touched) == (True, False)
-    await worker._rest()
+    await worker._feeding._rest()
     assert (owned.task.waits, owned.touched) == (False, True)
 
 
@@ -177,14 +175,14 @@ async def test_a_partition_is_idle_when_it_gives_nothing_and_is_at_its_end() -> 
     owned = Owned(spec(), task, None, rows_at_ms={"lines": 0.0})
     outside = Ends(5_000.0)
     worker = seated(outside_of(reader=outside, clock=outside, compute=compute), owned)
-    await worker._rest()
+    await worker._feeding._rest()
     assert (told, owned.touched, owned.rows_at_ms) == ([], False, {"lines": 5_000.0})
     outside.left = False
-    await worker._rest()
+    await worker._feeding._rest()
     assert told == [], "it has stood at its end for no time yet"
     outside.at_ms = 10_000.0
-    await worker._rest()
-    await worker._rest()
+    await worker._feeding._rest()
+    await worker._feeding._rest()
     assert (told, owned.touched, owned.idle) == (["lines"], True, {"lines"})
 
 
@@ -217,10 +215,9 @@ async def test_it_was_replaced_or_positions_were_changed_by_hand(replaced: bool)
         taking()._check_positions(owned, {"in": 5})
     writer = Owner(replaced=replaced)
     worker = seated(outside_of())
-    assert worker._seat is not None
-    worker._seat.writer = writer  # type: ignore[assignment]
+    worker._here.writer = writer  # type: ignore[assignment]
     with pytest.raises(ProducerFenced) if replaced else nullcontext():
-        await worker._prove(told.value)
+        await worker._committing.prove(told.value)
     assert writer.committed == ([] if replaced else [{TopicPartition("in", 0): Committed(5)}]), (
         "what the group has already"
     )
@@ -362,14 +359,14 @@ async def test_records_are_gone_because_it_was_put_out_or_for_good(group_at: int
     worker = seated(outside_of(reader=reader), owned)
     worker.__class__ = Joins
     error = PositionOutOfRange("offset 0 does not exist")
-    worker._judge(error)
+    worker._trouble.judge(error)
     if out:
         await worker._recover(error)
     else:
         with pytest.raises(PositionOutOfRange):
             await worker._recover(error)
         with pytest.raises(PositionOutOfRange):
-            worker._judge(error)
+            worker._trouble.judge(error)
     assert joined == (["up", "in"] if out else [])
 
 
@@ -491,7 +488,7 @@ async def test_a_topic_that_is_deleted_while_it_runs_is_told_once_and_ends_it(ca
     assert str(told.value) == DELETED.format("")
     assert shown.looks == [30_000, 60_000, 90_000, 100_000], "the last one before it is old enough for another look"
     with pytest.raises(UnknownTopicOrPartition):
-        worker._judge(told.value)
+        worker._trouble.judge(told.value)
 
 
 async def test_a_topic_that_comes_back_is_missing_anew_when_it_goes_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -685,12 +682,11 @@ async def test_a_function_that_does_not_return_ends_the_worker() -> None:
 
     kept: Any = SimpleNamespace(close=lambda: left.append("store"))
     owned = Owned(spec("lines", 0, TopicPartition("a.lines.changelog", 0)), None, kept)  # type: ignore[arg-type]
-    worker = seated(outside_of(compute=never), owned)
-    worker._config = StreamsConfig(max_poll_interval_ms=5)
+    worker = seated(outside_of(compute=never), owned, max_poll_interval_ms=5)
     seat: Any = worker._seat
     seat.membership, seat.writer = Leaving(), Closing(replaced=False)
     with pytest.raises(Blocked, match=r"has not returned for 0\.005 s"):
-        await worker._program(print)
+        await worker._call(print)
     async with asyncio.timeout(5):
         await worker._get_up()
     assert left == ["writer", "group"]
@@ -700,14 +696,14 @@ def test_a_registry_that_does_not_answer_is_waited_for() -> None:
     """Not for ever; and what it refuses is final."""
     clock = Stopped(0.0)
     worker = Worker(App("a"), StreamsConfig(default_api_timeout_ms=1_000), outside_of(clock=clock))
-    worker._judge(RegistryUnavailable())
+    worker._trouble.judge(RegistryUnavailable())
     clock.at_ms = 999.0
-    worker._judge(RegistryUnavailable())
+    worker._trouble.judge(RegistryUnavailable())
     clock.at_ms = 1_000.0
     with pytest.raises(RegistryUnavailable):
-        worker._judge(RegistryUnavailable())
+        worker._trouble.judge(RegistryUnavailable())
     with pytest.raises(RegistryRefused):
-        Worker(App("a"), StreamsConfig(), outside_of())._judge(RegistryRefused())
+        Worker(App("a"), StreamsConfig(), outside_of())._trouble.judge(RegistryRefused())
 
 
 @pytest.mark.parametrize(
@@ -719,10 +715,9 @@ def test_it_commits_early_when_much_was_read_or_much_state_has_changed(
 ) -> None:
     task: Any = SimpleNamespace(dirty_bytes=lambda: dirty // 2)
     two = [Owned(spec("lines", n), task, None, touched=touched) for n in range(2)]
-    worker = seated(outside_of(), *two)
-    worker._config = StreamsConfig(commit_rows=10, commit_state_bytes=100)
-    worker._rows = rows
-    assert worker._is_full() == full
+    committing = seated(outside_of(), *two, commit_rows=10, commit_state_bytes=100)._committing
+    committing.rows = rows
+    assert committing.is_full() == full
 
 
 async def test_after_a_commit_state_is_at_most_what_the_worker_may_keep() -> None:
@@ -820,16 +815,17 @@ async def test_no_more_is_fed_than_a_transaction_has_time_for() -> None:
     task: Any = Slow(clock)
     owned = Owned(spec("lines"), task, None)
     worker = seated(outside_of(clock=clock, compute=compute), owned)
-    worker._seat.in_transaction = True  # type: ignore[union-attr]
+    committing = worker._committing
+    committing._in_transaction = True
 
     async def commit() -> None:
         commits.append((clock.at_ms, owned.positions["lines"]))
-        worker._began_ms = clock.at_ms
+        committing._began_ms = clock.at_ms
 
-    worker._commit = commit  # type: ignore[method-assign]
+    committing.commit = commit  # type: ignore[method-assign]
     records = raw([(b"k", b"v", 0)] * 1_000, 7)
     for _ in range(2):
-        await worker._feed(PartitionTable("lines", 0, records, 1_010, 0, 1_010, 1_010))
+        await worker._feeding._feed(PartitionTable("lines", 0, records, 1_010, 0, 1_010, 1_010))
     assert task.fed[0] == 500, "nothing is known of it yet"
     assert sum(task.fed) == 2_000
     assert max(task.fed[1:]) == 12, "1.25 s"
@@ -841,13 +837,13 @@ async def test_no_more_is_fed_than_a_transaction_has_time_for() -> None:
 
 def test_a_transaction_that_was_open_for_too_long_is_told_with_the_setting() -> None:
     clock = Stopped(5_000.0)
-    worker = seated(outside_of(clock=clock))
-    worker._seat.in_transaction = True  # type: ignore[union-attr]
-    assert worker._too_long() == ""
+    committing = seated(outside_of(clock=clock))._committing
+    committing._in_transaction = True
+    assert committing.too_long() == ""
     clock.at_ms = 12_000.0
-    assert worker._too_long().startswith(" (its transaction was open for 12 s; transaction_timeout_ms is 10,000.")
-    worker._seat.in_transaction = False  # type: ignore[union-attr]
-    assert worker._too_long() == ""
+    assert committing.too_long().startswith(" (its transaction was open for 12 s; transaction_timeout_ms is 10,000.")
+    committing._in_transaction = False
+    assert committing.too_long() == ""
 
 
 def test_the_pace_is_that_of_the_last_part() -> None:

@@ -192,4 +192,5 @@ async def test_which_rows_wait_for_a_commit(guarantee: str, in_transactions: lis
     outside: Any = SimpleNamespace(compute=None, look=None, changelogs=None, clock=Now(), snapshots=None)
     worker = Worker(App("a"), StreamsConfig.of({"processing_guarantee": guarantee}), outside)
     worker._assembled = Assembled(None, {}, frozenset({"a.by-user.repartition"}))  # type: ignore[arg-type]
-    assert [topic for topic in ("out", "a.by-user.repartition") if worker._waits(topic)] == in_transactions
+    worker._sit(None)  # type: ignore[arg-type]
+    assert [topic for topic in ("out", "a.by-user.repartition") if worker._committing.waits(topic)] == in_transactions

@@ -22,7 +22,8 @@ from headrace_streams.core.outputs import Output
 from headrace_streams.core.state.store import Changes
 from headrace_streams.core.task import Task
 from headrace_streams.ports import Checkpoint, InternalTopic, Sent
-from headrace_streams.runtime import worker
+from headrace_streams.runtime import committing
+from headrace_streams.runtime.committing import Committing
 from headrace_streams.runtime.owned import Owned, as_output
 from headrace_streams.runtime.seat import Seat
 from headrace_streams.runtime.taking import Taking
@@ -110,10 +111,10 @@ def wait_for_no_output() -> Patches:
 def repartition_at_once() -> Patches:
     """At least once: rows that go to other tasks may come again, as those for topics of the program."""
 
-    def waits(self: Worker, topic: str) -> bool:
+    def waits(self: Committing, topic: str) -> bool:
         return self._config.processing_guarantee == EXACTLY_ONCE
 
-    return [patch.object(Worker, "_waits", waits)]
+    return [patch.object(Committing, "waits", waits)]
 
 
 def restore_what_is_decided() -> Patches:
@@ -191,15 +192,15 @@ def keep_state_after_an_abort() -> Patches:
 
 def write_checkpoints_first() -> Patches:
     """A cold tier gets the checkpoint before the rows that belong to it."""
-    keep = Worker._keep
+    keep = Committing._keep
 
-    async def keep_twice(self: Worker, kept: Any, sent: Sent | None) -> None:
+    async def keep_twice(self: Committing, kept: Any, sent: Sent | None) -> None:
         owned = kept.owned
         if sent is not None:
             owned.store.write([], Checkpoint(owned.spec.log_id, sent.end(), self._outside.clock.now_ms()))
         await keep(self, kept, sent)
 
-    return [patch.object(Worker, "_keep", keep_twice)]
+    return [patch.object(Committing, "_keep", keep_twice)]
 
 
 def write_state_before_the_verdict() -> Patches:
@@ -212,7 +213,7 @@ def write_state_before_the_verdict() -> Patches:
             owned.store.write(rows, checkpoint)
         return as_output(owned, rows)
 
-    return [patch.object(worker, "as_output", write)]
+    return [patch.object(committing, "as_output", write)]
 
 
 def forget_event_time() -> Patches:

@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 from headrace.aio.producer import Producer
 from headrace_streams.adapters.headrace_io import SdkReader, SdkTopics, SdkWriter, SdkWriters
+from headrace_streams.runtime.committing import Committing
 from headrace_streams.runtime.following import Changelogs
 from headrace_streams.runtime.taking import Taking
 from headrace_streams.runtime.worker import Worker
@@ -31,7 +32,7 @@ STEPS: Final[dict[str, tuple[Any, str]]] = {
     "prepare": (SdkWriter, "commit"),
     "positions": (Producer, "send_offsets_to_transaction"),
     "commit": (Producer, "commit_transaction"),
-    "keep": (Worker, "_keep"),
+    "keep": (Committing, "_keep"),
     "trim": (SdkTopics, "trim"),
     "abort": (SdkWriter, "abort"),
     "recover": (Worker, "_recover"),

@@ -27,7 +27,7 @@ class Seat:
         assembled: Assembled,
         membership: Membership,
     ) -> None:
-        self._app = app
+        self.app = app
         self._config = config
         self._outside = outside
         self._changelogs = changelogs
@@ -36,7 +36,6 @@ class Seat:
         self.writer: Writer | None = None
         self.writes_as: str | None = None
         self.taking: Taking
-        self.in_transaction = False
         self.assigned: dict[str, GivenItem] = {}
         """To be taken over."""
         self.taken: dict[str, tuple[Owned, asyncio.Task[Owned]]] = {}
@@ -62,7 +61,7 @@ class Seat:
             UnknownMemberId: this membership is over.
         """
         if change.lost:
-            raise UnknownMemberId(f"this worker was put out of the group {self._app}")
+            raise UnknownMemberId(f"this worker was put out of the group {self.app}")
         self.assigned |= {given.id: given for given in change.assigned}
         for given in change.raised:
             if given.id in self.owned:
@@ -83,7 +82,7 @@ class Seat:
             self.writes_as = self.membership.transactional_id
             self.writer = await self._outside.writers.open(self.membership)
             self.taking = Taking(
-                self._app,
+                self.app,
                 self._config,
                 self._outside,
                 self._changelogs,

@@ -10,46 +10,36 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from math import ceil
-from typing import Any, Final
+from typing import Final
 
-from headrace.records import PartitionTable, TopicPartition
-from headrace_common.core.error_kinds import Kind
 from headrace_common.core.errors import (
-    FencedInstanceId,
     HeadraceError,
-    Internal,
-    InvalidRecord,
     OffsetOutOfRange,
-    RecordTooLarge,
-    Rejected,
     UnknownTopicOrPartition,
 )
-from headrace_common.runtime.failpoints import failpoint
-from headrace_streams.config import EXACTLY_ONCE, StreamsConfig
-from headrace_streams.core.errors import Blocked
-from headrace_streams.core.feed import Portion
-from headrace_streams.core.outputs import Output
-from headrace_streams.core.state import changelog
+from headrace_streams.config import StreamsConfig
 from headrace_streams.core.state.cache import StateCache
-from headrace_streams.core.state.changelog import Progress
 from headrace_streams.dsl.app import App
 from headrace_streams.patience import PAUSE_MS, Patience
-from headrace_streams.ports import Checkpoint, Sent, Writer
+from headrace_streams.ports import Checkpoint, Membership
 from headrace_streams.runtime.assembling import Assembled, Assembling
+from headrace_streams.runtime.calling import Calling
+from headrace_streams.runtime.committing import COMMITS_IN_TIMEOUT, Committing
+from headrace_streams.runtime.feeding import Feeding
 from headrace_streams.runtime.figures import Figures
 from headrace_streams.runtime.following import Changelogs
-from headrace_streams.runtime.merging import Merging
 from headrace_streams.runtime.missing import Missing
-from headrace_streams.runtime.owned import Kept, Outside, Owned, as_output, moved
+from headrace_streams.runtime.owned import Outside
 from headrace_streams.runtime.pacing import Pace
 from headrace_streams.runtime.queries import Queries
 from headrace_streams.runtime.restoring import Restoring
 from headrace_streams.runtime.seat import Seat
 from headrace_streams.runtime.snapshotting import Snapshotting
 from headrace_streams.runtime.taking import Differs
+from headrace_streams.runtime.trouble import Trouble, puts_out
 
 _log = logging.getLogger(__name__)
 _POLL_MS: Final = 100
@@ -59,10 +49,6 @@ _TAKING_MS: Final = 10
 _LAGS_MS: Final = 1_000.0
 _SETTLED_MS: Final = 1_000.0
 _TIDY_MS: Final = 3_600_000.0
-_COMMITS_IN_TIMEOUT: Final = 4
-"""A transaction that has been open for a fourth of ``transaction_timeout_ms`` is committed."""
-_CALM_MS: Final = 10_000.0
-"""Trouble that comes back after so long is new trouble."""
 
 
 class Worker:
@@ -91,18 +77,13 @@ class Worker:
         self._seat: Seat | None = None
         self._following: asyncio.Task[None] | None = None
         self._taking_snapshots: asyncio.Task[None] | None = None
-        self._of: dict[TopicPartition, Owned] = {}
-        self._merging: dict[Owned, Merging] = {}
-        self._paused: set[TopicPartition] = set()
-        self._rows = 0
-        timeout_ms = config.transaction_timeout_ms
-        self._pace = Pace(timeout_ms / (2 * _COMMITS_IN_TIMEOUT), config.max_batch_rows)
-        self._began_ms = 0.0
+        self._call = Calling(app.name, outside.compute, config.max_poll_interval_ms)
+        self._pace = Pace(config.transaction_timeout_ms / (2 * COMMITS_IN_TIMEOUT), config.max_batch_rows)
+        self._committing: Committing
+        self._feeding: Feeding
+        self._trouble = Trouble(outside.clock, config.default_api_timeout_ms)
         self._heard_at_ms = self._told_lags_at_ms = float("-inf")
-        self._committed_at_ms = self._trimmed_at_ms = self._looked_at_ms = self._tidied_at_ms = 0.0
-        self._final: HeadraceError | None = None
-        self._blocked = False
-        self._trouble_since_ms = self._trouble_at_ms = float("-inf")
+        self._looked_at_ms = self._tidied_at_ms = 0.0
         self.settled = asyncio.Event()
         """It is a member, and has had all its tasks for a moment."""
         self._unsettled_at_ms = 0.0
@@ -129,24 +110,36 @@ class Worker:
         self._following = asyncio.create_task(self._changelogs.run(), name="changelogs")
         self._taking_snapshots = asyncio.create_task(self._snapshotting.run(), name="snapshots")
         await self._join()
-        self._committed_at_ms = self._trimmed_at_ms = self._looked_at_ms = self._outside.clock.monotonic_ms()
+        self._looked_at_ms = self._outside.clock.monotonic_ms()
 
     async def _join(self) -> None:
         while True:
             declaration = self._assembled.declaration(self._config)
             self._lags = await self._lags_of_disk()
             membership = await self._outside.join(declaration, self._lags)
-            seat = self._seat = Seat(
-                self._app.name, self._config, self._outside, self._changelogs, self._assembled, membership
-            )
-            self.figures.owned = self.queries.owned = self._snapshotting.owned = seat.owned
-            self.queries.followed = seat.followed
+            self._sit(membership)
             self.figures.counts["joins"] += 1
             self._heard_at_ms = self._told_lags_at_ms = float("-inf")
             if await self._is_same():
                 return
             _log.warning("%s joins anew: its topics have changed meanwhile", self._app.name)
             await self._get_up()
+
+    def _sit(self, membership: Membership) -> None:
+        """What a membership has: its tasks, what they read, and its commits."""
+        config, outside, figures = self._config, self._outside, self.figures
+        seat = Seat(self._app.name, config, outside, self._changelogs, self._assembled, membership)
+        committing = Committing(
+            config, outside, self._assembled, seat, self._call, self._cache, figures, self._on_commit
+        )
+        self._seat, self._committing = seat, committing
+        self._feeding = Feeding(config, outside, seat, self._call, committing, self._pace, figures)
+        figures.owned = self.queries.owned = self._snapshotting.owned = seat.owned
+        self.queries.followed = seat.followed
+
+    def _on_commit(self) -> None:
+        self.queries.notify()
+        self._trouble.end()
 
     async def _is_same(self) -> bool:
         """
@@ -185,7 +178,7 @@ class Worker:
         assert self._following is not None
         if self._following.done():
             error = self._following.exception()
-            self._final = error if isinstance(error, HeadraceError) else None
+            self._trouble.final = error if isinstance(error, HeadraceError) else None
             self._following.result()
         seat = self._here
         now = self._outside.clock.monotonic_ms()
@@ -221,47 +214,24 @@ class Worker:
         try:
             ready = seat.settle()
         except HeadraceError as error:
-            await self._prove(error)
-            self._final = error
+            if isinstance(error, Differs):
+                await self._committing.prove(error)
+            self._trouble.final = error
             raise
         if ready:
             for owned in seat.owned.values():
                 owned.task.tell(self._outside.clock.now_ms())
-            await self._read(seat)
-
-    async def _prove(self, error: HeadraceError) -> None:
-        """
-        State and positions differ. Is it that another worker has both by now?
-
-        Raises:
-            UnknownMemberId: it is.
-        """
-        if isinstance(error, Differs):
-            await self._commit()
-            await self._begin()
-            await self._writer.commit(error.at)
-            self._here.in_transaction = False
-
-    async def _read(self, seat: Seat) -> None:
-        """Read on where each task is."""
-        self.figures.unseen()
-        self._of = {tp: owned for owned in seat.owned.values() for tp in owned.spec.partitions}
-        wait_ms, rows = self._config.join_wait_ms, self._config.max_batch_rows
-        self._merging = {o: Merging(o, wait_ms, rows) for o in seat.owned.values() if o.spec.part.in_order}
-        self._paused = set()
-        await self._outside.reader.assign({tp: owned.positions.get(tp.topic, -1) for tp, owned in self._of.items()})
-        tasks = "1 task" if len(seat.owned) == 1 else f"{len(seat.owned)} tasks"
-        _log.info("%s works on %s and stands by for %d", self._app.name, tasks, len(seat.followed))
+            await self._feeding.begin()
 
     async def _give_up(self, seat: Seat) -> None:
         """What was revoked is committed, and somebody else's."""
-        await self._commit()
+        await self._committing.commit()
         for item in seat.revoked:
             self._lags[item] = 0
             await seat.leave(item)
         seat.membership.give_up(*seat.revoked)
         seat.revoked.clear()
-        await self._read(seat)
+        await self._feeding.begin()
 
     def _tell_lags(self, seat: Seat) -> None:
         now = self._outside.clock.monotonic_ms()
@@ -312,6 +282,9 @@ class Worker:
             await self._persist(self.step)
         await self._persist(self._commit)
 
+    async def _commit(self) -> None:
+        await self._committing.commit()
+
     async def _persist(self, do: Callable[[], Awaitable[None]]) -> None:
         """
         Do something, again after each failure that one gets over.
@@ -327,38 +300,24 @@ class Worker:
                 await do()
                 return
             except HeadraceError as error:
-                self._judge(error)
+                self._trouble.judge(error)
                 failure = error
 
     async def step(self) -> None:
         """Hear the group, read once, feed what came, commit if it is time."""
         await self._hear()
         await self._assembling.globals.poll()
-        seat = self._here
-        if not seat.owned:
+        if not self._here.owned:
             return
-        due_ms = self._committed_at_ms + self._config.commit_interval_ms
-        left_ms = max(0, ceil(due_ms - self._outside.clock.monotonic_ms()))
-        wait_ms = min(_POLL_MS, left_ms) if seat.in_transaction or self._rows else _POLL_MS
-        self._pause()
-        for batch in await self._outside.reader.poll(wait_ms, self._config.max_batch_rows):
-            await self._feed(batch)
-        for merging in list(self._merging.values()):
-            await self._feed_all(merging.owned, merging.take(self._outside.clock.monotonic_ms()))
-            await self._commit_in_time()
-        await self._rest()
-        if self._is_full() or self._is_open_for_long() or self._outside.clock.monotonic_ms() >= due_ms:
-            await self._commit()
+        committing, clock = self._committing, self._outside.clock
+        due_ms = committing.at_ms + self._config.commit_interval_ms
+        left_ms = max(0, ceil(due_ms - clock.monotonic_ms()))
+        await self._feeding.read(min(_POLL_MS, left_ms) if committing.is_under_way else _POLL_MS)
+        if committing.is_full() or committing.is_open_for_long() or clock.monotonic_ms() >= due_ms:
+            await committing.commit()
             await self._look_at_topics()
-            if self._outside.clock.monotonic_ms() - self._tidied_at_ms >= _TIDY_MS:
+            if clock.monotonic_ms() - self._tidied_at_ms >= _TIDY_MS:
                 await self._tidy()
-
-    def _is_full(self) -> bool:
-        """Whether enough has been done for a commit, whatever the time."""
-        if self._rows >= self._config.commit_rows:
-            return True
-        touched = [owned.task for owned in self._here.owned.values() if owned.touched]
-        return sum(task.dirty_bytes() for task in touched) >= self._config.commit_state_bytes
 
     async def _look_at_topics(self) -> None:
         """
@@ -378,7 +337,7 @@ class Worker:
         try:
             self._missing.seen(set(self._app.graph.read_by_name) - facts.keys(), now)
         except UnknownTopicOrPartition as error:
-            self._final = error
+            self._trouble.final = error
             raise
         await self._assembling.globals.read(facts)
         tasks = Counter(topic for spec in self._assembled.specs.values() for topic in spec.part.topics)
@@ -392,198 +351,6 @@ class Worker:
             await self._get_up()
             self._assembled = self.queries.assembled = await self._assembling.assemble()
             await self._join()
-
-    async def _feed(self, batch: PartitionTable) -> None:
-        owned = self._of[TopicPartition(batch.topic, batch.partition)]
-        portion = Portion(batch.topic, batch.table, batch.next_offset)
-        if owned in self._merging:
-            self._merging[owned].offer(portion, at_end=batch.lag == 0)
-        else:
-            await self._feed_in_parts(owned, portion)
-        if batch.table.num_rows or batch.lag != 0:
-            owned.rows_at_ms[batch.topic] = self._outside.clock.monotonic_ms()
-            owned.idle.discard(batch.topic)
-        self.figures.seen(batch)
-
-    async def _feed_in_parts(self, owned: Owned, portion: Portion) -> None:
-        """Feed records of one input, no more at a time than its transaction has time for."""
-        left = portion.records
-        while left.num_rows:
-            began_ms = self._outside.clock.monotonic_ms()
-            first = left.slice(0, self._pace.rows(portion.topic))
-            left = left.slice(first.num_rows)
-            next_offset = int(left["offset"][0].as_py()) if left.num_rows else portion.next_offset
-            await self._feed_all(owned, [Portion(portion.topic, first, next_offset)])
-            self._pace.took(portion.topic, first.num_rows, self._outside.clock.monotonic_ms() - began_ms)
-            await self._commit_in_time()
-        if not portion.records.num_rows:
-            await self._feed_all(owned, [portion])
-
-    async def _commit_in_time(self) -> None:
-        if self._is_open_for_long():
-            await self._commit()
-
-    def _is_open_for_long(self) -> bool:
-        """Whether the coordinator would soon abort the transaction, and all would be done again, for ever."""
-        open_ms = self._outside.clock.monotonic_ms() - self._began_ms
-        return self._here.in_transaction and open_ms >= self._config.transaction_timeout_ms / _COMMITS_IN_TIMEOUT
-
-    async def _feed_all(self, owned: Owned, portions: list[Portion]) -> None:
-        """Feed records of some of a task's inputs, together."""
-        given = [(one.topic, one.records) for one in portions if one.records.num_rows]
-        owned.touched |= bool(given) or any(owned.positions.get(one.topic) != one.next_offset for one in portions)
-        if given:
-            owned.task.tell(self._outside.clock.now_ms())
-            await self._program(owned.task.feed_together, given)
-            await self._send(owned.task.take())
-            for topic, records in given:
-                self._rows += records.num_rows
-                self.figures.fed(topic, records)
-            failpoint("streams.fed")
-        owned.positions |= {one.topic: one.next_offset for one in portions}
-
-    def _pause(self) -> None:
-        """Read no more of inputs that are ahead of the others of their tasks."""
-        full = {TopicPartition(t, m.owned.spec.partition) for m in self._merging.values() for t in m.full()}
-        if full != self._paused:
-            self._outside.reader.pause(full)
-            self._paused = full
-
-    async def _rest(self) -> None:
-        """Tell tasks of topics that have stood at their ends for long, and of the time where they wait for it."""
-        now = self._outside.clock.monotonic_ms()
-        quiet: dict[TopicPartition, Owned] = {}
-        for owned in self._here.owned.values():
-            if (due := owned.task.due) is not None and due <= self._outside.clock.now_ms():
-                owned.touched = True
-                await self._program(owned.task.tick, self._outside.clock.now_ms())
-                await self._send(owned.task.take())
-            if owned.task.waits and now - owned.began_at_ms >= self._config.idle_after_ms:
-                owned.touched = True
-                await self._program(owned.task.rest_again)
-                await self._send(owned.task.take())
-            for topic in owned.spec.part.topics:
-                if owned in self._merging and self._merging[owned].waiting(topic):
-                    continue
-                if topic not in owned.idle and now - owned.rows_at_ms[topic] >= self._config.idle_after_ms:
-                    quiet[TopicPartition(topic, owned.spec.partition)] = owned
-        if quiet:
-            await self._idle(quiet, await self._outside.reader.at_ends(list(quiet)))
-
-    async def _idle(self, quiet: Mapping[TopicPartition, Owned], at_ends: Collection[TopicPartition]) -> None:
-        """
-        Of partitions that gave nothing for long, those at their ends are idle. Of the others something is on its way:
-        this process stood still, or their broker does not answer.
-        """
-        for at, owned in quiet.items():
-            if at not in at_ends:
-                owned.rows_at_ms[at.topic] = self._outside.clock.monotonic_ms()
-                continue
-            owned.idle.add(at.topic)
-            owned.touched = True
-            await self._program(owned.task.idle, at.topic)
-            await self._send(owned.task.take())
-
-    async def _program(self, call: Callable[..., Any], *args: Any) -> Any:
-        """
-        A step of a task, in which functions of the program may run.
-
-        Raises:
-            Blocked: it has not come back within ``max_poll_interval_ms``.
-        """
-        step = asyncio.ensure_future(self._outside.compute(call, *args))
-        done, _ = await asyncio.wait([step], timeout=self._config.max_poll_interval_ms / 1e3)
-        if not done:
-            self._blocked = True
-            raise Blocked(
-                f"a function of {self._app.name} has not returned for {self._config.max_poll_interval_ms / 1e3:g} s "
-                "(max_poll_interval_ms), so this worker gives its tasks up and ends: bound what the function waits for"
-            )
-        return step.result()
-
-    @property
-    def _writer(self) -> Writer:
-        writer = self._here.writer
-        assert writer is not None, "tasks were given"
-        return writer
-
-    async def _send(self, outputs: list[Output]) -> None:
-        for output in outputs:
-            if self._waits(output.topic):
-                await self._begin()
-                await self._writer.send(output)
-            else:
-                await self._writer.send_at_once(output)
-            self.figures.wrote(output)
-
-    def _waits(self, topic: str) -> bool:
-        """Whether readers of what goes to this topic must see nothing that is done again."""
-        return self._config.processing_guarantee == EXACTLY_ONCE or topic in self._assembled.repartitions
-
-    async def _begin(self) -> None:
-        if not self._here.in_transaction:
-            self._began_ms = self._outside.clock.monotonic_ms()
-            await self._writer.begin()
-            self._here.in_transaction = True
-
-    async def _commit(self) -> None:
-        """One transaction: what was written, state, positions."""
-        began_ms = self._outside.clock.monotonic_ms()
-        touched = [owned for owned in self._here.owned.values() if owned.touched]
-        for owned in touched:
-            await self._program(owned.task.flush)
-            await self._send(owned.task.take())
-        failpoint("streams.flushed")
-        kept = [await self._prepare(owned) for owned in touched]
-        if kept:
-            await self._begin()
-            failpoint("streams.encoded")
-            sent = [await self._log(k) if k.rows else None for k in kept]
-            failpoint("streams.changelog")
-            await self._writer.commit(moved(kept))
-            self._here.in_transaction = False
-            failpoint("streams.committed")
-            self.figures.committed(owned.task for owned in touched)
-            for k, of_task in zip(kept, sent, strict=True):
-                await self._keep(k, of_task)
-            self.queries.notify()
-            stores = [store for owned in self._here.owned.values() for store in owned.task.stores]
-            await self._outside.compute(self._cache.fit, stores)
-            failpoint("streams.kept")
-            self._rows = 0
-            self.figures.counts["commits"] += 1
-            self.figures.commit_time.record(self._outside.clock.monotonic_ms() - began_ms)
-            self._trouble_at_ms = float("-inf")
-        self._committed_at_ms = self._outside.clock.monotonic_ms()
-        await self._trim()
-
-    async def _prepare(self, owned: Owned) -> Kept:
-        """What a commit will say of a task."""
-        basis = {**owned.progress.basis, **owned.spec.basis}
-        progress = Progress(dict(owned.positions), owned.task.watermarks(), basis)
-        if owned.store is None:
-            return Kept(owned, progress, [])
-        rows = changelog.rows(await self._program(owned.task.changes), progress)
-        changelog.check_sizes(rows)
-        return Kept(owned, progress, rows)
-
-    async def _log(self, kept: Kept) -> Sent:
-        """Its rows are on their way to the changelog."""
-        output = as_output(kept.owned, kept.rows)
-        sent = await self._writer.send(output)
-        self.figures.wrote(output)
-        return sent
-
-    async def _keep(self, kept: Kept, sent: Sent | None) -> None:
-        """The commit stands: the cold tier follows."""
-        owned = kept.owned
-        owned.progress = kept.progress
-        if sent is not None:
-            assert owned.store is not None
-            checkpoint = Checkpoint(owned.spec.log_id, sent.end(), self._outside.clock.now_ms())
-            await self._outside.compute(owned.store.write, kept.rows, checkpoint)
-        owned.task.settle()
-        owned.touched = False
 
     async def _tidy(self) -> Mapping[tuple[str, int], Checkpoint]:
         """
@@ -601,43 +368,7 @@ class Worker:
             return {}
         return left
 
-    async def _trim(self) -> None:
-        repartitions = self._assembled.repartitions
-        now = self._outside.clock.monotonic_ms()
-        if now - self._trimmed_at_ms < self._config.trim_interval_ms or not repartitions:
-            return
-        self._trimmed_at_ms = now
-        positions = {
-            tp: owned.progress.positions[tp.topic]
-            for tp, owned in self._of.items()
-            if tp.topic in repartitions and tp.topic in owned.progress.positions
-        }
-        if not positions:
-            return
-        try:
-            await self._outside.topics.trim(positions)
-        except HeadraceError as error:
-            _log.warning(
-                "repartition topics of %s were not trimmed, which costs space alone: %s", self._app.name, error
-            )
-
     # --- failures ---------------------------------------------------------------------------------------------------
-
-    def _judge(self, error: HeadraceError) -> None:
-        """
-        Raises:
-            HeadraceError: it cannot go on, or has not got on for ``default_api_timeout_ms``.
-        """
-        now = self._outside.clock.monotonic_ms()
-        if now - self._trouble_at_ms > _CALM_MS:
-            self._trouble_since_ms = now
-        self._trouble_at_ms = now
-        lasting = now - self._trouble_since_ms >= self._config.default_api_timeout_ms
-        fatal = isinstance(error, (Rejected, Internal, FencedInstanceId)) and not isinstance(error, OffsetOutOfRange)
-        if isinstance(refused := error.__cause__, (InvalidRecord, RecordTooLarge)):
-            raise refused  # what a broker does not take, it does not take when the same is done again
-        if lasting or fatal or (error is self._final and not _puts_out(error)):
-            raise error
 
     async def _recover(self, error: HeadraceError) -> None:
         """
@@ -647,61 +378,31 @@ class Worker:
             HeadraceError: the failure itself, if nothing helps; or another.
         """
         await self._outside.clock.sleep_ms(PAUSE_MS)
-        out = self._seat is None or _puts_out(error)
+        out = self._seat is None or puts_out(error)
         if isinstance(error, OffsetOutOfRange):
-            out = await self._is_out()
+            out = self._seat is not None and await self._feeding.is_behind_group()
             if not out:
-                self._final = error
+                self._trouble.final = error
                 raise error
         if out:
             _log.warning("%s joins anew: %s", self._app.name, error)
             await self._get_up()
             await self._join()
         else:
-            _log.warning("%s goes back to its last commit: %s%s", self._app.name, error, self._too_long())
-            await self._rewind()
-
-    def _too_long(self) -> str:
-        """What else is to be said of a failure, if the transaction was open for too long."""
-        open_ms, timeout_ms = self._outside.clock.monotonic_ms() - self._began_ms, self._config.transaction_timeout_ms
-        if not self._here.in_transaction or open_ms < timeout_ms:
-            return ""
-        return (
-            f" (its transaction was open for {open_ms / 1e3:.0f} s; transaction_timeout_ms is {timeout_ms:,}. It does "
-            "less in one from now on; if this comes again, raise that setting, or start more workers)"
-        )
-
-    async def _rewind(self) -> None:
-        seat = self._here
-        self.figures.counts["rewinds"] += 1
-        if seat.in_transaction:
-            await self._writer.abort()
-            seat.in_transaction = False
-            failpoint("streams.aborted")
-        for owned in seat.owned.values():
-            await self._outside.compute(owned.task.rewind, owned.progress.watermarks)
-            owned.positions = dict(owned.progress.positions)
-            owned.touched = False
-            owned.awake(self._outside.clock.monotonic_ms())
-        self._rows = 0
-        await self._read(seat)
-
-    async def _is_out(self) -> bool:
-        """Records that this worker was to read are gone: has the group moved on without it?"""
-        committed = await self._outside.reader.committed(list(self._of))
-        of_group = {tp: None if at is None else at.offset for tp, at in committed.items()}
-        return any(of_group[tp] != owned.progress.positions.get(tp.topic) for tp, owned in self._of.items())
+            _log.warning("%s goes back to its last commit: %s%s", self._app.name, error, self._committing.too_long())
+            self.figures.counts["rewinds"] += 1
+            await self._committing.rewind()
+            await self._feeding.begin()
 
     async def _get_up(self) -> None:
         """Let go of all tasks; what was not committed is done again by whoever comes next."""
-        seat, self._seat, self._of, self._rows = self._seat, None, {}, 0
-        self._merging = {}
+        seat, self._seat = self._seat, None
         self.figures.unseen()
         self.queries.owned = self.queries.followed = self._snapshotting.owned = {}
         if seat is None:
             return
         # What a function that does not return holds up, its stores among it, ends with the process.
-        await seat.get_up(at_once=self._blocked)
+        await seat.get_up(at_once=self._call.blocked)
 
     async def close(self) -> None:
         """Let go of everything; what was not committed is done again by whoever comes next."""
@@ -714,8 +415,3 @@ class Worker:
         await self._outside.reader.close()
         await self._outside.changelogs.close()
         await self._assembling.globals.close()
-
-
-def _puts_out(error: HeadraceError) -> bool:
-    """Whether it says that another has this worker's place."""
-    return error.kind is Kind.FENCED and not isinstance(error, FencedInstanceId)
