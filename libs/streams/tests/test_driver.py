@@ -80,6 +80,17 @@ def windows() -> App:
     return app
 
 
+def test_a_misspelt_column_does_not_look_like_null() -> None:
+    with Driver(windows()) as driver:
+        with pytest.raises(
+            NotAllowed, match=r"rows for 'events' have a column 'att', .*: k string, at int64; _key and"
+        ):
+            driver.pipe("events", [{"k": "a", "at": 1_000}, {"k": "a", "att": 1_000}])
+        driver.pipe("events", [{"_key": b"a", "_headers": {"x": b""}, "at": 1_000}])
+        driver.advance_to(15_000)
+        assert [row["n"] for row in driver.read("counts")] == [1]
+
+
 def test_event_time_is_the_tests() -> None:
     with Driver(windows()) as driver:
         driver.pipe("events", [{"k": "a", "at": 1_000}, {"k": "a", "at": 9_000}])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import narwhals.stable.v2 as nw
@@ -16,6 +19,7 @@ from libs.streams.tests.kit.feeding import Fed, Record, cuts, dead, raw, run_cut
 from headrace_streams import App, NotAllowed, RowFailed, Stream, agg, col, custom, json, tumbling
 from headrace_streams.core.formats import string
 from headrace_streams.core.outputs import Limits
+from headrace_streams.main import _in_pool
 from headrace_streams.testing import Driver
 
 Build = Callable[[App], Stream]
@@ -274,6 +278,48 @@ def test_a_timer_that_raises_is_told_by_its_name() -> None:
     assert dict(letter.headers)["headrace.error.class"] == b"ValueError"
     assert "headrace.error.offset" not in dict(letter.headers)
     assert [o.records["value"].to_pylist() for o in outputs if o.topic == "out"] == [[b'{"n":2}', b'{"n":21}']]
+
+
+def test_a_timer_that_stops_the_app_is_named_with_its_key_and_time() -> None:
+    def set_timer(row: Any, state: Any, context: Any) -> None:
+        context.timer("ring", at=10)
+
+    def ring(name: str, state: Any, context: Any) -> None:
+        raise ValueError("no")
+
+    app = App("errors")
+    source(app).process(set_timer, name="p", on_timer=ring).to("out")
+    of = """the row {"timer":"ring"} of key b'key' at 1970-01-01T00:00:00.010Z failed: ValueError: no"""
+    with pytest.raises(RowFailed, match=rf"process 'p' \(test_errors.*\): {re.escape(of)}"):
+        Fed(app).feed("in", [record(0), record(20)])
+
+
+ENDS: dict[str, tuple[Build, str]] = {
+    "map": (lambda app: source(app).map(leave), ": the record of in-0 at offset 1"),
+    "peek": (lambda app: source(app).peek(leave), ": the record of in-0 at offset 1"),
+    "process": (lambda app: source(app).process(leave, name="p"), ": the record of in-0 at offset 1"),
+    "map_batches": (lambda app: source(app).map_batches(leave_batch, schema="n bigint"), ""),
+}
+
+
+def leave(row: Any, *more: Any) -> Any:
+    return sys.exit(3) if row["s"] == "x1" else {"n": 1}
+
+
+def leave_batch(table: pa.Table) -> pa.Table:
+    sys.exit(3)
+
+
+@pytest.mark.parametrize("name", ENDS)
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+async def test_a_function_that_would_end_the_process_is_named_with_its_record(name: str, on_error: str) -> None:
+    build, of = ENDS[name]
+    app = App("errors", on_error=on_error)
+    build(app).to("out")
+    fed = Fed(app)
+    says = rf"^{name}.*\(test_errors\.py:\d+\){of}: a function of the program raised SystemExit\(3\), which would end"
+    with ThreadPoolExecutor(1) as pool, pytest.raises(NotAllowed, match=says):
+        await _in_pool(pool, fed.feed, "in", [record(0), record(1, bad=True), record(2)])
 
 
 def test_a_row_of_a_timer_is_written_as_it_is() -> None:

@@ -172,6 +172,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         ),
         r"the rows have a column 'window_start' already; rename\(\) it",
     ),
+    "key of a list": (lambda: stream().key_by("k", "l"), r"key_by .*: column 'l' is list<.*; explode\(\) it before"),
+    "group by a list": (
+        lambda: stream().group_by("l", name="by-l"),
+        r"group_by \(test_refusals.*: column 'l' is list<.*; explode\(\) it before, or take its parts as columns",
+    ),
+    "group a table by a struct": (
+        lambda: table(value=json("n bigint, s struct<a: int>")).group_by("s", name="by-s"),
+        "group_by .*: column 's' is struct<.*, of which no key is made; take its parts as columns",
+    ),
     # what is durable
     "other key": (lambda: count(stream().group_by("s")), "move to the tasks of their new keys .*: say name="),
     "repartition": (lambda: stream().repartition(name=""), "needs a name: say name="),
@@ -186,7 +195,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "unique of a list": (
         lambda: stream().unique("k", "l", within=1, name="u"),
-        "column 2 of the key is list",
+        "unique .*: column 'l' is list<.*, of which no key is made",
     ),
     "partitions": (lambda: stream().repartition(0, name="r"), "0 partitions are not possible; choose 1 to 10,000"),
     # tables

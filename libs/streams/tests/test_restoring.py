@@ -38,6 +38,15 @@ def test_what_takes_a_moment_is_not_said() -> None:
         assert restoring.seen({"a/0": 0}, turn * 4_000.0 + 1_000) == ""
 
 
+def test_of_a_new_app_nothing_is_said() -> None:
+    """There is no state yet: all that its changelog has is the fence that this worker has set."""
+    restoring = Restoring()
+    for turn in range(3):
+        assert restoring.seen({"a/0": 1, "a/1": 1}, turn * 4_000.0) == ""
+    restoring.seen({"a/0": 1, "a/1": 10}, 12_000.0)
+    assert restoring.seen({"a/0": 1, "a/1": 5}, 15_000.0) == "50% of 10 records of state are restored; left: 5 of a/1"
+
+
 def test_a_worker_says_it_of_what_it_takes_over_and_not_of_standbys(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
     clock = SimpleNamespace(monotonic_ms=lambda: now[0])

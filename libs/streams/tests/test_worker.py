@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from libs.streams.tests.kit.feeding import raw
+from libs.streams.tests.kit.stage import Stage
 
 from headrace.errors import PositionOutOfRange
 from headrace.records import Committed, PartitionTable, TopicPartition
@@ -343,8 +344,10 @@ async def test_offsets_of_the_group_are_gone_before_anyone_joins(
 
 
 @pytest.mark.parametrize(("group_at", "out"), [(None, False), (7, True)])
-async def test_records_are_gone_because_it_was_put_out_or_for_good(group_at: int | None, out: bool) -> None:
-    """A successor that reads a repartition topic trims it below what it has committed."""
+async def test_records_are_gone_because_it_was_put_out_or_for_good(
+    group_at: int | None, out: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A successor that reads a repartition topic trims it below what it has committed; that is no loss."""
     joined = []
 
     class Joins(Worker):
@@ -358,7 +361,7 @@ async def test_records_are_gone_because_it_was_put_out_or_for_good(group_at: int
     reader = Log(0, [group_at])
     worker = seated(outside_of(reader=reader), owned)
     worker.__class__ = Joins
-    error = PositionOutOfRange("offset 0 does not exist")
+    error = PositionOutOfRange("offset 0 does not exist; records 0 to 6 were not read")
     worker._trouble.judge(error)
     if out:
         await worker._recover(error)
@@ -368,6 +371,8 @@ async def test_records_are_gone_because_it_was_put_out_or_for_good(group_at: int
         with pytest.raises(PositionOutOfRange):
             worker._trouble.judge(error)
     assert joined == (["up", "in"] if out else [])
+    read_on = "a joins anew: others have its tasks by now, and read on where it stood; nothing is lost"
+    assert caplog.messages == ([read_on] if out else [])
 
 
 async def test_it_is_ready_when_it_has_had_its_tasks_for_a_moment() -> None:
@@ -529,8 +534,7 @@ class Named(Passing):
 async def check_name(group: Named) -> None:
     """Of a program that has the task ``orders/0``."""
     assembling = Assembling(App("a"), StreamsConfig(), outside_of(topics=group, clock=group))
-    assembled = Assembled(None, {"orders/0": spec("orders")}, frozenset())  # type: ignore[arg-type]
-    await assembling.check_name(assembled, Patience(group, 1_000))  # type: ignore[arg-type]
+    await assembling.check_name({"orders/0": ("orders",)}, Patience(group, 1_000))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("read", [{"payments"}, set[str]()])
@@ -553,6 +557,24 @@ async def test_an_apps_name_is_not_taken_from_another_program(read: set[str], ca
 )
 async def test_who_may_have_an_apps_name(group: Named) -> None:
     await check_name(group)
+
+
+async def test_a_program_whose_name_is_taken_makes_no_topic() -> None:
+    """It would be left behind, and be the other program's."""
+
+    class Taken(Stage):
+        async def shared(self, app: str) -> frozenset[str]:
+            return frozenset({"payments/0"})
+
+        async def read_by(self, app: str) -> frozenset[str]:
+            return frozenset({"payments"})
+
+    app = App("a")
+    app.stream("lines", value=string, key="k").group_by("k").agg(n=agg.count(), name="counts").to("out")
+    async with Taken(app, "lines", "out") as stage:
+        with pytest.raises(NotAllowed, match="another program runs as a"):
+            await stage.worker().assemble()
+        assert stage.topics == {"lines", "out"}
 
 
 async def test_a_worker_that_waits_for_topics_can_be_stopped() -> None:

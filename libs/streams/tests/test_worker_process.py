@@ -149,7 +149,17 @@ async def test_a_function_cannot_end_the_process(error: BaseException) -> None:
         await _in_pool(pool, function)
 
 
-def test_who_dies_again_and_again_is_started_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (-signal.SIGKILL, "worker 1 was killed by SIGKILL; the next starts in 1 s"),
+        (7, "worker 1 ended with 7; the next starts in 1 s"),
+        (0, "worker 1 ended with 0, which its parent had not told it to (as os._exit() in a function does); the next"),
+    ],
+)
+def test_who_dies_again_and_again_is_started_ever_more_seldom(
+    code: int, says: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """And at once again where it has run for more than a minute."""
     lives = iter([1.0, 0.1, 1.0, 1.0, 60.0, 1.0, 1.0, 1.0, 61.0, 1.0])
     waits: list[float] = []
@@ -170,7 +180,7 @@ def test_who_dies_again_and_again_is_started_ever_more_seldom(monkeypatch: pytes
         def wait(self) -> int:
             nonlocal now
             now += next(lives)
-            return -signal.SIGKILL
+            return code
 
     monkeypatch.setattr(worker_process.subprocess, "Popen", Dies)
     monkeypatch.setattr(worker_process, "time", SimpleNamespace(monotonic=lambda: now))
@@ -178,6 +188,30 @@ def test_who_dies_again_and_again_is_started_ever_more_seldom(monkeypatch: pytes
     monkeypatch.setattr(parent, "_told", Told())
     assert parent._slots[0]._keep_running() is Ending.DONE
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 1, 2]
+    assert caplog.messages[0].startswith(says)
+
+
+SAYS = """
+import logging
+from headrace import PositionReset
+from headrace.records import TopicPartition
+from headrace_streams import worker_process
+
+def run(app, **settings):
+    consumer = logging.getLogger("headrace.consumer")
+    consumer.warning("%s", PositionReset(TopicPartition("by-k", 0), 85, 259, 259))
+    consumer.warning("topic %r was deleted", "by-k")
+
+worker_process.load, worker_process.run = str, run
+worker_process.work("app.py", {})
+"""
+
+
+def test_what_a_gap_means_is_said_by_the_worker_alone() -> None:
+    """Others may have read these records and trimmed them; the consumer cannot know."""
+    ran = subprocess.run([sys.executable, "-c", SAYS], capture_output=True, text=True, timeout=60, check=True)
+    assert "topic 'by-k' was deleted" in ran.stderr
+    assert "were not read" not in ran.stderr
 
 
 @pytest.mark.parametrize("name", ["metrics_listen", "health_listen", "query_listen"])

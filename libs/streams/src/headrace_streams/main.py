@@ -256,8 +256,9 @@ def _without_exits(call: Any, *args: Any) -> Any:
             os._exit(_exit_code(error))
         if isinstance(error, Exception):
             raise
+        at = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
         raise NotAllowed(
-            f"a function of the program raised {error!r}, which would end the worker; "
+            f"{at}a function of the program raised {error!r}, which would end the worker; "
             "raise an Exception, and on_error= says what becomes of the record"
         ) from error
     if os.getpid() != here:

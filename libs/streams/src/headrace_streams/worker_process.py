@@ -18,6 +18,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final
 
+from headrace import PositionReset
 from headrace_common.core.error_kinds import Kind
 from headrace_common.core.errors import HeadraceError, InvalidConfig, Then
 from headrace_common.core.ids import Endpoint
@@ -52,6 +53,7 @@ def work(program: str, settings: Mapping[str, Any]) -> Ending:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     logging.getLogger("headrace").setLevel(logging.WARNING)
     _log.setLevel(logging.INFO)
+    logging.getLogger("headrace.consumer").addFilter(_is_no_gap)
     try:
         run(load(program), **settings)
     except Blocked as error:
@@ -69,6 +71,11 @@ def ending_of(error: HeadraceError) -> Ending:
     if error.kind is Kind.FENCED and error.then is Then.FENCED:
         return Ending.FENCED
     return Ending.FAILED if error.kind in (Kind.INVALID, Kind.NOT_FOUND, Kind.CONFLICT) else Ending.LOST
+
+
+def _is_no_gap(entry: logging.LogRecord) -> bool:
+    """The consumer says of a gap that records were not read. A worker says what it means: others may have read them."""
+    return not (isinstance(entry.args, tuple) and any(isinstance(one, PositionReset) for one in entry.args))
 
 
 def end_with_parent() -> None:
@@ -130,7 +137,7 @@ class Parent:
         return [*self._command, json.dumps(settings, default=str), _WITH_PARENT]
 
     def run(self) -> Ending:
-        """Until a signal ends all workers, or one ends for good, and the others with it."""
+        """Until a signal ends all workers, or one fails for good, and the others end with it."""
         before = {number: signal.signal(number, self._stop) for number in self._signals()}
         try:
             for slot in self._slots:
@@ -162,6 +169,15 @@ class Parent:
             slot.send(number)
 
 
+def _words_of(code: int) -> str:
+    """How a worker's process has ended that is started again."""
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with {code}" + (
+        "" if code else ", which its parent had not told it to (as os._exit() in a function does)"
+    )
+
+
 class _Slot(threading.Thread):
     """Keeps one worker running."""
 
@@ -173,7 +189,7 @@ class _Slot(threading.Thread):
         self.ending = Ending.DONE
 
     def run(self) -> None:
-        """Until the worker ends for good, or the parent was told to stop; the first such end ends the others."""
+        """Until the worker fails for good, or the parent was told to stop; the first such end ends the others."""
         self.ending = self._keep_running()
         self._parent._over.set()
 
@@ -192,11 +208,10 @@ class _Slot(threading.Thread):
             code = worker.wait()
             if parent._told.is_set() and code < 0:
                 return Ending.DONE  # before it could take the signal, or because it did not end
-            if parent._told.is_set() or code in (Ending.DONE, Ending.FAILED, Ending.FENCED):
+            if parent._told.is_set() or code in (Ending.FAILED, Ending.FENCED):
                 return Ending(code) if code in list(Ending) else Ending.LOST
             delay_s = _FIRST_DELAY_S if time.monotonic() - began > _QUIET_S else delay_s
-            ended = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-            _log.warning("worker %d %s; the next starts in %.0f s", worker.pid, ended, delay_s)
+            _log.warning("worker %d %s; the next starts in %.0f s", worker.pid, _words_of(code), delay_s)
             parent._told.wait(delay_s)
             delay_s = min(2 * delay_s, _LONGEST_DELAY_S)
         return Ending.DONE

@@ -63,9 +63,9 @@ def test_the_first_row_without_a_key_is_named(others: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ([pa.array([[1]])], "column 1 of the key is list<item: int64>; take its parts"),
+        ([pa.array([[1]])], "column 1 of the key' is list<item: int64>, of which no key is made; explode"),
         ([pa.array([1]), pa.array([b""])], "column 2 of the key' is binary.*base64"),
-        ([pa.array([1], pa.timestamp("us"))], r"column 1 of the key is timestamp\[us\]; cast it to timestamp\[ms\]"),
+        ([pa.array([1], pa.timestamp("us"))], r"column 1 of the key' is timestamp\[us\]; cast it to timestamp\[ms\]"),
     ],
 )
 def test_columns_that_cannot_be_keys(columns: list[Any], message: str) -> None:

@@ -47,10 +47,14 @@ class Origin:
 class RowFailed(Rejected, code=ErrorCode.INVALID_RECORD):
     """A record could not be processed, and the program's ``on_error`` is "fail"; its position is not committed."""
 
-    def __init__(self, node: str, origin: Origin | None, cause: str) -> None:
+    def __init__(self, node: str, origin: Origin | None, cause: str, row: str = "a row of several records") -> None:
+        """
+        Args:
+            row: what to say of a row that stems from no single record.
+        """
         self.node = node
         self.origin = origin
-        of = f"the record of {origin}" if origin is not None else "a row that stems from several records"
+        of = f"the record of {origin}" if origin is not None else row
         super().__init__(
             f"{node}: {of} failed: {cause}; mend the program, or go on without such records: on_error='skip', or "
             "on_error=TOPIC for a dead letter topic"

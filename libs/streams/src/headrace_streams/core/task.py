@@ -21,7 +21,7 @@ from headrace_streams.core.changes import ADDED, changes_of
 from headrace_streams.core.errors import NotAllowed, Origin, RowFailed, words_of
 from headrace_streams.core.feed import merged, runs
 from headrace_streams.core.operators import hop
-from headrace_streams.core.operators.base import Emitted, Operator, halved
+from headrace_streams.core.operators.base import Emitted, Failed, Operator, halved
 from headrace_streams.core.operators.ends import Source, with_place
 from headrace_streams.core.outputs import Headers, Output, records
 from headrace_streams.core.rows import (
@@ -325,7 +325,7 @@ class Task:
         self._taken[step.id] += raw.num_rows
         if source.metadata:
             raw = with_place(raw, topic, self.partition)
-        for emitted in list(source.feed(raw, 0, self._failing(step))):
+        for emitted in self._made(step, source.feed, raw, 0, self._failing(step)):
             yield from halved(emitted.rows, source.timed, self._failing(step))
 
     def _feed_hop(self, topic: str, raw: pa.Table) -> None:
@@ -391,7 +391,7 @@ class Task:
         self._clock.start(self._watermarks.now)
         for step in self._steps:
             self._push_waiting(step)
-            for emitted in list(step.operator.tick(now, self._failing(step))):
+            for emitted in self._made(step, step.operator.tick, now, self._failing(step)):
                 self._emit(step, emitted)
 
     def idle(self, topic: str) -> None:
@@ -420,7 +420,7 @@ class Task:
         for step in self._steps:
             self._push_waiting(step)
             if now != NO_TIME:
-                for emitted in list(step.operator.advance(now, self._failing(step))):
+                for emitted in self._made(step, step.operator.advance, now, self._failing(step)):
                     self._emit(step, emitted)
         self._rest()
 
@@ -454,26 +454,43 @@ class Task:
     def _push(self, step: Step, rows: pa.Table, port: int) -> None:
         self._taken[step.id] += rows.num_rows
         if step.operator.store is not None:
-            for emitted in list(step.operator.feed(rows, port, self._failing(step))):
+            for emitted in self._made(step, step.operator.feed, rows, port, self._failing(step)):
                 self._emit(step, emitted)
             return
 
         def process(part: pa.Table) -> list[Emitted]:
-            return list(step.operator.feed(part, port, self._failing(step)))
+            return self._made(step, step.operator.feed, part, port, self._failing(step))
 
         for emissions in halved(rows, process, self._failing(step)):
             for emitted in emissions:
                 self._emit(step, emitted)
 
-    def _failing(self, step: Step) -> Callable[[pa.Table, Exception], None]:
+    def _made(self, step: Step, call: Callable[..., Iterable[Emitted]], *args: Any) -> list[Emitted]:
+        """What an operator gives; of what would end the process it is told which one it was."""
+        try:
+            return list(call(*args))
+        except Exception:
+            raise
+        except BaseException as error:
+            if not any(note.startswith(step.label) for note in getattr(error, "__notes__", ())):
+                error.add_note(step.label)
+            raise
+
+    def _failing(self, step: Step) -> Failed:
         return lambda rows, error: self._fail(step, rows, error)
 
-    def _fail(self, step: Step, rows: pa.Table, error: Exception) -> None:
+    def _fail(self, step: Step, rows: pa.Table, error: BaseException) -> None:
+        if not isinstance(error, Exception):
+            origin = self._origin(int(numbers(rows[ROW])[0]))
+            error.add_note(f"{step.label}: {f'the record of {origin}' if origin else _row_text(rows.slice(0, 1))}")
+            raise error
         said = words_of(error)
         cause = f"{type(error).__name__}: {said}"[:500]
-        for place, change in zip(numbers(rows[ROW]).tolist(), changes_of(rows).tolist(), strict=True):
+        for at, (place, change) in enumerate(zip(numbers(rows[ROW]).tolist(), changes_of(rows).tolist(), strict=True)):
             if step.on_error == FAIL:
-                raise RowFailed(step.label, self._origin(place), cause) from error
+                origin = self._origin(place)
+                told = "" if origin else _row_text(rows.slice(at, 1))
+                raise RowFailed(step.label, origin, cause, told) from error
             if change != ADDED:  # what is taken away was told when it came
                 continue
             self.failed[step.label] = self.failed.get(step.label, 0) + 1
@@ -512,7 +529,7 @@ class Task:
         """A commit begins: what is emitted once per commit leaves."""
         for step in self._steps:
             self._push_waiting(step)
-            for emitted in list(step.operator.flush()):
+            for emitted in self._made(step, step.operator.flush):
                 self._emit(step, emitted)
 
     def take(self) -> list[Output]:
@@ -526,6 +543,11 @@ class Task:
         stores = ((step.store, step.operator.store) for step in self._steps)
         found = {name: store.changes() for name, store in stores if store is not None}
         return {name: changes for name, changes in found.items() if changes}
+
+    def key_at(self, store: str) -> int:
+        """How many bytes stand before the record's key in the keys of a store's rows, as far as that is known."""
+        found = (step.operator.store for step in self._steps if step.store == store)
+        return next((kept.key_at or 0 for kept in found if kept is not None), 0)
 
     def step(self, store: str) -> Step:
         """Whose store it is."""
@@ -557,6 +579,14 @@ def _headers_of(raw: pa.Table, place: int) -> Headers:
     found: Any = raw["headers"][place].as_py()
     pairs = ((h["key"], h["value"]) if isinstance(h, dict) else h for h in found or ())
     return tuple((name, value) for name, value in pairs)
+
+
+def _row_text(row: pa.Table) -> str:
+    """A row that stems from no single record, for messages."""
+    ((key, value, time),) = zip(
+        *_as_record(row, 0).select(["key", "value", "timestamp_ms"]).to_pydict().values(), strict=True
+    )
+    return f"the row {value.decode(errors='replace'):.200} of key {key!r:.100} at {np.datetime64(time, 'ms')}Z"
 
 
 def _as_record(rows: pa.Table, now: int) -> pa.Table:

@@ -199,6 +199,7 @@ class Columns(RecordCalls):
         if not names:
             raise NotAllowed(f"key_by ({where()}) needs a column")
         make = partial(columns.KeyBy, names)
+        _tried(make(), self._schema, f"key_by ({where()})")
         keyed = self._next("key_by", make, {"columns": list(names)}, schema=self._schema, keyed_by=names)
         return replace(keyed, _placed=False)
 
@@ -286,6 +287,8 @@ class Columns(RecordCalls):
                 rows go through it.
         """
         self._check_columns("group_by", names)
+        if names and names != self._keyed_by:
+            _tried(columns.KeyBy(names), self._schema, f"group_by ({where()})")
         return Grouped(self, tuple(names), name, combine)
 
     def split(self, **branches: Column) -> dict[str, Self]:
@@ -385,7 +388,7 @@ def _check_encodable(format_: Format, schema: pa.Schema, what: str) -> None:
         raise NotAllowed(f"{what}: {error}") from error
 
 
-def _never(rows: pa.Table, error: Exception) -> None:
+def _never(rows: pa.Table, error: BaseException) -> None:
     raise error
 
 

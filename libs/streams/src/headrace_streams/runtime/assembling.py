@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -74,12 +74,17 @@ class Assembling:
         self._outside = outside
         self.globals = Globals(app.graph, outside, Patience(outside.clock, config.default_api_timeout_ms))
 
-    async def assemble(self) -> Assembled:
+    async def assemble(self, of_name: Patience | None = None) -> Assembled:
         """
         The app on its topics.
 
+        Args:
+            of_name: for a worker that has not joined: whether the app's name is another program's is asked before
+                topics are made.
+
         Raises:
-            NotAllowed: the plan does not fit the topics; or a reset has begun and not ended.
+            NotAllowed: the plan does not fit the topics; a reset has begun and not ended; or, with ``of_name``, another
+                program runs under the app's name.
             UnknownTopicOrPartition: a topic that it reads or writes does not exist.
         """
         name = self._app.name
@@ -92,6 +97,8 @@ class Assembling:
         limits = await self._outside.topics.limits(Assembly.written_by(graph))
         interval_ms = self._config.watermark_interval_ms
         assembly = Assembly(name, graph, partitions, self._app.on_error, self.globals.tables, limits, interval_ms)
+        if of_name is not None:
+            await self.check_name(_tasks_of(assembly), of_name)
         repartitions = [
             InternalTopic(repartition_topic(name, hop), count, compacted=False)
             for hop, count in assembly.repartitions.items()
@@ -156,26 +163,29 @@ class Assembling:
                 found.append(spec)
         return found
 
-    async def check_name(self, assembled: Assembled, patience: Patience) -> None:
+    async def check_name(self, tasks: Mapping[str, Collection[str]], patience: Patience) -> None:
         """
         Is the app's name another program's? Waits for its workers to end.
+
+        Args:
+            tasks: of this program, by label: the topics that each reads.
 
         Raises:
             NotAllowed: workers share tasks of which this program has none, and nothing that it reads was read by them.
         """
         name, clock = self._app.name, self._outside.clock
-        topics = {topic for spec in assembled.specs.values() for topic in spec.topics}
+        topics = {topic for of_task in tasks.values() for topic in of_task}
         until_ms = clock.monotonic_ms() + self._config.default_api_timeout_ms
         told = False
         while True:
             shared = await patience.ask(lambda: self._outside.topics.shared(name))
-            if not shared or not shared.isdisjoint(assembled.specs):
+            if not shared or not shared.isdisjoint(tasks):
                 return
             if not topics.isdisjoint(await patience.ask(lambda: self._outside.topics.read_by(name))):
                 return
             others = (
                 f"another program runs as {name}: its workers share the tasks {_some(shared)}, and this program has "
-                f"none of these, but {_some(assembled.specs)}"
+                f"none of these, but {_some(tasks)}"
             )
             if clock.monotonic_ms() >= until_ms:
                 raise NotAllowed(
@@ -218,6 +228,16 @@ class Assembling:
                     return TopicPartition(batch.topic, batch.partition)
                 left[TopicPartition(batch.topic, batch.partition)] = batch.next_offset
         return None
+
+
+def _tasks_of(assembly: Assembly) -> dict[str, tuple[str, ...]]:
+    """What each task reads, by label."""
+    specs = [
+        Spec(part, partition, (*part.topics, *assembly.hops_of(part)), {})
+        for part in assembly.parts
+        for partition in range(assembly.tasks_of(part))
+    ]
+    return {spec.label: spec.topics for spec in specs}
 
 
 def _some(tasks: Iterable[str]) -> str:

@@ -167,7 +167,7 @@ class Committing:
         if owned.store is None:
             return Kept(owned, progress, [])
         rows = changelog.rows(await self._call(owned.task.changes), progress)
-        changelog.check_sizes(rows)
+        changelog.check_sizes(rows, owned.task.key_at)
         return Kept(owned, progress, rows)
 
     async def _log(self, kept: Kept) -> Sent:

@@ -9,6 +9,8 @@ _EVERY_MS: Final = 3_000.0
 """How often it is said; what takes less is not said at all."""
 _NAMED: Final = 3
 """So many tasks are named."""
+_FENCE: Final = 1
+"""Whoever takes a task over has set a fence, which is the last record of its changelog and no state."""
 
 
 class Restoring:
@@ -25,7 +27,7 @@ class Restoring:
         Args:
             left: how many records of its changelog are left, of each task that is being taken over.
         """
-        left = {task: count for task, count in left.items() if count}
+        left = {task: count for task, count in left.items() if count > _FENCE}
         if not left:
             self._most.clear()
             return ""

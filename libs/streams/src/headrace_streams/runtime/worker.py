@@ -101,8 +101,7 @@ class Worker:
             UnknownTopicOrPartition: a topic does not exist.
             NotFound: positions are gone, and there is state of what would be read again.
         """
-        self._assembled = self.queries.assembled = await self._assembling.assemble()
-        await self._assembling.check_name(self._assembled, self._patience)
+        self._assembled = self.queries.assembled = await self._assembling.assemble(self._patience)
         await self._assembling.check_positions(self._assembled, self._patience)
 
     async def start(self) -> None:
@@ -385,7 +384,8 @@ class Worker:
                 self._trouble.final = error
                 raise error
         if out:
-            _log.warning("%s joins anew: %s", self._app.name, error)
+            read_on = "others have its tasks by now, and read on where it stood; nothing is lost"
+            _log.warning("%s joins anew: %s", self._app.name, read_on if isinstance(error, OffsetOutOfRange) else error)
             await self._get_up()
             await self._join()
         else:

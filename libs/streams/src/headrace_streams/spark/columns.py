@@ -96,7 +96,7 @@ class At:
     def failed(self, origin: Callable[[int], Origin | None]) -> Failed:
         """What an operator tells of rows that it could not process."""
 
-        def fail(rows: pa.Table, error: Exception) -> None:
+        def fail(rows: pa.Table, error: BaseException) -> None:
             if self.on_error != SKIP:
                 place = numbers(rows[ROW]).tolist()[0] if ROW in rows.column_names else -1
                 raise RowFailed(self.label, origin(place), f"{type(error).__name__}: {error}"[:500]) from error
@@ -156,7 +156,7 @@ def keying(names: Sequence[str], schema: pa.Schema, at: At) -> Callable[..., pa.
         def encoded(part: pa.Table) -> list[bytes | None]:
             return encode_keys(part.columns).cast(pa.binary()).to_pylist()
 
-        def failed(part: pa.Table, error: Exception) -> None:
+        def failed(part: pa.Table, error: BaseException) -> None:
             at.failed(lambda place: None)(part, error)
             keys.append(None)
             good.append(False)

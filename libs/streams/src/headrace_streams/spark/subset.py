@@ -279,5 +279,5 @@ def joined_schema(columns: Sequence[Mapping[str, str]], before: Sequence[pa.Sche
     )
 
 
-def _never(rows: pa.Table, error: Exception) -> None:
+def _never(rows: pa.Table, error: BaseException) -> None:
     raise error

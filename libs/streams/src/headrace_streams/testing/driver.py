@@ -29,6 +29,7 @@ from headrace_streams.core.state.memory import MemoryCold
 from headrace_streams.core.task import Task
 from headrace_streams.dsl.app import App
 from headrace_streams.dsl.durations import Duration, to_ms
+from headrace_streams.dsl.record_calls import hint
 from headrace_streams.plan.cut import Assembly, SubTopology, on_topics
 from headrace_streams.plan.nodes import SINK, SOURCE, Global, Node, repartition_topic
 
@@ -153,11 +154,21 @@ class Driver:
                 and bytes) its headers.
             partition: by key if not told, or any where there is none.
             time: the records' timestamp, ms.
+
+        Raises:
+            NotAllowed: a row has a column that the topic's format does not have, or a value of another type.
         """
         node = self._source(topic)
         assert node.value is not None
         schema = node.value.schema
         assert schema is not None
+        of_key = pa.schema([]) if node.key is None or node.key.schema is None else node.key.schema
+        known = {*schema.names, *of_key.names, "_key", "_headers"}
+        for unknown in dict.fromkeys(name for row in rows for name in row if name not in known):
+            raise NotAllowed(
+                f"the rows for {topic!r} have a column {unknown!r}, which its format does not have; "
+                f"{hint(pa.schema([*of_key, *schema]))}; _key and _headers are the record's own"
+            )
         keys = pa.array([self._key_of(node, row) for row in rows], pa.binary())
         columns = {field.name: _column(field, rows, topic) for field in schema}
         values = node.value.encode(pa.table(columns, schema=schema))

@@ -26,7 +26,7 @@ class NotAKey(Exception):
     """Bytes that are not a key of these columns."""
 
 
-def encode_keys(columns: Sequence[Any]) -> pa.DictionaryArray[Any, Any]:
+def encode_keys(columns: Sequence[Any], names: Sequence[str] = ()) -> pa.DictionaryArray[Any, Any]:
     """
     The key of each row, as dictionary<int32, binary> in which each key is there once.
 
@@ -34,13 +34,16 @@ def encode_keys(columns: Sequence[Any]) -> pa.DictionaryArray[Any, Any]:
 
     Args:
         columns: arrays or chunked arrays of one length.
+        names: of the columns, for messages.
 
     Raises:
         NotEncodable: a value is NaN, infinite, or outside the years 1 to 9999.
         InvalidConfig: a column of this type cannot be part of a key.
     """
     assert columns, "a key has a column"
-    whole = [_key_column(i, column, alone=len(columns) == 1) for i, column in enumerate(columns)]
+    called = names or [f"column {place + 1} of the key" for place in range(len(columns))]
+    alone = len(columns) == 1
+    whole = [_key_column(name, column, alone=alone) for name, column in zip(called, columns, strict=True)]
     try:
         return _encode(whole)
     except Unwritable:
@@ -68,7 +71,7 @@ def decode_keys(keys: Sequence[bytes | None] | pa.Array[Any], fields: Sequence[p
     return [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(fields)]
 
 
-def _key_column(place: int, column: Any, alone: bool) -> Any:
+def _key_column(name: str, column: Any, alone: bool) -> Any:
     """One array, in which equal values of the column are equal for ``dictionary_encode`` too."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
@@ -80,11 +83,12 @@ def _key_column(place: int, column: Any, alone: bool) -> Any:
         column = column.cast(pa.binary())
     if alone and column.type in _AS_THEY_ARE:
         return column
-    name = f"column {place + 1} of the key"
     if pa.types.is_nested(column.type):
-        raise InvalidConfig(f"{name} is {column.type}; take its parts as columns, or convert it to string")
+        listed = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
+        parts = "explode() it before, or take" if listed else "take"
+        raise InvalidConfig(f"column {name!r} is {column.type}, of which no key is made; {parts} its parts as columns")
     if pa.types.is_timestamp(column.type) and column.type.unit != "ms":
-        raise InvalidConfig(f"{name} is {column.type}; cast it to timestamp[ms]")
+        raise InvalidConfig(f"column {name!r} is {column.type}; cast it to timestamp[ms]")
     check_writable(name, column.type)
     return pc.add(column, pa.scalar(0, column.type)) if pa.types.is_floating(column.type) else column
 

@@ -128,12 +128,12 @@ class Groups:
             try:
                 column.function.add(slots.columns[first:end], places, values)
             except Refused as error:
-                raise self._failed(column, slots, error) from error.__cause__
+                raise self._failed(column, slots.key_of(error.slot), error) from error.__cause__
         np.maximum.at(slots.columns[self._time], places, times)
         slots.dirty[places] = True
 
-    def _failed(self, column: Aggregated, slots: Columns, error: Refused) -> StateFailed:
-        return StateFailed(f"{self._what}: {column.name!r} of key {slots.key_of(error.slot)!r:.100} {error.why}")
+    def _failed(self, column: Aggregated, key: bytes, error: Refused) -> StateFailed:
+        return StateFailed(f"{self._what}: {column.name!r} of key {key!r:.100} {error.why}")
 
     @_without_warnings
     def add_each(self, slots: Columns, places: Numbers, inputs: Sequence[Values], times: Numbers) -> list[Numbers]:
@@ -154,7 +154,7 @@ class Groups:
                 try:
                     states += column.function.running(slots.columns[first:end], slot, chosen(values, of))
                 except Refused as error:
-                    raise self._failed(column, slots, error) from error.__cause__
+                    raise self._failed(column, slots.key_of(error.slot), error) from error.__cause__
             running_time = np.maximum.accumulate(np.maximum(times[of], slots.columns[self._time][slot]))
             slots.columns[self._time][slot] = running_time[-1]
             for target, state in zip(kept, [*states, running_time], strict=True):
@@ -173,7 +173,7 @@ class Groups:
             try:
                 column.function.merge(slots.columns[first:end], slot, later)
             except Refused as error:
-                raise self._failed(column, slots, error) from error.__cause__
+                raise self._failed(column, slots.key_of(error.slot), error) from error.__cause__
         times = slots.columns[self._time]
         times[slot] = max(times[slot], times[later])
         slots.dirty[slot] = True
@@ -194,6 +194,9 @@ class Groups:
         Args:
             time: event times, ms; None: those of the slots' newest rows.
             window: start and end of each row's, ms.
+
+        Raises:
+            StateFailed: a function of the user's gave what its type does not hold.
         """
         arrays = list(decode_keys(list(keys), self._keys)) if self._keys else []
         names = [field.name for field in self._keys]
@@ -201,7 +204,10 @@ class Groups:
             arrays += [pa.array(at, pa.int64()).cast(TIMESTAMP) for at in window]
             names += BOUNDS
         for column, (first, end) in zip(self._columns[: self._shown], self._ends, strict=False):
-            arrays.append(column.function.finish(columns[first:end]))
+            try:
+                arrays.append(column.function.finish(columns[first:end]))
+            except Refused as error:
+                raise self._failed(column, keys[error.slot], error) from error.__cause__
             names.append(column.name)
         user = pa.Table.from_arrays(arrays, names=names)
         times = columns[self._time] if time is None else time

@@ -19,8 +19,11 @@ T = TypeVar("T")
 OUT: Final = "out"
 LATE: Final = "late"
 
-Failed = Callable[[pa.Table, Exception], None]
-"""Told the rows that an operator could not process, one each, and why; decides whether the task goes on."""
+Failed = Callable[[pa.Table, BaseException], None]
+"""
+Told the rows that an operator could not process, one each, and why; decides whether the task goes on. What would end
+the process is raised again, and says where it comes from.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,7 @@ class KeyBy(Operator):
         self.names = self._names = names
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
-        yield Emitted(replace(rows, KEY, encode_keys([rows[name] for name in self._names])))
+        yield Emitted(replace(rows, KEY, encode_keys([rows[name] for name in self._names], self._names)))
 
 
 class NullKey(Exception):

@@ -177,7 +177,7 @@ def row_of(rows: pa.Table, place: int) -> pa.Table:
     return pa.table({"_row": pa.array([place], pa.int32())})
 
 
-def _never(rows: pa.Table, error: Exception) -> None:
+def _never(rows: pa.Table, error: BaseException) -> None:
     raise AssertionError("an expression tells no row") from error
 
 

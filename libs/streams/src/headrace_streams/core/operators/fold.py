@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace_streams.core.errors import StateFailed, words_of
+from headrace_streams.core.errors import words_of
 from headrace_streams.core.operators.aggregates import Refused, Values
 from headrace_streams.core.rows import Numbers
 from headrace_streams.core.state.objects import as_kept
@@ -75,11 +75,18 @@ class Fold:
             raise Refused(slot, f"cannot be computed: {type(error).__name__}: {words_of(error):.300}") from error
 
     def finish(self, columns: Sequence[Numbers]) -> pa.Array[Any]:
-        result = self._folding.result
         states = list(columns[0])
         try:
-            return pa.array(states if result is None else [result(copy.deepcopy(s)) for s in states], self.type)
-        except Exception as error:
-            raise StateFailed(
-                f"{self._what}: the result of fold() is no {self.type}: {words_of(error):.300}"
-            ) from error
+            return self._results(states)
+        except Exception:
+            for slot, state in enumerate(states):
+                try:
+                    self._results([state])
+                except Exception as error:
+                    why = f"{type(error).__name__}: {words_of(error):.300}"
+                    raise Refused(slot, f"cannot be told: the result of fold() is no {self.type}: {why}") from error
+            raise
+
+    def _results(self, states: list[Any]) -> pa.Array[Any]:
+        result = self._folding.result
+        return pa.array(states if result is None else [result(copy.deepcopy(s)) for s in states], self.type)

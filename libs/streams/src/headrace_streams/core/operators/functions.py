@@ -235,7 +235,7 @@ class Apply(Operator):
             try:
                 context = (Context(key, time, mark, self.clock.wall),) if self._context else ()
                 left = [made.checked(one) for one in self._many(self._function(row, *context), row)]
-            except Exception as error:  # noqa: BLE001  # the user's function
+            except BaseException as error:  # noqa: BLE001  # the user's function
                 failed(rows.slice(place, 1), error)
                 continue
             for one in left:
@@ -257,7 +257,7 @@ class Choose(Operator):
             try:
                 context = (Context(key, time, mark, self.clock.wall),) if self._context else ()
                 stays[place] = bool(self._function(row, *context)) or self._keep_all
-            except Exception as error:  # noqa: BLE001  # the user's function
+            except BaseException as error:  # noqa: BLE001  # the user's function
                 failed(rows.slice(place, 1), error)
         yield Emitted(rows.filter(pa.array(stays)))
 
@@ -329,7 +329,7 @@ class Process(Operator):
             self._written_at = max(time, mark)
             try:
                 self._call(partial(self._functions.on_record, row), key, time, Moment(mark, mark, of), made)
-            except Exception as error:  # noqa: BLE001  # the user's function
+            except BaseException as error:  # noqa: BLE001  # the user's function
                 failed(rows.slice(place, 1), error)
             if self._is_due(mark):
                 self._fire(mark, made, failed, self.clock.of(of))
@@ -447,7 +447,7 @@ class Process(Operator):
         at, key, _ = timer
         try:
             self._call(function, key, at, moment, made, rings)
-        except Exception as error:  # noqa: BLE001  # the user's function
+        except BaseException as error:  # noqa: BLE001  # the user's function
             failed(_row_of_timer(timer, moment.now), error)
 
     def _call(

@@ -43,7 +43,7 @@ class GlobalRows:
             RowFailed: one cannot be read.
         """
 
-        def failed(rows: pa.Table, error: Exception) -> None:
+        def failed(rows: pa.Table, error: BaseException) -> None:
             if not self._skips:
                 offset = raw["offset"][int(numbers(rows[ROW])[0])].as_py()
                 cause = f"{type(error).__name__}: {error}"[:500]

@@ -198,7 +198,7 @@ class Derived:
         (emitted,) = self._operator.feed(rows, 0, self._failed)
         return emitted.rows
 
-    def _failed(self, rows: pa.Table, error: Exception) -> None:
+    def _failed(self, rows: pa.Table, error: BaseException) -> None:
         if not self._skips:
             raise error
 

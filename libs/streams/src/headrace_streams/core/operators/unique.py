@@ -30,7 +30,8 @@ class Unique(Operator):
         self._store = self.store
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
-        keys = coded(encode_keys([rows[name] for name in self._names]) if self._names else rows[KEY])
+        named = [rows[name] for name in self._names]
+        keys = coded(encode_keys(named, self._names) if named else rows[KEY])
         marks = numbers(rows[WATERMARK])
         seen_at = np.maximum(marks, numbers(rows[TIME]))  # a row that is late is remembered as long as others
         passes = np.ones(rows.num_rows, bool)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -98,17 +98,21 @@ def rows(changes: Mapping[str, Changes], progress: Progress) -> Changes:
     return [*written, (CONTROL, progress.encode())]
 
 
-def check_sizes(written: Changes) -> None:
+def check_sizes(written: Changes, key_at: Callable[[str], int] = lambda store: 0) -> None:
     """
+    Args:
+        key_at: how many bytes stand before the record's key in the keys of a store.
+
     Raises:
         StateFailed: a row is larger than a changelog takes; names store and key.
     """
     for key, value in written:
         size = len(key) + len(value or b"")
         if size > ROW_BYTES_MAX:
-            store, rest = key[1 : 1 + key[0]].decode(), key[1 + key[0] :]
+            store = key[1 : 1 + key[0]].decode()
+            of = key[1 + key[0] + key_at(store) :]
             raise StateFailed(
-                f"the state {store!r} of key {rest!r:.100} has {size:,} bytes, and at most {ROW_BYTES_MAX:,} can be "
+                f"the state {store!r} of key {of!r:.100} has {size:,} bytes, and at most {ROW_BYTES_MAX:,} can be "
                 "kept: keep less for each key, as with collect(limit=)"
             )
 
