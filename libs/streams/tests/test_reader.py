@@ -13,6 +13,7 @@ from headrace import aio
 from headrace._core.fetch_events import PositionReset
 from headrace.errors import PositionOutOfRange
 from headrace.records import PartitionTable, TopicPartition
+from headrace.testing import lab
 from headrace_streams.adapters import headrace_io
 from headrace_streams.adapters.headrace_io import SdkReader
 
@@ -107,6 +108,25 @@ async def test_which_partitions_are_at_their_ends(monkeypatch: pytest.MonkeyPatc
     consumer.ends = None
     monkeypatch.setattr(headrace_io, "_SOON_S", 0.01)
     assert list(await reader.at_ends([ONE])) == []
+
+
+async def test_ends_are_high_watermarks_and_not_where_an_open_transaction_begins() -> None:
+    """A restore that ended there would lack what was decided before its marker came."""
+    async with lab(1) as cluster:
+        await cluster.create_topic(ONE.topic)
+        reader = SdkReader.of_whole_logs(",".join(cluster.bootstrap_servers))
+        async with (
+            cluster.producer(transactional_id="t") as producer,
+            cluster.consumer(isolation_level="read_committed") as decided,
+        ):
+            await producer.init_transactions()
+            await producer.begin_transaction()
+            await producer.send_many(ONE.topic, [b"x", b"y"])
+            await producer.flush()
+            assert await decided.end_offsets([ONE]) == {ONE: 0}
+            assert await reader.ends([ONE]) == {ONE: 2}
+            await producer.commit_transaction()
+        await reader.close()
 
 
 def moved(partition: TopicPartition, next_offset: int) -> PartitionTable:

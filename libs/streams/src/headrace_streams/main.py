@@ -119,11 +119,6 @@ async def work(
     """
     clock = SystemClock()
     servers = config.bootstrap_servers
-    reading: dict[str, Any] = {
-        "isolation_level": "read_committed",
-        "auto_offset_reset": "earliest",
-        "enable_auto_commit": False,
-    }
 
     async def join(declaration: Declaration, lags: Mapping[str, int]) -> Membership:
         group = aio.WorkGroup(
@@ -142,19 +137,10 @@ async def work(
     asked_at: Endpoint | None = None
     async with AsyncExitStack() as stack:
         admin = await stack.enter_async_context(aio.AdminClient(servers))
-        gaps: list[Any] = []
-        log_gaps: list[Any] = []
-        consumer = aio.Consumer(bootstrap_servers=servers, group_id=app.name, on_position_reset=gaps.append, **reading)
-        changelogs = aio.Consumer(bootstrap_servers=servers, on_position_reset=log_gaps.append, **reading)
-        tables = None
-        if app.graph.globals:
-            table_gaps: list[Any] = []
-            whole = aio.Consumer(bootstrap_servers=servers, on_position_reset=table_gaps.append, **reading)
-            tables = SdkReader(whole, table_gaps, aio.Consumer(bootstrap_servers=servers))
         outside = Outside(
             SdkTopics(admin, config, clock),
-            SdkReader(consumer, gaps),
-            SdkReader(changelogs, log_gaps, aio.Consumer(bootstrap_servers=servers)),
+            SdkReader.of_group(servers, app.name),
+            SdkReader.of_whole_logs(servers),
             SdkWriters(servers, config, clock),
             stores,
             join,
@@ -162,7 +148,7 @@ async def work(
             compute,
             look or compute,
             snapshots,
-            tables,
+            SdkReader.of_whole_logs(servers) if app.graph.globals else None,
         )
         worker = Worker(app, config, outside)
         asked_at = await stack.enter_async_context(_observed(worker, config, clock))

@@ -164,6 +164,18 @@ class SdkReader:
         """Where each goes on and where it ends, as it was told last; without rows."""
         self._again: list[PartitionTable] = []
 
+    @classmethod
+    def of_group(cls, servers: str | None, group: str) -> SdkReader:
+        """What is committed, and the positions of a group."""
+        resets: list[Any] = []
+        return cls(_committed(servers, resets, group_id=group), resets)
+
+    @classmethod
+    def of_whole_logs(cls, servers: str | None) -> SdkReader:
+        """What is committed, from the start to the high watermark."""
+        resets: list[Any] = []
+        return cls(_committed(servers, resets), resets, aio.Consumer(bootstrap_servers=servers))
+
     async def assign(self, positions: Positions) -> None:
         self._from = dict(positions)
         await self._consumer.assign(list(positions))
@@ -221,6 +233,17 @@ class SdkReader:
         await self._consumer.close()
         if self._undecided is not None:
             await self._undecided.close()
+
+
+def _committed(servers: str | None, resets: list[Any], group_id: str | None = None) -> aio.Consumer[Any, Any]:
+    return aio.Consumer(
+        bootstrap_servers=servers,
+        group_id=group_id,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        on_position_reset=resets.append,
+    )
 
 
 class _Sent:
