@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from headrace.testing import TestCluster
+from headrace_streams.worker_process import Ending
 
 from .apps import PARTITIONS, app
 
@@ -35,6 +36,25 @@ def test_a_topic_that_comes_later_and_a_timer_of_a_worker_that_died(cluster: Tes
         ("ann", 1, True),
         ("ann", 2, False),
     ]
+
+
+def test_an_app_waits_for_a_topic_that_is_missing_and_goes_on_when_it_is_made(
+    cluster: TestCluster, tmp_path: Path
+) -> None:
+    """For a bounded time; then it stops, and names the topic."""
+    tested = app(cluster, tmp_path, "plain", 1)
+    tested.lines += "-later"
+    with tested.running(default_api_timeout_ms=500) as worker:
+        assert worker.wait(30) == Ending.FAILED, tested.log()
+    create = f"create them first: headrace topic create {tested.lines}"
+    assert f"reads and writes topics that do not exist: {tested.lines}; {create}" in tested.log()
+    with tested.running() as worker:
+        tested.wait_for_log(f"waits for topics that do not exist: {tested.lines}; headrace topic create", 2)
+        with cluster.admin() as admin:
+            admin.create_topic(tested.lines, 1)
+        tested.send([b"one"])
+        assert [row["word"] for _, row in tested.read(1)] == ["one"]
+        assert worker.poll() is None, tested.log()
 
 
 def test_windows_that_end_tomorrow_and_rows_of_next_week(cluster: TestCluster, tmp_path: Path) -> None:
