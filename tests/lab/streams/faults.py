@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from tests.lab.streams.hosts import Host
+from tests.lab.streams.profile import WORKER_SESSION_MS
 from tests.lab.streams.steps import STEPS
 
 from headrace.errors import HeadraceError
@@ -20,6 +21,8 @@ AFTER_S: Final = (0.0, 0.003, 0.03)
 LOOK_S: Final = 0.05
 FIRST_STEPS: Final = ("join", "init", "take", "fence", "fence", "positions read", "ends", "reach")
 """Before a worker feeds anything."""
+COMMIT_STEPS: Final = ("send", "prepare", "positions", "commit")
+"""While a transaction is open, the last ones without a look at the group."""
 
 
 class Faults:
@@ -155,6 +158,13 @@ class Faults:
     def pause_at(self) -> None:
         """It stands still in a step."""
         self._doom(self._pause)
+
+    def sleep_at(self) -> None:
+        """It stands still with an open transaction, for longer than its session, and wakes up before it times out."""
+        host = self._living()
+        if host is not None:
+            seconds = WORKER_SESSION_MS / 1e3 * (1 + self._random.random())
+            host.doomed = (self._random.choice(COMMIT_STEPS), lambda one: one.pause(seconds))
 
     def reset_at(self) -> None:
         """Its connections break: requests and answers of the step are lost."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from tests.lab.streams.programs import PROGRAMS
@@ -29,6 +29,11 @@ FAULTS = (
     *("kill_at", "pause_at", "twin_at") * 2,
 )
 """Names of methods of ``Faults``."""
+OF_SLEEPERS = ("sleep_at", "sleep_at", "kill")
+"""Tasks without state go to others while who had them sleeps with an open transaction, and wakes up."""
+OF_COMERS = ("stop", "twin", "kill")
+"""Tasks go from worker to worker, before the ends of transactions have come to all their partitions."""
+COPIES = "copies"
 SESSION_MS = 1_200
 WORKER_SESSION_MS = 2_000
 NEVER_IDLE_MS = 86_400_000
@@ -66,6 +71,8 @@ class Profile:
     guarantee: ProcessingGuarantee
     state_cache_bytes: int
     """0: what is asked for comes from the disk after each commit."""
+    markers_s: float
+    """Most that the end of a transaction takes from its coordinator to a broker."""
 
     @property
     def repeats(self) -> bool:
@@ -75,8 +82,8 @@ class Profile:
     @staticmethod
     def drawn(random: Random) -> Profile:
         """From the seed."""
-        program = random.choice(tuple(PROGRAMS))
-        return Profile(
+        program = random.choice([name for name in PROGRAMS if name != COPIES])
+        profile = Profile(
             brokers=random.choice((1, 1, 3)),
             coordinators=random.choice((1, 2)),
             partitions=random.choice((1, 2, 2)),
@@ -99,7 +106,18 @@ class Profile:
             compute_s=random.choice((0.0, 0.001, 0.01)),
             guarantee=Random(repr(random.getstate())).choice((EXACTLY_ONCE, EXACTLY_ONCE, "at_least_once")),
             state_cache_bytes=Random(f"{random.getstate()} cache").choice((0, 2_000, STATE_CACHE_BYTES)),
+            markers_s=0.0,
         )
+        return profile._with_lot(Random(f"{random.getstate()} lot").random())
+
+    def _with_lot(self, share: float) -> Profile:
+        """In some worlds few things befall workers, those that seldom come together in the others."""
+        if share < 0.1:
+            slow = replace(self, hurts=4, hurt_every_s=2.0, transaction_timeout_ms=10_000)
+            return replace(slow, program=COPIES, guarantee=EXACTLY_ONCE, faults=OF_SLEEPERS)
+        if share < 0.2:
+            return replace(self, markers_s=0.3, faults=OF_COMERS, workers=2)
+        return self
 
     def configs(self) -> Configs:
         """Of the nodes: short times, so that much happens in few steps."""

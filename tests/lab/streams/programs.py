@@ -244,7 +244,44 @@ class Tables:
         return (row["k"], row["other"], row["n"], row["m"]), 1
 
 
-PROGRAMS: Final[Mapping[str, type[Program]]] = {"words": Words, "windows": Windows, "moved": Moved, "tables": Tables}
+class Copies:
+    """Each row is written as it came. Tasks keep nothing but positions: no changelog shuts out who had them before."""
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    def app(self) -> App:
+        app = App("copies")
+        app.stream(LINES, value=json("n bigint"), key="k").to(OUT)
+        return app
+
+    def line(self, random: Random, partition: int) -> Line:
+        self._number += 1
+        return b"%d-%d" % (partition, random.randrange(KEYS)), {"n": self._number}
+
+    def last(self) -> Line | None:
+        return None
+
+    def expected(self, logs: Sequence[Sequence[Line]]) -> Expected:
+        found = Expected()
+        for key, row in (line for log in logs for line in log):
+            found.written[OUT, key.decode()].append(row["n"])
+        return found
+
+    def read(self, topic: str, row: Mapping[str, Any]) -> tuple[str, Any]:
+        return row["k"], row["n"]
+
+    def kept(self, row: Mapping[str, Any]) -> tuple[Any, int]:
+        raise AssertionError("nothing is kept")
+
+
+PROGRAMS: Final[Mapping[str, type[Program]]] = {
+    "words": Words,
+    "windows": Windows,
+    "moved": Moved,
+    "tables": Tables,
+    "copies": Copies,
+}
 
 
 def compare(expected: Written, written: Written, *, repeats: bool = False) -> list[str]:

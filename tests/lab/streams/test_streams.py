@@ -9,10 +9,10 @@ from random import Random
 import pytest
 from tests.lab.run import play as play_kind
 from tests.lab.streams.disks import Disk
-from tests.lab.streams.faults import FIRST_STEPS, Faults
+from tests.lab.streams.faults import COMMIT_STEPS, FIRST_STEPS, Faults
 from tests.lab.streams.mutants import MUTANTS
-from tests.lab.streams.profile import FAULTS, Profile
-from tests.lab.streams.programs import BEGIN_MS, LATE, OUT, PROGRAMS, Moved, Windows, Words, compare
+from tests.lab.streams.profile import FAULTS, OF_COMERS, OF_SLEEPERS, Profile
+from tests.lab.streams.programs import BEGIN_MS, LATE, OUT, PROGRAMS, Copies, Moved, Windows, Words, compare
 from tests.lab.streams.steps import STEPS
 from tests.lab.streams.world import play
 
@@ -45,14 +45,16 @@ def test_every_mutant_and_every_step_fits_the_product() -> None:
             with one:
                 pass
     assert all(callable(getattr(owner, name)) for owner, name in STEPS.values())
-    assert set(FIRST_STEPS) <= set(STEPS)
+    assert {*FIRST_STEPS, *COMMIT_STEPS} <= set(STEPS)
 
 
 def test_every_fault_and_every_program_is_drawn() -> None:
     profiles = [Profile.drawn(Random(seed)) for seed in range(60)]
-    assert {fault for profile in profiles for fault in profile.faults} == set(FAULTS)
+    faults = {fault for profile in profiles for fault in profile.faults}
+    assert faults == {*FAULTS, *OF_SLEEPERS, *OF_COMERS}
     assert {profile.program for profile in profiles} == set(PROGRAMS)
-    assert all(callable(getattr(Faults, name)) for name in FAULTS)
+    assert any(profile.markers_s for profile in profiles)
+    assert all(callable(getattr(Faults, name)) for name in faults)
 
 
 # --- the rules, by hand -------------------------------------------------------------------------------------------
@@ -78,6 +80,12 @@ def test_the_last_rows_close_all_windows_of_the_program_that_moves_rows() -> Non
     expected = program.expected([[*lines, last], [last]])
     assert sum(count for rows in expected.written.values() for _, count in rows) == 20
     assert [key for key, _ in expected.state] == ["last"]
+
+
+def test_rows_are_copied_in_the_order_of_their_keys() -> None:
+    expected = Copies().expected([[(b"0-a", {"n": 2}), (b"0-b", {"n": 1}), (b"0-a", {"n": 3})], [(b"1-a", {"n": 4})]])
+    assert expected.written == {(OUT, "0-a"): [2, 3], (OUT, "0-b"): [1], (OUT, "1-a"): [4]}
+    assert not expected.state
 
 
 def test_what_is_lost_doubled_or_out_of_order_is_told() -> None:

@@ -16,6 +16,7 @@ from tests.lab.opening import measure, open_cluster
 from tests.lab.streams.ending import OUT_PARTITIONS, Ending, read_input
 from tests.lab.streams.faults import Faults
 from tests.lab.streams.hosts import Host
+from tests.lab.streams.markers import late_markers
 from tests.lab.streams.profile import Profile
 from tests.lab.streams.programs import LATE, LINES, OUT, PROGRAMS, Program
 from tests.lab.streams.source import Source
@@ -96,7 +97,7 @@ class World:
         profile = self.profile
         of_cluster = ClusterFaults(self.cluster, self.random, profile.brokers, profile.coordinators)
         echoes = Echoes(self.cluster.lab.network, self.random, profile.doubled)
-        with echoes.heard():
+        with echoes.heard(), late_markers(self.random, profile.markers_s):
             async with asyncio.TaskGroup() as group:
                 group.create_task(of_cluster.run(profile.befalls))
                 group.create_task(faults.run(profile.hurts))
