@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import heapq
 import time
-from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context
-from threading import Event
+from queue import Empty, SimpleQueue
 from typing import TypeVarTuple, Unpack
 
 from headrace_lab.loop import NODE, LabLoop
@@ -23,9 +23,8 @@ class LiveLoop(LabLoop):
 
     def __init__(self) -> None:
         super().__init__(0)
-        self._calls: deque[asyncio.Handle] = deque()
-        """Of other threads."""
-        self._called = Event()
+        self._calls: SimpleQueue[asyncio.Handle] = SimpleQueue()
+        """Of other threads. Its ``put`` is one instruction: a signal that came within a lock would leave it locked."""
 
     def time(self) -> float:
         """The machine's monotonic clock."""
@@ -38,18 +37,17 @@ class LiveLoop(LabLoop):
         if context is None and NODE.get(None) is None:
             context = self.test.context
         handle = asyncio.Handle(callback, args, self, context)
-        self._calls.append(handle)
-        self._called.set()
+        self._calls.put(handle)
         return handle
 
     def _run_once(self) -> None:
-        self._called.clear()
-        while self._calls:
-            self._make_ready(self._calls.popleft())
         self._make_due_ready()
-        if not self._runnable:
-            self._called.wait(self._pause_s())
-        else:
+        with suppress(Empty):
+            if not self._runnable:
+                self._make_ready(self._calls.get(timeout=self._pause_s()))
+            while True:
+                self._make_ready(self._calls.get_nowait())
+        if self._runnable:
             super()._run_once()
 
     def _make_due_ready(self) -> None:
