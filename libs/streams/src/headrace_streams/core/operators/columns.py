@@ -101,8 +101,9 @@ class Explode(Operator):
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
         column = whole(rows[self._name])
-        spread = rows.take(pc.list_parent_indices(column))
-        yield Emitted(replace(spread, self._name, pc.list_flatten(column)))
+        spread = rows.drop_columns([self._name]).take(pc.list_parent_indices(column))
+        place = rows.schema.get_field_index(self._name)
+        yield Emitted(spread.add_column(place, self._name, pc.list_flatten(column)))
 
 
 class MapBatches(Operator):

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import ormsgpack
 
-from headrace_streams.core.rows import Coded, Numbers
+from headrace_streams.core.rows import Coded, Numbers, distinct
 from headrace_streams.core.state.changelog import NotReadable
 from headrace_streams.core.state.store import NOTHING, OBJECT_FACTOR, Changes, Cold
 
@@ -398,8 +398,7 @@ class KeyedStore(_SlotStore):
 
     def places(self, keys: Coded) -> Numbers:
         """The slot of each row; keys that are new get one. There are no null keys."""
-        used, of_row = np.unique(keys.codes, return_inverse=True)
-        named = [keys.values[code] for code in used.tolist()]
+        named, of_row = distinct(keys)
         slots, missing = self.slots.find(named)
         if missing:
             added = [named[place] for place in missing]
