@@ -138,8 +138,8 @@ class Workload:
     """So many inputs."""
     tally: Callable[[], Tally]
     table: Callable[[], Records] | None = None
-    by_window: bool = False
-    """Output comes by the window: how far an app is shows in what it has read."""
+    by_position: bool = True
+    """How far an app is shows in what it has committed of its source; else what it has read waits in another topic."""
 
 
 def lines(count: int) -> Records:
@@ -180,8 +180,8 @@ def users() -> Records:
     return Records(values, [b"u%d" % user for user in range(TABLE_USERS)], [long_ago] * TABLE_USERS)
 
 
-WORDS = Workload("words", f"word count, lines of {WORDS_A_LINE} words", lines, Counts)
-WINDOWED = Workload("windows", "tumbling 10 s, sum and count, final", closed_orders, Totals, by_window=True)
+WORDS = Workload("words", f"word count, lines of {WORDS_A_LINE} words", lines, Counts, by_position=False)
+WINDOWED = Workload("windows", "tumbling 10 s, sum and count, final", closed_orders, Totals)
 JOIN = Workload(
     "join",
     f"join with a table of {TABLE_USERS:,}",

@@ -64,9 +64,10 @@ def test_the_first_fifth_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None
     assert found["answer"] == (10, 10.0, 10)
 
 
+@pytest.mark.parametrize("by_output", [False, True])
 @pytest.mark.parametrize(("total", "warm_s", "seconds"), [(1_000, 30.0, 60.0), (70, 30.0, 38.0), (20, 0.0, 18.0)])
 def test_a_long_run_counts_what_is_done_when_it_is_warm(
-    monkeypatch: pytest.MonkeyPatch, total: int, warm_s: float, seconds: float
+    monkeypatch: pytest.MonkeyPatch, total: int, warm_s: float, seconds: float, *, by_output: bool
 ) -> None:
     """Or until all is done; a row a second after the tenth, and none before."""
     clock = iter(float(number) for number in range(0, 300, 2))
@@ -78,9 +79,17 @@ def test_a_long_run_counts_what_is_done_when_it_is_warm(
 
     monkeypatch.setattr("bench.streams_long.LOOK_S", 0.0)
     monkeypatch.setattr("bench.streams_long.time.perf_counter", now)
+    tally = Totals()
+
+    def done() -> int:
+        return min(total, max(0, int(at_s[0]) - 10))
+
+    def poll(most: int) -> Iterable[tuple[bytes, bytes]]:
+        assert by_output
+        return [(b"", b'{"total":1.0,"n":1}')] * (done() - tally.done)
+
     with running([sys.executable, "-c", "import time; time.sleep(60)"], {}) as worker:
-        app = Started(worker, lambda most: (), lambda: 0)
-        found = sustained(app, lambda: min(total, max(0, int(at_s[0]) - 10)), Counts(), total, Span(30, 60))
+        found = sustained(Started(worker, poll, done), tally if by_output else None, total, Span(30, 60))
 
     assert (found["rows_s"], found["warm_s"], found["seconds"]) == (1.0, warm_s, seconds)
 
