@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from headrace_streams.core.errors import Origin, RowFailed
@@ -14,12 +13,12 @@ from headrace_streams.core.operators.columns import DropNullKeys
 from headrace_streams.core.operators.ends import Source
 from headrace_streams.core.operators.table_joins import JoinTable
 from headrace_streams.core.operators.table_rows import TableRows
-from headrace_streams.core.operators.tables import Found, Keep, View
-from headrace_streams.core.rows import KEY, ROW, Numbers, coded, distinct, numbers
+from headrace_streams.core.operators.tables import Found, Keep, Matched, View
+from headrace_streams.core.rows import KEY, ROW, Column, Numbers, numbers
 
 
-class GlobalRows:
-    """The latest record of each key of a topic, in memory: no part of a commit. Satisfies ``View``."""
+class GlobalRows(View):
+    """The latest record of each key of a topic, in memory: no part of a commit."""
 
     def __init__(self, source: Source, schema: pa.Schema, what: str, *, skips: bool) -> None:
         """
@@ -58,6 +57,10 @@ class GlobalRows:
         """The rows of these different keys."""
         return self._keep.lookup(keys)
 
+    def find(self, keys: Column) -> Matched:
+        """What each of these keys has, which may be null and may be alike."""
+        return self._keep.find(keys)
+
 
 class JoinGlobal(JoinTable):
     """Rows of a stream with those of a table that is here whole, as it is when they are processed."""
@@ -74,6 +77,5 @@ class JoinGlobal(JoinTable):
         return rows[self._on or KEY]
 
     def _find(self, rows: pa.Table) -> tuple[pa.Table, Numbers]:
-        names, key = distinct(coded(encode_keys([rows[self._on]]) if self._on else rows[KEY]))
-        found = self._table.lookup(names)
-        return found.rows, np.where(np.append(found.exists, False)[key], key, -1)
+        matched = self._table.find(encode_keys([rows[self._on]]) if self._on else rows[KEY])
+        return matched.rows, matched.places

@@ -26,7 +26,7 @@ from headrace_streams.core.changes import (
     with_changes,
 )
 from headrace_streams.core.operators.base import Emitted, Failed, Operator
-from headrace_streams.core.operators.tables import Found, View
+from headrace_streams.core.operators.tables import Found, Matched, View
 from headrace_streams.core.rows import (
     KEY,
     ROW,
@@ -79,29 +79,17 @@ class Changed:
         return changed[found][1] if found < len(changed) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Matched:
-    """What each row of a batch finds in a table."""
-
-    rows: pa.Table
-    places: Numbers
-    """Of ``rows``, for each row of the batch; below 0: it finds nothing."""
-    times: Numbers
-    """Event times of what they find, ms."""
-
-
 def match(view: View, rows: pa.Table, changed: Changed, at: int) -> Matched:
     """
     Args:
         changed: what the table has changed in what is being fed.
         at: 1 where changes of a row's own turn come before it, 0 where they come behind.
     """
+    if not changed:
+        return view.find(rows[KEY])
     names, key = distinct(coded(rows[KEY]))
     found = view.lookup(names)
-    places = np.where(key >= 0, key, -1)
-    places[(key >= 0) & ~np.append(found.exists, False)[key]] = -1
-    if not changed:
-        return Matched(found.rows, places, np.append(found.times, 0)[places])
+    places = np.where(np.append(found.exists, False)[key], key, -1)
     ahead = np.array([*(name in changed for name in names), False])
     of_rows, turn = np.flatnonzero(ahead[key]), last_turns(numbers(rows[ROW]))
     for row, code, of in zip(of_rows.tolist(), key[of_rows].tolist(), turn[of_rows].tolist(), strict=True):
@@ -188,8 +176,8 @@ class Sides:
         return pa.Table.from_arrays(arrays, names=names)
 
 
-class Joined:
-    """The join of two tables as it is now; satisfies ``View``."""
+class Joined(View):
+    """The join of two tables as it is now."""
 
     def __init__(self, left: View, right: View, sides: Sides) -> None:
         self._tables = (left, right)

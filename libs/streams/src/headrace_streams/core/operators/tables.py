@@ -4,9 +4,10 @@ Tables: the latest row of each key. What comes in are rows, each in place of the
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +35,7 @@ from headrace_streams.core.rows import (
     TIME,
     WATERMARK,
     Coded,
+    Column,
     Numbers,
     brought_about,
     coded,
@@ -44,6 +46,7 @@ from headrace_streams.core.rows import (
     user_columns,
     with_system,
 )
+from headrace_streams.core.state.mirror import SIZE_MAX, Mirror
 from headrace_streams.core.state.slots import KeyedStore
 
 HELD_MAX: Final = 50_000
@@ -61,23 +64,39 @@ class Found:
     """Event times of the rows, ms."""
 
 
-class View(Protocol):
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """What each row of a batch finds in a table."""
+
+    rows: pa.Table
+    places: Numbers
+    """Of ``rows``, for each row of the batch; below 0: it finds nothing."""
+    times: Numbers
+    """Event times of what they find, ms."""
+
+
+class View(ABC):
     """A table as it is now."""
 
+    @abstractmethod
     def lookup(self, keys: Sequence[bytes]) -> Found:
         """The rows of these different keys."""
-        ...
+
+    def find(self, keys: Column) -> Matched:
+        """What each of these keys has, which may be null and may be alike."""
+        names, key = distinct(coded(keys))
+        found = self.lookup(names)
+        places = np.where(np.append(found.exists, False)[key], key, -1)
+        return Matched(found.rows, places, np.append(found.times, 0)[places])
 
 
-class Keep(Operator):
-    """
-    Keeps the latest row of each key, and tells what has changed. A row whose ``_change`` is ``REMOVED`` deletes.
-
-    Satisfies ``View``.
-    """
+class Keep(Operator, View):
+    """Keeps the latest row of each key, and tells what has changed. A row whose ``_change`` is ``REMOVED`` deletes."""
 
     def __init__(self, rows: TableRows) -> None:
         self._rows = rows
+        self._found = 0
+        """Rows that have looked for theirs since the table changed, or since a mirror was made."""
         self._watermark = NO_TIME
         self.store = KeyedStore(rows.layout)
         self._store = self.store
@@ -89,6 +108,7 @@ class Keep(Operator):
         if not rows.num_rows:
             return
         self._watermark = int(numbers(rows[WATERMARK])[-1])
+        self._store.slots.mirror, self._found = None, 0
         names, key = distinct(coded(rows[KEY]))
         slots = self._store.known(names)
         before, last = _in_turn_by_key(key)
@@ -119,6 +139,36 @@ class Keep(Operator):
         """The rows of these different keys."""
         slots = self._store.known(keys)
         return Found(self._rows.take(self._store.slots, slots), slots >= 0, self._rows.times(self._store.slots, slots))
+
+    def find(self, keys: Column) -> Matched:
+        """What each of these keys has, which may be null and may be alike."""
+        mirror = self._mirror_for(len(keys))
+        if mirror is None:
+            return super().find(keys)
+        places = mirror.find(keys)
+        times = np.append(mirror.times, 0)[places]
+        self._store.slots.ask(mirror.slots[places[places >= 0]])
+        missing = np.flatnonzero((places < 0) & keys.is_valid().to_numpy(zero_copy_only=False))
+        if not len(missing):
+            return Matched(mirror.rows, places, times)
+        others = super().find(take(keys, missing))  # the cold tier may have them
+        places[missing] = np.where(others.places >= 0, len(mirror) + others.places, -1)
+        times[missing] = others.times
+        return Matched(pa.concat_tables([mirror.rows, others.rows]), places, times)
+
+    def _mirror_for(self, count: int) -> Mirror | None:
+        """What is in memory as Arrow, where that pays for a batch of so many rows."""
+        slots = self._store.slots
+        if len(slots) > SIZE_MAX * count:
+            return None
+        if slots.mirror is None:
+            self._found += count
+            if self._found >= len(slots):
+                self._found = 0
+                used = slots.used()
+                keys = pa.array(slots.used_keys(), pa.binary())
+                slots.mirror = Mirror(keys, used, self._rows.take(slots, used), self._rows.times(slots, used))
+        return slots.mirror
 
     def contents(self) -> pa.Table | None:
         slots = self._store.slots
@@ -168,8 +218,8 @@ def _changes(rows: pa.Table, user: pa.Table, times: Numbers, old: Numbers, added
     return with_changes(made, change).append_column(WAS, pa.array(times[places], pa.int64()))
 
 
-class Derived:
-    """A table that is another one's rows as an operator without state makes them; satisfies ``View``."""
+class Derived(View):
+    """A table that is another one's rows as an operator without state makes them."""
 
     def __init__(self, table: View, operator: Operator, *, skips: bool) -> None:
         """

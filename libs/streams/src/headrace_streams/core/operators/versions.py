@@ -214,8 +214,8 @@ def _as_versions(rows: pa.Table, changes: Numbers, turns: Numbers) -> pa.Table:
     return alike.append_column(_TURN, pa.array(turns, pa.int64()))
 
 
-class AsOf:
-    """The rows that keys had at a time, those that came with what is being fed among them; satisfies ``View``."""
+class AsOf(View):
+    """The rows that keys had at a time, those that came with what is being fed among them."""
 
     def __init__(self, history: History) -> None:
         self._history = history

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import repeat
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +19,7 @@ import ormsgpack
 
 from headrace_streams.core.rows import Coded, Numbers, distinct
 from headrace_streams.core.state.changelog import NotReadable
+from headrace_streams.core.state.mirror import Mirror
 from headrace_streams.core.state.store import NOTHING, OBJECT_FACTOR, Changes, Cold
 
 FORMAT: Final = 1
@@ -180,6 +182,8 @@ class Slots(Columns):
         self._hand = 0
         self.bytes = 0
         """About how much memory they take."""
+        self.mirror: Mirror | None = None
+        """Their rows, if somebody has made it since they changed; who changes columns forgets it."""
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -189,12 +193,15 @@ class Slots(Columns):
 
     def find(self, keys: Sequence[bytes]) -> tuple[Numbers, list[int]]:
         """The slot of each key, -1 where it has none; and the places of those."""
-        get = self._slots.get
-        found = [get(key, -1) for key in keys]
-        slots, missing = np.array(found, np.int64), [place for place, slot in enumerate(found) if slot < 0]
-        self._asked[slots[slots >= 0] if missing else slots] = True
-        self.hits += len(keys) - len(missing)
+        slots = np.fromiter(map(self._slots.get, keys, repeat(-1)), np.int64, len(keys))
+        missing: list[int] = np.flatnonzero(slots < 0).tolist()
+        self.ask(slots[slots >= 0] if missing else slots)
         return slots, missing
+
+    def ask(self, slots: Numbers) -> None:
+        """Somebody has found these, which have keys."""
+        self._asked[slots] = True
+        self.hits += len(slots)
 
     def add(self, keys: Sequence[bytes], new: Sequence[bool]) -> Numbers:
         """
@@ -228,6 +235,7 @@ class Slots(Columns):
         self._fill([(slot, value) for slot, value in zip(slots.tolist(), kept, strict=True) if value is not None])
 
     def _take(self, keys: Sequence[bytes]) -> Numbers:
+        self.mirror = None
         again = min(len(self._free), len(keys))
         slots = [self._free.pop() for _ in range(again)]
         for slot, key in zip(slots, keys, strict=False):
@@ -301,6 +309,7 @@ class Slots(Columns):
 
     def evict(self, slots: Numbers) -> None:
         """They are not in memory any more."""
+        self.mirror = None
         for slot in slots.tolist():
             del self._slots[self.keys[slot]]
             self.keys[slot] = b""
@@ -308,6 +317,10 @@ class Slots(Columns):
         self._written[slots] = self._asked[slots] = False
         self._weigh(slots, np.zeros(len(slots), np.int64))
         self._free.extend(slots.tolist())
+
+    def used_keys(self) -> list[bytes]:
+        """The keys of ``used``, in the same order."""
+        return list(self._slots)
 
     def used(self) -> Numbers:
         """All slots that have a key."""
@@ -366,14 +379,17 @@ class _SlotStore:
         return self.slots.misses
 
     def kept_bytes(self) -> int:
-        return self.slots.bytes
+        return self.slots.bytes + (0 if self.slots.mirror is None else self.slots.mirror.bytes)
 
     def dirty_bytes(self) -> int:
         return self.slots.dirty_bytes()
 
     def evict(self, wanted: int) -> int:
-        before = self.slots.bytes
-        self._evict(self.slots.idle(wanted))
+        before = self.kept_bytes()
+        self.slots.mirror = None
+        freed = before - self.slots.bytes
+        if freed < wanted:
+            self._evict(self.slots.idle(wanted - freed))
         return before - self.slots.bytes
 
     def _evict(self, slots: Numbers) -> None:
