@@ -102,8 +102,8 @@ chaos-transactions: setup ## Copies, histories and units under kills, and each s
 chaos-streams: setup ## Workers of Streams hurt at each step of a commit, full disks, both guarantees (45 min, root); SEED=N
 	CHAOS_SEED=$(or $(SEED),$$(date +%s)) STREAMS_LONG=1 $(PYTEST) -m chaos -s tests/chaos/streams
 
-chaos-connect: setup ## A database through a topic into a copy and a log, hurt at each step of a commit (40 min); SEED=N, MUTANT=unchecked
-	CHAOS_SEED=$(or $(SEED),$$(date +%s)) CONNECT_SECONDS=600 CONNECT_MUTANT=$(MUTANT) $(PYTEST) -m chaos -s tests/chaos/connect
+chaos-connect: setup ## A database through a topic into a copy and a log, hurt at each step of a commit; 10,000,000 rows read under kills (55 min); SEED=N, MUTANT=unchecked
+	CHAOS_SEED=$(or $(SEED),$$(date +%s)) CONNECT_SECONDS=600 CONNECT_ROWS=10000000 CONNECT_MUTANT=$(MUTANT) $(PYTEST) -m chaos -s tests/chaos/connect
 
 chaos-compaction: setup ## Compaction and retention in a hurry under all faults, and brokers broken on purpose (15 min); SEED=N, ONLY="every"
 	PYTHONPATH=. $(PY) tests/chaos/compaction/compaction_long.py $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,35 @@ def run(
     config: Mapping[str, Any],
     kill_at: str = "",
     variables: Mapping[str, str] | None = None,
+    *,
+    seconds: float = RUN_S,
 ) -> None:
-    """One process, killed at the step, or until it is idle."""
+    """One process, killed at the step, or until it is idle, which has to be within so many seconds."""
     if kill_at:
         (directory / kill_at).write_text("kill")
     process = _start(cluster, directory, config, variables)
-    _end(process, directory, -9 if kill_at else 0)
+    _end(process, directory, -9 if kill_at else 0, seconds)
+
+
+@contextmanager
+def killed_behind(
+    cluster: TestCluster, directory: Path, config: Mapping[str, Any], *, seconds: float = RUN_S
+) -> Iterator[Callable[[Callable[[], bool]], None]]:
+    """A process that is killed with the block; it gives what waits for something while the process runs."""
+    process = _start(cluster, directory, config, None)
+
+    def until(holds: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + seconds
+        while not holds():
+            assert process.poll() is None, (directory / "runs.log").read_text()[-4_000:]
+            assert time.monotonic() < deadline, f"it does not come to that within {seconds} s"
+            time.sleep(LOOK_S)
+
+    try:
+        yield until
+    finally:
+        process.kill()
+        process.wait()
 
 
 @contextmanager
@@ -66,9 +89,9 @@ def _start(
         return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
 
 
-def _end(process: subprocess.Popen[bytes], directory: Path, code: int) -> None:
+def _end(process: subprocess.Popen[bytes], directory: Path, code: int, seconds: float = RUN_S) -> None:
     try:
-        ended = process.wait(RUN_S)
+        ended = process.wait(seconds)
     finally:
         process.kill()
     assert ended == code, f"ended with {ended}: {(directory / 'runs.log').read_text()[-4_000:]}"
