@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -44,9 +45,13 @@ def change(op: Op, before: Row | None, after: Row | None, index: int = 0, relati
 
 def wrap(of: Envelope, *changes: Change) -> Records:
     records = of.wrap(changes, T, 1_700_000_009_000)
-    lengths = {len(records.values), len(records.timestamps_ms), len(records.headers), len(records.places)}
-    assert lengths == {len(records.keys) if records.keys is not None else len(records.values)}
+    check_lengths(records)
     return records
+
+
+def check_lengths(records: Records) -> None:
+    parts = (records.values, records.timestamps_ms, records.places, records.keys, records.headers)
+    assert len({len(part) for part in parts if part is not None}) == 1
 
 
 def test_an_insert_in_debeziums_form() -> None:
@@ -75,7 +80,7 @@ def test_an_insert_in_debeziums_form() -> None:
             "ts_ms": 1_700_000_009_000,
         }
     ]
-    assert records.timestamps_ms == [1_700_000_000_123]
+    assert records.timestamps_ms.to_pylist() == [1_700_000_000_123]
     assert not records.refused
 
 
@@ -107,8 +112,8 @@ def test_each_operation_and_what_follows_it() -> None:
         (1, ("d", 1, None)),
         (1, None),
     ]
-    assert records.places == [0, 1, 2, 2, 2, 3, 3]
-    headers = {at: of for at, of in enumerate(records.headers) if of}
+    assert records.places.tolist() == [0, 1, 2, 2, 2, 3, 3]
+    headers = {at: of for at, of in enumerate(records.headers or []) if of}
     assert headers == {2: [("__debezium.newkey", b'{"id": "2"}')], 4: [("__debezium.oldkey", b'{"id": "1"}')]}
     values = records.values.to_pylist()
     assert [value and value["source"]["snapshot"] for value in values[:2]] == ["incremental", "false"]
@@ -153,7 +158,7 @@ def test_a_change_that_cannot_be_represented_is_refused_whole_and_the_others_go_
     update = change(Op.UPDATE, KEY, [b"3", *bad[1:]], 1)
     records = wrap(envelope(), change(Op.INSERT, None, ONE), update, change(Op.INSERT, None, ONE, 2))
     assert brief(records) == [(1, ("c", None, 1)), (1, ("c", None, 1))]
-    assert records.places == [0, 2]
+    assert records.places.tolist() == [0, 2]
     (refused,) = records.refused
     assert refused.place == 1
     assert refused.reason.startswith("public.orders.price: 'NaN' cannot be represented")
@@ -195,7 +200,7 @@ def test_the_flat_form_of_a_table_without_a_key_has_only_inserts() -> None:
         change(Op.DELETE, [b"1", b"1"], None, 1, FULL),
         change(Op.UPDATE, [b"1", b"1"], [b"2", b"1"], 2, FULL),
     )
-    assert records.places == [0]
+    assert records.places.tolist() == [0]
     assert [refused.place for refused in records.refused] == [1, 2]
     assert "has no flat form of updates and deletes" in records.refused[0].reason
 
@@ -247,3 +252,31 @@ def test_messages_have_their_prefix_as_key_and_their_content_as_it_is() -> None:
     assert (value["source"]["table"], value["source"]["lsn"], value["source"]["txId"]) == ("", 4_001, 7)
     flat = wrap(envelope(of, form="flat", flat_fields=("op",)), made)
     assert flat.values.to_pylist() == [{"prefix": "orders.made", "content": b"\0\xff", "__op": "m"}]
+
+
+BAD: Row = [b"4", b"no number", b"x", None]
+
+
+@pytest.mark.parametrize("form", ["debezium", "flat"])
+@pytest.mark.parametrize("key", [None, [], ["id", "note"]])
+@pytest.mark.parametrize("rows", [[], [ONE], [ONE, [b"2", None, None, None]], [ONE, BAD, [b"5", None, b"", None], BAD]])
+def test_rows_in_columns_have_the_records_that_they_have_one_by_one(
+    form: str, key: list[str] | None, rows: list[Row]
+) -> None:
+    of = envelope(replace(ORDERS, identity="f"), key, form=form, transactions=True, flat_fields=("op", "lsn", "txId"))
+    read = Transaction(0, 5_000, 1_700_000_000_123_456)
+    changes = [Change(Op.READ, 5_000, place, of.relation, None, False, row) for place, row in enumerate(rows)]
+    wanted = of.wrap(changes, read, 1_700_000_009_000)
+    columns = [pa.array([row[at] for row in rows], pa.binary()) for at in range(len(ORDERS.columns))]
+    found = of.wrap_rows(columns, read, 1_700_000_009_000)
+
+    check_lengths(found)
+    if form == "debezium":
+        assert all(one["source"]["txId"] is one["transaction"] is None for one in found.values.to_pylist())
+    assert found.values == wanted.values
+    assert found.values.type == wanted.values.type
+    assert found.keys == wanted.keys
+    assert found.timestamps_ms == wanted.timestamps_ms
+    assert found.places.tolist() == wanted.places.tolist()
+    assert found.headers == wanted.headers
+    assert found.refused == wanted.refused

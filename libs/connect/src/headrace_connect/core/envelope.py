@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,10 +24,12 @@ from headrace_connect.core.values import Columns, ValueModes
 from headrace_connect.core.values.types import Array
 
 Headers = list[tuple[str, bytes]]
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
 FlatField = Literal["op", "schema", "table", "lsn", "commit_lsn", "index", "txId", "ts_ms"]
 NEW_KEY: Final = "__debezium.newkey"
 OLD_KEY: Final = "__debezium.oldkey"
 _CONNECTOR: Final = "postgresql"
+_TRANSACTION: Final = pa.struct([("id", pa.string()), ("total_order", pa.int64())])
 _FLAT: Final[dict[FlatField, pa.DataType]] = {
     "op": pa.string(), "schema": pa.string(), "table": pa.string(), "lsn": pa.int64(), "commit_lsn": pa.int64(),
     "index": pa.int64(), "txId": pa.int64(), "ts_ms": pa.int64(),
@@ -77,10 +80,11 @@ class Records:
     """Structs; null: the record has no key. None: no record has one."""
     values: Array
     """Structs; null: a tombstone."""
-    timestamps_ms: list[int]
+    timestamps_ms: Array
     """When the transaction committed."""
-    headers: list[Headers]
-    places: list[int]
+    headers: list[Headers] | None
+    """None: no record has any."""
+    places: Numbers
     """Of the change that a record is made from, ascending."""
     refused: list[Refused] = field(default_factory=list)
     """Changes of which there is no record."""
@@ -96,6 +100,52 @@ class _Record:
     before: Row | None
     after: Row | None
     header: tuple[str, Row] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Heads:
+    """What records say beside their rows, one value for each."""
+
+    op: Array
+    """Null: a tombstone."""
+    lsn: Numbers
+    index: Numbers
+    xid: Numbers
+    commit_lsn: Numbers
+    commit_time_us: Numbers
+
+    @classmethod
+    def of(cls, records: Sequence[_Record], own: Sequence[Transaction]) -> _Heads:
+        """Of changes, and the transactions that they are in."""
+        return cls(
+            pa.array([record.op for record in records], pa.string()),
+            _numbers([record.change.lsn for record in records]),
+            _numbers([record.change.index for record in records]),
+            _numbers([transaction.xid for transaction in own]),
+            _numbers([transaction.commit_lsn for transaction in own]),
+            _numbers([transaction.commit_time_us for transaction in own]),
+        )
+
+    @classmethod
+    def of_read(cls, places: Numbers, read: Transaction) -> _Heads:
+        """Of rows that were read, all as they were at one place of the WAL."""
+        lsn, xid, time_us = (
+            np.full(len(places), value, np.int64) for value in (read.commit_lsn, read.xid, read.commit_time_us)
+        )
+        return cls(_same(Op.READ.value, len(places)), lsn, places, xid, lsn, time_us)
+
+    def __len__(self) -> int:
+        return len(self.lsn)
+
+    @property
+    def times_ms(self) -> Array:
+        """When their transactions committed."""
+        return pa.array(self.commit_time_us // 1_000)
+
+    @property
+    def tombstones(self) -> Array:
+        """Which of them are."""
+        return self.op.is_null()
 
 
 class _Unsayable(Exception):
@@ -153,8 +203,7 @@ class Envelope:
         Records of changes of this relation, in order. Changes that cannot be represented are told beside them.
 
         Args:
-            transactions: that of all of them, or of each; of rows that were read, one with xid 0 and when they were
-                read.
+            transactions: that of all of them, or of each.
             now_ms: when the connector handles them, Unix milliseconds.
         """
         of_changes = [transactions] * len(changes) if isinstance(transactions, Transaction) else transactions
@@ -173,18 +222,44 @@ class Envelope:
             keep = pa.array(good, pa.int64())
             befores, afters, keys = befores.take(keep), afters.take(keep), keys.take(keep)
             records = [records[at] for at in good]
-        flat = self._form.form == "flat"
-        own = [of_changes[record.place] for record in records]
-        values = self._flat(records, afters, own) if flat else self._full(records, befores, afters, own, now_ms)
-        refused = [Refused(place, cause, _raw(changes[place])) for place, cause in sorted(problems.items())]
+        heads = _Heads.of(records, [of_changes[record.place] for record in records])
+        has_headers = any(record.header is not None for record in records)
         return Records(
             keys if self._key else None,
-            values,
-            [transaction.commit_time_us // 1_000 for transaction in own],
-            [[] if record.header is None else self._headers(record) for record in records],
-            [record.place for record in records],
-            refused,
+            self._values(heads, befores, afters, now_ms),
+            heads.times_ms,
+            [self._headers(record) for record in records] if has_headers else None,
+            _numbers([record.place for record in records]),
+            [Refused(place, cause, _raw(changes[place])) for place, cause in sorted(problems.items())],
         )
+
+    def wrap_rows(self, columns: Sequence[Array], read: Transaction, now_ms: int) -> Records:
+        """
+        The same of rows that were read, in order, which count as they were at ``read.commit_lsn``.
+
+        Args:
+            columns: of the relation, at least one: the texts of their values (binary).
+            read: with xid 0, and when they were read.
+        """
+        afters, problems = self._columns.convert_texts(columns)
+        keys: Any = None
+        if self._key:
+            keys, _ = self._key_columns.convert_texts([columns[at] for at in self._key])
+        places = np.arange(len(afters))
+        refused = [
+            Refused(place, cause, self._raw_row(columns, place, read)) for place, cause in sorted(problems.items())
+        ]
+        if problems:
+            places = np.delete(places, list(problems))
+            keep: Any = pa.array(places)
+            afters, keys = afters.take(keep), None if keys is None else keys.take(keep)
+        heads = _Heads.of_read(places, read)
+        values = self._values(heads, pa.nulls(len(heads), self._columns.type), afters, now_ms)
+        return Records(keys, values, heads.times_ms, None, places, refused)
+
+    def _raw_row(self, columns: Sequence[Array], place: int, read: Transaction) -> bytes:
+        row: Row = [column[place].as_py() for column in columns]
+        return _raw(Change(Op.READ, read.commit_lsn, place, self.relation, None, False, row))
 
     def _records(self, place: int, change: Change) -> list[_Record]:
         before, after, op = change.before, change.after, change.op
@@ -231,73 +306,75 @@ class Envelope:
         return array
 
     def _headers(self, record: _Record) -> Headers:
-        assert record.header is not None
+        if record.header is None:
+            return []
         name, key = record.header
         names = [column.name for column in self._key_columns.relation.columns]
         return [(name, json.dumps(dict(zip(names, map(_shown, key), strict=True))).encode())]
 
-    def _flat(self, records: Sequence[_Record], after: Any, own: Sequence[Transaction]) -> Array:
-        known = self._source(records, own)
-        known["op"] = pa.array([record.op for record in records], pa.string())
-        known["commit_lsn"] = pa.array([transaction.commit_lsn for transaction in own], pa.int64())
-        known["index"] = pa.array([record.change.index for record in records], pa.int64())
+    def _values(self, heads: _Heads, befores: Array, afters: Array, now_ms: int) -> Array:
+        return self._flat(heads, afters) if self._form.form == "flat" else self._full(heads, befores, afters, now_ms)
+
+    def _flat(self, heads: _Heads, after: Any) -> Array:
+        known = self._source(heads) if self._form.flat_fields else {}
+        known["op"] = heads.op
+        known["commit_lsn"] = pa.array(heads.commit_lsn)
+        known["index"] = pa.array(heads.index)
         fields = [*self._columns.schema, *(pa.field(f"__{name}", _FLAT[name]) for name in self._form.flat_fields)]
         arrays = [*after.flatten(), *(known[name] for name in self._form.flat_fields)]
-        return pa.StructArray.from_arrays(arrays, fields=fields, mask=_tombstones(records))
+        return pa.StructArray.from_arrays(arrays, fields=fields, mask=heads.tombstones)
 
-    def _full(
-        self, records: Sequence[_Record], before: Array, after: Array, own: Sequence[Transaction], now_ms: int
-    ) -> Array:
-        source = self._source(records, own)
+    def _full(self, heads: _Heads, before: Array, after: Array, now_ms: int) -> Array:
+        source = self._source(heads)
         rows = (
             {"message": after} if self._messages else {"before": _zoned_as_text(before), "after": _zoned_as_text(after)}
         )
         arrays: dict[str, Array] = {
             **rows,
             "source": pa.StructArray.from_arrays(list(source.values()), names=list(source)),
-            "transaction": self._transaction(records, own),
-            "op": pa.array([record.op for record in records], pa.string()),
-            "ts_ms": _same(now_ms, records, pa.int64()),
+            "transaction": self._transaction(heads),
+            "op": heads.op,
+            "ts_ms": _same(now_ms, len(heads), pa.int64()),
         }
         fields = [pa.field(name, array.type) for name, array in arrays.items()]
-        return pa.StructArray.from_arrays(list(arrays.values()), fields=fields, mask=_tombstones(records))
+        return pa.StructArray.from_arrays(list(arrays.values()), fields=fields, mask=heads.tombstones)
 
-    def _source(self, records: Sequence[_Record], own: Sequence[Transaction]) -> dict[str, Array]:
+    def _source(self, heads: _Heads) -> dict[str, Array]:
         """Debezium's block. ``sequence`` has the LSN of the commit and that of the change: it orders records."""
-        lsns = [record.change.lsn for record in records]
-        reads = ["incremental" if record.op is Op.READ else "false" for record in records]
-        sequences = [f'["{transaction.commit_lsn}","{lsn}"]' for transaction, lsn in zip(own, lsns, strict=True)]
-        text = pa.string()
+        count, text = len(heads), pa.string()
+        is_read = pc.fill_null(pc.equal(heads.op, pa.scalar(Op.READ.value)), pa.scalar(False))
+        commits, lsns = (pa.array(numbers).cast(text) for numbers in (heads.commit_lsn, heads.lsn))
         return {
-            "connector": _same(_CONNECTOR, records, text),
-            "name": _same(self._form.name, records, text),
-            "ts_ms": pa.array([transaction.commit_time_us // 1_000 for transaction in own], pa.int64()),
-            "ts_us": pa.array([transaction.commit_time_us for transaction in own], pa.int64()),
-            "db": _same(self._form.database, records, text),
-            "schema": _same(self.relation.schema, records, text),
-            "table": _same("" if self._messages else self.relation.name, records, text),
-            "txId": pa.array([transaction.xid or None for transaction in own], pa.int64()),
-            "snapshot": pa.array(reads, text),
-            "sequence": pa.array(sequences, text),
-            "lsn": pa.array(lsns, pa.int64()),
+            "connector": _same(_CONNECTOR, count),
+            "name": _same(self._form.name, count),
+            "ts_ms": heads.times_ms,
+            "ts_us": pa.array(heads.commit_time_us),
+            "db": _same(self._form.database, count),
+            "schema": _same(self.relation.schema, count),
+            "table": _same("" if self._messages else self.relation.name, count),
+            "txId": pa.array(heads.xid, mask=heads.xid == 0),
+            "snapshot": pc.if_else(is_read, "incremental", "false"),
+            "sequence": _joined('["', commits, '","', lsns, '"]', ""),
+            "lsn": pa.array(heads.lsn),
         }
 
-    def _transaction(self, records: Sequence[_Record], own: Sequence[Transaction]) -> Array:
-        block: dict[str, Array] = {
-            "id": pa.array([f"{transaction.xid}:{transaction.commit_lsn}" for transaction in own], pa.string()),
-            "total_order": pa.array([record.change.index + 1 for record in records], pa.int64()),
-        }
-        absent = pa.array([not (self._form.transactions and transaction.xid) for transaction in own], pa.bool_())
-        fields = [pa.field(name, array.type) for name, array in block.items()]
-        return pa.StructArray.from_arrays(list(block.values()), fields=fields, mask=absent)
+    def _transaction(self, heads: _Heads) -> Array:
+        if not self._form.transactions:
+            return pa.nulls(len(heads), _TRANSACTION)
+        xids, commits = (pa.array(numbers).cast(pa.string()) for numbers in (heads.xid, heads.commit_lsn))
+        block = [_joined(xids, commits, ":"), pa.array(heads.index + 1)]
+        return pa.StructArray.from_arrays(block, fields=list(_TRANSACTION), mask=pa.array(heads.xid == 0))
 
 
-def _same(value: Any, records: Sequence[_Record], kind: pa.DataType) -> Array:
-    return pa.array([value], kind).take(pa.array([0] * len(records), pa.int64()))
+_joined: Final[Any] = pc.binary_join_element_wise
 
 
-def _tombstones(records: Sequence[_Record]) -> Array:
-    return pa.array([record.op is None for record in records], pa.bool_())
+def _numbers(values: Sequence[int]) -> Numbers:
+    return np.array(values, np.int64)
+
+
+def _same(value: Any, count: int, kind: Any = None) -> Array:
+    return pa.repeat(pa.scalar(value, kind or pa.string()), count)
 
 
 def _zoned_as_text(rows: Any) -> Array:

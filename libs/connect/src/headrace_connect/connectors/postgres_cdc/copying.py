@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import pyarrow as pa
+
 from headrace_connect.connectors.postgres_cdc.session import Session, quote, sqlstate_of
 from headrace_connect.connectors.postgres_cdc.tables import Table, Types, describe
-from headrace_connect.core.pgoutput.messages import Relation, Row
+from headrace_connect.core.pgoutput.messages import Relation
 from headrace_connect.core.snapshot import (
     MARK_PREFIX,
     ChunkRead,
@@ -22,6 +24,7 @@ from headrace_connect.core.snapshot import (
     Visible,
     WriteMark,
 )
+from headrace_connect.core.values.types import Array
 from headrace_connect.plugin import RetriableError
 from headrace_connect.settings import Problem, invalid
 
@@ -55,7 +58,8 @@ class RowsRead:
     table: Table
     relation: Relation
     types: Types
-    rows: list[Row]
+    columns: Sequence[Array]
+    """Texts of their values (binary)."""
 
 
 class Copier:
@@ -139,7 +143,9 @@ class Copier:
             known = {column.name for column in relation.columns}
             if oid != table.oid or not known >= {*table.key}:
                 return TableRemoved(name)  # another one has its name, or its key has changed
-            rows, is_last = await self._fetch(table, _query(table, relation, after), limit)
+            if not relation.columns:
+                raise _unreadable(table, "it has no columns")
+            columns, is_last = await self._fetch(table, _query(table, relation, after), limit)
         except Exception as error:
             state = sqlstate_of(error)
             if state in _NOT_THERE:
@@ -149,29 +155,30 @@ class Copier:
             raise
         finally:
             await self._session.rollback()
-        self._read[chunk] = RowsRead(table, relation, types, rows)
-        places = [[column.name for column in relation.columns].index(column) for column in table.key]
-        keys = [tuple(value for at in places if isinstance(value := row[at], bytes)) for row in rows]
+        self._read[chunk] = RowsRead(table, relation, types, columns)
+        names = [column.name for column in relation.columns]
+        of_key = [columns[names.index(name)].to_pylist() for name in table.key]
+        keys: list[Key] = list(zip(*of_key, strict=True)) if of_key else [()] * len(columns[0])
         return ChunkRead(chunk, Visible.parse(text), keys, last=is_last)
 
-    async def _fetch(self, table: Table, query: tuple[str, ...], limit: int) -> tuple[list[Row], bool]:
+    async def _fetch(self, table: Table, query: tuple[str, ...], limit: int) -> tuple[list[Array], bool]:
         """Rows, at most ``limit`` and not much more than ``CHUNK_BYTES``; and whether there are no more behind them."""
         statement, *values = query
         await self._session.fetch(f"declare rows no scroll cursor for {statement}", *values)
-        rows: list[Row] = []
-        size = 0
+        parts: list[list[Array]] = []
+        count = size = 0
         while True:
             # Not all at once: nobody knows how large they are.
-            wanted = min(FETCH_ROWS, limit - len(rows)) if table.key else FETCH_ROWS
-            fetched = await self._session.fetch_texts(f"fetch {wanted} from rows")
-            rows += fetched
-            size += sum(len(value) for row in fetched for value in row if isinstance(value, bytes))
-            if not table.key and len(rows) > self._unkeyed_rows_max:
+            wanted = min(FETCH_ROWS, limit - count) if table.key else FETCH_ROWS
+            fetched = await self._session.fetch_columns(f"fetch {wanted} from rows")
+            parts.append(fetched)
+            count += len(fetched[0])
+            size += sum(column.nbytes for column in fetched)
+            if not table.key and count > self._unkeyed_rows_max:
                 raise _unreadable(table, f"it has more than {self._unkeyed_rows_max:,} rows")
-            if len(fetched) < wanted:
-                return rows, True
-            if table.key and (len(rows) >= limit or size >= CHUNK_BYTES):
-                return rows, False
+            is_last = len(fetched[0]) < wanted
+            if is_last or (table.key and (count >= limit or size >= CHUNK_BYTES)):
+                return [pa.concat_arrays(column) for column in zip(*parts, strict=True)], is_last
             if size > UNKEYED_BYTES_MAX:
                 raise _unreadable(table, f"they have more than {UNKEYED_BYTES_MAX >> 20} MiB")
 

@@ -151,10 +151,11 @@ async def read_range(settings: SourceSettings, point: Point, each: Range, clock:
     try:
         await session.fetch(f"declare rows no scroll cursor for {_query(each)}")
         while True:
-            rows = await session.fetch_texts(f"fetch {FETCH_ROWS} from rows")
-            if rows:
-                yield recorder.record_rows(each.relation, each.types, rows, place.lsn, place)
-            if len(rows) < FETCH_ROWS:
+            columns = await session.fetch_columns(f"fetch {FETCH_ROWS} from rows")
+            count = len(columns[0]) if columns else 0
+            if count:
+                yield recorder.record_rows(each.relation, each.types, columns, place.lsn, place)
+            if count < FETCH_ROWS:
                 return
     finally:
         await session.close()

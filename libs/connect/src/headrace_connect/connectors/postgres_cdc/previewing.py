@@ -35,10 +35,10 @@ async def preview_rows(settings: SourceSettings, clock: Clock) -> AsyncIterator[
             relation, types = await describe(session, table)
             columns = ", ".join(quote(column.name) for column in relation.columns)
             where = f" where {table.row_filter}" if table.row_filter else ""
-            rows = await session.fetch_texts(
+            rows = await session.fetch_columns(
                 f"select {columns} from {quote(table.schema, table.name)}{where} limit {ROWS}"
             )
-            if rows:
+            if rows and len(rows[0]):
                 yield recorder.record_rows(relation, types, rows, 0, place)
         yield recorder.record_nothing(place, drained=True)
     finally:

@@ -10,10 +10,11 @@ from headrace_connect.connectors.postgres_cdc.collecting import Group
 from headrace_connect.connectors.postgres_cdc.position import BYTES_MAX, Place, size
 from headrace_connect.connectors.postgres_cdc.settings import SourceSettings
 from headrace_connect.connectors.postgres_cdc.tables import Table, Types
-from headrace_connect.core.changes import Change, Op, Transaction, has_messages
-from headrace_connect.core.envelope import Envelope
+from headrace_connect.core.changes import Transaction, has_messages
+from headrace_connect.core.envelope import Envelope, Records
 from headrace_connect.core.events import DRIFT, Event, Notify
-from headrace_connect.core.pgoutput.messages import Relation, Row
+from headrace_connect.core.pgoutput.messages import Relation
+from headrace_connect.core.values.types import Array
 from headrace_connect.plugin import BadItem, Chunk
 from headrace_connect.settings import Problem, invalid
 
@@ -59,18 +60,25 @@ class Recorder:
         Raises:
             InvalidConfig: the table has no records of this form, its topic no name, or the position is too large.
         """
-        return self._chunk(self._find(group.relation, self._types), group.changes, group.transactions, place)
+        envelope = self._find(group.relation, self._types)
+        return self._chunk(
+            envelope.relation, envelope.wrap(group.changes, group.transactions, self._clock.now_ms()), place
+        )
 
-    def record_rows(self, relation: Relation, types: Types, rows: Sequence[Row], lsn: int, place: Place) -> Chunk:
+    def record_rows(self, relation: Relation, types: Types, columns: Sequence[Array], lsn: int, place: Place) -> Chunk:
         """
         The chunk of rows that were read, which count as they were at ``lsn``.
+
+        Args:
+            columns: as ``Envelope.wrap_rows`` takes them.
 
         Raises:
             InvalidConfig: as ``record_changes``.
         """
-        changes = [Change(Op.READ, lsn, index, relation, None, False, row) for index, row in enumerate(rows)]
-        read = Transaction(_READ_XID, lsn, self._clock.now_ms() * 1_000)
-        return self._chunk(self._find(relation, types), changes, read, place)
+        now_ms = self._clock.now_ms()
+        read = Transaction(_READ_XID, lsn, now_ms * 1_000)
+        envelope = self._find(relation, types)
+        return self._chunk(envelope.relation, envelope.wrap_rows(columns, read, now_ms), place)
 
     def record_nothing(self, place: Place, *, drained: bool = False) -> Chunk:
         """Only the position has moved."""
@@ -100,22 +108,14 @@ class Recorder:
         made = self._envelopes[relation.oid] = Envelope(relation, self._form, self._modes, types, key)
         return made
 
-    def _chunk(
-        self,
-        envelope: Envelope,
-        changes: Sequence[Change],
-        transactions: Transaction | Sequence[Transaction],
-        place: Place,
-    ) -> Chunk:
-        relation = envelope.relation
-        records = envelope.wrap(changes, transactions, self._clock.now_ms())
+    def _chunk(self, relation: Relation, records: Records, place: Place) -> Chunk:
         return Chunk(
             records.values,
             _position(place),
             topic=self._topic_of(relation),
             keys=records.keys,
             timestamps_ms=records.timestamps_ms,
-            headers=records.headers if any(records.headers) else None,
+            headers=records.headers,
             boundary=place.index < 0 and not place.ahead,
             bad=[BadItem(one.raw, one.reason) for one in records.refused],
         )

@@ -7,11 +7,13 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import psycopg
+import pyarrow as pa
 from psycopg.conninfo import make_conninfo
 
 from headrace_connect.connectors.postgres_cdc.settings import SourceSettings
 from headrace_connect.connectors.sql.postgres import RETRIED
 from headrace_connect.core.pgoutput.messages import Row
+from headrace_connect.core.values.types import Array
 from headrace_connect.plugin import RetriableError
 from headrace_connect.settings import Problem, invalid
 
@@ -66,6 +68,14 @@ class Session:
             assert result is not None, "there is a result"
             get, columns = result.get_value, range(result.nfields)
             return [[get(row, column) for column in columns] for row in range(result.ntuples)]
+
+    async def fetch_columns(self, statement: str) -> list[Array]:
+        """The rows of a statement in columns: for each of these, the texts of its values (binary)."""
+        with faults():
+            result = (await self._connection.execute(statement.encode())).pgresult
+            assert result is not None, "there is a result"
+            get, rows = result.get_value, range(result.ntuples)
+            return [pa.array([get(row, at) for row in rows], pa.binary()) for at in range(result.nfields)]
 
     async def rollback(self) -> None:
         """Out of whatever transaction there is."""

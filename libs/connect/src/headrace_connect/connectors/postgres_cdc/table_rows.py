@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+import pyarrow as pa
+
 from headrace_connect.connectors.postgres_cdc.collecting import Collector
 from headrace_connect.connectors.postgres_cdc.copying import Busy
 from headrace_connect.connectors.postgres_cdc.limits import BUSY_MS, LOOK_MS, PAUSE_MS, TELL_MS
@@ -131,10 +133,12 @@ class TableRows:
         else:
             place = replace(place, rows=Rows(oid, read.table.key, effect.after))
         self._collector.place = place
-        rows = [read.rows[at] for at in effect.places]
-        if not rows:
+        if not effect.places:
             return self._recorder.record_nothing(place)
-        return self._recorder.record_rows(read.relation, read.types, rows, place.lsn, place)
+        columns = read.columns
+        if len(effect.places) < len(columns[0]):
+            columns = [column.take(pa.array(effect.places)) for column in columns]
+        return self._recorder.record_rows(read.relation, read.types, columns, place.lsn, place)
 
     async def work(self) -> list[Effect] | None:
         """One thing that the database has to be asked, and what follows from it; None: there was none."""
