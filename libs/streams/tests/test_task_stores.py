@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -146,12 +148,12 @@ def test_tasks_begin_where_old_state_could_not_be_looked_at(
     monkeypatch.setattr(rocksdb_store, "_LOOK_S", 0.1)
     rooms = [disks.directory / "a" / str(number) for number in range(20)]
     for room in rooms:
-        room.mkdir(parents=True)
-        (room / "CURRENT").write_text("rubbish")
-    with pytest.raises(StateStorageFailed, match="CURRENT file"):
+        room.parent.mkdir(exist_ok=True)
+        room.touch()
+    with pytest.raises(StateStorageFailed, match="File exists"):
         disks.tidy(NOW_MS)
     for number, room in enumerate(rooms):
-        (room / "CURRENT").unlink()
+        room.unlink()
         disks.open("a", number).close()
 
 
@@ -211,3 +213,84 @@ def test_a_state_directory_that_cannot_be_made_says_what_to_do(tmp_path: Path) -
     file.touch()
     with pytest.raises(StateStorageFailed, match=r"Not a directory.*; give another state_dir \(--state-dir\)$"):
         RocksDbStores(file, "app")
+
+
+@pytest.mark.parametrize("manifest", [b"MANIFEST-000099\n", b"rubbish"], ids=["missing", "rubbish"])
+def test_a_disk_that_is_damaged_begins_empty(
+    disks: RocksDbStores, caplog: pytest.LogCaptureFixture, manifest: bytes
+) -> None:
+    store = disks.open("a", 0)
+    put(store, 1)
+    store.close()
+    (disks.directory / "a" / "0" / "CURRENT").write_bytes(manifest)
+    again = disks.open("a", 0)
+    assert held(again) == ([], None)
+    assert "0 is damaged and is restored from its changelog: " in caplog.text
+    put(again, 2)
+    again.close()
+    assert disks.tidy(OLD_MS) == {("a", 0): Checkpoint("log-0", 2, NOW_MS)}
+
+
+def test_a_disk_whose_rows_cannot_be_read_begins_empty_when_it_is_opened_again(tmp_path: Path) -> None:
+    with RocksDbStores(tmp_path, "app") as disks:
+        store = disks.open("a", 0)
+        store.write(
+            [(prefix("n") + f"{key}".encode(), bytes(100)) for key in range(9_999)], Checkpoint("log-0", 1, NOW_MS)
+        )
+        store.close()
+        (table,) = (disks.directory / "a" / "0").glob("*.sst")
+        with table.open("r+b") as file:
+            file.seek(table.stat().st_size // 4)
+            file.write(b"rubbish" * 99)
+    with RocksDbStores(tmp_path, "app") as disks:
+        store = disks.open("a", 0)
+        with pytest.raises(StateStorageFailed, match=r"reading the state in .* failed: Corruption: "):
+            held(store)
+        store.close()
+        again = disks.open("a", 0)
+        assert held(again) == ([], None)
+        again.close()
+        again = disks.open("a", 0)
+        assert held(again) == ([], None)
+        again.close()
+
+
+def test_a_disk_that_is_only_full_keeps_what_it_has(disks: RocksDbStores, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = disks.open("a", 0)
+    put(store, 1)
+    store.close()
+
+    def refuse(*args: object, **settings: object) -> None:
+        raise Exception("IO error: No space left on device: While appending to file")  # as rocksdict does
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rocksdb_store, "Rdict", refuse)
+        with pytest.raises(StateStorageFailed, match="No space left"):
+            disks.open("a", 0)
+    again = disks.open("a", 0)
+    assert held(again) == ([(b"k", b"1")], Checkpoint("log-0", 1, NOW_MS))
+    again.close()
+
+
+@pytest.mark.parametrize("another", [False, True], ids=["deleted", "another-worker"])
+def test_a_worker_whose_directory_was_deleted_writes_there_no_more(tmp_path: Path, another: bool) -> None:
+    """Another one that starts then takes the same directory: both would write to the same files."""
+    with ExitStack() as stack:
+        disks = stack.enter_context(RocksDbStores(tmp_path, "app"))
+        store = disks.open("a", 0)
+        put(store, 1)
+        shutil.rmtree(tmp_path / "app")
+        if another:
+            others = stack.enter_context(RocksDbStores(tmp_path, "app"))
+            assert others.directory == disks.directory
+            other = others.open("a", 1)
+            put(other, 7)
+        for use in (lambda: put(store, 2), lambda: disks.open("a", 2), lambda: disks.tidy(NOW_MS), store.close):
+            with pytest.raises(StateStorageFailed, match="was deleted or moved while a worker used it"):
+                use()
+        if another:
+            assert held(other) == ([(b"k", b"7")], Checkpoint("log-0", 7, NOW_MS))
+            other.close()
+            again = others.open("a", 1)
+            assert held(again) == ([(b"k", b"7")], Checkpoint("log-0", 7, NOW_MS))
+            again.close()

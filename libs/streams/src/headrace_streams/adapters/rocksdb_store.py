@@ -7,11 +7,14 @@ that belongs to it, and the changelog has the rest.
 
 from __future__ import annotations
 
+import logging
+import os
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -50,6 +53,10 @@ _WORKERS_MAX: Final = 1_000
 _LOOK_S: Final = 60.0
 """So long a task waits at most until its directory was looked at."""
 _ELSEWHERE: Final = "; give another state_dir (--state-dir)"
+_LOCK: Final = "lock"
+_DAMAGED: Final = "damaged"
+"""A file in the directory of a task whose rows could not be read: it begins empty when it is opened again."""
+_log: Final = logging.getLogger(__name__)
 
 
 class StateStorageFailed(Internal, code=ErrorCode.KAFKA_STORAGE_ERROR):
@@ -65,7 +72,15 @@ def _told(path: Path, doing: str, do: str = "") -> Iterator[None]:
             raise StateStorageFailed(
                 f"another process uses the state in {path}; a worker of the same app lets go within seconds"
             ) from error
+        if _is_damage(error):
+            with suppress(OSError):
+                (path / _DAMAGED).touch()
         raise StateStorageFailed(f"{doing} the state in {path} failed: {error}{do}") from error
+
+
+def _is_damage(error: BaseException) -> bool:
+    """Whether files are not what was written; RocksDB tells its errors by their words alone."""
+    return str(error).startswith(("Corruption:", "IO error: No such file"))
 
 
 class RocksDbStores:
@@ -78,7 +93,8 @@ class RocksDbStores:
         self._cache = Cache(_BLOCK_CACHE_BYTES)
         self._buffers = WriteBufferManager(_WRITE_BUFFERS_BYTES, allow_stall=False)
         # Absolute: a function of the program may change the working directory.
-        self.directory, self._lock = _claim(state_dir.absolute() / quote(app, safe=""))
+        self._claim = _claim(state_dir.absolute() / quote(app, safe=""))
+        self.directory = self._claim.directory
         self._open: set[Path] = set()
         self._looked_at: set[Path] = set()
         """What ``tidy`` may delete."""
@@ -90,7 +106,7 @@ class RocksDbStores:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._lock.close()
+        self._claim.lock.close()
 
     def open(self, sub_topology: str, partition: int) -> RocksDbTaskStore:
         """
@@ -100,17 +116,19 @@ class RocksDbStores:
             StateStorageFailed: the disk refuses it, or is still at what ``tidy`` wants of it.
         """
         path = self.directory / quote(sub_topology, safe="") / str(partition)
+        self._claim.check()
         with self._changed:
             if not self._changed.wait_for(lambda: path not in self._looked_at, _LOOK_S):
                 raise StateStorageFailed(
                     f"the disk has not let go of old state in {path} for {_LOOK_S:g} s{_ELSEWHERE}"
                 )
-            store = RocksDbTaskStore(path, self._cache, self._buffers, lambda: self._open.discard(path))
+            store = self._at(path, lambda: self._open.discard(path))
             self._open.add(path)
         return store
 
     def tidy(self, oldest_ms: int) -> dict[tuple[str, int], Checkpoint]:
         """Delete what is not open, and has no checkpoint or an older one; the checkpoints of what else is not open."""
+        self._claim.check()
         with self._changed:
             paths = [path for path in self._paths() if path not in self._open]
             self._looked_at.update(paths)
@@ -125,7 +143,7 @@ class RocksDbStores:
     def _kept(self, path: Path, oldest_ms: int) -> Checkpoint | None:
         """The checkpoint of what is not deleted."""
         try:
-            store = RocksDbTaskStore(path, self._cache, self._buffers)
+            store = self._at(path)
             checkpoint = store.checkpoint()
             store.close()
             if checkpoint is not None and checkpoint.at_ms >= oldest_ms:
@@ -135,6 +153,9 @@ class RocksDbStores:
             return None
         finally:
             self._let_go([path])
+
+    def _at(self, path: Path, closed: Callable[[], None] = lambda: None) -> RocksDbTaskStore:
+        return RocksDbTaskStore(path, self._cache, self._buffers, self._claim, closed)
 
     def _let_go(self, paths: Iterable[Path]) -> None:
         with self._changed:
@@ -146,19 +167,40 @@ class RocksDbStores:
         return [path for path in self.directory.glob("*/*") if path.name.isdigit()]
 
 
-def _claim(parent: Path) -> tuple[Path, BinaryIO]:
-    """The first directory that no process has, and what holds it for this one."""
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """A directory that this process has, as long as the file that it has locked is there."""
+
+    directory: Path
+    lock: BinaryIO
+
+    def check(self) -> None:
+        """
+        Raises:
+            StateStorageFailed: it was deleted or moved, and what is there now may be another worker's.
+        """
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(self.lock.fileno()), (self.directory / _LOCK).stat()):
+                return
+        raise StateStorageFailed(
+            f"the state in {self.directory} was deleted or moved while a worker used it; nothing that was committed is "
+            "lost: the next worker restores it"
+        )
+
+
+def _claim(parent: Path) -> _Claim:
+    """The first directory that no process has, held for this one."""
     for number in range(_WORKERS_MAX):
         directory = parent / str(number)
         with _told(directory, "opening", _ELSEWHERE):
             directory.mkdir(parents=True, exist_ok=True)
-            lock = (directory / "lock").open("wb")
+            lock = (directory / _LOCK).open("wb")
         try:
             flock(lock, LOCK_EX | LOCK_NB)
         except BlockingIOError:
             lock.close()
         else:
-            return directory, lock
+            return _Claim(directory, lock)
     raise StateStorageFailed(
         f"{_WORKERS_MAX} processes use the state in {parent}; give this one another state_dir (--state-dir)"
     )
@@ -168,16 +210,32 @@ class RocksDbTaskStore:
     """The changelog's newest rows of one task; satisfies ``TaskStore``."""
 
     def __init__(
-        self, path: Path, cache: Cache, buffers: WriteBufferManager, closed: Callable[[], None] = lambda: None
+        self, path: Path, cache: Cache, buffers: WriteBufferManager, claim: _Claim, closed: Callable[[], None]
     ) -> None:
         self._path = path
+        self._claim = claim
         self._cache = cache
         self._buffers = buffers
         self._closed = closed
         self._copying = threading.Lock()
         self._writing = WriteOptions()
         self._writing.disable_wal = True  # type: ignore[assignment, method-assign]  # its stubs call it a method
-        self._db = self._open()
+        self._db = self._open_or_begin_empty()
+
+    def _open_or_begin_empty(self) -> Rdict:
+        """What is damaged is deleted: the changelog has it."""
+        try:
+            if not (self._path / _DAMAGED).exists():
+                return self._open()
+            damage = "rows of it could not be read"
+        except StateStorageFailed as error:
+            if error.__cause__ is None or not _is_damage(error.__cause__):
+                raise
+            damage = str(error.__cause__)
+        _log.warning("the state in %s is damaged and is restored from its changelog: %s", self._path, damage)
+        with _told(self._path, "deleting"):
+            shutil.rmtree(self._path)
+        return self._open()
 
     def _open(self) -> Rdict:
         options = Options(raw_mode=True)
@@ -222,6 +280,7 @@ class RocksDbTaskStore:
                 batch.put(key, value)
         told = {"v": _VERSION, "t": checkpoint.log_id, "o": checkpoint.next_offset, "a": checkpoint.at_ms}
         batch.put(_CHECKPOINT, ormsgpack.packb(told))
+        self._claim.check()
         with _told(self._path, "writing"):
             self._db.write(batch, self._writing)
 
@@ -261,6 +320,7 @@ class RocksDbTaskStore:
 
     def close(self) -> None:
         """Flush, so that the next start has little to read again."""
+        self._claim.check()
         with self._copying, _told(self._path, "closing"):
             self._db.flush(True)
             self._db.close()
