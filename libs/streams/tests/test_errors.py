@@ -504,3 +504,53 @@ def test_of_a_key_that_cannot_be_read_it_is_told_that_it_is_the_key() -> None:
     fed.feed("in", [(b"\xff", {"s": "x"}, 0)])
     (letter,) = dead(fed.commit(), "dead")
     assert (dict(letter.headers)["headrace.error.message"] or b"").startswith(b"the key: ")
+
+
+LAST_MS = 253_402_300_799_999
+"""The last ms of the year 9999."""
+
+
+def far(app: App) -> Stream:
+    """Counts of windows, of which those of the last hour end in the year 10000."""
+    given = app.stream("in", value=json("at timestamp"), key="k", timestamp="at")
+    return given.group_by("k").window(tumbling("1h"), late="drop").agg(n=agg.count(), name="far")
+
+
+def test_a_row_with_a_time_that_python_does_not_know_is_an_error_of_the_row() -> None:
+    app = App("errors", on_error="dead")
+    far(app).to("out")
+    fed = Fed(app)
+    fed.feed("in", [(b"a", {"at": 0}, 0), (b"b", {"at": LAST_MS}, 0)])
+    outputs = fed.commit()
+    (letter,) = dead(outputs, "dead")
+    assert orjson.loads(letter.value or b"") == {
+        "k": "b", "window_start": LAST_MS + 1 - 3_600_000, "window_end": LAST_MS + 1, "n": 1,
+    }  # fmt: skip
+    assert b"outside the years 1 to 9999" in (dict(letter.headers)["headrace.error.message"] or b"")
+    assert sum(o.records.num_rows for o in outputs if o.topic == "out") == 1
+
+
+@pytest.mark.parametrize("stateful", [False, True], ids=["map", "process"])
+def test_a_function_does_not_get_a_time_that_python_does_not_know(stateful: bool) -> None:
+    app = App("errors", on_error="dead")
+    given: list[str] = []
+    seen = lambda row, *more: given.append(row["k"])  # noqa: E731
+    counts = far(app)
+    if stateful:
+        counts.process(seen, name="seen")
+    else:
+        counts.peek(seen)
+    fed = Fed(app)
+    fed.feed("in", [(b"a", {"at": 0}, 0), (b"b", {"at": LAST_MS}, 0), (b"c", {"at": LAST_MS}, 0)])
+    letters = dead(fed.commit(), "dead")
+    assert given == ["a"]
+    assert [(orjson.loads(letter.value or b""))["k"] for letter in letters] == ["b", "c"]
+
+
+def test_the_message_of_a_row_with_such_a_time_tells_the_row() -> None:
+    app = App("errors")
+    far(app).to("out")
+    fed = Fed(app)
+    fed.feed("in", [(b"b", {"at": LAST_MS}, 0)])
+    with pytest.raises(RowFailed, match=r"the row .*\"window_end\":253402300800000"):
+        fed.commit()

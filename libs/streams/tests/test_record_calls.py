@@ -202,11 +202,24 @@ def test_a_value_of_another_type_is_an_error_of_its_row(type_: str) -> None:
         (5, r"map .* gave a int; a row is a dict"),
         ({"m": 1}, "gave the column 'm', which its schema does not have"),
         ({"n": "\ud800"}, "n: .* is not a bigint"),
+        ({"n": 1.5}, "n: 1.5 is not a bigint"),
     ],
 )
 def test_a_row_that_does_not_fit_is_named(made: Any, message: str) -> None:
     with pytest.raises(RowFailed, match=message):
         written(lambda s: s.map(lambda row: made, schema="n bigint"), record(1))
+
+
+@pytest.mark.parametrize("at", [-1, 2**63, float("nan"), None, "noon"])
+def test_a_timer_at_no_time_is_an_error_of_its_record(at: Any) -> None:
+    def ask(row: Any, state: Any, context: Any) -> None:
+        context.timer("t", at=at)
+
+    app = App("calls")
+    source = app.stream("in", value=json("n bigint"), key="k")
+    source.process(ask, name="asks", on_timer=lambda name, state, context: None)
+    with pytest.raises(RowFailed, match=f"the timer 't' is at {at!r}; give ms since 1970"):
+        Fed(app).feed("in", [record(1)])
 
 
 # --- errors and the batch law -------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import pyarrow as pa
 from headrace_streams.core.changes import ADDED, changes_of
 from headrace_streams.core.errors import NotAllowed, Origin, RowFailed, words_of
 from headrace_streams.core.feed import merged, runs
+from headrace_streams.core.formats.ddl import without_times
 from headrace_streams.core.operators import hop
 from headrace_streams.core.operators.base import Emitted, Failed, Operator, halved
 from headrace_streams.core.operators.ends import Source, with_place
@@ -589,12 +590,22 @@ def _row_text(row: pa.Table) -> str:
     return f"the row {value.decode(errors='replace'):.200} of key {key!r:.100} at {np.datetime64(time, 'ms')}Z"
 
 
+def _as_dict(row: pa.Table) -> dict[str, Any]:
+    """One row; its times are numbers if one of them is none of Python's."""
+    try:
+        (found,) = row.to_pylist()
+    except OverflowError:
+        numbered = [field.with_type(without_times(field.type)) for field in row.schema]
+        (found,) = row.cast(pa.schema(numbered)).to_pylist()
+    return found
+
+
 def _as_record(rows: pa.Table, now: int) -> pa.Table:
     """A row as a record, whose time is that of the row, but not ahead of ``now`` (ms; 0: not known)."""
     if RECORD in rows.column_names:
         (value,) = rows[RECORD].to_pylist()
     else:
-        (row,) = rows.select(user_columns(rows.column_names)).to_pylist()
+        row = _as_dict(rows.select(user_columns(rows.column_names)))
         value = orjson.dumps(row, default=str)
     time = numbers(rows[TIME])
     times = pa.chunked_array([pa.array(np.minimum(time, now) if now else time, pa.int64())])

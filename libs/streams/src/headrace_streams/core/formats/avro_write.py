@@ -26,6 +26,7 @@ from headrace_streams.core.formats.avro_schema import (
     may_be_null,
     text_of,
 )
+from headrace_streams.core.formats.ddl import without_times
 from headrace_streams.core.formats.json_text import Unwritable, find_unwritable
 from headrace_streams.core.formats.port import NotEncodable
 
@@ -57,7 +58,7 @@ class AvroWriter:
         self._type = _struct_type(
             [column.with_name(name) for column, name in zip(columns, self._names, strict=True)], record, ""
         )
-        self._plain = _without_times(self._type)
+        self._plain = without_times(self._type)
         self._maps = "strict" if has_maps(record) else None
 
     def encode(self, table: pa.Table) -> Any:
@@ -160,20 +161,6 @@ def casts(given: Any, wanted: Any) -> bool:
         lambda one: types.is_timestamp(one) and (one.tz is None) == (wanted.tz is None),
     )
     return any(is_such(given) and is_such(wanted) for is_such in alike if is_such(wanted))
-
-
-def _without_times(kind: Any) -> Any:
-    """The type with whole numbers for times, as Avro has them: Python's times do not hold nanoseconds."""
-    types = pa.types
-    if types.is_struct(kind):
-        return pa.struct([field.with_type(_without_times(field.type)) for field in kind])
-    if types.is_list(kind):
-        return arrow.list_(_without_times(kind.value_type))
-    if types.is_map(kind):
-        return arrow.map_(kind.key_type, _without_times(kind.item_type))
-    if types.is_temporal(kind):
-        return pa.int32() if kind.bit_width == 32 else pa.int64()
-    return kind
 
 
 def _check_nulls(array: Any, kind: Kind, place: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import types
 import typing
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import date, datetime
@@ -18,6 +19,7 @@ import pyarrow as pa
 
 from headrace.errors import InvalidConfig
 
+_arrow: Any = pa  # its stubs are narrower than it is
 TIMESTAMP: Final = pa.timestamp("ms", tz="UTC")
 SCALARS: Final[dict[str, pa.DataType]] = {
     "boolean": pa.bool_(),
@@ -91,11 +93,28 @@ def _declared(given: str | type) -> list[pa.Field[Any]]:
     )
 
 
+def without_times(kind: Any) -> Any:
+    """
+    The type with whole numbers for times, as Avro has them: Python's times do not hold nanoseconds, and end with the
+    year 9999.
+    """
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(without_times(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return _arrow.list_(without_times(kind.value_type))
+    if pa.types.is_map(kind):
+        return _arrow.map_(kind.key_type, without_times(kind.item_type))
+    if pa.types.is_temporal(kind):
+        return pa.int32() if kind.bit_width == 32 else pa.int64()
+    return kind
+
+
 def _check_names(schema: pa.Schema) -> None:
     if not len(schema):
         raise InvalidConfig("the schema has no column; declare at least one, as in 'user string'")
-    for name in schema.names:
-        if schema.names.count(name) > 1:
+    counts = Counter(schema.names)
+    for name, count in counts.items():
+        if count > 1:
             raise InvalidConfig(f"column {name!r} is declared twice; rename one")
         if name.startswith("_"):
             raise InvalidConfig(f"column {name!r}: a leading underscore is for system columns like _key; rename it")

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.formats.ddl import type_text
-from headrace_streams.core.operators.base import Emitted, Failed, Operator
+from headrace_streams.core.operators.base import Emitted, Failed, Operator, halved
 from headrace_streams.core.operators.columns import LAST_TIME
 from headrace_streams.core.rows import (
     KEY,
@@ -79,8 +79,8 @@ class Context:
         """
         if self._timers is None:
             raise NotAllowed("a timer needs a function that takes it: process(…, on_timer=FUNCTION)")
-        if not 0 <= at <= LAST_TIME:
-            raise ValueError(f"the timer {name!r} is at {at}; give ms since 1970")
+        if not (isinstance(at, int | float | np.number) and 0 <= at <= LAST_TIME):
+            raise ValueError(f"the timer {name!r} is at {at!r}; give ms since 1970")
         if clock not in CLOCKS:
             raise ValueError(f"the timer {name!r} goes by {clock!r}; choose 'event' or 'wall'")
         if name.startswith((_SCHEDULE, _TTL)):
@@ -175,6 +175,8 @@ def _checked_value(value: Any, column: pa.Field[Any]) -> Any:
         (kept,) = pa.array([value], column.type).to_pylist()
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as wrong:
         raise TypeError(f"{column.name}: {value!r:.60} is not a {type_text(column.type)}") from wrong
+    if isinstance(value, float) and kept != value and pa.types.is_integer(column.type):  # Arrow cuts it
+        raise TypeError(f"{column.name}: {value!r:.60} is not a {type_text(column.type)}")
     return kept
 
 
@@ -231,7 +233,7 @@ class Apply(Operator):
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
         made = Made(self._schema, self._what)
-        for place, (row, key, time, mark, of) in enumerate(each_row(rows)):
+        for place, (row, key, time, mark, of) in enumerate(each_row(rows, given_records(rows))):
             try:
                 context = (Context(key, time, mark, self.clock.wall),) if self._context else ()
                 left = [made.checked(one) for one in self._many(self._function(row, *context), row)]
@@ -253,7 +255,7 @@ class Choose(Operator):
 
     def feed(self, rows: pa.Table, port: int, failed: Failed) -> Iterable[Emitted]:
         stays = np.zeros(rows.num_rows, bool)
-        for place, (row, key, time, mark, _) in enumerate(each_row(rows)):
+        for place, (row, key, time, mark, _) in enumerate(each_row(rows, given_records(rows))):
             try:
                 context = (Context(key, time, mark, self.clock.wall),) if self._context else ()
                 stays[place] = bool(self._function(row, *context)) or self._keep_all
@@ -262,10 +264,12 @@ class Choose(Operator):
         yield Emitted(rows.filter(pa.array(stays)))
 
 
-def each_row(rows: pa.Table) -> Iterable[tuple[dict[str, Any], bytes | None, int, int, int]]:
-    """Record, key, time, watermark and place of each row."""
+def each_row(
+    rows: pa.Table, given: Sequence[dict[str, Any]]
+) -> Iterable[tuple[dict[str, Any], bytes | None, int, int, int]]:
+    """Record (as ``given_records`` has it), key, time, watermark and place of each row."""
     system = (numbers(rows[name]).tolist() for name in (TIME, WATERMARK, ROW))
-    return zip(given_records(rows), keys_of(rows), *system, strict=True)
+    return zip(given, keys_of(rows), *system, strict=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +326,12 @@ class Process(Operator):
         made = Made(self._functions.schema, self._functions.what)
         self._look_at_time()
         self._store.fetch(distinct(coded(rows[KEY]))[0])
-        for place, (row, key, time, mark, of) in enumerate(each_row(rows)):
+        for part, given in halved(rows, lambda part: (part, given_records(part)), failed):
+            self._feed(part, given, made, failed)
+        yield Emitted(made.table())
+
+    def _feed(self, rows: pa.Table, given: Sequence[dict[str, Any]], made: Made, failed: Failed) -> None:
+        for place, (row, key, time, mark, of) in enumerate(each_row(rows, given)):
             assert key is not None, "rows without a key are dropped before"
             if self._is_due(mark):  # by records that did not come here
                 self._fire(self.clock.of(of).before, made, failed)
@@ -333,7 +342,6 @@ class Process(Operator):
                 failed(rows.slice(place, 1), error)
             if self._is_due(mark):
                 self._fire(mark, made, failed, self.clock.of(of))
-        yield Emitted(made.table())
 
     def _look_at_time(self) -> None:
         """Event time begins with the first record that has one, wherever the batch was cut."""
