@@ -9,10 +9,10 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_connect.converters import Converter, make_converter
+from headrace_connect.converters import Converter, json_plain, make_converter
 from headrace_connect.converters.json_plain import FIELDS_MAX
 from headrace_connect.core.batch import NAME, OPEN, VERSION
 
@@ -145,6 +145,63 @@ def test_cutting_a_batch_anywhere_changes_nothing(values: list[Any], data: st.Da
     assert {row: pruned(value) for row, value in good.items()} == {row: pruned(value) for row, value in whole.items()}
     for row, value in whole.items():
         assert pruned(value) == pruned(values[row]), "what is read is what was there"
+
+
+NUMBER = st.sampled_from([0, -0.0, 1, -1.5, 2**53 - 1, 2**53, 2**53 + 1, -(2**53) - 1, 2**63 - 1, 1e22, True, None])
+INNER = st.fixed_dictionaries({}, optional={"x": NUMBER, "y": st.none() | st.text('a"é', max_size=2)})
+OBJECT = st.fixed_dictionaries(
+    {},
+    optional={
+        "n": NUMBER,
+        "s": st.text('a"\\é', max_size=3),
+        "b": st.booleans(),
+        "none": st.none(),
+        "l": st.lists(NUMBER, max_size=2),
+        "o": INNER,
+        "lo": st.lists(st.none() | INNER, max_size=2),
+        "ln": st.lists(st.none(), max_size=2),
+        "more": st.integers(0, 3),
+    },
+)
+TEXT = st.one_of(
+    OBJECT.map(orjson.dumps),
+    st.none(),
+    st.sampled_from(
+        [b"null", b"{}", b'{"n":1,"n":2}', b'{"n":NaN}', b'{"n":01}', b'{"n":1}{}', b'{"s":"\\ud800"}', b"", b"7"]
+    ),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(OBJECT.map(orjson.dumps), min_size=1, max_size=6), st.lists(TEXT))
+def test_values_are_read_together_as_they_are_one_by_one(first: list[bytes], then: list[bytes | None]) -> None:
+    found = []
+    for rows_min in (1, 1_000):
+        converter = plain()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(json_plain, "_QUICK_ROWS_MIN", rows_min)
+            answers = [converter.read("t", pa.array(values, pa.binary())) for values in (first, then, then)]
+        parts = [
+            [
+                (part.rows.tolist(), str(part.values.type), part.values.type, part.values.to_pylist())
+                for part in one.parts
+            ]
+            for one in answers
+        ]
+        found.append((parts, [one.failed for one in answers]))
+    assert str(found[0]) == str(found[1])
+    for quick, slow in zip(found[0][0], found[1][0], strict=True):
+        for one, other in zip(quick, slow, strict=True):
+            assert one[2].equals(other[2], check_metadata=True)
+
+
+def test_known_values_are_not_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    converter = plain()
+    read(converter, b'{"a":1,"b":null,"c":[1.5]}')
+    monkeypatch.setattr(json_plain, "_parsed", None)
+    good, failed = read(converter, *[b'{"a":2,"c":[2]}'] * 100)
+    assert failed == {}
+    assert good[99] == {"a": 2, "b": None, "c": [2.0]}
 
 
 # --- with schemas ---------------------------------------------------------------------------------------------

@@ -152,6 +152,45 @@ def test_a_row_is_written_the_same_alone(rows: list[dict[str, Any]], data: st.Da
     assert FORMAT.encode(table.slice(row, 1))[0] == FORMAT.encode(table)[row]
 
 
+INNER = pa.struct([("s", pa.string()), ("none", pa.struct([])), ("x", pa.float64())])
+VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "s": (pa.string(), ["", 'a"', "é", None]),
+    "n": (pa.int64(), [-1, 0, None]),
+    "x": (pa.float64(), [0.0, -0.0, None]),
+    "b": (pa.bool_(), [True, False, None]),
+    "at": (TIMESTAMP, [0, 1, None]),
+    "d": (pa.decimal128(5, 2), [Decimal("1.50"), Decimal("-2"), None]),
+    "l": (pa.list_(pa.int64()), [[], [1, None], None]),
+    "o": (INNER, [{"s": "a", "none": {}, "x": -0.0}, {"s": None, "none": None, "x": 0.0}, None]),
+}
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_many_rows_that_are_alike_in_some_columns_are_written_as_each_alone(data: st.DataObject) -> None:
+    columns = {}
+    for name, (kind, values) in VALUES.items():
+        first, other = data.draw(st.tuples(st.sampled_from(values), st.sampled_from(values)), name)
+        rows = [first] * 70
+        rows[data.draw(st.sampled_from([0, 1, 34, 35, 36, 69]), f"place in {name}")] = other
+        columns[name] = pa.array(rows, kind)
+    names = data.draw(st.lists(st.sampled_from(list(columns)), min_size=1, unique=True))
+    table = pa.table({name: columns[name] for name in names})
+    alone = [json.encode(table.slice(row, 1)).to_pylist()[0] for row in range(table.num_rows)]
+    assert json.encode(table).to_pylist() == alone
+
+
+def test_rows_that_are_all_alike_are_one_text() -> None:
+    table = pa.table({"a": ["x"] * 100, "o": [{"b": 1, "c": None}] * 100})
+    assert json.encode(table).to_pylist() == [b'{"a":"x","o":{"b":1,"c":null}}'] * 100
+
+
+def test_a_time_that_cannot_be_written_is_named_where_all_have_it() -> None:
+    with pytest.raises(NotEncodable, match="outside the years") as why:
+        json.encode(pa.table({"at": pa.array([2**60] * 100, TIMESTAMP)}))
+    assert why.value.row == 0
+
+
 def test_a_time_is_read_back_in_the_batch_of_its_text() -> None:
     at = pa.array([datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999000, tzinfo=UTC)], TIMESTAMP)
     table = pa.table({"at": pa.concat_arrays([at] * 500)})

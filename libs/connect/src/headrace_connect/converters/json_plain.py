@@ -1,6 +1,8 @@
 """
 JSON without a schema: types are found in the values, and kept for good, field by field.
 
+Values of the types that are kept are parsed by Arrow, all at once; any others, one by one, which decides.
+
 A field has the type of its first value. Later values may widen it: a null to anything, whole numbers to doubles unless
 one would be rounded. A value of another type fails alone. So what a value becomes does not depend on where batches are
 cut.
@@ -22,12 +24,15 @@ from headrace_connect.converters.port import Part, Read
 from headrace_connect.core.batch import OPEN
 from headrace_connect.core.halving import Unfit, apart
 from headrace_connect.core.kinds import EXACT_MAX, WIDE, Apart, fitted, merged
+from headrace_streams.core.formats.json_format import is_parsed, parse_objects
 
 pc: Any = compute  # its stubs are narrower than it is
 arrow: Any = pa
 FIELDS_MAX: Final = 1_000
 """A topic whose values have more fields, at all depths together, has names where it should have values."""
 DEPTH_MAX: Final = 100
+_QUICK_ROWS_MIN: Final = 64
+"""Fewer are as quickly read one by one."""
 _LONG: Final = re.compile(rb"\d{19}")
 
 
@@ -53,14 +58,9 @@ class Inference:
         return Read([Part(rows[order], whole, {OPEN: b"1"})], failed)
 
     def _take(self, values: Any) -> Any:
-        given = [None if value is None else _parsed(value) for value in values.to_pylist()]
-        inferred = pa.array(given)
-        check_doubles(given, inferred.type, "")
-        try:
-            kept = merged(self._kept, pa.field("", inferred.type), widen=True)
-        except Apart as why:
-            raise Unfit(str(why)) from None
-        whole = inferred if inferred.type == kept.type else pa.array(given, kept.type)
+        whole, kept = _known(values, self._kept.type), self._kept
+        if whole is None:
+            whole, kept = self._inferred(values)
         kept = kept.with_type(_marked(whole, kept.type)).with_metadata(_wide(whole, kept))
         if _count(kept.type) > FIELDS_MAX:
             raise Unfit(
@@ -69,6 +69,41 @@ class Inference:
             )
         self._kept = kept
         return whole
+
+    def _inferred(self, values: Any) -> tuple[Any, Any]:
+        """The values one by one, and the field that holds them and what came before."""
+        given = [None if value is None else _parsed(value) for value in values.to_pylist()]
+        inferred = pa.array(given)
+        check_doubles(given, inferred.type, "")
+        try:
+            kept = merged(self._kept, pa.field("", inferred.type), widen=True)
+        except Apart as why:
+            raise Unfit(str(why)) from None
+        return inferred if inferred.type == kept.type else pa.array(given, kept.type), kept
+
+
+def _known(values: Any, kind: Any) -> Any:
+    """Values of the type that is kept, by Arrow, all at once; None where they may be something else."""
+    if len(values) < _QUICK_ROWS_MIN or values.null_count or not pa.types.is_struct(kind) or not kind.num_fields:
+        return None
+    if not is_parsed(kind):
+        return None
+    table = parse_objects(values, pa.schema(list(kind)), others="error")
+    if table is None:
+        return None
+    columns = [pa.concat_arrays(column.chunks) for column in table.columns]
+    whole = arrow.StructArray.from_arrays(columns, fields=list(kind))
+    return None if _may_be_rounded(whole) else whole
+
+
+def _may_be_rounded(array: Any) -> bool:
+    """Whether a double may have been a whole number that none can hold."""
+    if array.type == pa.float64():
+        ends = pc.min_max(array).as_py()
+        return ends["min"] is not None and (ends["min"] <= -EXACT_MAX or ends["max"] >= EXACT_MAX)
+    if pa.types.is_struct(array.type):
+        return any(map(_may_be_rounded, array.flatten()))
+    return bool(pa.types.is_list(array.type) and _may_be_rounded(array.flatten()))
 
 
 def _parsed(value: bytes) -> Any:

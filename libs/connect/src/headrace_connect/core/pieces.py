@@ -74,7 +74,12 @@ def good_rows(group: Iterable[Piece], bad: Mapping[Row, str]) -> list[Row]:
 
 def bad_rows(group: Iterable[Piece], bad: Mapping[Row, str]) -> dict[Row, str]:
     """The records that become dead letters, and why."""
-    return {row: bad[row] for piece in group for row in piece.rows if row in bad}
+    return {row: bad[row] for piece in group for row in piece.rows if row in bad} if bad else {}
+
+
+def has_good(group: Iterable[Piece], bad: Mapping[Row, str]) -> bool:
+    """Whether any record is to be written."""
+    return any(piece.count and not (bad and all(row in bad for row in piece.rows)) for piece in group)
 
 
 def ends(group: Iterable[Piece]) -> dict[TopicPartition, int]:

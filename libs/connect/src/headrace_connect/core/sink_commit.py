@@ -20,7 +20,7 @@ from typing import Final
 
 from headrace_common.core.ids import TopicPartition
 from headrace_connect.core.errors import Fault
-from headrace_connect.core.pieces import Group, Piece, Row, bad_rows, ends, good_rows, halves
+from headrace_connect.core.pieces import Group, Piece, Row, bad_rows, ends, good_rows, halves, has_good
 from headrace_connect.core.retrying import Retrying
 from headrace_connect.core.sink_steps import (
     Assigned,
@@ -204,7 +204,7 @@ class SinkCommit:
         return [*self._writes(moved), *self._tick(event.now_ms)]
 
     def _writes(self, group: Group) -> list[Effect]:
-        return [Write(piece) for piece in group if good_rows([piece], self.bad)]
+        return [Write(piece) for piece in group if has_good([piece], self.bad)]
 
     def _tick(self, now_ms: float) -> list[Effect]:
         if self.phase is Phase.WAITING:
@@ -234,7 +234,7 @@ class SinkCommit:
 
     def _have_committed(self) -> list[Effect]:
         assert self.phase is Phase.COMMITTING, "there was a commit"
-        if good_rows(self._work(), self.bad):
+        if has_good(self._work(), self.bad):
             self._proved = True
         if self.token is not None:
             return [Settle(self.token)]
@@ -350,7 +350,7 @@ class SinkCommit:
                 return self._open()
             self._proved = True
         self.bad[good[0]] = event.reason
-        while not self._proved and not good_rows(group, self.bad):
+        while not self._proved and not has_good(group, self.bad):
             if not self._again:
                 return self._end(End(event.fault, f"the target takes no record: {event.reason}"))
             group = [*group, *self._again.pop()]
@@ -359,7 +359,7 @@ class SinkCommit:
 
     def _is_alone(self, group: Group) -> bool:
         """Whether the group's one good record is all that there is, and nothing else can prove that it is bad."""
-        others = any(good_rows(one, self.bad) for one in self._again) or bad_rows(group, self.bad)
+        others = any(has_good(one, self.bad) for one in self._again) or bad_rows(group, self.bad)
         return self.rules.keeps_positions and not self._proved and not others
 
     def _rejoin(self, event: Failed) -> list[Effect]:

@@ -119,21 +119,12 @@ class JsonFormat:
     def _parse(self, values: Any) -> pa.Table | None:
         """The rows, by Arrow; None where it is not certain that they are what ``json_rows`` would read."""
         assert self.schema is not None
-        if not self._quick or len(values) < _QUICK_ROWS_MIN or values.nbytes + len(values) > _BLOB_BYTES_MAX:
-            return None
-        whole = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
-        blob = pc.binary_join(whole, b"\n")[0].as_buffer()
-        if not _is_sound(values, blob):
+        if not self._quick or len(values) < _QUICK_ROWS_MIN:
             return None
         try:
-            table = arrow_json.read_json(
-                pa.BufferReader(blob),
-                read_options=arrow_json.ReadOptions(use_threads=False, block_size=blob.size + 1),
-                parse_options=arrow_json.ParseOptions(
-                    explicit_schema=self._asked(values[0].as_py()), unexpected_field_behavior="ignore"
-                ),
-            )
-            assert table.num_rows == len(values), "sound values are one object each"
+            table = parse_objects(values, self._asked(values[0].as_py()))
+            if table is None:
+                return None
             columns = [_as_declared(table.column(field.name), field) for field in self.schema]
         except (pa.ArrowInvalid, orjson.JSONDecodeError, _NotCertain):
             return None
@@ -143,10 +134,57 @@ class JsonFormat:
         """What Arrow is asked for: timestamps are numbers or text, as in the first value."""
         assert self.schema is not None
         row = orjson.loads(first) if TIMESTAMP in self.schema.types else {}
+        if not isinstance(row, dict):
+            raise _NotCertain
         return pa.schema([(field.name, _asked_type(field.type, row.get(field.name))) for field in self.schema])
 
 
 json: Final = JsonFormat()
+
+
+def parse_objects(values: Any, schema: pa.Schema, *, others: str = "ignore") -> pa.Table | None:
+    """
+    JSON objects by Arrow, all at once; None where it is not certain that they are what orjson would read.
+
+    Args:
+        values: without nulls.
+        schema: of ``is_parsed`` types.
+        others: "error": no value may have fields beside those.
+    """
+    if values.nbytes + len(values) > _BLOB_BYTES_MAX:
+        return None
+    whole = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+    blob = pc.binary_join(whole, b"\n")[0].as_buffer()
+    if not _is_sound(values, blob):
+        return None
+    try:
+        table: pa.Table = arrow_json.read_json(
+            pa.BufferReader(blob),
+            read_options=arrow_json.ReadOptions(use_threads=False, block_size=blob.size + 1),
+            parse_options=arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others),
+        )
+    except pa.ArrowInvalid:
+        return None
+    assert table.num_rows == len(values), "sound values are one object each"
+    return table
+
+
+def is_parsed(kind: Any) -> bool:
+    """Whether ``parse_objects`` reads values of a type."""
+    if pa.types.is_list(kind):
+        return bool(kind.value_field.nullable and is_parsed(kind.value_type) and not _has_null_type(kind.value_type))
+    if pa.types.is_struct(kind):
+        return all(field.nullable and is_parsed(field.type) for field in kind)
+    types = pa.types
+    simple = types.is_boolean(kind) or types.is_signed_integer(kind) or types.is_float64(kind) or types.is_string(kind)
+    return bool(simple or types.is_null(kind))
+
+
+def _has_null_type(kind: Any) -> bool:
+    """Arrow fails on lists of those."""
+    if pa.types.is_list(kind):
+        return _has_null_type(kind.value_type)
+    return bool(any(_has_null_type(field.type) for field in kind) if pa.types.is_struct(kind) else kind == pa.null())
 
 
 class _NotCertain(Exception):
@@ -155,16 +193,7 @@ class _NotCertain(Exception):
 
 def _is_quick(field: Any) -> bool:
     """Whether Arrow reads such a column like ``json_rows``."""
-    return field.type in (TIMESTAMP, pa.float32()) or _is_quick_type(field.type)
-
-
-def _is_quick_type(kind: Any) -> bool:
-    if pa.types.is_list(kind):
-        return kind.value_field.nullable and _is_quick_type(kind.value_type)
-    if pa.types.is_struct(kind):
-        return all(field.nullable and _is_quick_type(field.type) for field in kind)
-    types = pa.types
-    return types.is_boolean(kind) or types.is_signed_integer(kind) or types.is_float64(kind) or types.is_string(kind)
+    return field.type in (TIMESTAMP, pa.float32()) or is_parsed(field.type)
 
 
 def _asked_type(kind: pa.DataType, first: Any) -> pa.DataType:

@@ -7,7 +7,7 @@ Numbers are printed as orjson prints them, instants as ISO 8601 in UTC with the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +25,8 @@ MS_MAX: Final = 253_402_300_799_999
 """The last millisecond of the year 9999: text has four digits for the year."""
 _DAY_MS: Final = 86_400_000
 _PER_MS: Final = {"ms": 1, "us": 1_000, "ns": 1_000_000}
+_MANY: Final = 64
+"""Of fewer rows it is not asked whether they are alike."""
 
 
 class Unwritable(Exception):
@@ -69,13 +71,48 @@ def texts(column: Any) -> Any:
 
 
 def object_texts(names: list[str], columns: list[Any]) -> Any:
-    """One JSON object for each row; fields in the order of the columns."""
+    """
+    One JSON object for each row; fields in the order of the columns.
+
+    What is the same in all rows is written once, and objects inside of others are no step of their own.
+    """
     if not columns:
         raise InvalidConfig("there is no column to write")
     parts: list[Any] = []
+    for part in _members(names, columns):
+        if parts and isinstance(part, str) and isinstance(parts[-1], str):
+            parts[-1] += part
+        else:
+            parts.append(part)
+    if len(parts) == 1:
+        return pa.repeat(pa.scalar(parts[0], pa.string()), len(columns[0]))
+    return pc.binary_join_element_wise(*parts, "")
+
+
+def _members(names: list[str], columns: list[Any]) -> Iterator[Any]:
+    """Texts that make an object of each row when they are joined: columns, and what stands between them."""
     for i, (name, column) in enumerate(zip(names, columns, strict=True)):
-        parts += [f"{',' if i else '{'}{orjson.dumps(name).decode()}:", texts(column)]
-    return pc.binary_join_element_wise(*parts, "}", "")
+        yield f"{',' if i else '{'}{orjson.dumps(name).decode()}:"
+        if pa.types.is_struct(column.type) and column.type.num_fields and not column.null_count:
+            yield from _members([field.name for field in column.type], column.flatten())
+        elif _is_constant(column):
+            yield texts(column.slice(0, 1))[0].as_py()
+        else:
+            yield texts(column)
+    yield "}"
+
+
+def _is_constant(column: Any) -> bool:
+    """Whether all values are known to have the same text."""
+    count = len(column)
+    if count < _MANY:
+        return False
+    if column.null_count:
+        return bool(column.null_count == count)
+    if not any(is_such(column.type) for is_such in _COMPARED):
+        return False
+    first = column[0]
+    return bool(first == column[count // 2] and first == column[count - 1] and pc.all(pc.equal(column, first)).as_py())
 
 
 def find_unwritable(write: Callable[[int, int], object], rows: int) -> NotEncodable:
@@ -177,6 +214,15 @@ def _with_nulls_of(column: Any, written: Any) -> Any:
     return pc.if_else(column.is_valid(), written, None) if column.null_count else written
 
 
+_COMPARED: Final = (
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_string,
+    pa.types.is_timestamp,
+    pa.types.is_date,
+    pa.types.is_decimal,
+)
+"""Equal values of these have one text; 0.0 and -0.0 have two."""
 _WRITERS: Final[dict[Callable[[Any], bool], Callable[[Any], Any]]] = {
     pa.types.is_boolean: _plain,
     pa.types.is_integer: _plain,
