@@ -20,7 +20,13 @@ from libs.streams.tests.kit.stage import Stage
 from headrace.errors import PositionOutOfRange
 from headrace.records import Committed, PartitionTable, TopicPartition
 from headrace.work_types import GivenItem
-from headrace_common.core.errors import InvalidConfig, NotFound, ProducerFenced, UnknownTopicOrPartition
+from headrace_common.core.errors import (
+    InvalidConfig,
+    NotFound,
+    ProducerFenced,
+    RecordTooLarge,
+    UnknownTopicOrPartition,
+)
 from headrace_common.runtime.threads import run_in_thread
 from headrace_streams import agg, string
 from headrace_streams.adapters.memory_store import MemoryStores, MemoryTaskStore
@@ -37,6 +43,7 @@ from headrace_streams.runtime.assembling import Assembled, Assembling
 from headrace_streams.runtime.owned import Kept, Owned, Spec, moved
 from headrace_streams.runtime.pacing import Pace
 from headrace_streams.runtime.taking import Differs, Taking
+from headrace_streams.runtime.trouble import Trouble
 from headrace_streams.runtime.worker import Worker
 from headrace_streams.worker_process import Parent
 
@@ -504,6 +511,54 @@ async def test_a_topic_that_comes_back_is_missing_anew_when_it_goes_again(caplog
         shown.at_ms = float(at_ms)
         await worker._look_at_topics()
     assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize("gone", ["a.orders.changelog", "a.by-n.repartition"])
+async def test_a_topic_of_the_app_itself_that_is_deleted_ends_it(gone: str) -> None:
+    app = App("a")
+    orders = app.stream("orders", value=string, key="k")
+    orders.group_by("k").agg(n=agg.count(), name="counts").to("out")
+    orders.key_by("value").repartition(name="by-n").to("out")
+    shown = Shown("orders", "out", "a.orders.changelog", "a.by-n.repartition")
+    worker = seated(outside_of(topics=shown, clock=shown, stores=MemoryStores()))
+    worker._app = app
+    worker._assembled = await Assembling(app, StreamsConfig(), worker._outside).assemble()
+    rewound: list[str] = []
+    worker._committing = worker._feeding = Rewinds(rewound)  # type: ignore[assignment]
+    trouble = UnknownTopicOrPartition("topic 'out' does not exist")
+    await worker._recover(trouble)
+    assert rewound == ["rewind", "begin"], "nothing of its own is gone"
+    shown.there.remove(gone)
+    with pytest.raises(UnknownTopicOrPartition, match=f"deleted: {gone}; .* headrace streams reset a") as told:
+        await worker._recover(trouble)
+    with pytest.raises(UnknownTopicOrPartition):
+        worker._trouble.judge(told.value)
+
+
+def test_of_a_record_that_is_too_large_the_message_that_names_its_topic_is_told() -> None:
+    large = RecordTooLarge("a record for the topic dead cannot be sent")
+    large.__cause__ = RecordTooLarge("the record has 9 bytes")
+    aborted = ProducerFenced("abort the transaction")
+    aborted.__cause__ = large
+    for error in (large, aborted):
+        with pytest.raises(RecordTooLarge, match="for the topic dead"):
+            Trouble(Stopped(0.0), 60_000).judge(error)  # type: ignore[arg-type]
+
+
+class Rewinds:
+    """Writes down how a worker goes back to its last commit."""
+
+    def __init__(self, done: list[str]) -> None:
+        self._done = done
+
+    def too_long(self) -> str:
+        return ""
+
+    async def rewind(self) -> None:
+        self._done.append("rewind")
+
+    async def begin(self) -> None:
+        self._done.append("begin")
 
 
 async def test_a_topic_of_a_pattern_may_go(caplog: pytest.LogCaptureFixture) -> None:

@@ -55,6 +55,11 @@ class Assembled:
         return declare(items, acceptable_recovery_lag=lag, max_warmup=warmup)
 
     @property
+    def internal(self) -> frozenset[str]:
+        """The topics that it has made for itself."""
+        return self.repartitions | {spec.changelog.topic for spec in self.specs.values() if spec.changelog is not None}
+
+    @property
     def resends(self) -> bool:
         """Whether it has tasks that keep nothing but positions."""
         return any(spec.changelog is None for spec in self.specs.values())

@@ -47,8 +47,9 @@ class Trouble:
         self._last_ms = now
         lasting = now - self._since_ms >= self._limit_ms
         fatal = isinstance(error, (Rejected, Internal, FencedInstanceId)) and not isinstance(error, OffsetOutOfRange)
-        if isinstance(refused := error.__cause__, (InvalidRecord, RecordTooLarge)):
-            raise refused  # what a broker does not take, it does not take when the same is done again
+        for refused in (error, error.__cause__):
+            if isinstance(refused, (InvalidRecord, RecordTooLarge)):
+                raise refused  # what a broker does not take, it does not take when the same is done again
         if lasting or fatal or (error is self.final and not puts_out(error)):
             raise error
 

@@ -377,6 +377,8 @@ class Worker:
             HeadraceError: the failure itself, if nothing helps; or another.
         """
         await self._outside.clock.sleep_ms(PAUSE_MS)
+        if isinstance(error, UnknownTopicOrPartition):
+            await self._look_for_internal()
         out = self._seat is None or puts_out(error)
         if isinstance(error, OffsetOutOfRange):
             out = self._seat is not None and await self._feeding.is_behind_group()
@@ -393,6 +395,21 @@ class Worker:
             self.figures.counts["rewinds"] += 1
             await self._committing.rewind()
             await self._feeding.begin()
+
+    async def _look_for_internal(self) -> None:
+        """
+        Raises:
+            UnknownTopicOrPartition: a topic that the app has made for itself was deleted; it does not come back.
+        """
+        internal = self._assembled.internal
+        there = await self._outside.topics.find(sorted(internal))
+        if gone := sorted(internal - there.keys()):
+            name = self._app.name
+            self._trouble.final = UnknownTopicOrPartition(
+                f"topics that {name} keeps its state and its rows in were deleted: {', '.join(gone)}; stop its "
+                f"workers, and have it begin anew: headrace streams reset {name}"
+            )
+            raise self._trouble.final
 
     async def _get_up(self) -> None:
         """Let go of all tasks; what was not committed is done again by whoever comes next."""
