@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-import http.server
-import json
-import ssl
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from libs.common.tests.kit.api_server import BEARER, make_account, make_certificates, serving
 
-from headrace_cli.local import certificates
 from headrace_cli.local.etcd import EtcdFiles
 from headrace_common.runtime.token_file import read_tokens
 from headrace_controller.node_token_secret import KEY, main
 
 NAME = "headrace-node-token"
-BEARER = "account-token"
 
 
 @dataclass
 class Api:
     """Answers as an API server does whose one account may make Secrets."""
 
-    port: int = 0
+    env: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, dict[str, Any]] = field(default_factory=dict)
     paths: list[str] = field(default_factory=list)
     answer: tuple[int, Any] | None = None
     """Instead of what it would say."""
 
-    def post(self, path: str, bearer: str | None, secret: dict[str, Any]) -> tuple[int, Any]:
+    def post(self, method: str, path: str, bearer: str | None, secret: Any) -> tuple[int, Any]:
+        assert method == "POST", "it reads nothing"
         self.paths.append(path)
         if self.answer is not None:
             return self.answer
@@ -46,62 +40,25 @@ class Api:
         return 201, secret
 
 
-@contextmanager
-def serving(api: Api, files: EtcdFiles) -> Iterator[Api]:
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            status, answer = api.post(self.path, self.headers["Authorization"], body)
-            raw = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Location", "/elsewhere")
-            self.send_header("Content-Length", str(len(raw)))
-            self.end_headers()
-            self.wfile.write(raw)
-
-        def log_message(self, *_: object) -> None:
-            """Says nothing."""
-
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(files.member, files.key(files.member))
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        api.port = server.server_address[1]
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield api
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 @pytest.fixture
 def files(tmp_path: Path) -> EtcdFiles:
-    files = EtcdFiles(tmp_path / "certificates")
-    certificates.renew(files, ["127.0.0.1"], datetime.now(UTC))
-    return files
+    return make_certificates(tmp_path / "certificates")
 
 
 @pytest.fixture
 def api(files: EtcdFiles) -> Iterator[Api]:
-    with serving(Api(), files) as api:
+    api = Api()
+    with serving(lambda *given: api.post(*given), files) as api.env:
         yield api
 
 
 @pytest.fixture
 def account(tmp_path: Path, files: EtcdFiles) -> Path:
-    directory = tmp_path / "account"
-    directory.mkdir()
-    (directory / "ca.crt").write_bytes(files.ca.read_bytes())
-    (directory / "token").write_text(BEARER)
-    (directory / "namespace").write_text("streams")
-    return directory
+    return make_account(tmp_path / "account", files)
 
 
 def run(api: Api, account: Path, *arguments: str) -> int:
-    env = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(api.port)}
-    return main([NAME, *arguments], env, account)
+    return main([NAME, *arguments], api.env, account)
 
 
 def token_in(secret: dict[str, Any]) -> str:
@@ -165,7 +122,7 @@ def test_what_was_sent_is_not_repeated(api: Api, account: Path, capsys: pytest.C
     """A policy of admission may quote the whole object."""
     sent: list[str] = []
 
-    def quoting(path: str, bearer: str | None, secret: dict[str, Any]) -> tuple[int, Any]:
+    def quoting(method: str, path: str, bearer: str | None, secret: Any) -> tuple[int, Any]:
         sent.append(token_in(secret).strip())
         return 403, {"reason": "Forbidden", "message": f"denied: {secret}"}
 
@@ -179,8 +136,7 @@ def test_what_was_sent_is_not_repeated(api: Api, account: Path, capsys: pytest.C
 def test_a_server_of_another_ca_gets_nothing(
     api: Api, account: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = EtcdFiles(tmp_path / "others")
-    certificates.renew(other, ["127.0.0.1"], datetime.now(UTC))
+    other = make_certificates(tmp_path / "others")
     (account / "ca.crt").write_bytes(other.ca.read_bytes())
     assert run(api, account) == 1
     assert api.paths == []

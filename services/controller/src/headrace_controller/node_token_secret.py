@@ -8,89 +8,23 @@ Prints one line, without the token; 0 if the Secret is there now, 1 if it cannot
 from __future__ import annotations
 
 import argparse
-import http.client
-import json
+import http
 import os
-import ssl
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from headrace_common.core.errors import Busy, HeadraceError, InvalidConfig, Rejected
+from headrace_common.core.errors import HeadraceError, Rejected
+from headrace_common.runtime.kubernetes import ACCOUNT, ApiServer, ApiServerFailed
 from headrace_common.runtime.token_file import new_token
 
-ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where a pod finds its account's token, the API server's CA and the name of its namespace."""
 KEY: Final = "node-token"
 """Of the Secret; the file that pods mount has this name too."""
-ANSWER_BYTES_MAX: Final = 1 << 20
-TIMEOUT_S: Final = 20.0
-
-
-class ApiServerFailed(Busy):
-    """The API server cannot be asked, or answers with something else than yes or no."""
 
 
 class SecretRefused(Rejected):
     """The API server does not let this account make the Secret."""
-
-
-@dataclass(frozen=True, slots=True)
-class ApiServer:
-    """The API server of the Kubernetes cluster that a pod runs in, and how the pod shows who it is."""
-
-    host: str
-    port: int
-    ca: Path
-    namespace: str
-    bearer: str = field(repr=False)
-
-    @staticmethod
-    def of_pod(env: Mapping[str, str], account: Path) -> ApiServer:
-        """
-        What the kubelet tells a pod.
-
-        Raises:
-            InvalidConfig: this is no pod with an account.
-        """
-        try:
-            return ApiServer(
-                host=env["KUBERNETES_SERVICE_HOST"],
-                port=int(env["KUBERNETES_SERVICE_PORT"]),
-                ca=account / "ca.crt",
-                namespace=(account / "namespace").read_text().strip(),
-                bearer=(account / "token").read_text().strip(),
-            )
-        except (KeyError, ValueError) as error:
-            raise InvalidConfig(f"this is no pod: KUBERNETES_SERVICE_HOST or _PORT is not right: {error}") from error
-        except OSError as error:
-            raise InvalidConfig(f"this pod has no account: {error.filename}: {error.strerror}") from error
-
-    def create(self, secret: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
-        """
-        Ask once for a Secret to be made; the status and what was answered. No proxy is asked, no redirect followed.
-
-        Raises:
-            ApiServerFailed: there is no answer, or none in JSON.
-        """
-        body = json.dumps(secret)
-        headers = {"Authorization": f"Bearer {self.bearer}", "Content-Type": "application/json"}
-        try:
-            context = ssl.create_default_context(cafile=str(self.ca))
-            connection = http.client.HTTPSConnection(self.host, self.port, timeout=TIMEOUT_S, context=context)
-            try:
-                connection.request("POST", f"/api/v1/namespaces/{self.namespace}/secrets", body, headers)
-                answer = connection.getresponse()
-                found = json.loads(answer.read(ANSWER_BYTES_MAX))
-            finally:
-                connection.close()
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise ApiServerFailed(f"the API server at {self.host}:{self.port} gives no answer: {error}") from error
-        if not isinstance(found, dict):
-            raise ApiServerFailed(f"the API server at {self.host}:{self.port} answers with no object")
-        return answer.status, found
 
 
 def make_secret(server: ApiServer, name: str, labels: Mapping[str, str]) -> bool:
@@ -101,15 +35,14 @@ def make_secret(server: ApiServer, name: str, labels: Mapping[str, str]) -> bool
         ApiServerFailed: the API server cannot be asked now; nothing is known of the Secret.
         SecretRefused: it does not let this account make it.
     """
-    status, answer = server.create(
-        {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "type": "Opaque",
-            "metadata": {"name": name, "labels": dict(labels)},
-            "stringData": {KEY: f"{new_token()}\n"},
-        }
-    )
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "Opaque",
+        "metadata": {"name": name, "labels": dict(labels)},
+        "stringData": {KEY: f"{new_token()}\n"},
+    }
+    status, answer = server.ask("POST", f"/api/v1/namespaces/{server.namespace}/secrets", secret)
     if status == http.HTTPStatus.CREATED:
         return True
     reason = answer.get("reason")
