@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from headrace_common.core.errors import Conflict, InvalidConfig, InvalidRecord
 from headrace_common.core.ids import TopicPartition
 from headrace_connect.connectors.lake_sink.parquet import ParquetLake
 from headrace_connect.connectors.lake_sink.reading import open_dataset
+from headrace_connect.core.spark_application import in_argument
 from headrace_jobs.arguments import interval_s
-from headrace_jobs.connectors import Given, read_connector
+from headrace_jobs.connectors import Given, add_connector, read_connector
 from headrace_jobs.lake_follow.planning import plan, reading_options
 from headrace_jobs.lake_follow.staging import files_of, stage_with
 from headrace_spark.core.offsets import OffsetRange
@@ -103,17 +105,30 @@ def test_bad_records_fail_or_are_dropped_as_the_connector_says(tmp_path: Path) -
 def test_the_file_of_another_connector_is_refused(tmp_path: Path) -> None:
     from headrace_connect.connectors.lake_sink import LakeSink
 
+    def read(*options: str) -> Given:
+        parser = ArgumentParser()
+        add_connector(parser, "lake-sink")
+        return read_connector(parser.parse_args(options), LakeSink)[0]
+
     file = tmp_path / "c.yaml"
-    file.write_text("name: x\nconnector.class: lake-sink\ntopics: [t]\npath: /lake\n")
-    assert read_connector(str(file), LakeSink)[1].settings.path == "/lake"
+    config = {"name": "x", "connector.class": "lake-sink", "topics": "t", "path": "/lake/\U0001f9ca $(HOME)"}
+    file.write_text(json.dumps(config))
+    assert read("--connector", str(file)).texts == config
+    assert read("--connector-json", in_argument(json.dumps(config))).texts == config
     for text, why in [
         ("name: x\nconnector.class: files-sink\npath: /x\ntopics: t\n", "this job needs LakeSink"),
         ("name: x\nname: y\n", "'name' is there twice"),
         ("- x\n", "it holds list"),
         ("name: x\nconnector.class: lake-sink\ntopics: t\n", "path is missing"),
+        ('{"name": "\\ud83e"}', "'name' has half of a character"),
     ]:
         file.write_text(text)
         with pytest.raises(InvalidConfig, match=why):
-            read_connector(str(file), LakeSink)
+            read("--connector", str(file))
+        with pytest.raises(InvalidConfig, match=why):
+            read("--connector-json", text)
     with pytest.raises(InvalidConfig, match="cannot be read"):
-        read_connector(str(tmp_path / "none"), LakeSink)
+        read("--connector", str(tmp_path / "none"))
+    for options in ((), ("--connector", str(file), "--connector-json", "{}")):
+        with pytest.raises(SystemExit):
+            read(*options)

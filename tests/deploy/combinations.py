@@ -29,6 +29,12 @@ STREAMS_APPS: Final[list[dict[str, Any]]] = [
     {"name": "words", "app": "words.py", "programs": {"words.py": "app = App('words')\n"}, "standbys": 1},
 ]
 
+SPARK_JOBS: Final[list[dict[str, Any]]] = [
+    {"name": "lake", "job": "topic_to_lake", "arguments": ["--topic", "orders", "--to", "/lake"]},
+    {"name": "audit", "job": "retention_audit", "schedule": "@every 1h"},
+]
+SNAPSHOTS: Final[dict[str, Any]] = {"name": "snapshots", "job": "table_snapshot"}
+
 CONNECT: Final[dict[str, Any]] = {
     "connect": {
         "enabled": True,
@@ -115,15 +121,11 @@ BY_NAME: Final[dict[str, dict[str, Any]]] = {
             "pullSecrets": ["registry"],
         }
     },
-    "spark": {
-        "sparkJobs": [
-            {"name": "lake", "job": "topic_to_lake", "arguments": ["--topic", "orders", "--to", "/lake"]},
-            {"name": "audit", "job": "retention_audit", "schedule": "@every 1h"},
-        ]
-    },
+    "spark": {"sparkJobs": SPARK_JOBS},
     "streams": {"streamsApps": STREAMS_APPS},
     "streams and topics": {"streamsApps": STREAMS_APPS, "topics": [{"name": "lines", "partitions": 6}]},
     "connect": CONNECT,
+    "snapshots with Spark": CONNECT | {"sparkJobs": [SNAPSHOTS]},
     "connect alone": {"connect": {"enabled": True, "replicas": 1}},
     "open network": {"networkPolicy": {"enabled": False}},
     "node token of ours": {"nodeToken": {"existingSecret": "the-token"}},

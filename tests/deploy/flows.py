@@ -79,6 +79,9 @@ CLIENT: Final[dict[str, set[int]]] = {
 """What producers, consumers and people use."""
 
 API_SERVER: Final = {443, 6443, 8443, 16443}
-"""Where it listens on the clusters that people have: only the job that makes the node token asks it, wherever it is."""
+"""
+Where it listens on the clusters that people have, wherever it is: asked by the job that makes the node token, and by
+workers of Connect that may start Spark applications.
+"""
 
 SCRAPED: Final = ("broker", "controller", "coordinator", "admin", "etcd", "streams", "connect")

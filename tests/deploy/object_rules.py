@@ -5,6 +5,7 @@ takes the rendered objects and tells what is wrong; ``test_rules.py`` damages ob
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -61,24 +62,32 @@ def named(manifests: Sequence[Manifest]) -> Iterator[str]:
 
 def without_rights(manifests: Sequence[Manifest]) -> Iterator[str]:
     """
-    Nothing asks for rights in the cluster's API, but a Spark driver for what starts executors, and the job that makes
-    the node token for that: it may make Secrets, and neither read nor change one.
+    Nothing asks for rights in the cluster's API, but a Spark driver for what starts executors; the job that makes the
+    node token for that: it may make Secrets, and neither read nor change one; and workers of Connect for Spark
+    applications, where they start one.
     """
+    starts = any(True for _ in _unnamed_applications(manifests))
     for manifest in of_kind(manifests, *_RIGHTS):
         component = component_of(manifest)
-        if manifest["kind"].startswith("Cluster") or component not in {"spark-job", "node-token"}:
+        if manifest["kind"].startswith("Cluster") or component not in _ASKING:
             yield f"{name_of(manifest)}: rights in the API are not needed"
         for rule in manifest.get("rules", []):
             if component == "node-token":
                 if rule != {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]}:
                     yield f"{name_of(manifest)}: who makes a Secret needs no such rights"
+            elif component == "connect":
+                if rule != _OF_WORKERS or not starts:
+                    yield f"{name_of(manifest)}: a worker needs no such rights"
             elif rule["apiGroups"] != [""] or not _OF_DRIVERS.issuperset(rule["resources"]) or "*" in rule["verbs"]:
                 yield f"{name_of(manifest)}: a driver needs no such rights"
 
 
 def spark_restricted(manifests: Sequence[Manifest]) -> Iterator[str]:
     """The same *restricted* profile for pods that the Spark operator makes, and what they ask for."""
-    for manifest in of_kind(manifests, "SparkApplication", "ScheduledSparkApplication"):
+    for manifest in [
+        *of_kind(manifests, "SparkApplication", "ScheduledSparkApplication"),
+        *_unnamed_applications(manifests),
+    ]:
         spec = manifest["spec"]["template"] if manifest["kind"].startswith("Scheduled") else manifest["spec"]
         for part in ("driver", "executor"):
             where = f"{name_of(manifest)}: its {part}"
@@ -105,6 +114,21 @@ def spark_restricted(manifests: Sequence[Manifest]) -> Iterator[str]:
             yield f"{name_of(manifest)}: its account {account} is not there"
 
 
+def _unnamed_applications(manifests: Sequence[Manifest]) -> Iterator[Manifest]:
+    """Those that programs of ours give a name and make: JSON in ConfigMaps, here with the ConfigMap's name."""
+    for manifest in of_kind(manifests, "ConfigMap"):
+        for name, text in manifest.get("data", {}).items():
+            if name == "table_snapshot.json":
+                made = json.loads(text)
+                yield {**made, "metadata": {**made["metadata"], "name": manifest["metadata"]["name"]}}
+
+
+_ASKING = frozenset({"spark-job", "node-token", "connect"})
+_OF_WORKERS = {
+    "apiGroups": ["sparkoperator.k8s.io"],
+    "resources": ["sparkapplications"],
+    "verbs": ["create", "get", "list", "delete"],
+}
 _OF_DRIVERS = frozenset({"pods", "services", "configmaps", "persistentvolumeclaims"})
 
 

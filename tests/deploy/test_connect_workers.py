@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
@@ -12,6 +13,10 @@ from tests.deploy.manifests import Manifest, Pod, lasting, name_of, of_kind, one
 from tests.deploy.networks import Peer, Policies
 from tests.deploy.test_networks import CLIENT, OUTSIDE, STRANGER, peer_of
 from tools.settings import OF_THE_CHART
+
+from headrace_common.runtime.kubernetes import ACCOUNT
+from headrace_connect.core.spark_application import manifest
+from headrace_jobs.table_snapshot.job import parser
 
 pytestmark = pytest.mark.chart
 ENABLED: dict[str, Any] = {"enabled": True}
@@ -183,6 +188,109 @@ def test_nothing_is_applied_where_no_worker_runs() -> None:
     restore = {"etcd": {"restore": {"enabled": True}}, "connect": ENABLED | {"connectors": SHOP}}
     assert job(chart.render(restore)) is None
     assert worker(chart.render(restore)).replicas == 0
+
+
+# --- jobs of Spark that workers start --------------------------------------------------------------------------------
+
+
+def with_snapshots(**given: Any) -> list[Manifest]:
+    values = {"sparkJobs": [combinations.SNAPSHOTS | given]}
+    return chart.render(values | {"connect": ENABLED | {"secrets": ["db", "lake.keys"]}})
+
+
+def application(found: list[Manifest]) -> dict[str, Any]:
+    """What workers read."""
+    made: dict[str, Any] = json.loads(one(found, "ConfigMap/headrace-connect-spark")["data"]["table_snapshot.json"])
+    return made
+
+
+def test_workers_have_no_rights_unless_a_job_is_theirs() -> None:
+    pod = worker(rendered())
+    assert "serviceAccountName" not in pod.spec
+    assert "kubernetes.io" not in str(pod.spec["volumes"])
+    assert not [m for m in rendered() if m["kind"] in {"Role", "RoleBinding"} and "connect" in name_of(m)]
+    config = settings.load("connect", settings.environment(pod, pod.main, 0, chart.NAMESPACE))
+    assert config.processes.spark_application == ""
+    policies = Policies(rendered(), chart.NAMESPACE)
+    assert not any(policies.allow(peer_of(pod), OUTSIDE, port) for port in flows.API_SERVER)
+
+
+def test_workers_that_start_snapshots_have_an_account_for_that_alone() -> None:
+    found = with_snapshots()
+    pod = worker(found)
+    account = pod.spec["serviceAccountName"]
+    assert account == one(found, "ServiceAccount/headrace-connect")["metadata"]["name"]
+    assert pod.spec["automountServiceAccountToken"] is False
+    [binding] = [m for m in of_kind(found, "RoleBinding") if name_of(m) == "RoleBinding/headrace-connect"]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account}]
+    assert binding["roleRef"]["name"] == one(found, "Role/headrace-connect")["metadata"]["name"]
+    volumes = {volume["name"]: volume for volume in pod.spec["volumes"]}
+    mounts = {mount["mountPath"]: mount for mount in pod.main["volumeMounts"]}
+    sources = volumes[mounts[str(ACCOUNT)]["name"]]["projected"]["sources"]
+    paths = [source["serviceAccountToken"]["path"] for source in sources if "serviceAccountToken" in source]
+    paths += [item["path"] for source in sources for item in source.get("configMap", {}).get("items", ())]
+    paths += [item["path"] for source in sources for item in source.get("downwardAPI", {}).get("items", ())]
+    assert sorted(paths) == ["ca.crt", "namespace", "token"]
+    config = settings.load("connect", settings.environment(pod, pod.main, 0, chart.NAMESPACE))
+    path = PurePosixPath(config.processes.spark_application)
+    assert volumes[mounts[str(path.parent)]["name"]]["configMap"]["name"] == "headrace-connect-spark"
+    assert path.name in one(found, "ConfigMap/headrace-connect-spark")["data"]
+    assert not of_kind(found, "SparkApplication", "ScheduledSparkApplication"), "workers make them"
+
+
+def test_what_workers_start_is_an_application_of_the_chart_without_a_name() -> None:
+    given = {
+        "arguments": ["--range-pages", 65536],
+        "executor": {"instances": 9},
+        "volumes": [{"name": "certificates", "secret": {"secretName": "ca"}}],
+        "volumeMounts": [{"name": "certificates", "mountPath": "/etc/ca"}],
+        "env": [{"name": "LEVEL", "value": "info"}],
+    }
+    made = application(with_snapshots(**given))
+    other = chart.render({"sparkJobs": [given | {"name": "snapshots", "job": "topic_copy", "restart": "OnFailure"}]})
+    plain = one(other, "SparkApplication/headrace-snapshots")
+    assert (made["apiVersion"], made["kind"]) == (plain["apiVersion"], plain["kind"])
+    assert made["metadata"] == {"labels": plain["metadata"]["labels"]}
+    spec, wanted = made["spec"], plain["spec"]
+    secrets = [volume for volume in spec["volumes"] if volume["name"].startswith("secret-")]
+    assert [volume["secret"]["secretName"] for volume in secrets] == ["db", "lake.keys"]
+    pod = worker(with_snapshots())
+    for part in ("driver", "executor"):
+        mounts = [mount for mount in spec[part]["volumeMounts"] if mount["name"].startswith("secret-")]
+        assert mounts == [mount for mount in pod.main["volumeMounts"] if mount["name"].startswith("secret-")]
+        spec[part]["volumeMounts"] = [mount for mount in spec[part]["volumeMounts"] if mount not in mounts]
+    spec["volumes"] = [volume for volume in spec["volumes"] if volume not in secrets]
+    assert spec.pop("mainApplicationFile") == "local:///opt/headrace/jobs/table_snapshot.py"
+    assert wanted.pop("mainApplicationFile")
+    assert wanted.pop("suspend") is False
+    assert spec == wanted
+
+
+def test_a_worker_makes_an_application_of_it_that_the_job_takes() -> None:
+    made = manifest(application(with_snapshots()), "x", "c", {"name": "shop"}, ["--point", "{}"])
+    args = parser().parse_args(made["spec"]["arguments"])
+    assert (args.connector_json, args.point) == ('{"name":"shop"}', "{}")
+    assert args.bootstrap == f"headrace-bootstrap.{chart.NAMESPACE}.svc.cluster.local:9292"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"sparkJobs": [combinations.SNAPSHOTS]}, "started by workers of Connect; set connect.enabled=true"),
+        (
+            {"connect": ENABLED, "sparkJobs": [combinations.SNAPSHOTS, combinations.SNAPSHOTS | {"name": "more"}]},
+            "snapshots, more are table_snapshot; one says how all of them run",
+        ),
+        (
+            {"connect": ENABLED, "sparkJobs": [combinations.SNAPSHOTS | {"schedule": "@daily", "suspend": True}]},
+            "table_snapshot has no schedule, suspend",
+        ),
+    ],
+)
+def test_snapshots_that_cannot_be(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(chart.Refused) as found:
+        chart.text(given)
+    assert says in str(found.value)
 
 
 # --- networks -------------------------------------------------------------------------------------------------------

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import pytest
 from tests.deploy import chart, combinations, flows
-from tests.deploy.manifests import COMPONENT, Manifest, Pod, of_kind, pods
+from tests.deploy.manifests import COMPONENT, Manifest, Pod, component_of, of_kind, pods
 from tests.deploy.networks import Peer, Policies, selects
 
 DNS = Peer("dns", "kube-system", {"k8s-app": "kube-dns"})
@@ -24,11 +24,21 @@ def peer_of(pod: Pod) -> Peer:
     return Peer(pod.name, chart.NAMESPACE, pod.labels, ports)
 
 
-def needed(source: Peer, target: Peer, clients: Sequence[Peer]) -> set[int]:
-    """The ports of ``target`` that ``source`` has to reach, by ``flows.py``."""
+def asking(manifests: Sequence[Manifest]) -> set[str]:
+    """The components that have a right in the API."""
+    return {component_of(role) for role in of_kind(manifests, "Role")} - {"spark-job"}
+
+
+def needed(source: Peer, target: Peer, clients: Sequence[Peer], asking: Set[str]) -> set[int]:
+    """
+    The ports of ``target`` that ``source`` has to reach, by ``flows.py``.
+
+    Args:
+        asking: components that ask the API server.
+    """
     mine, theirs = source.labels.get(COMPONENT, ""), target.labels.get(COMPONENT, "")
     if not theirs:
-        return flows.API_SERVER if mine == "node-token" else set()
+        return flows.API_SERVER if mine in asking else set()
     if source is PROMETHEUS:
         return {flows.METRICS} if theirs in flows.SCRAPED else set()
     if source in clients:
@@ -38,7 +48,7 @@ def needed(source: Peer, target: Peer, clients: Sequence[Peer]) -> set[int]:
 
 def wrong(manifests: Sequence[Manifest], clients: Sequence[Peer] = (CLIENT, FAR_CLIENT)) -> list[str]:
     """Every connection between any two that is allowed and should not be, or the reverse; on all ports there are."""
-    policies = Policies(manifests, chart.NAMESPACE)
+    policies, asks = Policies(manifests, chart.NAMESPACE), asking(manifests)
     ours = [peer_of(pod) for pod in pods(manifests)]
     others = [PROMETHEUS, CLIENT, FAR_CLIENT, STRANGER, OUTSIDE]
     pairs = [(a, b) for a in (*ours, *others) for b in (*ours, *others) if a in ours or b in ours]
@@ -46,12 +56,12 @@ def wrong(manifests: Sequence[Manifest], clients: Sequence[Peer] = (CLIENT, FAR_
         f"{source.name} -> {target.name}:{port} {'is open' if allowed else 'is denied'}"
         for source, target in pairs
         for port in flows.PORTS
-        if (allowed := policies.allow(source, target, port)) != (port in needed(source, target, clients))
+        if (allowed := policies.allow(source, target, port)) != (port in needed(source, target, clients, asks))
     ]
     for source in ours:
         if not all(policies.allow(source, DNS, 53, protocol) for protocol in ("UDP", "TCP")):
             found.append(f"{source.name} cannot resolve names")
-        if policies.allow(source, DNS, 443) and source.labels[COMPONENT] != "node-token":
+        if policies.allow(source, DNS, 443) and source.labels[COMPONENT] not in asks:
             found.append(f"{source.name} reaches more than names in {DNS.namespace}")
         if any(policies.allow(peer, source, port, "UDP") for peer in others for port in flows.PORTS):
             found.append(f"{source.name} can be reached by UDP")
@@ -106,13 +116,16 @@ class TestTheChart:
     def test_the_api_server_is_where_the_values_say_so(self) -> None:
         api, other = Peer("api", address="10.0.0.1"), Peer("other", address="10.0.0.2")
         manifests = chart.render(
-            {"networkPolicy": {"apiServer": [{"ipBlock": {"cidr": "10.0.0.1/32"}}], "apiServerPorts": [7443]}}
+            combinations.BY_NAME["snapshots with Spark"]
+            | {"networkPolicy": {"apiServer": [{"ipBlock": {"cidr": "10.0.0.1/32"}}], "apiServerPorts": [7443]}}
         )
         policies = Policies(manifests, chart.NAMESPACE)
-        [job] = [peer_of(pod) for pod in pods(manifests) if pod.component == "node-token"]
-        assert policies.allow(job, api, 7443)
-        assert not policies.allow(job, api, 443)
-        assert not policies.allow(job, other, 7443)
+        asks = [peer_of(pod) for pod in pods(manifests) if pod.component in {"node-token", "connect"}]
+        assert len(asks) == 2
+        for source in asks:
+            assert policies.allow(source, api, 7443)
+            assert not policies.allow(source, api, 443)
+            assert not policies.allow(source, other, 7443)
 
     def test_clients_are_those_that_the_values_name(self) -> None:
         assert not wrong(chart.render(NAMED_CLIENTS), [FAR_CLIENT])

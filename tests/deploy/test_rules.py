@@ -179,6 +179,10 @@ DAMAGE: dict[str, list[tuple[str, tuple[str | int, ...], Any]]] = {
         ("Role/headrace-node-token", ("kind",), "ClusterRole"),
         ("Role/headrace-node-token", ("rules", 0, "verbs"), ["create", "get"]),
         ("Role/headrace-node-token", ("rules", 0, "resources"), ["secrets", "pods"]),
+        ("Role/headrace-connect", ("kind",), "ClusterRole"),
+        ("Role/headrace-connect", ("rules", 0, "verbs"), ["create", "get", "list", "delete", "patch"]),
+        ("Role/headrace-connect", ("rules", 0, "resources"), ["sparkapplications", "scheduledsparkapplications"]),
+        ("ConfigMap/headrace-connect-spark", ("data",), {}),
     ],
     "spark_restricted": [
         (LAKE, ("spec", "driver", "securityContext", "runAsNonRoot"), False),
@@ -244,7 +248,8 @@ def test_every_rule_is_tried() -> None:
     ids=lambda given: str(given),
 )
 def test_a_rule_finds_what_breaks_it(rule: str, number: int) -> None:
-    manifests = chart.render(combinations.BY_NAME["spark"] | combinations.BY_NAME["streams"] | combinations.CONNECT)
+    spark = {"sparkJobs": [*combinations.SPARK_JOBS, combinations.SNAPSHOTS]}
+    manifests = chart.render(spark | combinations.BY_NAME["streams"] | combinations.CONNECT)
     name, path, value = DAMAGE[rule][number]
     assert not list(RULES[rule](manifests))
     _set(one(manifests, name), path, value)

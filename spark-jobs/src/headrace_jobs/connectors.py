@@ -1,5 +1,5 @@
 """
-The connector whose work a job does, as the file of its configuration has it. Called by the jobs of Connect.
+The connector whose work a job does, as its configuration says. Called by the jobs of Connect.
 
 Tasks make their converters, transforms and settings of the same texts as a worker would, so rows and records are the
 same; secrets are resolved where they are used.
@@ -34,29 +34,30 @@ class Given:
 
 
 def add_connector(parser: argparse.ArgumentParser, kind: str) -> None:
-    """The option that names the file."""
-    parser.add_argument(
-        "--connector", required=True, metavar="FILE", help=f"configuration of the connector {kind}, YAML or JSON"
-    )
+    """The options that say which it is."""
+    either = parser.add_mutually_exclusive_group(required=True)
+    either.add_argument("--connector", metavar="FILE", help=f"configuration of the connector {kind}, YAML or JSON")
+    either.add_argument("--connector-json", metavar="JSON", help="or the configuration itself")
 
 
-def read_connector(file: str, kind: type[Source[Any]] | type[Sink[Any]]) -> tuple[Given, Configured]:
+def read_connector(args: argparse.Namespace, kind: type[Source[Any]] | type[Sink[Any]]) -> tuple[Given, Configured]:
     """
-    A connector of the class, of a file on the driver's machine.
+    A connector of the class, as the options of ``add_connector`` say; a file is on the driver's machine.
 
     Raises:
         InvalidConfig: it cannot be read, is wrong, or is another connector; all that is wrong.
     """
-    try:
-        text = Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidConfig(f"--connector {file} cannot be read: {error}") from None
-    given = Given(parse_connector(text, file))
+    option, text = "--connector-json", args.connector_json
+    if text is None:
+        option = f"--connector {args.connector}"
+        try:
+            text = Path(args.connector).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidConfig(f"{option} cannot be read: {error}") from None
+    given = Given(parse_connector(text, args.connector or option))
     configured = given.configured()
     if not issubclass(configured.plugin, kind):
-        raise InvalidConfig(
-            f"--connector {file} is of {given.texts['connector.class']}; this job needs {kind.__name__}"
-        )
+        raise InvalidConfig(f"{option} is of {given.texts['connector.class']}; this job needs {kind.__name__}")
     return given, configured
 
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from libs.common.tests.kit.api_server import make_account, make_certificates, serving
+from libs.connect.tests.test_jobs import Api
 from tests.integration.connect.shop import Shop, started_shop
-from tests.integration.connect.snapshots import Snapshot, quick
+from tests.integration.connect.snapshots import Snapshot, quick, write_here
 
 from headrace.testing import TestCluster
 from headrace_common.core.errors import Fenced, InvalidConfig
+from headrace_connect.core.names import SPARK_APPLICATION
 from headrace_connect.plugin import RetriableError
+from headrace_connect.runtime import seating
+from headrace_connect.runtime.adapters.jobs import find_jobs
 from headrace_jobs.table_snapshot import job
 from headrace_jobs.table_snapshot.job import Done
 
@@ -143,6 +152,54 @@ def test_tables_that_may_have_been_or_were_rewritten_are_refused(
         with pytest.raises(InvalidConfig, match=r"t was rewritten since the snapshot; restart the connector"):
             snapshot.job(point)
         assert snapshot.records() == []
+
+
+class Operator(Api):
+    """An API server of Kubernetes, and beside it what runs the applications that are made there: here, in a thread."""
+
+    def __init__(self, fails: int) -> None:
+        super().__init__()
+        self._fails = fails
+        """So many are not run, and have failed."""
+        self.made: list[str] = []
+        self.running: threading.Thread | None = None
+        self.begun = threading.Event()
+
+    def post(self, name: str, query: Any, body: Any) -> tuple[int, Any]:
+        answer = super().post(name, query, body)
+        self.made.append(body["metadata"]["name"])
+        if len(self.made) <= self._fails:
+            self.say("FAILED", "driver container failed with ExitCode: 3")
+            return answer
+        self.say("RUNNING")
+        self.running = threading.Thread(target=job.main, args=(body["spec"]["arguments"],))
+        self.running.start()
+        self.begun.set()
+        return answer
+
+
+def test_a_worker_starts_the_job_as_an_application_and_another_one_where_it_fails(
+    snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = make_certificates(tmp_path / "certificates")
+    account, template, operator = make_account(tmp_path / "account", files), tmp_path / "spark.json", Operator(fails=1)
+    spec = {"arguments": ["--bootstrap", snapshot.bootstrap, "--range-pages", "4"]}
+    template.write_text(json.dumps({"metadata": {}, "spec": spec}))
+    monkeypatch.setattr(job, "write_with_spark", write_here)
+    with serving(operator.answer, files) as env, caplog.at_level(logging.WARNING):
+        env[SPARK_APPLICATION] = str(template)
+        monkeypatch.setattr(seating, "find_jobs", lambda cluster, config: find_jobs(cluster, config, env, account))
+        with snapshot.connector():
+            assert operator.begun.wait(60)
+            change(snapshot.shop, 300)
+            assert operator.running is not None
+            operator.running.join(60)
+            change(snapshot.shop, 900)
+            snapshot.check(ROWS)
+    first, second = operator.made
+    assert first != second, "another snapshot"
+    assert operator.applications == {}, "what is done is deleted, and what has failed"
+    assert f"the SparkApplication {first} is FAILED: driver container failed with ExitCode: 3" in caplog.text
 
 
 def _field(point: str, name: str) -> str:

@@ -17,6 +17,7 @@ workload) and of, a dictionary:
   grace       seconds
   claim       size and storageClass of the volume at mountPath
   volumes, mounts  beside that volume and /tmp
+  account     its ServiceAccount; else it has none of its own. No token is mounted for that
   client      name of the port that has a service address of its own, NAME-client
   annotations of the pods, beside the user's
 */}}
@@ -99,6 +100,9 @@ spec:
       {{- end }}
     spec:
       automountServiceAccountToken: false
+      {{- with .of.account }}
+      serviceAccountName: {{ . }}
+      {{- end }}
       enableServiceLinks: false
       terminationGracePeriodSeconds: {{ int .of.grace }}
       {{- include "headrace.pullSecrets" $root | nindent 6 }}

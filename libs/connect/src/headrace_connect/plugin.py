@@ -20,6 +20,7 @@ from headrace.records import TopicPartition
 from headrace_common.core.errors import InvalidConfig
 from headrace_connect.core.errors import PartitionTaken, RetriableError, RowsRefused
 from headrace_connect.core.events import Event, Notify
+from headrace_connect.core.jobs import Job, JobState
 
 Position: TypeAlias = Mapping[str, Any]
 """Where reading goes on: what JSON can hold, at most 4 KiB of it. Only its connector understands it."""
@@ -168,6 +169,35 @@ class Units(Protocol):
 
     async def position(self, split: Split) -> Position | None:
         """What is committed by now, by whomever."""
+        ...
+
+
+class Jobs(Protocol):
+    """
+    Runs programs for a source elsewhere: Spark jobs, which read on as many machines as there are. Where nothing can be
+    started, a person is told the command.
+    """
+
+    async def start(self, job: Job) -> str:
+        """
+        Have it run; the same again changes nothing. What an earlier task of this connector has left is ended.
+
+        Returns:
+            For people: what runs, or the command.
+
+        Raises:
+            RetriableError: who would run it does not answer.
+            JobFailed: who would run it refuses; says what helps.
+            InvalidConfig: the configuration cannot be handed on, or this process is not where it says.
+        """
+        ...
+
+    async def look(self, job: Job) -> JobState | None:
+        """How it is; None: that cannot be known, now or ever."""
+        ...
+
+    async def end(self, job: Job) -> None:
+        """It is not needed any more: end it if it runs, and remove it. Never fails: what cannot be done is logged."""
         ...
 
 
@@ -360,6 +390,8 @@ class Source(Connector[S]):
     nothing."""
     units: Units | None = None
     """Set before ``start`` as ``topics`` is, for a task only."""
+    jobs: Jobs | None = None
+    """The same."""
 
     retained_bytes: int | None = None
     """What the other system keeps until it is committed here, as a database does WAL for a slot; an instance says it

@@ -63,6 +63,9 @@ class HostLimits:
     plugin_path: tuple[str, ...] = ()
     """Folders of virtual environments with connectors of their own, with commas; a connector that the worker does not
     have runs under the Python of the first one that has it."""
+    spark_application: str = ""
+    """File with the SparkApplication, in JSON and without a name, as which jobs are run that read for connectors.
+    Without it their commands are logged, for people."""
 
     def __post_init__(self) -> None:
         check(self)

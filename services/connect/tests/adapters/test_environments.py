@@ -7,15 +7,17 @@ from pathlib import Path
 import pytest
 
 from headrace_common.runtime.clock import SystemClock
-from headrace_connect.core.names import PLUGIN_PATH
+from headrace_connect.core.names import PLUGIN_PATH, SPARK_APPLICATION
 from headrace_connect_worker.adapters.environments import OWN, Environments
 from headrace_connect_worker.adapters.host_processes import HostProcesses
 from headrace_connect_worker.config import ConnectConfig, HostLimits
 
 
-def test_hosts_are_told_where_environments_are() -> None:
-    config = ConnectConfig(processes=HostLimits(plugin_path=("/a", "/b")))
-    assert HostProcesses.of(config, SystemClock()).variables[PLUGIN_PATH] == "/a,/b"
+def test_hosts_are_told_where_environments_and_applications_are() -> None:
+    config = ConnectConfig(processes=HostLimits(plugin_path=("/a", "/b"), spark_application="/etc/application.json"))
+    variables = HostProcesses.of(config, SystemClock()).variables
+    assert variables[PLUGIN_PATH] == "/a,/b"
+    assert variables[SPARK_APPLICATION] == "/etc/application.json"
 
 
 def environment(home: Path, *connectors: str, package: str = "") -> Path:

@@ -63,7 +63,7 @@ def _run(args: argparse.Namespace) -> int:
     keep = trigger_of(args.keep).interval
     if keep is None or args.target_mb < 1:
         raise InvalidConfig("--keep takes a time as '1 day', and --target-mb 1 or more")
-    _, configured = read_connector(args.connector, LakeSink)
+    _, configured = read_connector(args, LakeSink)
     check_format(configured.settings)
 
     from headrace_jobs.session import job_session

@@ -90,7 +90,7 @@ def _run(args: argparse.Namespace) -> int:
     trigger = trigger_of(args.trigger)
     if args.max_offsets_per_commit < 1:
         raise InvalidConfig("--max-offsets-per-commit takes 1 or more")
-    given, configured = read_connector(args.connector, LakeSink)
+    given, configured = read_connector(args, LakeSink)
     check_format(configured.settings)
     options = cluster_options(args)
 

@@ -64,7 +64,7 @@ def _run(args: argparse.Namespace) -> int:
         raise InvalidConfig(f"--point: {error}") from None
     if args.range_pages < 1:
         raise InvalidConfig("--range-pages takes 1 or more")
-    given, configured = read_connector(args.connector, PostgresSource)
+    given, configured = read_connector(args, PostgresSource)
     bootstrap = cluster_options(args)[BOOTSTRAP]
     with retriable():
         done = run(given, configured, point, bootstrap, write_with_spark, args.range_pages)

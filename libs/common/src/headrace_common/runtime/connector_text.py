@@ -32,7 +32,11 @@ def parse_connector(text: str, file: str) -> dict[str, str]:
         if "name" in data and inner.setdefault("name", data["name"]) != data["name"]:
             raise _wrong(file, f"it has two names, {data['name']} and {inner['name']}")
         data = inner
-    return {str(key): _value(file, str(key), value) for key, value in data.items() if value is not None}
+    return {
+        _whole(file, "a key", str(key)): _whole(file, str(key), _value(file, str(key), value))
+        for key, value in data.items()
+        if value is not None
+    }
 
 
 def difference(before: Mapping[str, str] | None, after: Mapping[str, str]) -> tuple[str, list[dict[str, str | None]]]:
@@ -72,6 +76,14 @@ def _value(file: str, key: str, value: Any) -> str:
         case list() if all(isinstance(item, str | int | float) for item in value):
             return ",".join(_value(file, key, item) for item in value)
     raise _wrong(file, f"{key} is no text, number, true, false or list of these: keys are flat, with dots")
+
+
+def _whole(file: str, what: str, text: str) -> str:
+    """YAML reads a character that JSON writes as two escapes as two halves."""
+    try:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        raise _wrong(file, f"{what!a} has half of a character, which is no text") from None
 
 
 def _wrong(file: str, what: str) -> InvalidConfig:

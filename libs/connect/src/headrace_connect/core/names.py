@@ -10,6 +10,8 @@ NAME_BYTES_MAX: Final = 80
 """Of a connector's name, as it stands in ids."""
 PLUGIN_PATH: Final = "HEADRACE_CONNECT_PLUGIN_PATH"
 """Variable of the environment in which a worker tells its hosts ``plugin_path``: folders, with commas."""
+SPARK_APPLICATION: Final = "HEADRACE_CONNECT_SPARK_APPLICATION"
+"""The same of ``spark_application``: a file."""
 CLUSTER_BYTES_MAX: Final = 100
 """Of the name of a Connect cluster, as it stands in ids: an owner has at most 200."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace_common.core.errors import InvalidConfig
@@ -26,6 +26,8 @@ class Configured:
     config: SourceConfig | SinkConfig
     settings: Any
     """Of the plugin."""
+    texts: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
+    """All of it as it was given, with references in the place of secrets."""
 
     @property
     def name(self) -> str:
@@ -84,14 +86,14 @@ def configure(given: Mapping[str, str], secrets: Secrets) -> Configured:
     problems = find_config_problems(given)
     if problems:
         raise invalid(problems)
-    given = {**plugin.defaults, **translate(given)[0]}
+    texts, given = given, {**plugin.defaults, **translate(given)[0]}
     config = read_settings(_common(plugin), given, secrets)
     settings: Any = read_settings(plugin.settings_type, given, secrets)
     try:
         Converting.of(config.converting)
     except InvalidOptions as error:
         raise invalid(error.problems) from None
-    return Configured(plugin, config, settings)
+    return Configured(plugin, config, settings, texts)
 
 
 def _plugin_of(given: Mapping[str, str]) -> type[Source[Any]] | type[Sink[Any]]:

@@ -21,6 +21,7 @@ from headrace_connect.core.source_commit import Rules
 from headrace_connect.core.source_steps import CloseAsked, ResumeAsked, SuspendAsked
 from headrace_connect.core.task import TaskLife
 from headrace_connect.plugin import Guarantee, Sink, Source, Split
+from headrace_connect.runtime.adapters.jobs import find_jobs
 from headrace_connect.runtime.adapters.prepared import SdkPrepared
 from headrace_connect.runtime.adapters.sink_group import SdkDeadLetters, SdkGroup
 from headrace_connect.runtime.adapters.source_log import SdkSourceLog, SdkUnits, SourcePlace
@@ -180,6 +181,7 @@ def _source_loop(process: Process, fresh: Fresh, part: Part, hooks: Hooks, on_op
     source = cast("Source[Any]", configured.make())
     source.topics = process.topics
     source.units = SdkUnits(process.config, config.name, log, process.clock)
+    source.jobs = find_jobs(f"{process.config.bootstrap_servers} {process.config.group_id}", configured.texts)
     source.notify = _on_loop(hooks.on_event)
     settings = _source_settings(config)
     task = SourceTask(

@@ -15,7 +15,7 @@ from headrace_common.runtime.tasks import TaskRunner
 from headrace_connect.core import host_messages as messages
 from headrace_connect.core.errors import Fault
 from headrace_connect.core.host_messages import Report
-from headrace_connect.core.names import PLUGIN_PATH
+from headrace_connect.core.names import PLUGIN_PATH, SPARK_APPLICATION
 from headrace_connect.settings import Definition
 from headrace_connect_worker.adapters.environments import Environment, Environments
 from headrace_connect_worker.adapters.host_events import HostEvents, task_reported, watch_failed, work_found
@@ -88,7 +88,11 @@ class HostProcesses:
             end_ms=limits.task_stop_ms_max,
             directories=config.reach.config_providers_file_allowed_paths,
             names=config.reach.env_allowed,
-            variables={**os.environ, PLUGIN_PATH: ",".join(limits.plugin_path)},
+            variables={
+                **os.environ,
+                PLUGIN_PATH: ",".join(limits.plugin_path),
+                SPARK_APPLICATION: limits.spark_application,
+            },
         )
         return cls(settings, limits, clock)
 

@@ -69,8 +69,8 @@ class SourceSettings:
     snapshot_mode: Literal["initial", "no_data"] = "initial"
     """``initial``: rows that are there are read, of each table once. ``no_data``: only changes from now on."""
     snapshot_engine: Literal["connector", "spark"] = "connector"
-    """Who reads the rows that are there at the beginning. ``spark``: the job ``table_snapshot``, whose command the task
-    logs; it is for large tables."""
+    """Who reads the rows that are there at the beginning. ``spark``: the job ``table_snapshot``, which a worker starts
+    on Kubernetes, and whose command it logs elsewhere; it is for large tables."""
     snapshot_include_collection_list: tuple[str, ...] = ()
     """Of the captured tables, those whose rows are read; regular expressions. Empty: all."""
     incremental_snapshot_chunk_size: int = setting(10_000, low=1, high=1_000_000)

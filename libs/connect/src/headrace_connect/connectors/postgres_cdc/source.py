@@ -105,7 +105,7 @@ class PostgresSource(Source[SourceSettings]):
             replication = await Replication.open(self.settings, str(holder), self.clock)
             stack.push_async_callback(replication.close)
             if place is None and self.settings.snapshot_engine == "spark":
-                exporter = Exporter(self.settings, session, replication, self.units, split)
+                exporter = Exporter(self, session, replication, split)
                 place = await exporter.place(publisher.tables, holder)
             server = Server(*await replication.identify())
             begin = await self._begin(session, place, server)
