@@ -37,6 +37,7 @@ from headrace_connect.core.sink_steps import (
     SendDead,
     Settle,
     Settled,
+    Show,
     Step,
     Ticked,
     Write,
@@ -74,7 +75,7 @@ def bug(step: Step = Step.WRITE, **more: Any) -> Failed:
 def test_it_opens_under_the_epoch_and_reads_from_what_the_target_has() -> None:
     task = SinkCommit(SinkRules(keeps_positions=True))
     assert task.handle(Assigned([TWO, ONE], 5)) == [Open({ONE: 5, TWO: 5})]
-    assert task.handle(Opened({ONE: 7})) == [Seek({ONE: 7})]
+    assert task.handle(Opened({ONE: 7})) == [Seek({ONE: 7}), Show({ONE: 7})]
     assert task.reads
 
 
@@ -148,10 +149,22 @@ def test_after_an_unknown_commit_the_target_tells_what_took_place(position: int,
     task.handle(Ticked(9_000))
     effects = task.handle(Opened({ONE: position}))
     if left is None:
-        assert effects == []
+        assert effects == [Show({ONE: position})]
         assert task.reads
     else:
-        assert effects == [Write(Piece(records, left, 3 - left)), Commit({ONE: 3})]
+        shown = [Show({ONE: position})] if position else []
+        assert effects == [*shown, Write(Piece(records, left, 3 - left)), Commit({ONE: 3})]
+
+
+def test_the_group_shows_what_the_target_has_and_hears_it_once() -> None:
+    """Who has written it may be dead, and nothing more may come."""
+    task = working()
+    assert task.handle(Lost([TWO])) == [Close([TWO])]
+    assert task.handle(Assigned([TWO], 6)) == [Open({TWO: 6})]
+    assert task.handle(Opened({TWO: 9})) == [Seek({TWO: 9}), Show({TWO: 9})]
+    task.handle(away(Step.OPEN))
+    task.handle(Ticked(9_000))
+    assert task.handle(Opened({ONE: 0, TWO: 9})) == []
 
 
 def test_a_target_that_went_back_is_followed() -> None:
@@ -163,7 +176,7 @@ def test_a_target_that_went_back_is_followed() -> None:
     task.handle(polled(batch(2, 3, 2)))
     task.handle(away())
     task.handle(Ticked(9_000))
-    assert task.handle(Opened({ONE: 1})) == [Seek({ONE: 1})]
+    assert task.handle(Opened({ONE: 1})) == [Seek({ONE: 1}), Show({ONE: 1})]
     assert task.group == []
 
 

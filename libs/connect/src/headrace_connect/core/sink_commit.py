@@ -47,6 +47,7 @@ from headrace_connect.core.sink_steps import (
     SendDead,
     Settle,
     Settled,
+    Show,
     Step,
     Ticked,
     Write,
@@ -114,6 +115,8 @@ class SinkCommit:
     """Where reading is."""
     _known: dict[TopicPartition, int] = field(default_factory=dict)
     """What the target has, as it said last, and what was committed since."""
+    _shown: dict[TopicPartition, int] = field(default_factory=dict)
+    """What this member has committed as the group's offsets."""
     _again: list[Group] = field(default_factory=list)
     """What has failed, the next one last."""
     _proved: bool = False
@@ -247,6 +250,7 @@ class SinkCommit:
         """The group that was tried is done with."""
         if self.rules.keeps_positions:
             self._known |= ends(self._work())
+            self._shown |= ends(self._work())
         for row in bad_rows(self._work(), self.bad):
             del self.bad[row]
         if self._again:
@@ -296,6 +300,13 @@ class SinkCommit:
                 self._next[partition] = seeks[partition] = position
             self._known[partition] = position
         effects: list[Effect] = [Seek(seeks)] if seeks else []
+        there = {partition: positions[partition] for partition in sorted(opened & positions.keys())}
+        hidden = {
+            partition: position for partition, position in there.items() if self._shown.get(partition) != position
+        }
+        if hidden:  # whoever has committed that did not live to show it, or did not hear of it
+            self._shown |= hidden
+            effects.append(Show(hidden))
         if self.token is not None:
             return [*effects, Settle(self.token)]
         return [*effects, *self._go_on()]
@@ -395,6 +406,7 @@ class SinkCommit:
         for partition in partitions:
             self._next.pop(partition, None)
             self._known.pop(partition, None)
+            self._shown.pop(partition, None)
         self.group = [piece for piece in self.group if piece.partition not in partitions]
         kept = ([piece for piece in group if piece.partition not in partitions] for group in self._again)
         self._again = [group for group in kept if group]

@@ -197,6 +197,13 @@ class CommitGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class Show:
+    """Have the group's offsets say what the target has; nothing depends on it."""
+
+    positions: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """Give these up in the target."""
 
@@ -216,4 +223,4 @@ class End:
     reason: str = ""
 
 
-Effect = Open | Seek | Write | Prepare | SendDead | Commit | Settle | CommitGroup | Close | Rejoin | End
+Effect = Open | Seek | Write | Prepare | SendDead | Commit | Settle | CommitGroup | Show | Close | Rejoin | End

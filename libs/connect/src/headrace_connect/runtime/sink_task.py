@@ -388,6 +388,9 @@ class SinkTask:
                 self._measure.commit(*self._machine.tried)
                 self._on_commit()
                 return core.GroupCommitted()
+            case core.Show(positions):
+                with suppress(HeadraceError):  # it is shown with the next commit
+                    await self._outside.group.commit(positions)
             case core.Close(partitions):
                 await self._calls.call(self._sink.close, list(partitions))
             case core.Rejoin():
