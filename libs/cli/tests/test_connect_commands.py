@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer._click.exceptions import ClickException
+from typer.core import TyperGroup
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from headrace_cli.app import app
 
+ROOT = Path(__file__).parents[3]
+PAGES = sorted(
+    page
+    for pattern in ("docs/connect*.md", "docs/connectors/*.md", "docs/postgres-to-lake.md", "deploy/helm/*/README.md")
+    for page in ROOT.glob(pattern)
+)
 PLUGIN = '''
 from dataclasses import dataclass
 from headrace_connect import Chunk, source
@@ -115,3 +127,50 @@ def test_files_that_are_none(tmp_path: Path, text: str, said: str) -> None:
     code, output = connect("validate", str(file))
     assert code == 2
     assert said in output
+
+
+def typed_on(page: str) -> list[tuple[str, bool]]:
+    """Commands on a page, and whether each is whole: those between lines are named, and may be."""
+    blocks = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    whole = [part.strip() for line in lines for part in re.split(r"\s#|&&|;", line)]
+    named = re.findall(r"`(headrace connect [^`]*)`", re.sub(r"```.*?```", "", page, flags=re.DOTALL))
+    found = [(one, True) for one in whole if one.startswith("headrace connect ")]
+    return found + [(one, False) for one in named]
+
+
+def parse(words: list[str], *, whole: bool) -> None:
+    """As the shell's words are read, and nothing is done. Raises: ClickException."""
+    command: Any = get_command(app)
+    context: Any = None
+    rest = words
+    while True:
+        context = command.make_context(command.name, rest, parent=context, resilient_parsing=not whole)
+        if not isinstance(command, TyperGroup):
+            return
+        left = [*context._protected_args, *context.args]
+        if not left:
+            return
+        _, command, rest = command.resolve_command(context, left)
+
+
+@pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in PAGES])
+def test_commands_on_pages_are_those_that_there_are(page: str) -> None:
+    for text, whole in typed_on((ROOT / page).read_text()):
+        choices = [word.split("|") for word in shlex.split(text)[1:]]
+        for words in product(*choices):
+            try:
+                parse(list(words), whole=whole)
+            except ClickException as error:
+                pytest.fail(f"{page}: {text}: {error.format_message()}")
+
+
+def test_a_command_that_there_is_not_would_be_found() -> None:
+    assert typed_on("```sh\nheadrace connect run a.yaml   # x\n```\n`headrace connect offsets`") == [
+        ("headrace connect run a.yaml", True),
+        ("headrace connect offsets", False),
+    ]
+    for words in (["connect", "halt", "x"], ["connect", "run", "a.yaml", "--for-good"], ["connect", "run"]):
+        with pytest.raises(ClickException):
+            parse(words, whole=True)
+    parse(["connect", "run"], whole=False)

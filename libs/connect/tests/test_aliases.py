@@ -98,6 +98,8 @@ def test_what_means_the_same_is_taken(given: dict[str, str], name: str, key: str
             "schema.include.list is not a setting of postgres-cdc: write it as",
         ),
         (DEBEZIUM, {"slot.drop.on.stop": "true"}, "the slot stays"),
+        (DEBEZIUM, {"skipped.operations": "t"}, "truncate.handling.mode=include"),
+        (DEBEZIUM, {"event.processing.failure.handling.mode": "skip"}, "errors.tolerance=all has it here"),
         (DEBEZIUM, {"nobody.knows": "it"}, "nobody.knows is not a setting of postgres-cdc"),
         (JDBC_SINK, {"max.retries": "3"}, "max.retries is not a setting of sql-sink: errors.retry.timeout"),
         (MIRROR, {"refresh.topics.interval.seconds": "9"}, "rescan.interval.ms has it here, in milliseconds"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import subprocess
 import sys
 import urllib.request
@@ -16,6 +17,8 @@ from headrace_cli.local.processes import ProcessId, wait_until
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 PAGE = Path(__file__).parents[3] / "docs" / "connect.md"
 SECONDS = 60
+PREVIEW_S_MAX = 3.0
+"""Of CPU: the machine may be busy with others."""
 
 
 def headrace(here: Path, *words: str) -> str:
@@ -69,6 +72,23 @@ def test_the_quick_start_is_so(tmp_path: Path) -> None:
     assert not [one for one in running if one is not None and one.alive()]
     log = (tmp_path / ".headrace" / "logs" / "supervisor.log").read_text()
     assert "did not stop in time" not in log
+
+
+def test_a_preview_takes_a_moment(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("one\ntwo\n")
+    (tmp_path / "shop.yaml").write_text(
+        f"name: shop\nconnector.class: files\npath: {tmp_path / 'in'}\nformat: lines\ntopic: shop\n"
+    )
+    used = cpu_s()
+    assert "one" in headrace(tmp_path, "connect", "preview", "shop.yaml", "--records", "1")
+    assert cpu_s() - used < PREVIEW_S_MAX
+
+
+def cpu_s() -> float:
+    """Of all processes that this one has waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def runs(here: Path) -> bool:

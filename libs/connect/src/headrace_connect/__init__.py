@@ -1,5 +1,6 @@
 """Connectors: other systems' data into topics, and topics into other systems."""
 
+from headrace_common.core.errors import InvalidConfig as InvalidConfig
 from headrace_connect.plugin import BadItem as BadItem
 from headrace_connect.plugin import Chunk as Chunk
 from headrace_connect.plugin import Guarantee as Guarantee

@@ -240,6 +240,11 @@ class Rows:
         return len(self.values)
 
     @property
+    def source(self) -> TopicPartition:
+        """The partition that they were read from: as ``open`` names it."""
+        return TopicPartition(self.original_topic or self.topic, self.partition)
+
+    @property
     def table(self) -> pa.Table:
         """The columns of the values; all are null where the value is. Values without fields: one column ``value``."""
         return _columns(self.values, "value")

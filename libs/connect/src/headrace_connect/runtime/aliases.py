@@ -46,7 +46,22 @@ ALIASES: Final[Mapping[str, Alias]] = {
     "io.debezium.connector.postgresql.PostgresConnector": Alias(
         "postgres-cdc",
         keys={"database.server.name": "topic.prefix"},
-        idle=("max.queue.size", "max.queue.size.in.bytes", "status.update.interval.ms"),
+        idle=(
+            "max.queue.size",
+            "max.queue.size.in.bytes",
+            "status.update.interval.ms",
+            "database.tcpKeepAlive",
+            "slot.max.retries",
+            "slot.retry.delay.ms",
+            "snapshot.fetch.size",
+            "snapshot.locking.mode",
+            "snapshot.max.threads",
+            "schema.refresh.mode",
+            "xmin.fetch.interval.ms",
+            "topic.heartbeat.prefix",
+            "heartbeat.topics.prefix",
+            "incremental.snapshot.allow.schema.changes",
+        ),
         advice={
             "schema.include.list": r"write it as table.include.list=SCHEMA\..*",
             "schema.exclude.list": r"write it as table.exclude.list=SCHEMA\..*",
@@ -54,17 +69,36 @@ ALIASES: Final[Mapping[str, Alias]] = {
             "column.exclude.list": "the transform ReplaceField$Value with exclude does it",
             "signal.data.collection": "a table that is added to table.include.list is read, without a signal",
             "slot.drop.on.stop": "the slot stays until SELECT pg_drop_replication_slot('NAME')",
+            "message.key.columns": "the transform ValueToKey does it, with value.form=flat",
+            "skipped.operations": "the transform Filter with expr leaves them out; truncations are left out unless "
+            "truncate.handling.mode=include",
+            "event.processing.failure.handling.mode": "errors.tolerance=all has it here, with dead letters",
+            "errors.max.retries": _RETRIES,
+            "retriable.restart.connector.wait.ms": "failed tasks start again by themselves, after 1 s and ever later",
+            "snapshot.select.statement.overrides": "all rows are read; the transform Filter with expr leaves some out",
+            "snapshot.delay.ms": "start the connector later, or leave it out",
+            "interval.handling.mode": "leave it out: intervals are text",
+            "topic.naming.strategy": "the transform RegexRouter renames topics",
+            "topic.delimiter": "the transform RegexRouter renames topics",
+            "message.prefix.exclude.list": "write those that are wanted as message.prefix.include.list",
+            "replica.identity.autoset.values": "type ALTER TABLE … REPLICA IDENTITY … in the database",
+            "include.unknown.datatypes": "leave it out: types that are not known are text",
+            "signal.enabled.channels": "`headrace connect snapshot` has a table read again",
+            "notification.enabled.channels": "`headrace connect events` shows what it tells",
+            "read.only": "marks are written with pg_logical_emit_message, so a standby cannot be read",
         },
     ),
     "io.confluent.connect.jdbc.JdbcSinkConnector": Alias(
         "sql-sink",
-        idle=("dialect.name", "table.types", "quote.sql.identifiers"),
+        idle=("dialect.name", "table.types", "quote.sql.identifiers", "trim.sensitive.log"),
         advice={
             "max.retries": _RETRIES,
             "retry.backoff.ms": _RETRIES,
             "connection.attempts": _RETRIES,
             "connection.backoff.ms": _RETRIES,
             "db.timezone": "times are written in UTC",
+            "date.timezone": "times are written in UTC",
+            "timestamp.precision.mode": "leave it out: times are as fine as their column",
         },
     ),
     "io.confluent.connect.jdbc.JdbcSourceConnector": Alias(
@@ -78,6 +112,11 @@ ALIASES: Final[Mapping[str, Alias]] = {
             "schema.pattern": "write the schema into table.include.list, as shop.orders",
             "numeric.mapping": "the transform Cast$Value does it",
             "timestamp.initial": "a query with a condition does it",
+            "query.suffix": "write it into query",
+            "query.retry.attempts": _RETRIES,
+            "numeric.precision.mapping": "the transform Cast$Value does it",
+            "timestamp.granularity": "leave it out: times are as fine as their column",
+            "transaction.isolation.mode": "leave it out: rows are read when all that may come before them is committed",
         },
     ),
     "org.apache.kafka.connect.mirror.MirrorSourceConnector": Alias(
@@ -108,7 +147,14 @@ ALIASES: Final[Mapping[str, Alias]] = {
         "files", keys={"file": "path"}, idle=("batch.size",), defaults=lambda given: {"format": "lines"}
     ),
 }
+_NO_LOG: Final = "sql-source reads what is new or has changed in tables of MariaDB; logs are read of PostgreSQL alone"
 REFUSED: Final[Mapping[str, str]] = {
+    "io.debezium.connector.jdbc.JdbcSinkConnector": "sql-sink does it, with value.form=debezium where records are "
+    "envelopes; see its settings",
+    "io.debezium.connector.mysql.MySqlConnector": _NO_LOG,
+    "io.debezium.connector.mariadb.MariaDbConnector": _NO_LOG,
+    "io.confluent.connect.s3.S3SinkConnector": "lake-sink and files-sink write to buckets: path=s3://BUCKET/PREFIX",
+    "io.confluent.connect.http.HttpSinkConnector": "http-sink sends records to a URL; see its settings",
     "org.apache.kafka.connect.file.FileStreamSinkConnector": "files-sink writes a directory of files, each once",
     "org.apache.kafka.connect.mirror.MirrorCheckpointConnector": "`headrace connect cutover` translates positions of "
     "groups exactly when they are moved, and needs no connector",

@@ -79,7 +79,7 @@ class FilesSink(Sink[SinkSettings]):
 
     def write(self, rows: Rows) -> None:
         """See ``Sink``; rows that are in files are left out."""
-        partition = self._open[TopicPartition(rows.original_topic or rows.topic, rows.partition)]
+        partition = self._open[rows.source]
         nulls: list[Any] = rows.values.is_null().to_pylist()
         if any(nulls):
             raise RowsRefused({row: "the record has no value" for row, is_null in enumerate(nulls) if is_null})
@@ -114,7 +114,7 @@ class FilesSink(Sink[SinkSettings]):
         """Put some rows behind the others of their file."""
         table = partition.tables.get(start)
         if table is None and start in partition.stored:
-            table = self._read_file(TopicPartition(rows.original_topic or rows.topic, rows.partition), start, partition)
+            table = self._read_file(rows.source, start, partition)
         try:
             added = self._form.prepare(rows.slice(first, count).table)
             joined = added if table is None else pa.concat_tables([table, added], promote_options="permissive")

@@ -86,11 +86,11 @@ def key_of(rows: Rows, items: Sequence[Item], prefix: str) -> str:
     """What these records are called, and no others: topic, partition, offsets of the first and the last one."""
     first, last = items[0].offset, items[-1].offset
     offsets = f"{first}" if len(items) == 1 else f"{first}-{last}"
-    return _bounded(f"{prefix}{rows.original_topic or rows.topic}.{rows.partition}.{offsets}")
+    return _bounded(f"{prefix}{rows.source.topic}.{rows.partition}.{offsets}")
 
 
 def _envelopes(rows: Rows, settings: SinkSettings) -> Iterator[dict[str, Any]]:
-    topic, prefix = rows.original_topic or rows.topic, settings.idempotency_prefix
+    topic, prefix = rows.source.topic, settings.idempotency_prefix
     columns = (rows.offsets, rows.timestamps_ms, rows.keys, rows.values, rows.headers)
     for offset, timestamp, key, value, headers in zip(*map(_to_python, columns), strict=True):
         yield {

@@ -95,7 +95,7 @@ class HttpSink(Sink[SinkSettings]):
 
     async def write(self, rows: Rows) -> None:
         """See ``Sink``; the target has taken the rows when this returns."""
-        stream = _Stream(TopicPartition(rows.original_topic or rows.topic, rows.partition), rows.topic)
+        stream = _Stream(rows.source, rows.topic)
         offsets: list[Any] = rows.offsets.to_pylist()
         first = bisect_left(offsets, self._taken.get(stream, 0))
         left = rows.slice(first)

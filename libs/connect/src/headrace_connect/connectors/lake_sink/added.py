@@ -16,7 +16,7 @@ Array = Any
 """An Arrow array; its stubs are narrower than it is."""
 PREFIX: Final = "__connect_"
 ADDED: Final[Mapping[str, Callable[[Rows], Array]]] = {
-    "topic": lambda rows: pa.array([rows.original_topic or rows.topic] * len(rows), pa.string()),
+    "topic": lambda rows: pa.array([rows.source.topic] * len(rows), pa.string()),
     "partition": lambda rows: pa.array([rows.partition] * len(rows), pa.int32()),
     "offset": lambda rows: rows.offsets,
     "timestamp": lambda rows: rows.timestamps_ms.cast(pa.timestamp("ms", "UTC")),

@@ -78,7 +78,7 @@ class LakeSink(Sink[SinkSettings]):
 
     def write(self, rows: Rows) -> None:
         """See ``Sink``; a record without a value is refused."""
-        partition = TopicPartition(rows.original_topic or rows.topic, rows.partition)
+        partition = rows.source
         self._check_open([partition])
         if rows.values.null_count:
             nulls: list[Any] = rows.values.is_null().to_pylist()

@@ -58,7 +58,7 @@ class Staging:
         Raises:
             RowsRefused: some are bad; none is taken.
         """
-        partition = TopicPartition(rows.original_topic or rows.topic, rows.partition)
+        partition = rows.source
         if partition not in self._ends:
             self._sink.open([partition], 0)
         self._sink.write(rows)

@@ -98,7 +98,7 @@ def _key_columns(rows: Rows, settings: SinkSettings) -> dict[str, Array]:
             topic, partition, offset = settings.kafka_key
             count = len(rows)
             return {
-                topic: pa.array([rows.original_topic or rows.topic] * count, pa.string()),
+                topic: pa.array([rows.source.topic] * count, pa.string()),
                 partition: pa.array([rows.partition] * count, pa.int32()),
                 offset: rows.offsets,
             }

@@ -46,7 +46,7 @@ def _write(
     database: Database, tables: Tables, settings: SinkSettings, table: TableName, part: Part
 ) -> Iterator[Mapping[str, Any]]:
     rows = part.rows
-    where = {"topic": rows.original_topic or rows.topic, "partition": rows.partition}
+    where = {"topic": rows.source.topic, "partition": rows.partition}
     offsets, name = rows.offsets.to_pylist(), show_table(table)
     if part.truncates:
         truncates = settings.truncate_enabled

@@ -96,7 +96,7 @@ class SqlSink(Sink[SinkSettings]):
 
     def write(self, rows: Rows) -> None:
         """See ``Sink``. The target has accepted the rows when this returns."""
-        partition = TopicPartition(rows.original_topic or rows.topic, rows.partition)
+        partition = rows.source
         self._written.add(partition)
         with self._transaction():
             self._check_open([partition])

@@ -220,7 +220,7 @@ class Tables:
         chosen = [row for row, _ in records]
         columns: dict[str, Array] = {
             "connector": pa.array([self._settings.name] * len(records)),
-            "topic": pa.array([rows.original_topic or rows.topic] * len(records)),
+            "topic": pa.array([rows.source.topic] * len(records)),
             "partition": pa.array([rows.partition] * len(records), pa.int32()),
             "position": rows.offsets.take(pa.array(chosen, pa.int64())),
             "reason": pa.array([_without_nul(reason) for _, reason in records]),

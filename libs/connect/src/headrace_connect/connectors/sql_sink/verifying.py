@@ -92,7 +92,7 @@ class SqlVerifier:
 
     def learn(self, rows: Rows) -> None:
         """See ``Verifier``."""
-        topic = rows.original_topic or rows.topic
+        topic = rows.source.topic
         table = self._settings.table_of(rows.topic)
         known = self._last.setdefault(table, {})
         offsets: list[Any] = rows.offsets.to_pylist()
