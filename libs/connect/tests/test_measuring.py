@@ -30,14 +30,13 @@ from headrace_connect.runtime.seat import Seat
 from headrace_connect.runtime.sink_task import SinkOutside, SinkTask, SinkTaskSettings
 from headrace_connect.runtime.source_task import SourceOutside, SourceTask, SourceTaskSettings
 from headrace_connect.settings import Secrets
+from headrace_connect.testing.group import MemoryGroup, MemoryTopic
 from headrace_connect.testing.memory import (
     JsonPipeline,
     MemoryDead,
     MemoryDeadLetters,
-    MemoryGroup,
     MemoryLog,
     MemorySourceLog,
-    MemoryTopic,
     NoSteps,
 )
 from headrace_connect.transforms.chain import Transformed
@@ -237,7 +236,7 @@ async def test_lag_grows_while_the_target_is_away(away: str) -> None:
         running = runner.start(task.run(), name="task")
         while not counts.lag_records:
             await pause_ms(1)
-        topic.end += 100
+        topic.partitions[0].end += 100
         while (counts.lag_records or 0) <= 100:
             await pause_ms(1)
         running.cancel()

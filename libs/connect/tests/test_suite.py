@@ -13,11 +13,15 @@ from headrace_connect import Chunk, Guarantee, PartitionTaken, Position, Retriab
 from headrace_connect.plugin import NoSettings, Source, TopicPartition
 from headrace_connect.testing import SinkCase, SourceCase, check_sink, check_source
 
+pytestmark = pytest.mark.timeout(600)
+
 # --- sources --------------------------------------------------------------------------------------------------------
 
 
 class Numbers(Source[NoSettings]):
     """Two splits of numbers; sync, so its splits share a thread."""
+
+    away = False
 
     def splits(self) -> Sequence[Split]:
         return [Split("even", {"first": 0}), Split("odd", {"first": 1})]
@@ -25,11 +29,16 @@ class Numbers(Source[NoSettings]):
     def read(self, split: Split, after: Position | None) -> Iterator[Chunk]:
         at = self.begin(split, after)
         while at < 30:
+            self.reach()
             rows = [{"n": n} for n in range(at, min(at + 8, 30), 2)]
             at += 8
             yield self.chunk(rows, at)
         while True:
             yield Chunk([], {"at": at}, drained=True)
+
+    def reach(self) -> None:
+        if self.away:
+            raise RetriableError("the numbers are away")
 
     def begin(self, split: Split, after: Position | None) -> int:
         return int(after["at"] if after else split.detail["first"])
@@ -76,6 +85,35 @@ class Keeping(Numbers):
         return super().chunk(rows, at)
 
 
+class Wandering(Numbers):
+    """Mutant: each instance has its own order."""
+
+    made: ClassVar[list[Any]] = []
+
+    def chunk(self, rows: list[Any], at: int) -> Chunk:
+        if self not in self.made:
+            self.made.append(self)
+        return super().chunk(rows[:: -1 if self.made.index(self) % 2 else 1], at)
+
+
+class Resuming(Numbers):
+    """Mutant: after a failure it goes on where it was about to read, and not where it is told."""
+
+    def __init__(self, settings: NoSettings) -> None:
+        super().__init__(settings)
+        self.at: dict[str, int] = {}
+
+    def read(self, split: Split, after: Position | None) -> Iterator[Chunk]:
+        at = self.at.get(split.id, self.begin(split, after))
+        while at < 30:
+            rows = [{"n": n} for n in range(at, min(at + 8, 30), 2)]
+            at = self.at[split.id] = at + 8
+            self.reach()
+            yield self.chunk(rows, at)
+        while True:
+            yield Chunk([], {"at": at}, drained=True)
+
+
 class Rewinding(Numbers):
     """Sound as an at-least-once source: it goes on one chunk early."""
 
@@ -87,10 +125,21 @@ class Rewinding(Numbers):
 
 @dataclass
 class NumbersCase(SourceCase):
-    kind: type[Source[NoSettings]]
+    kind: type[Numbers]
+    made: list[Numbers] = field(default_factory=list)
 
     def make(self) -> Source[Any]:
-        return self.kind(NoSettings())
+        self.made.append(self.kind(NoSettings()))
+        return self.made[-1]
+
+    def go_away(self) -> bool:
+        for one in self.made:
+            one.away = True
+        return True
+
+    def come_back(self) -> None:
+        for one in self.made:
+            one.away = False
 
     def identify(self, key: bytes | None, value: bytes | None) -> Hashable:
         return json.loads(value or b"{}")["n"]
@@ -102,10 +151,18 @@ def test_sound_sources_pass(kind: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"), [(Forgetful, "more than once"), (Hasty, "rows are in the topic"), (Keeping, "rows are in the")]
+    ("kind", "said"),
+    [
+        (Forgetful, "more than once"),
+        (Hasty, "rows are in the topic"),
+        (Keeping, "rows are in the"),
+        (Wandering, "behind a later row"),
+        (Resuming, "rows are in the topic"),
+    ],
 )
 def test_mutants_of_sources_are_found(kind: Any, said: str) -> None:
     Keeping.kept.clear()
+    Wandering.made.clear()
     with pytest.raises(AssertionError, match=said):
         check_source(lambda: NumbersCase(kind))
 
@@ -117,8 +174,8 @@ def test_mutants_of_sources_are_found(kind: Any, said: str) -> None:
 class Table:
     """A database of one table: rows, positions with epochs, and tokens; changed in one step or not at all."""
 
-    rows: list[tuple[int, int]] = field(default_factory=list)
-    """Offset and number."""
+    rows: list[tuple[TopicPartition, int, int]] = field(default_factory=list)
+    """Partition, offset and number."""
     positions: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     """Position and epoch."""
     tokens: dict[bytes, bool] = field(default_factory=dict)
@@ -137,12 +194,12 @@ class TableSink(Sink[Any]):
     bad: frozenset[int] = frozenset()
     names_bad: bool = True
     guarantee = Guarantee.POSITIONS
-    buffer: list[tuple[int, int]] = field(default_factory=list)
+    buffer: list[tuple[TopicPartition, int, int]] = field(default_factory=list)
     mine: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
 
     def open(self, partitions: Sequence[TopicPartition], epoch: int) -> Mapping[TopicPartition, int]:
         self.table.reach()
-        self.buffer.clear()
+        self.drop(partitions)
         for partition in partitions:
             position, holder = self.table.positions.get(partition, (-1, -1))
             if holder > epoch:
@@ -158,7 +215,8 @@ class TableSink(Sink[Any]):
             raise RowsRefused(wrong)
         if wrong:
             raise ValueError("a number is too large")
-        self.buffer += zip(rows.offsets.to_pylist(), numbers, strict=True)
+        at = TopicPartition(rows.topic, rows.partition)
+        self.buffer += [(at, offset, n) for offset, n in zip(rows.offsets.to_pylist(), numbers, strict=True)]
 
     def commit(self, positions: Mapping[TopicPartition, int], token: bytes | None) -> None:
         self.table.reach()
@@ -182,7 +240,10 @@ class TableSink(Sink[Any]):
         return self.table.tokens.setdefault(token, False)
 
     def close(self, partitions: Sequence[TopicPartition]) -> None:
-        self.buffer.clear()
+        self.drop(partitions)
+
+    def drop(self, partitions: Sequence[TopicPartition]) -> None:
+        self.buffer = [row for row in self.buffer if row[0] not in partitions]
 
 
 class WithoutEpochs(TableSink):
@@ -198,7 +259,7 @@ class NotReset(TableSink):
     def open(self, partitions: Sequence[TopicPartition], epoch: int) -> Mapping[TopicPartition, int]:
         kept = list(self.buffer)
         found = super().open(partitions, epoch)
-        self.buffer += kept
+        self.buffer = kept
         return found
 
 
@@ -209,6 +270,31 @@ class NotTogether(TableSink):
         super().write(rows)
         self.table.rows += self.buffer
         self.buffer.clear()
+
+
+class OnePosition(TableSink):
+    """Mutant: all partitions have the position of one of them."""
+
+    def commit(self, positions: Mapping[TopicPartition, int], token: bytes | None) -> None:
+        super().commit(positions, token)
+        for partition in self.mine:
+            end = max(positions.values())
+            self.table.positions[partition] = self.mine[partition] = (end, self.mine[partition][1])
+
+
+class Backwards(TableSink):
+    """Mutant: rows of a commit are there in another order."""
+
+    def commit(self, positions: Mapping[TopicPartition, int], token: bytes | None) -> None:
+        self.buffer.reverse()
+        super().commit(positions, token)
+
+
+class Hoarding(TableSink):
+    """Mutant: what was written of a partition stays when it is given up."""
+
+    def close(self, partitions: Sequence[TopicPartition]) -> None:
+        pass
 
 
 class WithoutTokens(TableSink):
@@ -225,11 +311,25 @@ class KeyedSink(TableSink):
 
     def open(self, partitions: Sequence[TopicPartition], epoch: int) -> Mapping[TopicPartition, int]:
         self.table.reach()
+        self.drop(partitions)
         return {}
 
     def commit(self, positions: Mapping[TopicPartition, int], token: bytes | None) -> None:
         self.table.reach()
         self.table.rows += [row for row in dict.fromkeys(self.buffer) if row not in self.table.rows]
+        self.buffer.clear()
+
+
+class KeyedByOffset(KeyedSink):
+    """Mutant: two partitions have the same keys."""
+
+    def commit(self, positions: Mapping[TopicPartition, int], token: bytes | None) -> None:
+        self.table.reach()
+        known = {offset for _, offset, _ in self.table.rows}
+        for row in self.buffer:
+            if row[1] not in known:
+                known.add(row[1])
+                self.table.rows.append(row)
         self.buffer.clear()
 
 
@@ -265,7 +365,7 @@ class TableCase(SinkCase):
         return self.kind(self.table, self.bad, self.names_bad)
 
     def stored(self) -> Sequence[int]:
-        return [number for _, number in self.table.rows]
+        return [number for _, _, number in self.table.rows]
 
     def go_away(self) -> bool:
         self.table.away = True
@@ -292,6 +392,10 @@ def test_bad_records_that_nobody_names_are_found_by_halves() -> None:
         (NotReset, "more than once"),
         (NotTogether, "more than once"),
         (WithoutTokens, "no dead letters"),
+        (OnePosition, "not in the target"),
+        (Backwards, "behind a later record"),
+        (Hoarding, "more than once"),
+        (KeyedByOffset, "not in the target"),
         (Unkeyed, "more than once"),
         (Promising, "not in the target"),
     ],

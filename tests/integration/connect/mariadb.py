@@ -109,14 +109,23 @@ class MariadbServer:
 
     def empty(self) -> None:
         """Make the database anew, whatever holds its tables."""
+        self.cut()
+        connection = self.connect(user="root", database=None)
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("drop database if exists shop")
+                cursor.execute("create database shop character set utf8mb4 collate utf8mb4_nopad_bin")
+        finally:
+            connection.close()
+
+    def cut(self) -> None:
+        """End all connections of connectors."""
         connection = self.connect(user="root", database=None)
         try:
             with connection.cursor() as cursor:
                 for (thread,) in _all(cursor, "select id from information_schema.processlist where user = 'headrace'"):
                     with suppress(pymysql.err.Error):
                         cursor.execute(f"kill {thread}")
-                cursor.execute("drop database if exists shop")
-                cursor.execute("create database shop character set utf8mb4 collate utf8mb4_nopad_bin")
         finally:
             connection.close()
 

@@ -30,6 +30,7 @@ class CdcCase(SourceCase):
     rows = 9
 
     def __init__(self, shop: Shop) -> None:
+        self.shop = shop
         shop.drop_slots()
         number = next(_numbers)
         self.settings = shop.settings(
@@ -54,6 +55,11 @@ class CdcCase(SourceCase):
 
     def make(self) -> Source[Any]:
         return PostgresSource(self.settings)
+
+    def go_away(self) -> bool:
+        """Connections are cut."""
+        self.shop.do("select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'headrace%'")
+        return True
 
     def identify(self, key: bytes | None, value: bytes | None) -> Hashable:
         assert key is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +15,8 @@ from tests.integration.connect.test_sql_sink_postgres import kill_and_pause_hold
 
 from headrace_common.core.errors import InvalidConfig
 from headrace_connect.connectors.sql_sink import SqlSink
-from headrace_connect.plugin import RetriableError, RowsRefused
+from headrace_connect.plugin import RetriableError, RowsRefused, Sink
+from headrace_connect.testing import SinkCase, check_sink
 
 pytestmark = pytest.mark.integration
 
@@ -29,6 +31,34 @@ def target(mariadb: MariadbServer) -> MariadbServer:
 
 class TestMariadb(SinkSuite):
     """All of the suite."""
+
+
+class MariadbCase(SinkCase):
+    """As with PostgreSQL; each statement that changes a table would commit the transaction."""
+
+    rows = 16
+    bad = frozenset({6})
+
+    def __init__(self, target: MariadbServer) -> None:
+        self.target = target
+        target.empty()
+        target.query('create table "t" (at bigint auto_increment primary key, n bigint check (n <> 6))')
+
+    def make(self) -> Sink[Any]:
+        return SqlSink(settings(self.target, table_name_format="t"))
+
+    def stored(self) -> Sequence[int]:
+        return [n for (n,) in self.target.query('select n from "t" order by at')]
+
+    def go_away(self) -> bool:
+        """Connections are cut."""
+        self.target.cut()
+        return True
+
+
+@pytest.mark.timeout(900)
+def test_the_suite_of_all_sinks(target: MariadbServer) -> None:
+    check_sink(lambda: MariadbCase(target))
 
 
 @pytest.mark.timeout(300)

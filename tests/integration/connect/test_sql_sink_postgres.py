@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,8 @@ from tests.integration.transactions.postgres import started_postgres
 from headrace_common.core.errors import InvalidConfig
 from headrace_connect.connectors.sql_sink import SqlSink
 from headrace_connect.core.drift import Drift
-from headrace_connect.plugin import Checked, PartitionTaken, RetriableError, RowsRefused
+from headrace_connect.plugin import Checked, PartitionTaken, RetriableError, RowsRefused, Sink
+from headrace_connect.testing import SinkCase, check_sink
 
 pytestmark = pytest.mark.integration
 
@@ -43,6 +44,10 @@ class PostgresDatabase:
         self.conninfo = conninfo
         parts = dict(part.split("=", 1) for part in conninfo.split())
         self.url = f"postgresql://{parts['user']}@{parts['host']}:{parts['port']}/{parts['dbname']}"
+
+    def elsewhere(self, database: str) -> PostgresDatabase:
+        """Another database of its server."""
+        return PostgresDatabase(self.conninfo.replace("dbname=shop", f"dbname={database}"))
 
     def query(self, statement: str) -> list[tuple[Any, ...]]:
         """See ``Target``."""
@@ -67,6 +72,40 @@ def target(server: PostgresDatabase) -> PostgresDatabase:
 
 class TestPostgres(SinkSuite):
     """All of the suite."""
+
+
+class PostgresCase(SinkCase):
+    """A table without a key, so that what comes twice shows; a check refuses one record."""
+
+    rows = 16
+    bad = frozenset({6})
+
+    def __init__(self, target: PostgresDatabase) -> None:
+        self.target = target
+        target.query("drop schema public cascade")
+        target.query("create schema public")
+        target.query("create table t (at bigserial, n bigint check (n <> 6))")
+
+    def make(self) -> Sink[Any]:
+        return SqlSink(settings(self.target, table_name_format="t"))
+
+    def stored(self) -> Sequence[int]:
+        return [n for (n,) in self.target.query("select n from t order by at")]
+
+    def go_away(self) -> bool:
+        """It lets nobody in any more."""
+        admin = self.target.elsewhere("postgres")
+        admin.query("alter database shop allow_connections false")
+        admin.query("select pg_terminate_backend(pid) from pg_stat_activity where datname = 'shop'")
+        return True
+
+    def come_back(self) -> None:
+        self.target.elsewhere("postgres").query("alter database shop allow_connections true")
+
+
+@pytest.mark.timeout(900)
+def test_the_suite_of_all_sinks(target: PostgresDatabase) -> None:
+    check_sink(lambda: PostgresCase(target))
 
 
 class TestPreview(PreviewSuite):
@@ -219,6 +258,69 @@ def test_rights_that_are_missing_are_a_matter_of_configuration(target: PostgresD
     with pytest.raises(InvalidConfig, match="permission denied"):
         poor.start()
     poor.stop()
+
+
+@pytest.mark.parametrize(
+    ("state", "error"),
+    [
+        ("53100", RetriableError),  # the disk is full
+        ("53200", RetriableError),
+        ("57014", RetriableError),
+        ("25006", RetriableError),
+        ("42501", InvalidConfig),
+        ("0A000", InvalidConfig),
+        ("22001", RowsRefused),
+        ("23514", RowsRefused),
+        ("P0001", RowsRefused),
+    ],
+)
+def test_whose_fault_it_is_the_server_says(target: PostgresDatabase, state: str, error: type[Exception]) -> None:
+    target.query(f'create table "{TOPIC}" (id bigint)')
+    target.query(
+        "create function refuse() returns trigger language plpgsql as "
+        f"$$ begin if new.id = 2 then raise exception 'not now' using errcode = '{state}'; end if; return new; end $$"
+    )
+    target.query(f'create trigger refuse before insert on "{TOPIC}" for each row execute function refuse()')
+    with opened(target) as sink:
+        with pytest.raises(error, match="not now") as raised:
+            sink.write(rows([{"id": 1}, {"id": 2}]))
+        if isinstance(raised.value, RowsRefused):
+            assert list(raised.value.reasons) == [1]
+        sink.open([P0], 1)
+        sink.write(rows([{"id": 1}]))
+        sink.commit({P0: 1}, None)
+    assert target.query(f'select id from "{TOPIC}"') == [(1,)]
+
+
+def test_a_database_that_may_only_be_read_is_waited_for(target: PostgresDatabase) -> None:
+    with opened(target) as sink:
+        sink.write(rows([{"id": 1}]))
+        sink.commit({P0: 1}, None)
+    admin = target.elsewhere("postgres")
+    admin.query("alter database shop set default_transaction_read_only = on")
+    try:
+        with started(target) as sink:
+            assert sink.check() == [], "its tables are there"
+            with pytest.raises(RetriableError, match="read-only transaction"):
+                sink.open([P0], 2)
+    finally:
+        admin.query("alter database shop reset default_transaction_read_only")
+    with started(target) as sink:
+        assert sink.open([P0], 2) == {P0: 1}
+
+
+def test_a_database_of_another_encoding_refuses_what_it_has_no_letters_for(server: PostgresDatabase) -> None:
+    server.query("drop database if exists latin")
+    server.query("create database latin encoding 'LATIN1' lc_collate 'C' lc_ctype 'C' template template0")
+    latin = server.elsewhere("latin")
+    with opened(latin) as sink:
+        with pytest.raises(RowsRefused, match="LATIN1") as refused:
+            sink.write(rows([{"t": "äö"}, {"t": "5 €"}]))
+        assert list(refused.value.reasons) == [1]
+        sink.open([P0], 1)
+        sink.write(rows([{"t": "äö"}]))
+        sink.commit({P0: 2}, None)
+    assert latin.query(f'select t, octet_length(t) from "{TOPIC}"') == [("äö", 2)]
 
 
 def test_a_server_that_is_not_there(target: PostgresDatabase) -> None:

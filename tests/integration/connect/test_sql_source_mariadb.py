@@ -59,12 +59,22 @@ class TestMariadb(SourceSuite):
     """All of the suite."""
 
 
+class CutCase(TableCase):
+    """Its connections are cut at each step."""
+
+    target: MariadbServer
+
+    def go_away(self) -> bool:
+        self.target.cut()
+        return True
+
+
 @pytest.mark.skipif("MARIADB_LONG" not in os.environ, reason="10 s alone, minutes beside others: MARIADB_LONG=1")
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("hasty")
 def test_the_suite_of_all_sources(target: MariadbServer) -> None:
     fill(target, TableCase.TIMES)
-    check_source(lambda: TableCase(target, "timestamp+incrementing"))
+    check_source(lambda: CutCase(target, "timestamp+incrementing"))
 
 
 INSERT = "insert into t (name) values ('late')"

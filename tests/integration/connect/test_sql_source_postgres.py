@@ -63,10 +63,21 @@ class TestPostgres(SourceSuite):
     """All of the suite."""
 
 
+class CutCase(TableCase):
+    """Its connections are cut at each step."""
+
+    target: PostgresDatabase
+
+    def go_away(self) -> bool:
+        ours = "application_name = 'headrace-connect'"
+        self.target.query(f"select pg_terminate_backend(pid) from pg_stat_activity where {ours}")
+        return True
+
+
 @pytest.mark.timeout(300)
 def test_the_suite_of_all_sources(target: PostgresDatabase) -> None:
     fill(target, TableCase.TIMES)
-    check_source(lambda: TableCase(target, "timestamp+incrementing"))
+    check_source(lambda: CutCase(target, "timestamp+incrementing"))
 
 
 INSERT = "insert into t (name) values ('late')"

@@ -1,4 +1,4 @@
-"""Ports of tasks in memory: logs with transactions, owners, groups and prepared transactions, as a cluster has them."""
+"""Ports of tasks in memory: logs with transactions, owners, and prepared transactions, as a cluster has them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ from headrace_common.core.errors import (
     FencedOwner,
     InvalidProducerIdMapping,
     ProducerFenced,
-    StaleMemberEpoch,
     Then,
     TransactionAbortable,
 )
-from headrace_common.runtime.clock import pause_ms
 from headrace_connect.plugin import Chunk, Position, Rows
-from headrace_connect.runtime.pipeline import HEADERS_TYPE, ConvertedChunk, ConvertedTable
-from headrace_connect.runtime.ports import GroupListener, Ints, Outgoing
+from headrace_connect.runtime.pipeline import ConvertedChunk, ConvertedTable
+from headrace_connect.runtime.ports import Ints, Outgoing
 
 TOPIC: Final = "records"
 DEAD: Final = "dead"
@@ -212,123 +210,6 @@ def _bytes(value: Any) -> bytes | None:
 # --- sinks ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class MemoryTopic:
-    """One partition of a topic, and the group that reads it. Each third offset is a marker."""
-
-    values: Mapping[int, Any]
-    """Offset -> value."""
-    end: int
-    committed: int | None = None
-    epoch: int = 0
-    """Of the group; grows with each member that joins."""
-    member: MemoryGroup | None = None
-    """Who has the partition."""
-
-    @classmethod
-    def of(cls, values: Sequence[Any]) -> MemoryTopic:
-        """A topic with these values."""
-        offsets = [offset for offset in range(len(values) * 3) if offset % 3 != 2][: len(values)]
-        return cls(dict(zip(offsets, values, strict=True)), offsets[-1] + 1 if offsets else 0)
-
-
-class MemoryGroup:
-    """Satisfies ``GroupReader``: whoever joins last has the partition; who had it is told when it polls."""
-
-    PARTITION: Final = TopicPartition(TOPIC, 0)
-
-    def __init__(self, topic: MemoryTopic, rows_max: int | None = None) -> None:
-        self._topic = topic
-        self._rows_max = rows_max
-        self._listener: GroupListener | None = None
-        self._held: int | None = None
-        """The epoch at which it has the partition."""
-        self._position = 0
-        self._paused = False
-        self._told_end = False
-
-    async def join(self, listener: GroupListener) -> None:
-        """See ``GroupReader``."""
-        self._listener = listener
-        self._take()
-
-    def _take(self) -> None:
-        self._topic.epoch += 1
-        self._topic.member = self
-
-    async def rejoin(self) -> None:
-        """See ``GroupReader``."""
-        assert self._listener is not None, "it was a member"
-        if self._held is not None:
-            self._held = None
-            await self._listener.on_lost([self.PARTITION])
-        self._take()
-
-    async def poll(self, timeout_ms: float, rows_max: int) -> Sequence[PartitionTable]:
-        """See ``GroupReader``."""
-        await self._rebalance()
-        if self._paused or self._held is None or (self._position >= self._topic.end and self._told_end):
-            await pause_ms(min(timeout_ms, 5))
-            return []
-        limit = min(rows_max, self._rows_max or rows_max)
-        offsets = [offset for offset in self._topic.values if offset >= self._position][:limit]
-        more = [offset for offset in self._topic.values if offsets and offset > offsets[-1]]
-        self._position = more[0] if more else self._topic.end
-        self._told_end = self._position == self._topic.end
-        values = [self._topic.values[offset] for offset in offsets]
-        return [self._table(offsets, values)]
-
-    def _table(self, offsets: list[int], values: list[Any]) -> PartitionTable:
-        count = len(offsets)
-        table = pa.table(
-            {
-                "offset": pa.array(offsets, pa.int64()),
-                "timestamp_ms": pa.array([0] * count, pa.int64()),
-                "key": pa.nulls(count, pa.binary()),
-                "value": pa.array([orjson.dumps(value) for value in values], pa.binary()),
-                "headers": pa.array([[]] * count, HEADERS_TYPE),
-            }
-        )
-        end = self._topic.end
-        return PartitionTable(TOPIC, 0, table, self._position, 0, end, end)
-
-    async def _rebalance(self) -> None:
-        assert self._listener is not None, "it has joined"
-        mine = self._topic.member is self
-        if self._held is not None and (not mine or self._held != self._topic.epoch):
-            self._held = None
-            await self._listener.on_lost([self.PARTITION])
-        if mine and self._held is None:
-            self._held = self._topic.epoch
-            self._position = self._topic.committed or 0
-            self._told_end = False
-            await self._listener.on_assign([self.PARTITION], self._held)
-
-    async def lags(self) -> Mapping[TopicPartition, int]:
-        """See ``GroupReader``."""
-        return {} if self._held is None else {self.PARTITION: self._topic.end - self._position}
-
-    def pause(self, paused: bool) -> None:
-        """See ``GroupReader``."""
-        self._paused = paused
-
-    def seek(self, positions: Mapping[TopicPartition, int]) -> None:
-        """See ``GroupReader``."""
-        self._position = positions[self.PARTITION]
-        self._told_end = False
-
-    async def commit(self, positions: Mapping[TopicPartition, int]) -> None:
-        """See ``GroupReader``."""
-        if self._topic.member is not self or self._held != self._topic.epoch:
-            raise StaleMemberEpoch("another member has the partition")
-        self._topic.committed = positions[self.PARTITION]
-
-    async def close(self) -> None:
-        """See ``GroupReader``."""
-        if self._topic.member is self:
-            self._topic.member = None
-
-
 class JsonPipeline:
     """Satisfies ``SinkPipeline``."""
 
@@ -358,23 +239,28 @@ class MemoryDead:
 
     records: list[dict[str, Any]] = field(default_factory=list)
     prepared: dict[bytes, Outgoing] = field(default_factory=dict)
+    """By token."""
+    owners: dict[bytes, int] = field(default_factory=dict)
+    """Whose task's each token is."""
     verdicts: dict[bytes, bool] = field(default_factory=dict)
 
 
 class MemoryDeadLetters:
-    """Satisfies ``DeadLetters``."""
+    """Satisfies ``DeadLetters``: of one task."""
 
-    def __init__(self, dead: MemoryDead) -> None:
+    def __init__(self, dead: MemoryDead, task: int = 0) -> None:
         self._dead = dead
+        self._task = task
 
     async def undecided(self) -> bytes | None:
         """See ``DeadLetters``."""
-        return next(iter(self._dead.prepared), None)
+        return next((token for token in self._dead.prepared if self._dead.owners[token] == self._task), None)
 
     async def prepare(self, records: Outgoing) -> bytes:
         """See ``DeadLetters``."""
-        assert not self._dead.prepared, "one at a time"
-        token = b"token-%d" % len(self._dead.verdicts)
+        assert await self.undecided() is None, "one at a time"
+        token = b"token-%d" % len(self._dead.owners)
+        self._dead.owners[token] = self._task
         self._dead.prepared[token] = records
         return token
 

@@ -1,6 +1,7 @@
 """
-Holds a sink to its guarantee: killed at any step, paused while another takes over, with a target that is away and
-records that come again in other batches, the target has each record as often as the guarantee says.
+Holds a sink to its guarantee: killed at any step, paused while another takes over, beside another that gets one of its
+partitions, with a target that is away and records that come again in other batches, the target has each record as often
+as the guarantee says, and those of a partition in their order.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from headrace_common.runtime.clock import SystemClock, limit_s, pause_ms
@@ -16,18 +18,13 @@ from headrace_common.runtime.tasks import TaskRunner
 from headrace_connect.core.errors import Fault
 from headrace_connect.core.sink_commit import SinkRules
 from headrace_connect.plugin import Guarantee, Sink
+from headrace_connect.runtime.calling import Calls
 from headrace_connect.runtime.failing import TaskFailed
 from headrace_connect.runtime.ports import Steps
 from headrace_connect.runtime.sink_task import SinkOutside, SinkTask, SinkTaskSettings
 from headrace_connect.testing.faults import HoldAt, KillAt, Killed
-from headrace_connect.testing.memory import (
-    JsonPipeline,
-    MemoryDead,
-    MemoryDeadLetters,
-    MemoryGroup,
-    MemoryTopic,
-    NoSteps,
-)
+from headrace_connect.testing.group import MemoryGroup, MemoryTopic
+from headrace_connect.testing.memory import JsonPipeline, MemoryDead, MemoryDeadLetters, NoSteps
 
 LIMIT_S: Final = 60.0
 _BATCH: Final = 7
@@ -40,6 +37,10 @@ class SinkCase(ABC):
     rows: int = 30
     bad: frozenset[int] = frozenset()
     """Records that the target will never take; they have to become dead letters."""
+    partitions: int = 2
+    """Of their topic; records are dealt out one by one."""
+    ordered: bool = True
+    """Whether ``stored`` has the records of a partition in the order in which the target took them."""
 
     @abstractmethod
     def make(self) -> Sink[Any]:
@@ -71,7 +72,7 @@ def check_sink(new_case: NewCase) -> None:
     Raises:
         AssertionError: says what was done, and which records are missing or twice.
     """
-    for check in (check_kills, check_repeats, check_two_holders, check_away):
+    for check in (check_kills, check_repeats, check_two_holders, check_shared, check_away):
         asyncio.run(check(new_case))
 
 
@@ -80,13 +81,31 @@ class _World:
 
     def __init__(self, case: SinkCase) -> None:
         self.case = case
-        self.topic = MemoryTopic.of([case.value(number) for number in range(case.rows)])
+        values = [case.value(number) for number in range(case.rows)]
+        self.topic = MemoryTopic.of(values, case.partitions)
         self.dead = MemoryDead()
+        self.over = False
+        """Whether those that share the topic are to end."""
 
     async def run(self, steps: Steps, rows_max: int = _BATCH) -> None:
-        """A task until it is idle."""
+        """The one task of the group, until it is idle."""
+        await self._run(steps, MemoryGroup(self.topic, rows_max), rows_max, 0, lambda task: task.is_idle)
+
+    async def share(self, steps: Steps, task: int, *, waits: bool = True) -> None:
+        """
+        One of two tasks, until the world is over; the second one gets the last partition.
+
+        Args:
+            waits: until the first one has given it back; else that hears of it later.
+        """
+        last = self.case.partitions - 1
+        group = MemoryGroup(self.topic, _BATCH, [last] if task else None, waits=waits and bool(task))
+        await self._run(steps, group, _BATCH, task, lambda _: self.over)
+
+    async def _run(
+        self, steps: Steps, group: MemoryGroup, rows_max: int, number: int, ends: Callable[[SinkTask], bool]
+    ) -> None:
         sink = self.case.make()
-        group = MemoryGroup(self.topic, rows_max)
         rules = SinkRules(
             keeps_positions=sink.guarantee is Guarantee.POSITIONS,
             tolerates=True,
@@ -95,16 +114,16 @@ class _World:
             retry_timeout_ms=5_000,
             retry_delay_ms_max=10,
         )
-        outside = SinkOutside(group, JsonPipeline(), MemoryDeadLetters(self.dead), SystemClock(), steps)
-        task = SinkTask(sink, outside, SinkTaskSettings("case", 0, rules, rows_max))
+        outside = SinkOutside(group, JsonPipeline(), MemoryDeadLetters(self.dead, number), SystemClock(), steps)
+        task = SinkTask(sink, outside, SinkTaskSettings("case", number, rules, rows_max))
 
-        async def close_when_idle() -> None:
-            while not task.is_idle:
+        async def close_at_the_end() -> None:
+            while not ends(task):
                 await pause_ms(1)
             task.close()
 
         async with TaskRunner() as runner:
-            runner.start(close_when_idle(), name="wait until it is idle")
+            runner.start(close_at_the_end(), name="wait for its end")
             try:
                 await task.run()
             finally:
@@ -116,7 +135,8 @@ class _World:
             AssertionError: the target has not what it should have.
         """
         guarantee = self.case.make().guarantee
-        stored, dead = Counter(self.case.stored()), Counter(self._dead_numbers())
+        found = self.case.stored()
+        stored, dead = Counter(found), Counter(self._dead_numbers())
         wanted = set(range(self.case.rows))
         missing = sorted(wanted - self.case.bad - stored.keys())
         assert not missing, f"{what}: {len(missing)} records are not in the target, such as {missing[0]}"
@@ -129,10 +149,21 @@ class _World:
         twice = sorted(number for number, count in stored.items() if count > 1)
         exact = guarantee is not Guarantee.AT_LEAST_ONCE
         assert not (exact and twice), f"{what}: {len(twice)} records are there more than once, such as {twice[0]}"
+        late = self._find_late(found) if self.case.ordered else None
+        assert late is None, f"{what}: {late} is in the target behind a later record of its partition"
         if guarantee is Guarantee.POSITIONS:
             again = sorted(number for number, count in dead.items() if count > 1)
             assert not again, f"{what}: {len(again)} dead letters are there more than once, such as {again[0]}"
             assert not self.dead.prepared, f"{what}: dead letters are prepared, and nobody decides them"
+
+    def _find_late(self, found: Sequence[int]) -> int | None:
+        """A record that came first behind a later one; what came again may be anywhere."""
+        last: dict[int, int] = {}
+        for number in dict.fromkeys(found):
+            if number < last.get(number % self.case.partitions, -1):
+                return number
+            last[number % self.case.partitions] = number
+        return None
 
     def _dead_numbers(self) -> list[int]:
         by_value = {str(self.case.value(number)): number for number in range(self.case.rows)}
@@ -176,7 +207,7 @@ async def check_repeats(new_case: NewCase) -> None:
         except Killed:
             world.case.come_back()
         for rows_max in (_OTHER_BATCH, _BATCH):
-            world.topic.committed = None
+            world.topic.forget_offsets()
             async with limit_s(LIMIT_S):
                 await world.run(NoSteps(), rows_max)
         world.check(f"everything again in other batches after step {number}")
@@ -206,6 +237,65 @@ async def _overtaken(world: _World, number: int, what: str) -> None:
             if world.dead.prepared:  # it has ended between two steps; whoever starts next settles that
                 await world.run(NoSteps(), _OTHER_BATCH)
     world.check(what)
+
+
+async def check_shared(new_case: NewCase) -> None:
+    """
+    At each step a second task joins, and gets a partition of the first, which goes on with the others: it is given
+    back; or the second one is killed later on, and the first has it again; or it is lost, and the first hears of that
+    when the second has written all of it.
+    """
+    case = new_case()
+    if case.partitions < 2:
+        return
+    steps = KillAt()
+    await _judge(case, [steps], "not disturbed")
+    count = len(steps.reached)
+    for number, step in enumerate(steps.reached, 1):
+        what = f"a second task from step {number} on, {step}"
+        await _shared(_World(new_case()), number, KillAt(), what)
+        kill = 1 + number % count
+        await _shared(_World(new_case()), number, KillAt(kill), f"{what}, and killed at its step {kill}")
+        await _shared(_World(new_case()), number, KillAt(), f"a partition lost at step {number}, {step}", waits=False)
+
+
+async def _shared(world: _World, number: int, steps: KillAt, what: str, *, waits: bool = True) -> None:
+    hold, last = HoldAt(number), world.topic.partitions[-1]
+    try:
+        async with limit_s(LIMIT_S), TaskRunner() as runner:
+            first = runner.start(world.share(hold, 0), name="the first task")
+            hold.end_with(first)
+            await hold.here.wait()
+            other = runner.start(_until_killed(world.share(steps, 1, waits=waits)), name="the second task")
+            while not waits and (last.committed or 0) < last.end:
+                await pause_ms(1)
+            hold.go.set()
+            while not world.topic.is_committed:
+                await pause_ms(1)
+            world.over = True
+            await asyncio.wait([first, other])
+    except TimeoutError:
+        raise AssertionError(f"{what}: it does not come to an end; last steps: {hold.reached[-5:]}") from None
+    if world.dead.prepared:  # of the second one; whoever has its number next settles that
+        await _settle(world, 1)
+    world.check(what)
+
+
+async def _settle(world: _World, task: int) -> None:
+    sink = world.case.make()
+    calls = Calls(sink)
+    try:
+        await calls.call(sink.start)
+        dead = MemoryDeadLetters(world.dead, task)
+        while (token := await dead.undecided()) is not None:
+            await dead.decide(token, commit=await calls.call(sink.settle, token))
+    finally:
+        await calls.stop()
+
+
+async def _until_killed(run: Any) -> None:
+    with suppress(Killed):
+        await run
 
 
 async def _swallow(run: Any) -> None:

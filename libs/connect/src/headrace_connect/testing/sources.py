@@ -1,6 +1,6 @@
 """
 Holds a source to what it says of itself: killed at any step, paused while another takes over, with commits that fail or
-stay unknown, each of its rows is in the topic once.
+stay unknown and a system that is away, each of its rows is in the topic once, and those of a split in their order.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
 
 from headrace_common.runtime.clock import SystemClock, limit_s, pause_ms
@@ -25,6 +25,7 @@ from headrace_connect.testing.faults import HoldAt, KillAt, Killed
 from headrace_connect.testing.memory import MemoryLog, MemorySourceLog, NoSteps, RawPipeline
 
 LIMIT_S: Final = 60.0
+_AWAY_MS: Final = 10
 _RULES: Final = Rules(interval_ms=5, rows_max=10, retry_timeout_ms=5_000, retry_delay_ms_max=10)
 _SETTINGS: Final = SourceTaskSettings(_RULES, poll_interval_ms=1, tolerates=True)
 
@@ -34,6 +35,8 @@ class SourceCase(ABC):
 
     rows: int = 30
     """So many are in it; several chunks of them."""
+    ordered: bool = True
+    """Whether each reading of a split gives its rows in the same order."""
 
     @abstractmethod
     def make(self) -> Source[Any]:
@@ -46,11 +49,20 @@ class SourceCase(ABC):
         as JSON.
         """
 
+    def go_away(self) -> bool:
+        """Make the system unreachable, or cut its connections. False: this case cannot."""
+        return False
+
+    def come_back(self) -> None:  # noqa: B027 - only cases that go away need it
+        """Make it reachable again."""
+
     def check(self, log: MemoryLog) -> None:  # noqa: B027 - only cases with more than rows need it
         """Raise ``AssertionError`` where something else is wrong with what was committed."""
 
 
 NewCase = Callable[[], SourceCase]
+Order = Mapping[Hashable, tuple[str, int]]
+"""Of each row its split, and its place in that; rows without one may be anywhere."""
 
 
 def check_source(new_case: NewCase) -> None:
@@ -60,8 +72,19 @@ def check_source(new_case: NewCase) -> None:
     Raises:
         AssertionError: says what was done, and which rows are missing or twice.
     """
-    for check in (check_positions, check_kills, check_commits, check_two_holders):
-        asyncio.run(check(new_case))
+    order = asyncio.run(_find_order(new_case))
+    asyncio.run(check_positions(new_case))
+    for check in (check_kills, check_commits, check_two_holders, check_away):
+        asyncio.run(check(new_case, order))
+
+
+async def _find_order(new_case: NewCase) -> Order:
+    case = new_case()
+    order: dict[Hashable, tuple[str, int]] = {}
+    for split, _, rows in await _read_all(case, {}) if case.ordered else ():
+        for row in rows:
+            order.setdefault(row, (split, len(order)))
+    return order
 
 
 async def check_positions(new_case: NewCase) -> None:
@@ -78,35 +101,61 @@ async def check_positions(new_case: NewCase) -> None:
         _expect(before + after, case.rows, f"read behind chunk {number} of {len(chunks)}", exact=True)
 
 
-async def check_kills(new_case: NewCase) -> None:
+async def check_kills(new_case: NewCase, order: Order) -> None:
     """Killed at each step in turn, and once more at the next start."""
     steps = KillAt()
-    await _judge(new_case(), [steps], "not disturbed")
+    await _judge(new_case(), [steps], "not disturbed", order)
     assert steps.reached.count("connect.source.committed") > 1, "the case has rows for more than one commit"
     for number in range(1, len(steps.reached) + 1):
         what = f"killed at step {number}, {steps.reached[number - 1]}"
-        await _judge(new_case(), [KillAt(number), KillAt()], what)
-        await _judge(new_case(), [KillAt(number), KillAt(3), KillAt()], f"{what}, and again at the next start")
+        await _judge(new_case(), [KillAt(number), KillAt()], what, order)
+        await _judge(new_case(), [KillAt(number), KillAt(3), KillAt()], f"{what}, and again at the next start", order)
 
 
-async def check_commits(new_case: NewCase) -> None:
+async def check_commits(new_case: NewCase, order: Order) -> None:
     """Commits that are not answered, that do not take place, and ids that are forgotten."""
     for name in ("unknown", "undelivered", "forgotten"):
         for numbers in ({1}, {2}, set(range(1, 100, 2))):
             log = MemoryLog()
             setattr(log, name, numbers)
-            await _judge(new_case(), [KillAt()], f"commits {sorted(numbers)[:3]}… {name}", log)
+            await _judge(new_case(), [KillAt()], f"commits {sorted(numbers)[:3]}… {name}", order, log)
 
 
-async def check_two_holders(new_case: NewCase) -> None:
+async def check_two_holders(new_case: NewCase, order: Order) -> None:
     """Paused at each step while a newer task reads everything, then let go."""
     steps = KillAt()
-    await _judge(new_case(), [steps], "not disturbed")
+    await _judge(new_case(), [steps], "not disturbed", order)
     for number in range(1, len(steps.reached) + 1):
-        await _overtaken(new_case(), number, f"paused at step {number}, {steps.reached[number - 1]}")
+        await _overtaken(new_case(), number, f"paused at step {number}, {steps.reached[number - 1]}", order)
 
 
-async def _overtaken(case: SourceCase, number: int, what: str) -> None:
+async def check_away(new_case: NewCase, order: Order) -> None:
+    """The system goes away at each step, and comes back a moment later; or connections are cut there."""
+    case = new_case()
+    if not case.go_away():
+        return
+    case.come_back()
+    steps = KillAt()
+    await _judge(new_case(), [steps], "not disturbed", order)
+    for number in range(1, len(steps.reached) + 1):
+        case, log, hold = new_case(), MemoryLog(), HoldAt(number)
+        what = f"the system was away from step {number} on, {steps.reached[number - 1]}"
+        try:
+            async with limit_s(LIMIT_S), TaskRunner() as runner:
+                run = runner.start(_run(case, log, 1, hold), name="the task")
+                hold.end_with(run)
+                await hold.here.wait()
+                case.go_away()
+                hold.go.set()
+                await pause_ms(_AWAY_MS)
+                case.come_back()
+                await run
+        except TimeoutError:
+            raise AssertionError(f"{what}: it does not come to an end; last steps: {hold.reached[-5:]}") from None
+        _check_log(case, log, what, order)
+
+
+async def _overtaken(case: SourceCase, number: int, what: str, order: Order) -> None:
     log, hold = MemoryLog(), HoldAt(number)
     async with TaskRunner() as runner:
         old = runner.start(_swallow(_run(case, log, 1, hold)), name="the old task")
@@ -116,10 +165,12 @@ async def _overtaken(case: SourceCase, number: int, what: str) -> None:
             await _run(case, log, 2, NoSteps())
             hold.go.set()
             await old
-    _check_log(case, log, what)
+    _check_log(case, log, what, order)
 
 
-async def _judge(case: SourceCase, runs: Sequence[KillAt], what: str, log: MemoryLog | None = None) -> None:
+async def _judge(
+    case: SourceCase, runs: Sequence[KillAt], what: str, order: Order, log: MemoryLog | None = None
+) -> None:
     log = log or MemoryLog()
     for generation, steps in enumerate(runs):
         try:
@@ -129,14 +180,26 @@ async def _judge(case: SourceCase, runs: Sequence[KillAt], what: str, log: Memor
             continue
         except TimeoutError:
             raise AssertionError(f"{what}: it does not come to an end; last steps: {steps.reached[-5:]}") from None
-    _check_log(case, log, what)
+    _check_log(case, log, what, order)
 
 
-def _check_log(case: SourceCase, log: MemoryLog, what: str) -> None:
-    found = [case.identify(one["key"], one["value"]) for topic in log.records.values() for one in topic]
-    rows = [row for row in found if row is not None]
-    _expect(rows, case.rows, what, exact=type(case.make()).exactly_once)
+def _check_log(case: SourceCase, log: MemoryLog, what: str, order: Order) -> None:
+    exact = type(case.make()).exactly_once
+    topics = {topic: _rows_of(case, records) for topic, records in log.records.items()}
+    _expect([row for rows in topics.values() for row in rows], case.rows, what, exact=exact)
+    for rows in topics.values():
+        last: dict[str, int] = {}
+        for row in dict.fromkeys(rows):
+            if row in order:
+                split, place = order[row]
+                assert place > last.get(split, -1), f"{what}: {row!r} comes behind a later row of its split"
+                last[split] = place
     case.check(log)
+
+
+def _rows_of(case: SourceCase, records: Sequence[Mapping[str, Any]]) -> list[Hashable]:
+    found = (case.identify(one["key"], one["value"]) for one in records)
+    return [row for row in found if row is not None]
 
 
 def _expect(found: Sequence[Hashable], rows: int, what: str, *, exact: bool) -> None:

@@ -15,7 +15,7 @@ from headrace_common.core.batch.arrow_schema import headers_type
 from headrace_connect.connectors.copying.port import Fetched, Moved, Recreated, SourceCluster, SourceTopic, TopicGone
 from headrace_connect.connectors.copying.settings import CopySettings
 from headrace_connect.connectors.copying.source import CopySource
-from headrace_connect.plugin import TopicState
+from headrace_connect.plugin import RetriableError, TopicState
 
 _IDS = count(1)
 
@@ -60,6 +60,7 @@ class System:
     members: dict[str, int] = field(default_factory=dict)
     cluster: str = "source"
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    is_away: bool = False
 
     def log(self, topic: str, partition: int = 0) -> Log:
         return self.topics[topic].logs[partition]
@@ -107,6 +108,8 @@ class Connection:
             await self.system.changed.wait()
 
     def _take(self, at: TopicPartition) -> Fetched | None:
+        if self.system.is_away:
+            raise RetriableError("the source does not answer")
         topic = self.system.topics.get(at.topic)
         if topic is None:
             raise TopicGone(at.topic)

@@ -45,6 +45,14 @@ class OrdersCase(SourceCase):
     def make(self) -> Source[Any]:
         return Copying(self.settings, self.system)
 
+    def go_away(self) -> bool:
+        self.system.is_away = True
+        self.system.changed.set()
+        return True
+
+    def come_back(self) -> None:
+        self.system.is_away = False
+
     def identify(self, key: bytes | None, value: bytes | None) -> Hashable:
         return None if key is not None and key.startswith(b"[") else value
 

@@ -409,6 +409,7 @@ class HookCase(SourceCase):
     """Senders that ask each instance at once, until they are answered with 202."""
 
     rows = 14
+    ordered = False
 
     def __init__(self, window: int) -> None:
         self.window = window

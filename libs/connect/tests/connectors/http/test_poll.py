@@ -227,6 +227,14 @@ class PolledCase(SourceCase):
     """Pages of three, by a cursor or by links."""
 
     rows = 13
+    is_away = False
+
+    def go_away(self) -> bool:
+        self.is_away = True
+        return True
+
+    def come_back(self) -> None:
+        self.is_away = False
 
     def __init__(self, paging: str) -> None:
         self.values: dict[str, Any] = {"paging": paging, "records_field": "items"}
@@ -236,6 +244,8 @@ class PolledCase(SourceCase):
             self.values |= {"next_field": "more", "since_field": "n"}
 
     def answer(self, request: httpx.Request) -> httpx.Response:
+        if self.is_away:
+            raise httpx.ConnectError("nobody is there")
         query = dict(request.url.params)
         start = int(query.get("cursor", 0))
         since = int(query.get("since", -1))

@@ -26,12 +26,11 @@ from headrace_connect.runtime.sink_task import SinkOutside, SinkTask, SinkTaskSe
 from headrace_connect.runtime.source_task import SourceOutside, SourceTask, SourceTaskSettings
 from headrace_connect.settings import Secret
 from headrace_connect.testing import SinkCase, check_sink
+from headrace_connect.testing.group import MemoryGroup, MemoryTopic
 from headrace_connect.testing.memory import (
     JsonPipeline,
-    MemoryGroup,
     MemoryLog,
     MemorySourceLog,
-    MemoryTopic,
     NoSteps,
     RawPipeline,
 )

@@ -123,6 +123,29 @@ def test_strict_tables_refuse_rows(target: SqliteFile) -> None:
     assert list(refused.value.reasons) == [1]
 
 
+def test_a_disk_that_is_full_is_waited_for(target: SqliteFile) -> None:
+    with opened(target) as sink:
+        sink.write(rows([{"t": "x"}]))
+        sink.commit({P0: 1}, None)
+        ((pages,),) = sink._database.execute("pragma page_count").rows
+        sink._database.execute(f"pragma max_page_count = {pages + 2}")
+        many = rows([{"t": "x" * 20_000}], start=1)
+        with pytest.raises(RetriableError, match="full"):
+            sink.write(many)
+        sink._database.execute("pragma max_page_count = 1000")
+        assert sink.open([P0], 1) == {P0: 1}
+        sink.write(many)
+        sink.commit({P0: 2}, None)
+    assert target.query(f'select count(*) from "{TOPIC}"') == [(2,)]
+
+
+def test_a_file_that_may_only_be_read_is_a_matter_of_configuration(target: SqliteFile) -> None:
+    with opened(target) as sink:
+        sink._database.execute("pragma query_only = on")
+        with pytest.raises(InvalidConfig, match="readonly"):
+            sink.write(rows([{"t": "x"}]))
+
+
 def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     path.write_bytes(b"nothing that SQLite knows" * 100)

@@ -44,6 +44,7 @@ class TableCase(SourceCase):
     rows = len(TIMES)
 
     def __init__(self, target: Target, mode: str) -> None:
+        self.target = target
         self._settings = settings(target.url, batch_max_rows=4, **MODES[mode])
 
     def make(self) -> Source[Any]:

@@ -1,0 +1,154 @@
+"""A source's task over real brokers and a coordinator, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from libs.sdk.tests.kit.cluster import LabCluster, Labs
+
+from headrace import aio
+from headrace_common.runtime.clock import SystemClock, limit_ms
+from headrace_common.runtime.tasks import TaskRunner
+from headrace_connect import Chunk, Position, Split
+from headrace_connect.core.errors import Fault
+from headrace_connect.core.source_commit import Rules
+from headrace_connect.core.source_steps import CloseAsked
+from headrace_connect.plugin import NoSettings, Source
+from headrace_connect.runtime.adapters.source_log import SdkSourceLog, SourcePlace
+from headrace_connect.runtime.adapters.topics import SdkTopics
+from headrace_connect.runtime.config import RunConfig
+from headrace_connect.runtime.failing import TaskFailed
+from headrace_connect.runtime.source_task import SourceOutside, SourceTask, SourceTaskSettings
+from headrace_connect.testing.faults import KillAt
+from headrace_connect.testing.memory import TOPIC, RawPipeline
+from headrace_lab.lab import install_lab
+
+PATIENCE_MS = 120_000
+SPLIT = Split("all")
+
+
+class Numbers(Source[NoSettings]):
+    """Those below a bound that is raised."""
+
+    bound = 0
+
+    async def read(self, split: Split, after: Position | None) -> AsyncIterator[Chunk]:
+        at = after["at"] if after else 0
+        while True:
+            if at < self.bound:
+                at += 1
+                yield Chunk([str(at - 1)], {"at": at})
+            else:
+                yield Chunk([], {"at": at}, drained=True)
+                await asyncio.sleep(0.01)
+
+
+class Running:
+    """A task, and what it came to."""
+
+    def __init__(self, generation: int, topic: str) -> None:
+        self.source = Numbers(NoSettings())
+        self.place = SourcePlace("shop", 0, generation, topic, True, True, 10)
+        self.steps = KillAt()
+        self.task: SourceTask
+        self.ended: asyncio.Task[None]
+
+    async def write(self, bound: int) -> None:
+        """Until all numbers below it are committed."""
+        self.source.bound = bound
+        await until(lambda: self.task._machine.committed.get(SPLIT.id) == {"at": bound})
+
+
+@asynccontextmanager
+async def started(cluster: LabCluster, generation: int = 5, topic: str = "connect-offsets") -> AsyncIterator[Running]:
+    servers, clock, made = ",".join(cluster.bootstrap_servers), SystemClock(), Running(generation, topic)
+    async with aio.AdminClient(servers) as admin, TaskRunner() as runner:
+        log = SdkSourceLog(RunConfig(servers, "c"), made.place, SdkTopics(admin, clock), clock)
+        outside = SourceOutside(log, RawPipeline(), clock, made.steps)
+        made.task = SourceTask(made.source, [SPLIT], outside, SourceTaskSettings(Rules(interval_ms=10)))
+        made.ended = runner.start(_told(made.task.run()), name="task")
+        yield made
+        made.task.ask(CloseAsked())
+        await made.ended
+
+
+async def _told(run: object) -> str:
+    """What a task failed with."""
+    try:
+        await run  # type: ignore[misc]
+    except TaskFailed as failed:
+        return str(failed.fault)
+    return ""
+
+
+async def until(holds: Callable[[], object]) -> None:
+    async with limit_ms(PATIENCE_MS):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+async def committed(cluster: LabCluster, count: int) -> list[bytes | None]:
+    """Values that readers see, so many at least."""
+    found: list[bytes | None] = []
+    servers = ",".join(cluster.bootstrap_servers)
+    settings = {"isolation_level": "read_committed", "auto_offset_reset": "earliest"}
+    async with aio.Consumer(TOPIC, bootstrap_servers=servers, **settings) as consumer, limit_ms(PATIENCE_MS):
+        while len(found) < count:
+            found += [record.value for record in await consumer.poll(500)]
+    return found
+
+
+FORGETS = {"unit_prepared_timeout_ms": 5_000, "transactional_id_check_interval_ms": 100}
+
+
+@pytest.mark.parametrize("also", [{}, {"transactional_id_expiration_ms": 5_000}], ids=["the id", "and its owner"])
+async def test_a_source_that_is_quiet_until_it_is_forgotten_goes_on(labs: Labs, also: dict[str, int]) -> None:
+    """An hour, and a week, are seconds here."""
+    cluster = labs(1, transactions=FORGETS | also)
+    with install_lab(cluster.lab):
+        async with started(cluster) as task:
+            await task.write(2)
+            for bound in (4, 5):
+                await asyncio.sleep(20)
+                await task.write(bound)
+            assert task.steps.reached.count("connect.source.claimed") >= 3, "it was forgotten each time"
+        async with started(cluster, 6) as task:
+            await task.write(6)
+        assert await committed(cluster, 6) == [b"%d" % n for n in range(6)]
+
+
+async def test_a_newer_generation_ends_one_that_was_forgotten_too(labs: Labs) -> None:
+    cluster = labs(1, transactions=FORGETS)
+    with install_lab(cluster.lab):
+        async with started(cluster, 5) as old:
+            await old.write(2)
+            await asyncio.sleep(20)
+            async with started(cluster, 6) as new:
+                await new.write(3)
+                old.source.bound = 3
+                await until(old.ended.done)
+                assert old.ended.result() == str(Fault.FENCED)
+                await new.write(4)
+
+
+async def test_positions_in_a_topic_of_its_own_wait_for_no_transaction_of_others(labs: Labs) -> None:
+    cluster = labs(1)
+    with install_lab(cluster.lab):
+        async with started(cluster) as task:
+            await task.write(1)
+        async with aio.Producer(
+            ",".join(cluster.bootstrap_servers), transactional_id="other", transaction_timeout_ms=900_000
+        ) as other:
+            await other.init_transactions()
+            await other.begin_transaction()
+            for partition in range(25):
+                await other.send("connect-offsets", b"{}", key=b"other", partition=partition)
+            await other.flush()
+            async with started(cluster, 6, "shop-offsets") as task:
+                began_ms = SystemClock().monotonic_ms()
+                await task.write(1)
+                assert SystemClock().monotonic_ms() - began_ms < 10_000
+            await other.abort_transaction()
