@@ -64,6 +64,48 @@ def test_a_second_member_waits_until_the_first_has_given_up_its_share(w: Workers
     assert w.given("b", w.items("b")[0]).epoch > w.given("a", kept[0]).epoch
 
 
+def test_each_item_that_was_given_up_is_another_ones_at_once(w: Workers) -> None:
+    w.start(1, "a")
+    w.work(1, "a", owned="wxyz")
+    w.news(1, "a")
+    w.start(2, "b")
+    w.news(1, "a")
+    kept = w.items("a")
+    first, second = sorted(set("wxyz") - set(kept))
+    w.work(1, "a", owned=[*kept, second])
+    w.news(2, "b")
+    assert w.items("b") == [first]
+    w.work(1, "a", owned=[*kept, second])
+    assert not w.heard(2), "it says the same again"
+    w.work(1, "a", owned=kept)
+    w.news(2, "b")
+    assert w.items("b") == [first, second]
+
+
+def test_who_declares_nothing_gives_up_what_it_has_one_by_one(w: Workers) -> None:
+    """As a member that leaves in order does; what it declares is older than what the others do."""
+    everything = declare("w", "x", "y", "z", version=7)
+    w.start(1, "a", everything)
+    w.work(1, "a", owned="wxyz")
+    w.news(1, "a")
+    w.start(2, "b", everything)
+    w.news(1, "a")
+    first, second = w.items("a")
+    w.work(1, "a", owned=[first, second])
+    w.news(2, "b")
+    had = w.items("b")
+    w.work(1, "a", owned=[first, second], declaration=declare(version=1))
+    w.news(1, "a")
+    assert w.items("a") == []
+    assert [one.share for one in w.heard(2)] == [None], "nothing is free yet"
+    w.work(1, "a", owned=[second])
+    w.news(2, "b")
+    assert w.items("b") == sorted([*had, first])
+    w.work(1, "a", owned=[])
+    w.news(2, "b")
+    assert w.items("b") == ["w", "x", "y", "z"]
+
+
 def test_what_was_not_confirmed_is_not_taken_away(w: Workers) -> None:
     w.start(1, "a")
     w.start(2, "b")

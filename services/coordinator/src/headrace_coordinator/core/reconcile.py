@@ -5,7 +5,8 @@ What is held are partitions in consumer groups and items in work groups: keys of
 ``advance`` whenever something may have changed for a member: a new target, a report of the member, a key that became
 free. Two rules make sure that no key has two owners:
 
-* What a member is to give up stays *held* by it (``revoking``) until a report of the member does not name it any more.
+* What a member is to give up stays *held* by it (``revoking``) until a report of the member does not name it any more:
+  any of it, as KIP-848 has it, or with ``Ownership.singly`` this one.
 * A member is asked to give up only what it has reported to hold. What was given to it and is *unconfirmed* may still be
   on its way, so that an older report without it would look like the release. It is asked after its confirmation.
 """
@@ -75,6 +76,8 @@ class Ownership(Generic[K]):
     _owner: dict[K, str] = field(default_factory=dict)
     freed: set[K] = field(default_factory=set)
     """What has become free since somebody looked."""
+    singly: bool = False
+    """What a member has given up is free before it has given up all that it must."""
 
     def is_free(self, key: K) -> bool:
         return key not in self._owner
@@ -132,10 +135,13 @@ def _shrink(member: Holder[K], ownership: Ownership[K]) -> bool:
 
 
 def _finish_revoking(member: Holder[K], ownership: Ownership[K]) -> bool:
-    if not member.revoking or member.owned is None or not member.revoking.isdisjoint(member.owned):
+    if not member.revoking or member.owned is None:
         return False
-    ownership.free(member.revoking)
-    member.revoking = NOTHING
+    released = member.revoking - member.owned
+    if not released or (released != member.revoking and not ownership.singly):
+        return False
+    ownership.free(released)
+    member.revoking -= released
     return True
 
 

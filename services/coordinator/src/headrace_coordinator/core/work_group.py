@@ -34,6 +34,7 @@ from headrace_coordinator.core.effects import (
     WorkStanding,
 )
 from headrace_coordinator.core.floors import item_epoch_by_clock
+from headrace_coordinator.core.reconcile import Ownership
 from headrace_coordinator.core.records import WorkMemberRecord, WorkRecord, cut_declaration, declaration_key
 from headrace_coordinator.core.values import Declaration, GroupProtocol, Moment
 from headrace_coordinator.core.work_members import WorkMember
@@ -49,6 +50,7 @@ LEFT_ITEMS_MAX: Final = 40_000
 class WorkGroup(AssignedGroup[str, WorkMember]):
     """See the module's text."""
 
+    _ownership: Ownership[str] = field(default_factory=lambda: Ownership(singly=True))
     item_epoch: int = 0
     """The highest that an item, or the serial number of a declaration, ever had."""
     declarations: dict[int, Declaration] = field(default_factory=dict)
