@@ -13,6 +13,14 @@ from hypothesis import strategies as st
 from headrace_connect.core import host_messages as messages
 from headrace_connect.core.counts import Counts
 from headrace_connect.core.errors import Fault
+from headrace_connect.core.fork_messages import (
+    Fork,
+    ForkReport,
+    ForkServerReady,
+    HostEnded,
+    HostForked,
+    HostNotForked,
+)
 from headrace_connect.core.host_messages import Command, Report
 from headrace_connect.core.host_protocol import (
     LINE_BYTES_MAX,
@@ -21,6 +29,8 @@ from headrace_connect.core.host_protocol import (
     NotAMessage,
     OtherVersion,
     decode_command,
+    decode_fork_order,
+    decode_fork_report,
     decode_report,
     encode,
 )
@@ -60,6 +70,12 @@ REPORTS: list[Report] = [
         6, (messages.TaskCounts("shop", 3, Counts(7, 700, lag_records=0)), messages.TaskCounts("b", 0, Counts()))
     ),
 ]
+FORK_REPORTS: list[ForkReport] = [
+    ForkServerReady(7),
+    HostForked(1, 77),
+    HostNotForked(2, "no memory"),
+    HostEnded(1, -9),
+]
 
 
 def test_every_message_comes_back_as_it_was() -> None:
@@ -69,6 +85,10 @@ def test_every_message_comes_back_as_it_was() -> None:
         assert decode_command(encode(command)) == command
     for report in REPORTS:
         assert decode_report(encode(report)) == report
+    assert {type(one) for one in FORK_REPORTS} == set(get_args(ForkReport))
+    assert decode_fork_order(encode(Fork(3))) == Fork(3)
+    for said in FORK_REPORTS:
+        assert decode_fork_report(encode(said)) == said
 
 
 def test_a_message_is_a_line_that_says_its_version_and_type() -> None:

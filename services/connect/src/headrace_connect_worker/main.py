@@ -81,6 +81,7 @@ async def run(config: ConnectConfig, stop: asyncio.Event) -> None:
             aio.AdminClient(config.bootstrap_servers, default_api_timeout_ms=config.call_ms_max)
         )
         hosts = await stack.enter_async_context(HostProcesses.of(config, clock))
+        hosts.warm()
         outside = _outside(config, place, admin, hosts, clock, stack)
         limits = LeadingLimits(config.commands_max, config.command_ms_max)
         worker = ConnectWorker(outside, place, limits)

@@ -38,7 +38,7 @@ class FakeHost:
     def __init__(
         self,
         label: str,
-        environment: object,
+        start: object,
         settings: HostSettings,
         clock: object,
         on_report: Callable[[Report], None],

@@ -111,3 +111,13 @@ class Writes(Source):
             if fd > 2 and Path(f"/proc/self/fd/{fd}").is_socket():
                 os.write(fd, b"rubbish\n")
         time.sleep(600)
+
+
+class ForksAndStays(Source):
+    """And goes on beside the child."""
+
+    def start(self) -> None:
+        if not os.fork():
+            time.sleep(600)
+        print("forked")
+        time.sleep(600)

@@ -1,5 +1,6 @@
 """
-The pipe between a worker and a host process: a message is a line of JSON, ``{"v": 1, "type": "StartTask", ...}``.
+The pipe between a worker and a host process: a message is a line of JSON, ``{"v": 1, "type": "StartTask", ...}``. The
+socket of a fork server has the same form.
 
 Whoever changes a message's meaning raises ``VERSION``. Fields that are not known are left out, so that a field with a
 default may be added without that. Nobody guesses: a line that is no message of this version is a typed error.
@@ -18,6 +19,7 @@ from typing import Any, Final, get_args, get_origin
 
 import orjson
 
+from headrace_connect.core.fork_messages import Fork, ForkOrder, ForkReport
 from headrace_connect.core.host_messages import Command, Report
 
 VERSION: Final = 1
@@ -26,6 +28,8 @@ LINE_BYTES_MAX: Final = 16 << 20
 _SHOWN_BYTES: Final = 200
 _COMMANDS: Final[Mapping[str, type]] = {cls.__name__: cls for cls in get_args(Command)}
 _REPORTS: Final[Mapping[str, type]] = {cls.__name__: cls for cls in get_args(Report)}
+_FORK_ORDERS: Final[Mapping[str, type]] = {Fork.__name__: Fork}
+_FORK_REPORTS: Final[Mapping[str, type]] = {cls.__name__: cls for cls in get_args(ForkReport)}
 
 
 class NotAMessage(Exception):
@@ -40,7 +44,7 @@ class MessageTooLarge(Exception):
     """A message would have more than ``LINE_BYTES_MAX`` bytes; it was not sent."""
 
 
-def encode(message: Command | Report) -> bytes:
+def encode(message: Command | Report | ForkOrder | ForkReport) -> bytes:
     """
     A line, with its end.
 
@@ -74,6 +78,28 @@ def decode_report(line: bytes) -> Report:
         NotAMessage: it is none.
     """
     made: Report = _decode(line, _REPORTS)
+    return made
+
+
+def decode_fork_order(packet: bytes) -> ForkOrder:
+    """
+    What a worker says to a fork server.
+
+    Raises:
+        NotAMessage: it is none.
+    """
+    made: ForkOrder = _decode(packet, _FORK_ORDERS)
+    return made
+
+
+def decode_fork_report(packet: bytes) -> ForkReport:
+    """
+    What a fork server says.
+
+    Raises:
+        NotAMessage: it is none.
+    """
+    made: ForkReport = _decode(packet, _FORK_REPORTS)
     return made
 
 

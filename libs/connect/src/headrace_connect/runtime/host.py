@@ -1,9 +1,9 @@
 """
-A host process: runs connectors for a worker, which starts it and speaks to it over a socket that is already open.
+A host process: runs connectors for a worker, which has it started and speaks to it over a socket that is already open.
 
-``python -m headrace_connect.runtime.host FD``: standard output and error are the connectors' own. It ends when the
-worker closes its end, or has died; tasks commit what they have before. A host that stands still ends by itself, with
-the trace of what it stands in as its last lines.
+``fork_server`` forks it, or it is ``python -m headrace_connect.runtime.host FD``. Standard output and error are the
+connectors' own. It ends when the worker closes its end, or has died; tasks commit what they have before. A host that
+stands still ends by itself, with the trace of what it stands in as its last lines.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import socket
 import sys
 import traceback
 from contextlib import AsyncExitStack, suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final, NoReturn
@@ -42,15 +43,26 @@ _FIRST_TO_DIE: Final = "800"
 
 
 def main() -> None:
-    """The process; never returns."""
+    """A process of its own; never returns."""
+    run(_socket(sys.argv[1]), os.getppid())
+
+
+def run(own: socket.socket, parent: int) -> NoReturn:
+    """
+    The life of this process, which leads its own process group.
+
+    Args:
+        own: its end of the pipe to the worker.
+        parent: whose child it is, and who ends what it leaves behind.
+    """
     faulthandler.enable(_STDERR)
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_DIE)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("headrace_connect").setLevel(logging.INFO)
-    worker, code = os.getppid(), 1
+    code = 1
     try:
-        code = asyncio.run(serve(_socket(sys.argv[1]), worker))
+        code = asyncio.run(serve(own, parent))
     except SystemExit as end:  # of a connector
         code = end.code if isinstance(end.code, int) and end.code else 1
         with suppress(OSError):
@@ -58,16 +70,16 @@ def main() -> None:
     except BaseException:  # noqa: BLE001 - said, and then the process ends
         with suppress(OSError):
             traceback.print_exc()
-    _end(code, worker)
+    _end(code, parent)
 
 
-def _end(code: int, worker: int) -> NoReturn:
+def _end(code: int, parent: int) -> NoReturn:
     """The process, without waiting for threads: those of connectors may never end."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
-    if os.getppid() != worker and os.getpgrp() == os.getpid():  # nobody is left who ends what connectors have forked
+    if os.getppid() != parent and os.getpgrp() == os.getpid():  # nobody is left who ends what connectors have forked
         os.killpg(os.getpgrp(), signal.SIGKILL)
     os._exit(code)
 
@@ -78,12 +90,12 @@ def _socket(fd: str) -> socket.socket:
     return own
 
 
-async def serve(own: socket.socket, worker: int) -> int:
+async def serve(own: socket.socket, parent: int) -> int:
     """
     Do what the worker at the other end commands; the exit code.
 
     Args:
-        worker: its process id.
+        parent: as for ``run``.
 
     Raises:
         NotAMessage: its first words are not ``Open``.
@@ -104,11 +116,11 @@ async def serve(own: socket.socket, worker: int) -> int:
         process = await stack.enter_async_context(open_process(RunConfig(**first.cluster)))
         directories = None if first.directories is None else [Path(one) for one in first.directories]
         host = Host(link, process, Secrets(directories, first.names), runner)
-        link.send(HostOpened(os.getpid(), platform.python_version(), _package()))
+        link.send(HostOpened(os.getpid(), platform.python_version(), package_version()))
         reads = runner.start(host.run(), name="do what the worker commands")
         await first_of(asyncio.wait([reads]), stop.wait(), runner.failed.wait())
         if not await host.close(first.end_ms):
-            _end(1, worker)
+            _end(1, parent)
         link.close()
         looks.cancel()
         faulthandler.dump_traceback_later(_CLOSE_S, exit=True, file=_STDERR)
@@ -122,7 +134,9 @@ async def _end_when_still(silence_ms: int) -> None:
         await pause_ms(silence_ms / 5)
 
 
-def _package() -> str:
+@cache
+def package_version() -> str:
+    """Of this code; empty where it was not installed."""
     try:
         return version("headrace-connect")
     except PackageNotFoundError:

@@ -37,6 +37,12 @@ class Environment:
         assert self.home is not None, "the worker's own is asked otherwise"
         return sorted(self.home.glob("lib/python3.*/site-packages"))
 
+    def stamp(self) -> object:
+        """Another one when packages were installed in it; of the worker's own always the same, for it runs on it."""
+        if self.home is None:
+            return ()
+        return [(info.name, info.stat().st_mtime_ns) for one in self._packages() for info in sorted(one.glob("*-info"))]
+
     def has(self, connector_class: str) -> bool:
         """Whether a connector of this name, or ``package.module:Class``, is there. Files are the worker's own."""
         module, colon, _ = connector_class.partition(":")

@@ -1,5 +1,5 @@
 """
-One host process, as a child: begun, spoken to, watched, and ended. ``headrace_connect.runtime.host`` is its other end.
+One host process: begun, spoken to, watched, and ended. ``headrace_connect.runtime.host`` is its other end.
 """
 
 from __future__ import annotations
@@ -7,9 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
-import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,19 +18,17 @@ from headrace_common.runtime.tasks import TaskRunner, first_of
 from headrace_connect.core.host_messages import Command, HostOpened, Open, Ping, Report
 from headrace_connect.core.host_protocol import NotAMessage
 from headrace_connect.runtime.host_link import Link, LinkLost, open_worker_end
-from headrace_connect_worker.adapters.environments import Environment
+from headrace_connect_worker.adapters.children import Child, Started
 from headrace_connect_worker.adapters.host_output import Output
 from headrace_connect_worker.ports import HostUnavailable
 
 LOOK_MS: Final = 1_000.0
 """Between two looks at a host's memory and silence."""
-_MORE_MS: Final = 5_000.0
+MORE_MS: Final = 5_000.0
 """So long a host may take to end after its tasks."""
 _LATE: Final = 5
 """A look that comes so many times too late says that the worker itself stood still."""
 _OUTPUT_MS: Final = 1_000.0
-_FOREIGN: Final = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-"""What would give an environment the worker's packages."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -57,12 +53,12 @@ class HostSettings:
 
 
 class HostProcess:
-    """One child. ``run`` is its life; it is started once."""
+    """One process. ``run`` is its life; it is started once."""
 
     def __init__(
         self,
         label: str,
-        environment: Environment,
+        start: Callable[[], Awaitable[Started]],
         settings: HostSettings,
         clock: Clock,
         on_report: Callable[[Report], None],
@@ -70,19 +66,20 @@ class HostProcess:
         """
         Args:
             label: for people: whom it was begun for.
+            start: starts the process; see ``HostStarts.start``.
             on_report: called with each report but the first.
         """
         self.memory_max = 0
         """In bytes; 0: no limit. May be changed."""
         self.memory = 0
         """In bytes, when it was looked at last."""
-        self._environment = environment
+        self._start = start
         self._settings = settings
         self._clock = clock
         self._on_report = on_report
         self._output = Output(label)
         self._link: Link[Command, Report] | None = None
-        self._process: asyncio.subprocess.Process | None = None
+        self._child: Child | None = None
         self._opened = asyncio.Event()
         self._ended = asyncio.Event()
         self._why = ""
@@ -94,10 +91,12 @@ class HostProcess:
         """From its begin to its end; why it ended, with its last lines."""
         try:
             await self._live()
-        except (OSError, LinkLost) as error:
+        except (OSError, LinkLost, HostUnavailable) as error:
             self._why = self._why or f"it cannot be started: {error}"
         finally:
             self.kill("the worker has ended it")
+            if self._child is not None:
+                self._child.close()
             self._ended.set()
         return self.trace
 
@@ -135,17 +134,17 @@ class HostProcess:
     def kill(self, why: str) -> None:
         """End it at once, by its id, with all that it has forked."""
         self._why = self._why or why
-        if self._process is not None and self._process.returncode is None:
-            self._kill_group()
+        if self._child is not None:
+            self._child.kill()
 
     async def end(self) -> None:
         """Have its tasks commit, and wait until it has ended; it is killed if it does not."""
         self._closing = True
         if self._link is not None:
             self._link.close()
-        elif self._process is not None:
+        elif self._child is not None:
             self.kill("it is not needed any more")
-        limit = self._settings.end_ms + _MORE_MS
+        limit = self._settings.end_ms + MORE_MS
         with suppress(TimeoutError):
             async with limit_ms(limit):
                 await self._ended.wait()
@@ -155,8 +154,8 @@ class HostProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the child; None: it is not started."""
-        return None if self._process is None else self._process.pid
+        """Of the process; None: it is not started."""
+        return None if self._child is None else self._child.pid
 
     @property
     def was_open(self) -> bool:
@@ -172,32 +171,14 @@ class HostProcess:
     # --- its life -------------------------------------------------------------------------------------------------
 
     async def _live(self) -> None:
-        ours, theirs = socket.socketpair()
-        output, their_output = os.pipe()
-        try:
-            self._process = await asyncio.create_subprocess_exec(
-                str(self._environment.python),
-                "-m",
-                "headrace_connect.runtime.host",
-                str(theirs.fileno()),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=their_output,
-                stderr=their_output,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # Ctrl+C is the worker's, and its group can be killed
-                env=self._variables(),
-            )
-        except BaseException:
-            ours.close()
-            os.close(output)
-            raise
-        finally:
-            theirs.close()
-            os.close(their_output)
+        started = await self._start()
+        self._child = started.child
+        if self._why:  # it was killed before there was anything to kill
+            self._child.kill()
         self._heard_ms = self._clock.monotonic_ms()
         async with TaskRunner() as runner:
-            reads = runner.start(self._read_output(output), name="read a host's output")
-            self._link = await open_worker_end(ours)
+            reads = runner.start(self._read_output(started.output), name="read a host's output")
+            self._link = await open_worker_end(started.link)
             settings = self._settings
             self._link.send(
                 Open(settings.cluster, settings.silence_ms, settings.end_ms, settings.directories, settings.names)
@@ -206,21 +187,13 @@ class HostProcess:
                 self._link.close()
             runner.start(self._receive(self._link), name="read a host's reports")
             runner.start(self._look(), name="look at a host")
-            code = await self._process.wait()
-            self._why = self._why or _ending(code)
-            self._kill_group()  # else what it has forked would keep the pipe of its output open
+            how = await self._child.ended()
+            self._why = self._why or how
             with suppress(TimeoutError):
                 async with limit_ms(_OUTPUT_MS):
                     await asyncio.wait([reads])
                     await self._heard_all.wait()
         self._link.close()
-
-    def _variables(self) -> dict[str, str]:
-        variables = {**self._settings.variables, "PYTHONUNBUFFERED": "1"}
-        if self._environment.home is not None:
-            for name in _FOREIGN:
-                variables.pop(name, None)
-        return variables
 
     async def _receive(self, link: Link[Command, Report]) -> None:
         try:
@@ -269,20 +242,6 @@ class HostProcess:
                 self._output.feed(data)
         finally:
             transport.close()
-
-    def _kill_group(self) -> None:
-        """Also what the host has forked. It is our child, or has just ended: nobody else has its id."""
-        if self._process is not None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-
-
-def _ending(code: int) -> str:
-    if code >= 0:
-        return f"its process ended with {code}"
-    with suppress(ValueError):
-        return f"its process was killed by {signal.Signals(-code).name}"
-    return f"its process was killed by signal {-code}"
 
 
 def _memory_of(pid: int | None) -> int:

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +20,8 @@ from headrace_connect.core.names import PLUGIN_PATH, SPARK_APPLICATION
 from headrace_connect.settings import Definition
 from headrace_connect_worker.adapters.environments import Environment, Environments
 from headrace_connect_worker.adapters.host_events import HostEvents, task_reported, watch_failed, work_found
-from headrace_connect_worker.adapters.host_process import HostProcess, HostSettings
+from headrace_connect_worker.adapters.host_process import MORE_MS, HostProcess, HostSettings
+from headrace_connect_worker.adapters.host_starts import HostStarts
 from headrace_connect_worker.adapters.plugin_questions import PluginQuestions
 from headrace_connect_worker.config import ConnectConfig, HostLimits
 from headrace_connect_worker.core.host_figures import HostFigures
@@ -64,7 +66,8 @@ class HostProcesses:
         self._limits = limits
         self._clock = clock
         self._environments = Environments([Path(folder) for folder in limits.plugin_path])
-        self._questions = PluginQuestions(settings, limits.plugin_ms_max, self._environments, clock)
+        self._starts = HostStarts(settings.variables, settings.end_ms + MORE_MS, clock)
+        self._questions = PluginQuestions(settings, limits.plugin_ms_max, self._environments, self._starts, clock)
         self._hosting = Hosting(limits.worker_hosts_max)
         self._hosts: dict[HostNumber, HostProcess] = {}
         self._work: dict[Work, _Running] = {}
@@ -106,6 +109,10 @@ class HostProcesses:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+    def warm(self) -> None:
+        """Have ready what hosts need, so that the first ones start as fast as others."""
+        self._starts.warm()
 
     # --- tasks ----------------------------------------------------------------------------------------------------
 
@@ -214,7 +221,8 @@ class HostProcesses:
             self.figures.look(number, label, host.memory)
             self._hear(number, report)
 
-        host = self._hosts[number] = HostProcess(label, environment, self._settings, self._clock, on_report)
+        start = partial(self._starts.start, environment)
+        host = self._hosts[number] = HostProcess(label, start, self._settings, self._clock, on_report)
         self._runner.start(self._keep(number, host), name=f"host of {label}")
 
     async def _keep(self, number: HostNumber, host: HostProcess) -> None:
@@ -347,9 +355,11 @@ class HostProcesses:
         hosts = list(self._hosts.values())
         for running in self._work.values():
             running.stopping = True
+        self._starts.stop()
         if hosts:
             await asyncio.gather(*(host.end() for host in hosts))
         await self._runner.close()
+        await self._starts.close()
 
 
 _GONE: Final = _Running({}, 0, stopping=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from headrace_common.core.errors import InvalidConfig
@@ -19,6 +20,7 @@ from headrace_connect.core.options import Problem
 from headrace_connect.settings import Definition, Importance, ValueType
 from headrace_connect_worker.adapters.environments import Environment, Environments
 from headrace_connect_worker.adapters.host_process import HostProcess, HostSettings
+from headrace_connect_worker.adapters.host_starts import HostStarts
 from headrace_connect_worker.ports import Config, HostUnavailable, Plugin, Validation
 
 PLUGINS_KEPT_MS: Final = 60_000.0
@@ -28,10 +30,13 @@ _ID: Final = 1
 class PluginQuestions:
     """Of one worker."""
 
-    def __init__(self, settings: HostSettings, answer_ms_max: int, environments: Environments, clock: Clock) -> None:
+    def __init__(
+        self, settings: HostSettings, answer_ms_max: int, environments: Environments, starts: HostStarts, clock: Clock
+    ) -> None:
         self._settings = settings
         self._answer_ms_max = answer_ms_max
         self._environments = environments
+        self._starts = starts
         self._clock = clock
         self._plugins: Sequence[Plugin] = ()
         self._plugins_until_ms = 0.0
@@ -105,7 +110,8 @@ class PluginQuestions:
                 answered.set()
 
         async with TaskRunner() as runner:
-            host = HostProcess("a question", environment, self._settings, self._clock, on_report)
+            start = partial(self._starts.start, environment)
+            host = HostProcess("a question", start, self._settings, self._clock, on_report)
             running = runner.start(host.run(), name="host of a question")
             await host.opened()
             host.send(question)

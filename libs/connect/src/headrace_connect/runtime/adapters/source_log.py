@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -89,14 +90,11 @@ class SdkSourceLog:
         topic = self._place.offset_topic
         servers = self._config.bootstrap_servers
         partitions = [TopicPartition(topic, number) for number in range(await self._topics.partitions(topic))]
-        async with aio.Consumer(bootstrap_servers=servers, isolation_level="read_uncommitted") as undecided:
-            await undecided.assign(partitions)
-            ends = await undecided.end_offsets(partitions)
         wanted = {_key(self._place.connector, split): split for split in splits}
         found: dict[str, Position] = {}
         async with aio.Consumer(bootstrap_servers=servers, isolation_level="read_committed") as consumer:
             await consumer.assign(partitions)
-            starts = await consumer.beginning_offsets(partitions)
+            starts, ends = await asyncio.gather(consumer.beginning_offsets(partitions), self._ends(partitions))
             left = {partition for partition in partitions if starts[partition] < ends[partition]}
             consumer.seek_to_beginning(*partitions)
             until_ms = self._clock.monotonic_ms() + self._config.default_api_timeout_ms
@@ -112,6 +110,13 @@ class SdkSourceLog:
                         "`headrace txn list`, or give the connector an offsets.storage.topic of its own"
                     )
         return found
+
+    async def _ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """With what is not decided yet: it may be of who had the task before."""
+        servers = self._config.bootstrap_servers
+        async with aio.Consumer(bootstrap_servers=servers, isolation_level="read_uncommitted") as undecided:
+            await undecided.assign(partitions)
+            return await undecided.end_offsets(partitions)
 
     async def close(self) -> None:
         """See ``SourceLog``."""
