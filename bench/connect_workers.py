@@ -25,7 +25,6 @@ from bench.machine import cpu_seconds
 from bench.rows import Row, compare
 from bench.sizes import sized
 from bench.streams_workloads import Worker, running
-from headrace import Consumer, TopicPartition
 
 WORKERS: Final = 3
 STAND_BY_S: Final = 5.0
@@ -117,13 +116,15 @@ def idle(_: int) -> list[Row]:
         before, began = cpu_seconds([node.worker.pid]), time.perf_counter()
         time.sleep(seconds)
         cpu = (cpu_seconds([node.worker.pid]) - before) / (time.perf_counter() - began)
-        hosts = psutil.Process(node.worker.pid).children(recursive=True)
-        own = psutil.Process(node.worker.pid).memory_full_info().pss / 2**20
+        children = psutil.Process(node.worker.pid).children(recursive=True)
+        hosts = [one for one in children if one.name() == "connect-host"]
+        others = [psutil.Process(node.worker.pid), *(one for one in children if one not in hosts)]
+        own = sum(one.memory_full_info().pss for one in others) / 2**20
         of_hosts = sum(host.memory_full_info().pss for host in hosts) / 2**20
     name = f"connect {count} idle connectors of a worker"
     return [
         compare(f"{name}: CPU of it and its {len(hosts)} hosts", "% of a core", [cpu * 100], target="≤ 5"),
-        compare(f"{name}: the worker's memory", "MiB", [own], target="≤ 150"),
+        compare(f"{name}: memory of the worker and its fork server", "MiB", [own], target="≤ 150"),
         compare(f"{name}: memory of a host", "MiB", [of_hosts / len(hosts)], target="≤ 80"),
     ]
 
@@ -147,22 +148,21 @@ def moves(_: int) -> list[Row]:
         tempfile.TemporaryDirectory(prefix="bench-connect-") as root,
         workers(cluster, WORKERS, Path(root)) as nodes,
     ):
-        topic = cluster.topic(1)
-        first = nodes[0]
-        first.put({f"ticks-{n}": _ticks(f"ticks-{n}", topic) for n in range(count)})
+        topic, first = cluster.topic(1), nodes[0]
+        first.put({f"ticks-{n}": _ticks(Path(root) / f"ticks-{n}", topic) for n in range(count)})
         first.await_places(count)
         time.sleep(STAND_BY_S)
         names = [f"ticks-{n}" for n in range(count)]
         quiet = _during(lambda: time.sleep(still))
 
         def more() -> None:
-            first.put({"one-more": _ticks("one-more", topic)})
+            first.put({"one-more": _ticks(Path(root) / "one-more", topic)})
             first.await_places(count + 1)
 
         added = _during(more)
         killed, of_killed = _end(first, nodes[2], count + 1, signal.SIGKILL)
         closed, of_closed = _end(first, nodes[1], count + 1, signal.SIGTERM)
-        ticks = _ticks_of(cluster, topic)
+        ticks = {path.name: [int(line) for line in path.read_text().split()] for path in Path(root).iterdir()}
     name = f"connect {count} connectors on {WORKERS} workers"
     return [
         compare(
@@ -188,9 +188,9 @@ def _moved(name: str, gaps: Sequence[float], target: str) -> Row:
     )
 
 
-def _ticks(label: str, topic: str) -> dict[str, str]:
-    converters = {"key.converter": "bytes", "value.converter": "bytes", "exactly.once": "false"}
-    return {"connector.class": TICKS, "label": label, "topic": topic, **converters}
+def _ticks(path: Path, topic: str) -> dict[str, str]:
+    how = {"value.converter": "bytes", "exactly.once": "false"}
+    return {"connector.class": TICKS, "path": str(path), "topic": topic, **how}
 
 
 def _during(change: Callable[[], None]) -> tuple[float, float]:
@@ -211,20 +211,6 @@ def _end(asked: Node, node: Node, count: int, how: signal.Signals) -> tuple[tupl
         asked.await_places(count, {node.address})
 
     return _during(end), own
-
-
-def _ticks_of(cluster: HeadraceSide, topic: str) -> dict[str, list[int]]:
-    """When each connector said something, in ms since the epoch."""
-    ticks: dict[str, list[int]] = {}
-    with Consumer(bootstrap_servers=cluster.bootstrap) as consumer:
-        at = TopicPartition(topic, 0)
-        consumer.assign([at])
-        consumer.seek_to_beginning()
-        end = consumer.end_offsets([at])[at]
-        while consumer.position(at) < end:
-            for record in consumer.poll(1_000):
-                ticks.setdefault(bytes(record.key).decode(), []).append(record.timestamp_ms)
-    return ticks
 
 
 def _gaps(ticks: Mapping[str, Sequence[int]], names: Sequence[str], span: tuple[float, float]) -> list[float]:

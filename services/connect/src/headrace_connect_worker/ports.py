@@ -414,6 +414,10 @@ class Membership(Protocol):
         """What there is to do, from now on; the first one joins."""
         ...
 
+    def retire(self) -> None:
+        """Be given nothing any more; what it gives up goes to others at once."""
+        ...
+
     async def poll(self, timeout_ms: float) -> WorkChange | None:
         """
         What has changed for this worker; None: nothing within ``timeout_ms``.

@@ -71,6 +71,33 @@ async def test_workers_share_connectors_and_go_on_without_one_of_them(labs: Labs
             await worker.stop()
 
 
+async def test_who_leaves_hands_over_a_few_connectors_at_a_time(labs: Labs) -> None:
+    cluster = labs(2, group_consumer_heartbeat_interval_ms=200)
+    outer = Outer()
+    with install_lab(cluster.lab):
+        first, second = [await LabWorker(cluster, name, outer).open() for name in "ab"]
+        await until(lambda: first.leads or second.leads, first, second)
+        await until(lambda: first.herd.is_ready and second.herd.is_ready, first, second)
+        leader, other = (first, second) if first.leads else (second, first)
+        for number in range(8):
+            outer.splits[f"d{number}"] = ["x"]
+            await leader.herd.put_config(f"d{number}", CONFIG)
+        await until(lambda: len(first.hosts.tasks) == len(second.hosts.tasks) == 4, first, second)
+        other.hosts.slow_start.clear()
+        leader.hosts.slow_stop.clear()
+        begun = len(other.hosts.calls)
+        leaving = asyncio.get_running_loop().create_task(leader.stop())
+        await asyncio.sleep(0.5)
+        leader.hosts.slow_stop.set()
+        await until(lambda: len([call for call in other.hosts.calls[begun:] if call[0] == "start"]) == 2, other)
+        assert len(leader.hosts.tasks) == 2, "the rest goes on"
+        assert leader.leads
+        other.hosts.slow_start.set()
+        await until(lambda: len(other.hosts.tasks) == 8 and other.leads, other)
+        await leaving
+        await other.stop()
+
+
 async def test_an_older_leader_writes_nothing_more_whatever_it_has_begun(labs: Labs) -> None:
     cluster = labs(1)
     with install_lab(cluster.lab):

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from headrace.errors import ClientClosed
 from headrace.work_types import Declaration, GivenItem, WorkChange, WorkItem
 from headrace_common.runtime.clock import limit_ms
+from headrace_connect_worker.core.placing import NOTHING
 
 
 class MemoryGroup:
@@ -115,6 +116,10 @@ class MemoryMembership:
             self._group.members.append(self)
         self.declaration = declaration
         self._group.assign()
+
+    def retire(self) -> None:
+        if self.declaration is not None:
+            self.declare(NOTHING)
 
     def give(self, item: GivenItem) -> None:
         self._assigned.append(item)

@@ -46,6 +46,8 @@ class MemoryHosts:
         """Hosts of these connectors do not start."""
         self.unsettled = ""
         """Why the target cannot be asked."""
+        self.slow_start = asyncio.Event()
+        self.slow_start.set()
         self.slow_stop = asyncio.Event()
         self.slow_stop.set()
         self._events: asyncio.Queue[HostEvent] = asyncio.Queue()
@@ -54,6 +56,7 @@ class MemoryHosts:
         self.calls.append(("start", task.connector, task.task, task.generation))
         if task.connector in self.broken:
             raise HostUnavailable("exit code 1\nno module named weather")
+        await self.slow_start.wait()
         assert (task.connector, task.task) not in self.tasks, "it runs already"
         self.tasks[task.connector, task.task] = task
         paused = task.target is TargetState.PAUSED

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from headrace import aio
 from headrace.work_types import Declaration, WorkChange
 from headrace_common.runtime.clock import Clock
+from headrace_connect_worker.core.placing import NOTHING
 
 
 class SdkMembership:
@@ -36,6 +37,11 @@ class SdkMembership:
             )
         else:
             self._group.declare(declaration)
+
+    def retire(self) -> None:
+        """See ``Membership``."""
+        if self._group is not None:
+            self._group.declare(NOTHING)
 
     async def poll(self, timeout_ms: float) -> WorkChange | None:
         """See ``Membership``."""

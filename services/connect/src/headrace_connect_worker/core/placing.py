@@ -19,6 +19,8 @@ from headrace_connect_worker.core.herd import HerdState
 LEADER: Final = "leader"
 TASK_WEIGHT: Final = 2_000
 """More than the leader and the watchers of all connectors: tasks are shared by their number."""
+NOTHING: Final = declare((), version=1)
+"""What a worker declares that leaves: it is older than all others, so it does not count, and its own items are none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,6 @@ from headrace_connect_worker.ports import Hosts, HostUnavailable, StartTask
 EVENTS_MAX: Final = 256
 """Of a host that wait for their seat; of more the oldest are forgotten, for the newest say how it is."""
 
-SETTLE_MS: Final = 100.0
 _TICK_MS: Final = 1.0
 """Later than it is due, so that it is surely due then."""
 
@@ -114,17 +113,20 @@ class SeatRunner:
         say: Callable[[Say], None],
         bell: Callable[[], Bell],
         clock: Clock,
+        settle_ms: float = 0,
     ) -> None:
         """
         Args:
             wanted: what is to run now, as the config topic says.
             bell: the one that rings when that may have changed; asked for when this begins to listen.
+            settle_ms: so long it waits before it begins anything.
         """
         self._runs = runs
         self._wanted = wanted
         self._say = say
         self._bell = bell
         self._clock = clock
+        self._settle_ms = settle_ms
         self._seat = Seat()
         self._events: deque[Event] = deque(maxlen=EVENTS_MAX)
         self._leaving = asyncio.Event()
@@ -148,9 +150,9 @@ class SeatRunner:
             self._ear.set()
 
     async def run(self) -> None:
-        """Until it has left. What is taken away again at once is not begun: each worker's declaration shares anew."""
+        """Until it has left."""
         with suppress(TimeoutError):
-            async with limit_ms(SETTLE_MS):
+            async with limit_ms(self._settle_ms):
                 await self._leaving.wait()
         with self._bell().heard() as self._ear:
             while not self._left:

@@ -15,7 +15,7 @@ from typing import Final
 
 from headrace.work_types import GivenItem, WorkChange
 from headrace_common.core.errors import HeadraceError
-from headrace_common.runtime.clock import Clock, limit_ms
+from headrace_common.runtime.clock import Clock, Deadline, limit_ms
 from headrace_common.runtime.logs import logger
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_connect.core.errors import Fault
@@ -35,6 +35,7 @@ from headrace_connect_worker.core.records import RunState, Status, TargetState, 
 from headrace_connect_worker.core.seat import Crashed, Reported, Say, Spec
 from headrace_connect_worker.engine.events import Events
 from headrace_connect_worker.engine.following import Following
+from headrace_connect_worker.engine.handing import Handing
 from headrace_connect_worker.engine.leading import Leading
 from headrace_connect_worker.engine.place import Place
 from headrace_connect_worker.engine.reporting import Reporting
@@ -50,6 +51,12 @@ from headrace_connect_worker.ports import (
 )
 
 POLL_MS: Final = 500.0
+WATCH_MS: Final = 1_500.0
+"""A watcher begins so much later where there are tasks: they stand still, and what watches them does not matter yet."""
+SETTLE_MS: Final = 100.0
+"""What is taken away again at once is not begun: each worker's declaration shares anew."""
+NEW_MS: Final = 2_000.0
+"""So long after this worker's declaration others declare the same."""
 GATHER_MS: Final = 10.0
 """Changes that come together are declared together."""
 WORK_BYTES_MAX: Final = 4 << 20
@@ -92,7 +99,10 @@ class Working:
         self._place = place
         self._held: dict[str, _Held] = {}
         self._specs: dict[str, Spec | None] = {}
+        self._handing = Handing(following, place, self._held.__contains__, self._end)
+        self._declared_ms = 0.0
         self._closing = False
+        self._retired = False
 
     @property
     def items(self) -> frozenset[str]:
@@ -115,9 +125,9 @@ class Working:
                 if not self._following.is_exact or state.offset == at:
                     continue
                 at, items = state.offset, list_items(state)
-                if items != said:
+                if items != said and not self._retired:
                     self._membership.declare(declaration_of(state, items))
-                    said = items
+                    said, self._declared_ms = items, self._clock.monotonic_ms()
 
     async def share(self, tasks: TaskRunner) -> None:
         """
@@ -146,17 +156,32 @@ class Working:
 
     async def leave(self, ms: float) -> None:
         """
-        End all that runs here, and begin nothing more; at most so long. Nothing is given up by it: that would come back
-        to this worker as long as it is a member.
+        End all that runs here, and begin nothing more; at most so long. Where there are others, they get it connector
+        by connector; else nothing is given up by it: that would come back to this worker as long as it is a member.
         """
         self._closing = True
-        held = list(self._held.values())
-        for one in held:
-            one.ends()
-        if held:
+        deadline = Deadline(ms)
+        if self._is_shared():
+            self._retired = True
+            self._membership.retire()
             with suppress(TimeoutError):
-                async with limit_ms(ms):
-                    await asyncio.wait([one.running for one in held])
+                async with limit_ms(ms / 2):
+                    await self._handing.hand_over([item for item in self._held if item != LEADER])
+        left = list(self._held.values())
+        for one in left:
+            one.ends()
+        if left:
+            with suppress(TimeoutError):
+                async with deadline.limit():
+                    await asyncio.wait([one.running for one in left])
+
+    def _is_shared(self) -> bool:
+        """Whether it has something to hand over, and somebody else has something to do: then there are others."""
+        return bool(self._held) and any(item.id not in self._held for item in list_items(self._following.state))
+
+    def _end(self, item: str) -> None:
+        if item in self._held:
+            self._held[item].ends()
 
     # --- items --------------------------------------------------------------------------------------------------------
 
@@ -165,14 +190,16 @@ class Working:
             if given.id in self._held:
                 self._held[given.id].epoch = given.epoch
         for item in sorted(change.revoked | change.lost):
-            held = self._held.get(item)
-            if held is None:
+            if item not in self._held:
                 self._membership.give_up((item,))
-            else:
-                held.ends()
-        if not self._closing:
-            for given in change.assigned:
-                self._begin(given, tasks)
+            elif item in change.lost:
+                self._end(item)
+        if self._closing:
+            return
+        if moved := [item for item in change.revoked if item in self._held]:
+            tasks.start(self._handing.hand_over(moved), name="hand items over")
+        for given in change.assigned:
+            self._begin(given, tasks)
 
     def _begin(self, given: GivenItem, tasks: TaskRunner) -> None:
         assert given.id not in self._held, "it was given up before it comes again"
@@ -206,9 +233,18 @@ class Working:
             partial(self._say, item, name, task),
             partial(self._following.bell_of, name),
             self._clock,
+            self._settle_ms(name, task),
         )
         running = tasks.start(self._run(item, runner, name, task), name=item)
         self._held[item] = _Held(given.epoch, runner.leave, running, runner)
+
+    def _settle_ms(self, name: str, task: int | None) -> float:
+        """So long it is left alone before it begins."""
+        connector = self._following.state.connectors.get(name)
+        if task is None and connector is not None and connector.tasks is not None and connector.tasks.shares:
+            return WATCH_MS
+        is_new = self._clock.monotonic_ms() - self._declared_ms < NEW_MS
+        return SETTLE_MS if is_new else 0
 
     async def _run(self, item: str, runner: SeatRunner, name: str, task: int | None) -> None:
         await runner.run()
@@ -222,7 +258,8 @@ class Working:
     def _gone(self, item: str) -> None:
         self._held.pop(item, None)
         self._specs.pop(item, None)
-        if not self._closing:
+        self._following.bell.ring()
+        if self._retired or not self._closing:
             self._membership.give_up((item,))
 
     # --- what is wanted -----------------------------------------------------------------------------------------------
