@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -245,6 +246,49 @@ def test_state_that_was_read_is_not_changed_by_the_call_that_raises() -> None:
     fed = Fed(program(grow, on_error="skip", state={"deep": value(dict)}))
     given = [record("a", n=1), record("a", "raise", n=2), record("a", n=3)]
     assert written(fed, *given) == [{"list": [1]}, {"list": [1, 3]}]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [([1], [1.0]), ([1, "a"], [True, "a"]), ([0.0], [-0.0]), ([{"a": 1}], [{"a": 1.0}]), ([], [1])]
+)
+def test_values_that_are_equal_and_not_the_same_are_a_change(first: list[Any], second: list[Any]) -> None:
+    given = iter([first, second, second])
+
+    def put(row: Any, state: Any, context: Any) -> None:
+        state.it = next(given)
+
+    fed = Fed(program(put, state={"it": value(list)}))
+    fed.feed("in", [record("a")])
+    fed.commit()
+    fed.feed("in", [record("a")])
+    assert [key for key, _ in fed.task.changes()["p"]] == [b"sa"]
+    fed.commit()
+    fed.feed("in", [record("a")])
+    assert "p" not in fed.task.changes(), "the same again is none"
+
+
+def test_a_value_that_is_equal_to_its_default_and_not_the_same_is_kept() -> None:
+    def put(row: Any, state: Any, context: Any) -> dict[str, Any]:
+        before = repr(state.it)
+        state.it = [True]
+        return {"before": before}
+
+    fed = Fed(program(put, state={"it": value(list, default=[1])}))
+    assert written(fed, record("a")) == [{"before": "[1]"}]
+    fed.reopen()
+    assert written(fed, record("a")) == [{"before": "[True]"}]
+
+
+def test_a_value_that_cannot_be_kept_is_an_error_where_it_is_equal_to_what_was_there() -> None:
+    given = iter([[1], [Decimal(1)]])
+
+    def put(row: Any, state: Any, context: Any) -> None:
+        state.it = next(given)
+
+    fed = Fed(program(put, state={"it": value(list)}))
+    fed.feed("in", [record("a")])
+    with pytest.raises(RowFailed, match="cannot be kept"):
+        fed.feed("in", [record("a")])
 
 
 def test_what_state_gives_is_what_it_gives_after_a_restart() -> None:

@@ -210,6 +210,43 @@ def test_a_row_that_does_not_fit_is_named(made: Any, message: str) -> None:
         written(lambda s: s.map(lambda row: made, schema="n bigint"), record(1))
 
 
+@pytest.mark.parametrize(
+    ("type_", "made", "fits"),
+    [
+        ("array<bigint>", [1, 2.5], False),
+        ("array<bigint>", [1, 2.0, None], True),
+        ("struct<x: int, y: double>", {"x": 1.5}, False),
+        ("struct<x: int, y: double>", {"x": 1, "y": 1.5}, True),
+        ("map<string, int>", {"a": 0.5}, False),
+        ("map<string, int>", [("a", 0.5)], False),
+        ("map<string, int>", {"a": 1, "b": None}, True),
+    ],
+)
+def test_a_float_inside_of_others_is_not_cut(type_: str, made: Any, fits: bool) -> None:
+    def apply() -> object:
+        return written(lambda s: s.map(lambda row: {"n": made}, schema=f"n {type_}"), record(1))
+
+    if fits:
+        apply()
+    else:
+        with pytest.raises(RowFailed, match=r"n: .* is not a"):
+            apply()
+
+
+@dataclass
+class Inner:
+    x: float
+
+
+@pytest.mark.parametrize(
+    "made", [{"a": float("nan")}, {"a": [1, {"b": (float("inf"),)}]}, {"a": {"b": Inner(float("-inf"))}}]
+)
+def test_numbers_that_json_does_not_have_are_no_null(made: Any) -> None:
+    with pytest.raises(RowFailed, match="gave NaN or infinity, which JSON cannot hold; give None"):
+        written(lambda s: s.map(lambda row: made), record(1))
+    assert written(lambda s: s.map(lambda row: {"a": None, "b": [1.5, "null"]}), record(1))
+
+
 @pytest.mark.parametrize("at", [-1, 2**63, float("nan"), None, "noon"])
 def test_a_timer_at_no_time_is_an_error_of_its_record(at: Any) -> None:
     def ask(row: Any, state: Any, context: Any) -> None:

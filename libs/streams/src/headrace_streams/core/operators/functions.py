@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -129,7 +130,10 @@ class Made:
         if not isinstance(row, Mapping):
             raise TypeError(f"{self._what} gave a {type(row).__name__}; a row is a dict (or a dataclass)")
         if self._schema is None:
-            return orjson.dumps(row)
+            text = orjson.dumps(row)
+            if b"null" in text and _has_odd_number(row):
+                raise TypeError(f"{self._what} gave NaN or infinity, which JSON cannot hold; give None")
+            return text
         unknown = [name for name in row if name not in self._schema.names]
         if unknown:
             raise TypeError(f"{self._what} gave the column {unknown[0]!r}, which its schema does not have")
@@ -175,9 +179,37 @@ def _checked_value(value: Any, column: pa.Field[Any]) -> Any:
         (kept,) = pa.array([value], column.type).to_pylist()
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as wrong:
         raise TypeError(f"{column.name}: {value!r:.60} is not a {type_text(column.type)}") from wrong
-    if isinstance(value, float) and kept != value and pa.types.is_integer(column.type):  # Arrow cuts it
+    if _is_cut(value, column.type):
         raise TypeError(f"{column.name}: {value!r:.60} is not a {type_text(column.type)}")
     return kept
+
+
+def _has_odd_number(value: Any) -> bool:
+    """Whether orjson has written null for a number."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if hasattr(value, "__dataclass_fields__"):
+        value = [getattr(value, name) for name in value.__dataclass_fields__]
+    elif isinstance(value, Mapping):
+        value = value.values()
+    return isinstance(value, list | tuple | ValuesView) and any(map(_has_odd_number, value))
+
+
+def _is_cut(value: Any, kind: pa.DataType) -> bool:
+    """Whether a float stands where whole numbers do, which Arrow would cut."""
+    types: Any = pa.types
+    inner: Any = kind
+    if value is None:
+        return False
+    if types.is_integer(kind):
+        return isinstance(value, float) and not value.is_integer()
+    if types.is_list(kind) or types.is_large_list(kind):
+        return any(_is_cut(one, inner.value_type) for one in value)
+    if types.is_map(kind):
+        pairs = value.items() if isinstance(value, Mapping) else value
+        return any(_is_cut(one, inner.item_type) for _, one in pairs)
+    there = types.is_struct(kind) and isinstance(value, Mapping)
+    return there and any(_is_cut(value.get(field.name), field.type) for field in inner)
 
 
 _SHOWN: Final = {int: pa.int64(), float: pa.float64(), str: pa.string(), bytes: pa.binary(), bool: pa.bool_()}

@@ -20,6 +20,8 @@ _TIMER: Final = b"t"
 _WALL_TIMER: Final = b"w"
 _VERSION: Final = 1
 _SCALARS: Final = (int, float, str, bytes, bool)
+_ONE_FORM: Final = (int, str, bytes, bool)
+"""Equal values of one of these types are one value."""
 _ENTRY_BYTES: Final = 400
 """About what the entry of a key takes beside its key's bytes and what the values hold."""
 
@@ -69,6 +71,19 @@ def as_kept(name: str, value: Any) -> Any:
     except ormsgpack.MsgpackEncodeError as error:
         raise TypeError(f"{name} was set to {value!r:.100}, which cannot be kept: {error}") from error
     return ormsgpack.unpackb(packed, option=ormsgpack.OPT_NON_STR_KEYS)
+
+
+def differs(value: Any, other: Any) -> bool:
+    """Whether it is another value after a restart: 1, 1.0 and True are equal, and three values."""
+    if value != other or type(value) is not type(other):
+        return True
+    if value is None or type(value) in _ONE_FORM:
+        return False
+    try:
+        one, two = (ormsgpack.packb(each, option=ormsgpack.OPT_NON_STR_KEYS) for each in (value, other))
+    except ormsgpack.MsgpackEncodeError:  # who keeps it says why
+        return True
+    return one != two
 
 
 @dataclass(slots=True)
@@ -183,7 +198,7 @@ class ObjectStore:
 
     def _kept(self, entry: _Entry) -> dict[str, Any]:
         """Those of its values that differ from what a new key has."""
-        return {name: value for name, value in entry.values.items() if value != self._default(name)}
+        return {name: value for name, value in entry.values.items() if differs(value, self._default(name))}
 
     def _default(self, name: str) -> Any:
         return self.values[name].default if name in self.values else None
@@ -267,8 +282,12 @@ def written(state: State) -> list[str]:
     return [
         name
         for name, value in state._changed.items()
-        if state._values[name].type in _SCALARS or value != state._kept.get(name, state._values[name].default)
+        if state._values[name].type in _SCALARS or _has_changed(state, name, value)
     ]
+
+
+def _has_changed(state: State, name: str, value: Any) -> bool:
+    return differs(value, state._kept.get(name, state._values[name].default))
 
 
 def changes_of(state: State) -> dict[str, Any]:
@@ -281,5 +300,5 @@ def changes_of(state: State) -> dict[str, Any]:
     return {
         name: state._values[name].kept(f"state.{name}", value)
         for name, value in state._changed.items()
-        if value != state._kept.get(name, state._values[name].default)
+        if _has_changed(state, name, value)
     }
