@@ -57,6 +57,8 @@ STARTS: Final = {
     "connect.sink.opened": ("copy", "log"),
 }
 """Points that a task comes to when it starts: whose tasks are to."""
+FORK_SERVER: Final = "connect-forks"
+"""What such a process calls itself."""
 _LEADS: Final = re.compile(r'this worker leads.*?"epoch": ?(\d+)')
 
 
@@ -123,7 +125,7 @@ class Workers(Crew):
         seconds = self._chance.uniform(*STANDS_S)
         if self._chance.random() < SLEEPS:
             seconds = self._chance.uniform(*SLEEP_S)
-            for slot in [slot for slot, worker in self.working.items() if host in children_of(worker.process.pid)]:
+            for slot in [slot for slot, worker in self.working.items() if host in hosts_of(worker.process.pid)]:
                 self.replace(slot, seconds)
         self._standing[host] = now + seconds
 
@@ -139,6 +141,12 @@ class Workers(Crew):
             found = _LEADS.findall(worker.errors.read_text(errors="replace"))
             yield slot, int(found[-1]) if found else -1
 
+    def kill_fork_server(self) -> None:
+        """With -9, one process that hosts are forked from; they go on."""
+        servers = [pid for worker in self.working.values() for pid in _fork_servers_of(worker.process.pid)]
+        if servers:
+            _signal(self._chance.choice(servers), signal.SIGKILL)
+
     def kill_host(self) -> None:
         """With -9, one process with a connector."""
         hosts = self._hosts()
@@ -146,13 +154,13 @@ class Workers(Crew):
             _signal(self._chance.choice(hosts), signal.SIGKILL)
 
     def _hosts(self) -> list[int]:
-        return [pid for worker in self.working.values() for pid in children_of(worker.process.pid)]
+        return [pid for worker in self.working.values() for pid in hosts_of(worker.process.pid)]
 
     def end(self) -> None:
         """Hosts end when they miss their worker."""
         for host in self._standing:
             _signal(host, signal.SIGCONT)
-        hosts = [*self._hosts(), *(pid for worker in self.sleeping for pid in children_of(worker.process.pid))]
+        hosts = [*self._hosts(), *(pid for worker in self.sleeping for pid in hosts_of(worker.process.pid))]
         super().end()
         until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in hosts), "hosts end with their workers")
 
@@ -180,12 +188,29 @@ class Workers(Crew):
 
     def _kill_hosts(self, pid: int) -> None:
         """A worker that is killed in its sleep leaves hosts that stand still, too, if they were stopped with it."""
-        for host in children_of(pid):
+        for host in hosts_of(pid):
             _signal(host, signal.SIGCONT)
 
 
-def children_of(pid: int) -> list[int]:
-    """Processes that it has started, and that are there."""
+def hosts_of(worker: int) -> list[int]:
+    """Processes with its connectors; those whose fork server has died are the system's children, and not told."""
+    servers = _fork_servers_of(worker)
+    alone = [pid for pid in _children_of(worker) if pid not in servers]
+    return [*alone, *(host for server in servers for host in _children_of(server))]
+
+
+def _fork_servers_of(worker: int) -> list[int]:
+    return [pid for pid in _children_of(worker) if _name_of(pid) == FORK_SERVER]
+
+
+def _name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _children_of(pid: int) -> list[int]:
     try:
         return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:

@@ -69,6 +69,7 @@ FAULTS: Final = {
     "replace worker": 2,
     "replace leader": 1,
     "kill host": 3,
+    "kill fork server": 1,
     "kill shop": 1,
     "kill target": 1,
     "add column": 1,
@@ -156,6 +157,7 @@ def test_a_database_is_copied_through_a_storm(
         storm = Storm(cluster, crew, random.Random(SEED), dict(FAULTS), pauses=(0.5, 3.0))
         storm.changes = {
             "kill host": crew.kill_host,
+            "kill fork server": crew.kill_fork_server,
             "kill shop": databases.kill_shop,
             "kill target": databases.kill_target,
             "add column": databases.add_column,
