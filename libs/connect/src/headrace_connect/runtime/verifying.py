@@ -126,14 +126,28 @@ class _Compared:
         for partition, (start, end) in spans.items():
             for first in range(start, end, RANGE):
                 behind = min(first + RANGE, end)
-                parts: list[Rows] = []
-                refused = 0
-                async for rows, bad in self._read(partition, first, behind):
-                    parts += rows
-                    refused += bad
-                checked = await self._calls.call(self._verifier.check, partition, parts, first, behind)
-                found.add(partition, first, behind, refused, checked)
+                begin, parts, refused = await self._retained(partition, first, behind)
+                if begin < behind:
+                    checked = await self._calls.call(self._verifier.check, partition, parts, begin, behind)
+                    found.add(partition, begin, behind, refused, checked)
         return found
+
+    async def _retained(self, partition: TopicPartition, first: int, end: int) -> tuple[int, list[Rows], int]:
+        """
+        What the topic still has of a range: from where on, its records, and how many were refused. Retention may remove
+        records meanwhile: their rows are not compared, as a repair would delete them.
+        """
+        while first < end:
+            parts: list[Rows] = []
+            refused = 0
+            async for rows, bad in self._read(partition, first, end):
+                parts += rows
+                refused += bad
+            start = (await self._reader.starts([partition]))[partition]
+            if start <= first:
+                return first, parts, refused
+            first = start
+        return end, [], 0
 
     async def _read(self, partition: TopicPartition, start: int, end: int) -> AsyncIterator[tuple[list[Rows], int]]:
         async for table in self._reader.read(partition, start, end):
