@@ -82,6 +82,17 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+async def forking(made: Hosts, mark: str) -> int:
+    """A host that has forked processes which stay; the id of its fork server."""
+    await made.all.start(task("b", "ForksAndStays"))
+    await made.until(TaskReported, "b")
+    while len(marked(mark)) < 3:
+        await pause_ms(10)
+    server = server_of(made).pid
+    assert server is not None
+    return server
+
+
 async def test_hosts_go_on_when_their_fork_server_was_killed_and_the_next_one_has_another(mark: str) -> None:
     async with hosts() as made:
         await watched(made, "a")
@@ -115,14 +126,8 @@ async def test_an_orphan_is_killed_with_all_that_it_has_forked(
 ) -> None:
     monkeypatch.setattr(forked_child, "_GROUP", group)
     async with hosts() as made:
-        await made.all.start(task("b", "ForksAndStays"))
-        await made.until(TaskReported, "b")
-        while len(marked(mark)) < 3:
-            await pause_ms(10)
-        server = server_of(made)
-        assert server.pid is not None
-        os.kill(server.pid, signal.SIGKILL)
-        while server.is_usable:
+        os.kill(await forking(made, mark), signal.SIGKILL)
+        while server_of(made).is_usable:
             await pause_ms(5)
         host_of(made, "b").kill("a test wants it")
         assert "a test wants it" in (await made.crash()).trace
@@ -152,22 +157,17 @@ async def test_the_end_of_a_host_is_seen_though_its_fork_server_hangs(
 ) -> None:
     monkeypatch.setattr(forked_child, "REPORT_MS_MAX", 100.0)
     async with hosts() as made:
-        await made.all.start(task("b", "ForksAndStays"))
-        await made.until(TaskReported, "b")
-        while len(marked(mark)) < 3:
-            await pause_ms(10)
-        server = server_of(made)
-        assert server.pid is not None
-        os.kill(server.pid, signal.SIGSTOP)
+        server = await forking(made, mark)
+        os.kill(server, signal.SIGSTOP)
         child = host_of(made, "b")._child
         assert child is not None
         monkeypatch.setattr(child, "kill", lambda: None)
         os.kill(child.pid, signal.SIGKILL)
         assert "nobody knows how" in (await made.crash()).trace
         async with limit_s(30):
-            while set(marked(mark)) - {server.pid}:
+            while set(marked(mark)) - {server}:
                 await pause_ms(10)
-        os.kill(server.pid, signal.SIGCONT)
+        os.kill(server, signal.SIGCONT)
     await until_none_is_left(mark)
 
 
