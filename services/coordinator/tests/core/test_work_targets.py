@@ -113,14 +113,14 @@ def check_followers(
 def check_balance(
     wanted: dict[str, str], current: Declaration, members: dict[str, WorkMember], known: dict[int, set[str]]
 ) -> None:
-    """No item could go from a member to one that is lighter by more than its weight."""
-    loads = dict.fromkeys(members, 0)
-    for item, name in wanted.items():
-        loads[name] += current.items[item].weight
-    for item, name in wanted.items():
-        for other, m in members.items():
+    """No item could go from a member to one that is lighter by 1.5 of its weight, in what that one knows."""
+    for other, m in members.items():
+        loads = dict.fromkeys(members, 0)
+        for item, name in wanted.items():
+            loads[name] += current.items[item].weight if may(m, item, current, known) else 0
+        for item, name in wanted.items():
             if may(m, item, current, known):
-                assert loads[name] - loads[other] <= current.items[item].weight
+                assert 2 * (loads[name] - loads[other]) < 3 * current.items[item].weight
 
 
 @given(situations())
@@ -143,6 +143,50 @@ def test_the_fewest_items_move_when_one_joins() -> None:
     plan = make_plan(declared([WorkItem(i) for i in IDS]), members, {1: set(IDS)}, {})
     moved = [item for item, owner in plan.owners.items() if item not in members[owner].target]
     assert len(moved) == 4
+
+
+def holder(name: str, items: list[str], declaration: int = 1) -> WorkMember:
+    """It has had them for long, the first ones longest."""
+    held = frozenset(items)
+    epochs = {item: at for at, item in enumerate(items)}
+    return member(name, declaration, target=held, assigned=held, epochs=epochs)
+
+
+def test_nothing_moves_because_something_new_is_declared() -> None:
+    """Members say one after another that there is more: at first all of it is with who knows it."""
+    new = ["a1", "a2"]
+    members = {"a": holder("a", IDS[:4], 2), "b": holder("b", IDS[4:8]), "c": holder("c", IDS[8:])}
+    now, known = declared([WorkItem(i) for i in (*IDS, *new)]), {1: set(IDS), 2: {*IDS, *new}}
+    plan = make_plan(now, members, known, {})
+    moved = [item for item, owner in plan.owners.items() if item not in members[owner].target]
+    assert moved == new
+
+    members["a"].target |= frozenset(new)
+    members["b"].declaration = 2
+    plan = make_plan(now, members, known, {})
+    moved = [item for item, owner in plan.owners.items() if item not in members[owner].target]
+    assert len(moved) == 1, "of two new ones on one member"
+    assert moved[0] in new
+
+    members["c"].declaration = 2
+    assert len(set(new) & {item for item, owner in plan.owners.items() if owner == "b"}) == 1
+    for name in "ab":
+        members[name].target = frozenset(item for item, owner in plan.owners.items() if owner == name)
+    assert make_plan(now, members, {2: known[2]}, {}).owners == plan.owners
+
+
+def test_nothing_heavy_moves_because_something_light_is_new() -> None:
+    """Before the light one: 30 and 20. A heavy one that moved would make that 21 and 30."""
+    heavy = [WorkItem(i, 10) for i in IDS[:5]]
+    members = {"a": holder("a", [*IDS[:3], IDS[5]]), "b": holder("b", IDS[3:5])}
+    plan = make_plan(declared([*heavy, WorkItem(IDS[5], 1, stateful=True)]), members, {1: set(IDS[:6])}, {})
+    assert [item for item, owner in plan.owners.items() if item not in members[owner].target] == []
+
+
+def test_what_a_member_has_had_longest_moves_last() -> None:
+    members = {"a": holder("a", IDS[::-1]), "b": member("b")}
+    plan = make_plan(declared([WorkItem(i) for i in IDS]), members, {1: set(IDS)}, {})
+    assert {item for item, owner in plan.owners.items() if owner == "b"} == set(IDS[:6])
 
 
 def test_many_items_and_members_are_planned_at_once() -> None:

@@ -1,8 +1,9 @@
 """
 What each member of a work group is to do and to follow. ``work_group.WorkGroup`` calls ``make_plan`` for each epoch.
 
-Sticky: what a member is to do stays its own as far as loads allow. Stateful items move from a living member only when
-the other one is hardly behind; until then they are *awaited* there, and some of them, ``max_warmup``, followed.
+Sticky: what a member is to do stays its own as far as loads allow; what it has had longest moves last. Stateful items
+move from a living member only when the other one is hardly behind; until then they are *awaited* there, and some of
+them, ``max_warmup``, followed.
 """
 
 from __future__ import annotations
@@ -70,10 +71,11 @@ def make_plan(
 
 
 def _keep(balance: Balance, members: Members) -> None:
-    """What is to be somebody's stays that; else whoever still does it keeps it."""
+    """What is to be somebody's stays that; else whoever still does it keeps it. The newest come last."""
     for of_member in ("target", "held"):
         for member_id in sorted(members):
-            for item in sorted(getattr(members[member_id], of_member)):
+            epochs = members[member_id].epochs
+            for item in sorted(getattr(members[member_id], of_member), key=lambda i: (epochs.get(i, inf), i)):
                 if item not in balance.owners and balance.may(member_id, item):
                     balance.give(item, member_id)
 
