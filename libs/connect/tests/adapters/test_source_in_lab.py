@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import pyarrow as pa
 import pytest
 from libs.sdk.tests.kit.cluster import LabCluster, Labs
 
 from headrace import aio
+from headrace.settings import ProducerSettings
 from headrace_common.runtime.clock import SystemClock, limit_ms
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_connect import Chunk, Position, Split
@@ -17,10 +19,11 @@ from headrace_connect.core.errors import Fault
 from headrace_connect.core.source_commit import Rules
 from headrace_connect.core.source_steps import CloseAsked
 from headrace_connect.plugin import NoSettings, Source
-from headrace_connect.runtime.adapters.source_log import SdkSourceLog, SourcePlace
+from headrace_connect.runtime.adapters.source_log import SdkSourceLog, SourcePlace, _Writer
 from headrace_connect.runtime.adapters.topics import SdkTopics
 from headrace_connect.runtime.config import RunConfig
 from headrace_connect.runtime.failing import TaskFailed
+from headrace_connect.runtime.ports import Outgoing
 from headrace_connect.runtime.source_task import SourceOutside, SourceTask, SourceTaskSettings
 from headrace_connect.testing.faults import KillAt
 from headrace_connect.testing.memory import TOPIC, RawPipeline
@@ -152,3 +155,22 @@ async def test_positions_in_a_topic_of_its_own_wait_for_no_transaction_of_others
                 await task.write(1)
                 assert SystemClock().monotonic_ms() - began_ms < 10_000
             await other.abort_transaction()
+
+
+async def test_records_leave_when_they_are_handed_over_and_wait_for_no_others(labs: Labs) -> None:
+    """Without transactions nothing holds them up: neither the linger of a producer nor the commit of positions."""
+    cluster = labs(1)
+    servers, clock = ",".join(cluster.bootstrap_servers), SystemClock()
+    place = SourcePlace("shop", 0, 5, "connect-offsets", True, exactly_once=False, interval_ms=1_000)
+    with install_lab(cluster.lab):
+        async with aio.AdminClient(servers) as admin:
+            writer = await SdkSourceLog(RunConfig(servers, "c"), place, SdkTopics(admin, clock), clock).claim()
+            took_ms = []
+            for _ in range(5):
+                began_ms = clock.monotonic_ms()
+                await writer.send(Outgoing(TOPIC, pa.table({"value": pa.array([b"1"], pa.binary())})))
+                assert isinstance(writer, _Writer)
+                await writer._sent[-1]
+                took_ms.append(clock.monotonic_ms() - began_ms)
+            await writer.close()
+    assert min(took_ms) < ProducerSettings().linger_ms

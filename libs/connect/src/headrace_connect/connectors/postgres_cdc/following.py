@@ -9,15 +9,14 @@ from headrace_common.runtime.clock import give_way
 from headrace_connect.connectors.postgres_cdc.collecting import Collector, Group
 from headrace_connect.connectors.postgres_cdc.keys import keys_of
 from headrace_connect.connectors.postgres_cdc.limits import (
-    BACKLOG_MS,
     BATCH_BYTES,
     FRAMES_MAX,
-    LINGER_MS,
     LOOK_MS,
     PAGE,
     PAUSE_MS,
     QUIET_MS,
 )
+from headrace_connect.connectors.postgres_cdc.lingering import Lingering
 from headrace_connect.connectors.postgres_cdc.parts import Parts
 from headrace_connect.connectors.postgres_cdc.position import Place
 from headrace_connect.connectors.postgres_cdc.rereading import AGAIN_PREFIX, wanted_tables
@@ -63,8 +62,7 @@ class Follower:
         self._rows = TableRows(settings, parts, self._collector)
         self._bytes = 0
         """That were handled since the last flush."""
-        self._since_ms: float | None = None
-        """When the first of what waits came; None: nothing waits."""
+        self._lingering = Lingering()
         self._given = place
         """The last place that was given with a chunk."""
         self._told = False
@@ -139,8 +137,8 @@ class Follower:
                     for group, place in self._collector.add(piece_of(message, self._clock.now_ms() * 1_000)):
                         yield Taken(group, place)
         self._bytes += len(data)
-        if self._since_ms is None and self._waits:
-            self._since_ms = self._clock.monotonic_ms()
+        if self._waits and not self._lingering.has_begun:
+            self._lingering.begin(self._clock.monotonic_ms())
         if self._collector.is_full or self._bytes >= BATCH_BYTES:
             yield from self._flush()
 
@@ -152,7 +150,8 @@ class Follower:
         yield from self._rows.apply(effects)
 
     def _flush(self) -> Iterator[Taken]:
-        self._bytes, self._since_ms = 0, None
+        self._bytes = 0
+        self._lingering.end(self._clock.monotonic_ms())
         for group, place in self._collector.flush():
             yield Taken(group, place)
 
@@ -162,10 +161,7 @@ class Follower:
         return not self._collector.is_empty
 
     def _lingers_ms(self) -> float:
-        """How long what waits goes on to wait, so that more is converted together; 0 or less: no longer."""
-        if self._since_ms is None:
-            return 0
-        return self._since_ms + (LINGER_MS if self._caught_up else BACKLOG_MS) - self._clock.monotonic_ms()
+        return self._lingering.left_ms(self._clock.monotonic_ms(), caught_up=self._caught_up)
 
     def _settle(self) -> Iterator[Taken]:
         """There is nothing more to take for now: what waits is given."""

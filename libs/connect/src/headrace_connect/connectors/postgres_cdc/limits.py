@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-LINGER_MS: Final = 5.0
-"""A change waits so long for others, so that they are converted together."""
-BACKLOG_MS: Final = 50.0
-"""The same while there is more to be read than has just been written."""
 FRAMES_MAX: Final = 5_000
 """Are handled before anything else is done."""
 BATCH_BYTES: Final = 8 << 20
