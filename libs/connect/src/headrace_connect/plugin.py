@@ -295,7 +295,7 @@ class Checked:
     different: Sequence[int] = ()
     """Offsets of records whose row has other values, or that have deleted a row which is there."""
     unexpected: int = 0
-    """Rows of this range that no record has made."""
+    """Rows of this range without a record of their own."""
     repaired: int = 0
 
 
@@ -324,7 +324,10 @@ class Verifier(Protocol):
         ...
 
     def check(self, partition: TopicPartition, rows: Sequence[Rows], first: int, end: int) -> Checked:
-        """``rows``: all records of the partition from ``first`` on, below ``end``."""
+        """
+        ``rows``: all records of the partition from ``first`` on, below ``end``, that compaction has left. A repair deletes
+        what they say is deleted, and no row only because none of them is its record.
+        """
         ...
 
     def finish(self) -> None:

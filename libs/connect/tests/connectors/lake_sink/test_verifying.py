@@ -70,16 +70,48 @@ def test_what_is_wrong_is_found_by_offset_and_repaired(tmp_path: Path, kind: str
     other = numbered(2, 4, add=100)
     wanted = [numbered(0, 2), other, numbered(4, 9)]
     assert verified(settings, *wanted, end=9) == Checked(9, different=(2, 3))
-    fewer = numbered(5, 6)
-    assert verified(settings, fewer, first=5, end=8) == Checked(1, unexpected=2)
-    assert verified(settings, fewer, first=5, end=8, repair=True) == Checked(1, unexpected=2, repaired=2)
-    assert numbers(kind, tmp_path) == [0, 1, 2, 3, 4, 5, 8]
-    assert verified(settings, *wanted, end=9) == Checked(9, missing=(6, 7), different=(2, 3))
-    assert verified(settings, *wanted, end=9, repair=True).repaired == 4
+    assert verified(settings, *wanted, end=9, repair=True).repaired == 2
     assert verified(settings, *wanted, end=9) == Checked(9)
     assert numbers(kind, tmp_path) == [0, 1, 4, 5, 6, 7, 8, 102, 103]
     put_on(settings, numbered(9, 11))
     assert numbers(kind, tmp_path)[-4:] == [9, 10, 102, 103], "the next holder goes on behind it"
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
+def test_rows_without_a_record_are_never_deleted(tmp_path: Path, kind: str) -> None:
+    """Compaction removes records in the middle, and nobody knows of a row whether it was that."""
+    settings = settings_of(kind, tmp_path)
+    put(settings, numbered(0, 4), numbered(4, 9))
+    compacted = [numbered(1, 2), numbered(5, 6)]
+    found = Checked(2, unexpected=7)
+    assert verified(settings, *compacted, end=9) == found
+    assert verified(settings, *compacted, end=9, repair=True) == found
+    assert numbers(kind, tmp_path) == [0, 1, 2, 3, 4, 5, 6, 7, 8]
+    other = [numbered(1, 2), numbered(5, 6, add=100)]
+    assert verified(settings, *other, end=9, repair=True) == Checked(2, different=(5,), unexpected=7, repaired=1)
+    assert numbers(kind, tmp_path) == [0, 1, 2, 3, 4, 6, 7, 8, 105]
+    whole = [numbered(0, 5), numbered(5, 6, add=100), numbered(6, 9)]
+    assert verified(settings, *whole, end=9) == Checked(9), "they are as they were, in all columns"
+    assert verified(settings, end=9, repair=True) == Checked(unexpected=9), "no record at all"
+    assert len(numbers(kind, tmp_path)) == 9
+
+
+def test_rows_of_records_that_do_not_fit_any_more_are_not_deleted(tmp_path: Path) -> None:
+    settings = settings_of("parquet", tmp_path)
+    put(settings, rows([{"n": 1}, {"n": 2}, {"n": 3}]))
+    now = rows([{"n": 1}]), rows([{"n": "x"}], start=1), rows([{"n": 4}], start=2)
+    found = verified(settings, *now, end=3, repair=True)
+    assert found == Checked(2, refused=1, different=(2,), unexpected=1, repaired=1)
+    assert numbers("parquet", tmp_path) == [1, 2, 4]
+
+
+def test_what_is_missing_is_written_and_goes_on_behind_it(tmp_path: Path) -> None:
+    settings = settings_of("delta", tmp_path)
+    put(settings, numbered(0, 9))
+    DeltaTable(str(tmp_path / "t")).delete("n in (2, 3)")
+    whole = numbered(0, 9)
+    assert verified(settings, whole, end=9, repair=True) == Checked(9, missing=(2, 3), repaired=2)
+    assert verified(settings, whole, end=9) == Checked(9)
 
 
 def put_on(settings: SinkSettings, part: Rows) -> None:
@@ -165,3 +197,7 @@ def test_rows_that_somebody_has_written_twice(tmp_path: Path) -> None:
     put(settings, numbered(0, 3))
     write_deltalake(str(tmp_path / "t"), DeltaTable(str(tmp_path / "t")).to_pyarrow_table().slice(0, 1), mode="append")
     assert verified(settings, numbered(0, 3), end=3) == Checked(3, unexpected=1)
+    assert verified(settings, numbered(1, 3), first=0, end=3, repair=True) == Checked(2, unexpected=2)
+    assert numbers("delta", tmp_path) == [0, 0, 1, 2], "nobody knows their record"
+    assert verified(settings, numbered(0, 3), end=3, repair=True) == Checked(3, unexpected=1, repaired=1)
+    assert numbers("delta", tmp_path) == [0, 1, 2]

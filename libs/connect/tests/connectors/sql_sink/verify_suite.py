@@ -108,6 +108,24 @@ class VerifySuite:
         finally:
             verifier.close()
 
+    def test_a_repair_deletes_no_row_without_a_record(self, target: Target) -> None:
+        """Compaction removes records in the middle."""
+        for given, unexpected in ((BY_OFFSET, 2), (UPSERT_BY_KEY, 0)):
+            written(target, [orders(1, 2, 3)], **given)
+            compacted = orders(2, start=1, item="other")
+            verifier = SqlVerifier(settings(target, **given))
+            verifier.begin([P0], repair=True)
+            if verifier.learns:
+                verifier.learn(compacted)
+            found = verifier.check(P0, [compacted], 0, 3)
+            assert found == Checked(1, different=(1,), unexpected=unexpected, repaired=1)
+            verifier.finish()
+            verifier.close()
+            items = target.query(f"select id, item from {TABLE} order by id")
+            assert items == [(1, "tea"), (2, "other"), (3, "tea")]
+            target.query(f"drop table {TABLE}")
+            target.query("delete from headrace_positions")
+
     def test_rows_that_records_have_deleted(self, target: Target) -> None:
         given = {**UPSERT_BY_KEY, "delete_enabled": True}
         records = [orders(1, 2), rows(pa.array([None], orders(1).values.type), [{"id": 1}], start=2)]
