@@ -16,10 +16,11 @@ from headrace.testing import TestCluster
 from headrace_jobs.lake_follow import job
 from headrace_jobs.lake_follow.job import Done
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 STEPS = ("jobs.lake_follow.files", "jobs.lake_follow.commit")
 """A driver dies with files that no commit names, and between the commits of two partitions."""
-LONG = os.environ.get("HEADRACE_HANDOVER_LONG", "") == "1"
+LONG = "CONNECT_LONG" in os.environ
+"""``make connect-long``."""
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_800 if LONG else 600)]
 
 
 def test_of_two_at_once_one_loses(cluster: TestCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

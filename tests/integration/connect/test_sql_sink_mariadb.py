@@ -311,9 +311,10 @@ def test_rights_that_are_missing_are_a_matter_of_configuration(target: MariadbSe
 
 def test_tls_that_is_asked_for_has_to_be_there(target: MariadbServer) -> None:
     for options, said in (("sslMode=trust", "SSL"), ("sslMode=verify-ca&serverSslCert=/nowhere.pem", "No such file")):
-        sink = SqlSink(settings(target, connection_url=f"{target.url}?{options}"))
+        sink = SqlSink(settings(target, connection_url=f"{target.plain_url}?{options}"))
         assert said in sink.check()[0]
-    assert SqlSink(settings(target, connection_url=f"{target.url}?sslMode=disable")).check() == []
+    for url in (target.plain_url, target.url):
+        assert SqlSink(settings(target, connection_url=url)).check() == []
 
 
 def test_what_would_leave_tables_behind_is_refused(target: MariadbServer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ from headrace_common.core.errors import InvalidConfig
 from headrace_connect.connectors.sql_source import SqlSource, mariadb
 from headrace_connect.plugin import Chunk, RetriableError
 from headrace_connect.testing import check_source
+from headrace_connect.testing.sources import check_away, check_positions
 
 pytestmark = pytest.mark.integration
 NOW = BY_BOTH | {"timestamp_delay_interval_ms": 0}
@@ -69,8 +70,17 @@ class CutCase(TableCase):
         return True
 
 
-@pytest.mark.skipif("MARIADB_LONG" not in os.environ, reason="10 s alone, minutes beside others: MARIADB_LONG=1")
-@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("hasty")
+async def test_positions_and_connections_that_are_cut_at_each_step(target: MariadbServer) -> None:
+    """What the suite of all sources asks of a database; the rest of it is of topics and tasks, and the same for all."""
+    fill(target, TableCase.TIMES)
+    order: dict[Hashable, tuple[str, int]] = {row: ("shop.t", row) for row in range(TableCase.rows)}
+    await check_positions(lambda: CutCase(target, "timestamp+incrementing"))
+    await check_away(lambda: CutCase(target, "timestamp+incrementing"), order)
+
+
+@pytest.mark.skipif("CONNECT_LONG" not in os.environ, reason="make connect-long: 10 s alone, minutes beside others")
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("hasty")
 def test_the_suite_of_all_sources(target: MariadbServer) -> None:
     fill(target, TableCase.TIMES)

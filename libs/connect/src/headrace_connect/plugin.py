@@ -325,8 +325,8 @@ class Verifier(Protocol):
 
     def check(self, partition: TopicPartition, rows: Sequence[Rows], first: int, end: int) -> Checked:
         """
-        ``rows``: all records of the partition from ``first`` on, below ``end``, that compaction has left. A repair deletes
-        what they say is deleted, and no row only because none of them is its record.
+        ``rows``: all records of the partition from ``first`` on, below ``end``, that compaction has left. A repair
+        deletes what they say is deleted, and no row only because none of them is its record.
         """
         ...
 
