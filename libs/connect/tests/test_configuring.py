@@ -107,6 +107,24 @@ def test_sinks_need_topics(plugin: Path) -> None:
     assert config.topics == ("a", "b")
 
 
+def test_topics_that_cannot_be_are_told_at_their_keys(plugin: Path) -> None:
+    given = {
+        "name": "weather",
+        "connector.class": f"{plugin}:Weather",
+        "url": "http://x",
+        "topic": "a/b",
+        "errors.deadletterqueue.topic.name": "..",
+        "offsets.storage.topic": "x" * 250,
+    }
+    found = problems(given)
+    assert set(found) == {"topic", "errors.deadletterqueue.topic.name", "offsets.storage.topic"}
+    assert "'a/b' has other characters than" in found["topic"]
+    assert problems(given | dict.fromkeys(found, "${env:TOPIC}")) == {}
+    sink = {"name": "attic", "connector.class": f"{plugin}:Attic"}
+    assert set(problems(sink | {"topics": "orders, a b,x"})) == {"topics"}
+    assert problems(sink | {"topics": "orders, x,"}) == {}
+
+
 def test_a_source_that_cannot_go_on_is_refused_where_exactly_once_is_required(plugin: Path) -> None:
     given = {"name": "once", "connector.class": f"{plugin}:once", "topic": "t"}
     assert problems(given) == {}

@@ -103,6 +103,23 @@ def test_transforms_are_applied_and_may_send_elsewhere() -> None:
     assert (out.topic, orjson.loads(out.table.column("value")[0].as_py())) == ("t-copy", {"card": "", "n": 1})
 
 
+def test_a_record_for_a_topic_that_cannot_be_is_lost_alone() -> None:
+    config = {
+        "transforms": "route",
+        "transforms.route.type": "RegexRouter",
+        "transforms.route.regex": "bad",
+        "transforms.route.replacement": "a/b",
+    }
+    good, bad = Chunk([{"n": 1}], {}), Chunk([{"n": 2}, {"n": 3}], {}, topic="bad")
+    converted = written(replace(good, further=[bad]), **config)
+    assert [out.topic for out in converted.outgoing] == ["t"]
+    assert [(lost.value, lost.refusal.stage) for lost in converted.lost] == [
+        (b'{"n":2}', Stage.TRANSFORM),
+        (b'{"n":3}', Stage.TRANSFORM),
+    ]
+    assert "topic name 'a/b' has other characters" in converted.lost[0].refusal.message
+
+
 def test_records_without_a_topic_are_refused() -> None:
     pipeline = ChunkPipeline(Converting.of({}), Origin("c", 0, "m.C", ""))
     with pytest.raises(InvalidConfig, match="set topic"):

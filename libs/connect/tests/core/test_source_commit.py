@@ -156,7 +156,32 @@ def test_what_is_not_delivered_is_aborted_and_read_again_from_the_last_commit() 
     task.handle(chunk(2))
     assert task.handle(NotDelivered("gone", 0)) == [Halt(), Abort()]
     assert task.handle(chunk(3)) == [], "it was on its way"
-    assert task.handle(Aborted()) == [Read({"a": at(1), "b": None})]
+    assert task.handle(Aborted()) == [Read({"a": at(1), "b": None}, at_ms=300)]
+
+
+def test_what_is_not_delivered_again_and_again_waits_longer() -> None:
+    task = reading()
+    waits = []
+    for now_ms in (0, 1_000, 2_000):
+        task.handle(chunk(1, now_ms=now_ms))
+        task.handle(NotDelivered("gone", now_ms))
+        (read,) = task.handle(Aborted())
+        assert isinstance(read, Read)
+        assert read.at_ms is not None
+        waits.append(read.at_ms - now_ms)
+    assert waits == [300, 600, 1_200]
+    task.handle(chunk(1, now_ms=4_000))
+    task.handle(CloseAsked())
+    assert task.handle(Committed()) == [Confirm({"a": at(1)}), Halt(), End()]
+
+
+def test_a_suspension_within_the_wait_ends_it() -> None:
+    task = reading()
+    task.handle(chunk(1))
+    task.handle(NotDelivered("gone", 0))
+    task.handle(Aborted())
+    assert task.handle(SuspendAsked()) == [Halt()]
+    assert task.handle(ResumeAsked()) == [Read({"a": None, "b": None})]
 
 
 def test_what_is_never_delivered_fails_the_task() -> None:

@@ -136,6 +136,8 @@ def test_bodies_that_are_no_offsets(given: Any, says: str) -> None:
         ("sink", {"kafka_topic": "t", "kafka_partition": True}, None, "'True'"),
         ("sink", {"kafka_topic": "t", "kafka_partition": 1.5}, None, "'1.5'"),
         ("sink", {"kafka_topic": "t", "kafka_partition": 2**31}, None, "2147483648"),
+        ("source", {"split": "a"}, {"at": [{"n": 2**64}]}, "18446744073709551616"),
+        ("source", {"split": "a"}, {"at": -(2**63) - 1}, "-9223372036854775809"),
         ("sink", {"kafka_topic": "t", "kafka_partition": 0}, {}, "kafka_offset"),
         ("sink", {"kafka_topic": "t", "kafka_partition": 0}, {"kafka_offset": 2**63}, "9223372036854775808"),
         ("sink", {"kafka_topic": "t", "kafka_partition": 0}, {"kafka_offset": "1_000"}, "1_000"),

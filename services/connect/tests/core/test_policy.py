@@ -167,6 +167,12 @@ def test_urls_without_one(url: str) -> None:
     assert find_passwords({"connection.url": url}) == ()
 
 
+def test_the_route_of_a_web_hook_is_no_file() -> None:
+    config = {"connector.class": "http-source", "route": "/hooks/github", "path": "/etc"}
+    assert [problem.key for problem in NOTHING.find_problems(config, ())] == ["path"]
+    assert wrong(NOTHING, "route", "/hooks/github"), "of another connector nobody knows what it is"
+
+
 def test_everything_is_said_at_once_and_no_secret_is_shown() -> None:
     config = {
         "connector.class": "os:system",

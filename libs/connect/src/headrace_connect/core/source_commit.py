@@ -107,6 +107,8 @@ class SourceCommit:
     at_boundary: bool = True
     _retries: dict[str, Retrying] = field(default_factory=dict)
     _aborts: Retrying | None = None
+    _again_at_ms: float | None = None
+    """What was aborted is not read again before; None: at once."""
     _forgotten: int = 0
     _then: Phase = Phase.READING
     """What comes behind the commit or abort that is under way."""
@@ -171,7 +173,8 @@ class SourceCommit:
         self.phase = Phase.READING
         if self._then is not Phase.READING:
             return self._finish(self._then)
-        return [Read({split: self.committed.get(split) for split in self.splits})]
+        at_ms, self._again_at_ms = self._again_at_ms, None
+        return [Read({split: self.committed.get(split) for split in self.splits}, at_ms)]
 
     def _take(self, event: Arrived) -> list[Effect]:
         if self.phase is not Phase.READING:  # it was on its way when reading was halted
@@ -237,8 +240,10 @@ class SourceCommit:
     def _not_delivered(self, event: NotDelivered) -> list[Effect]:
         if self._aborts is None:
             self._aborts = Retrying(self.rules.retry_timeout_ms, self.rules.retry_delay_ms_max)
-        if self._aborts.wait_ms(event.now_ms) is None:
+        wait_ms = self._aborts.wait_ms(event.now_ms)
+        if wait_ms is None:
             return self._fail(End(Fault.WORLD, event.reason))
+        self._again_at_ms = event.now_ms + wait_ms
         self.phase = Phase.ABORTING
         return [Halt(), Abort()]
 

@@ -6,16 +6,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headrace_common.core.errors import InvalidConfig
+from headrace_common.core.errors import InvalidConfig, InvalidTopic
+from headrace_common.core.ids import check_topic_name
 from headrace_connect.core.options import InvalidOptions
 from headrace_connect.plugin import Sink, Source
 from headrace_connect.runtime.aliases import translate
 from headrace_connect.runtime.catalog import find_connector
 from headrace_connect.runtime.config import SinkConfig, SourceConfig
 from headrace_connect.runtime.converting import Converting
-from headrace_connect.settings import Definition, Problem, Secrets, describe, find_problems, invalid, read_settings
+from headrace_connect.settings import (
+    Definition,
+    Problem,
+    Secrets,
+    describe,
+    find_problems,
+    has_reference,
+    invalid,
+    read_settings,
+)
 
 _CLASS = "connector.class"
+_TOPIC_KEYS = ("topic", "errors.deadletterqueue.topic.name", "offsets.storage.topic")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +76,28 @@ def find_config_problems(given: Mapping[str, str]) -> tuple[Problem, ...]:
         Converting.of(given)
     except InvalidOptions as error:
         problems += error.problems
+    problems += _topic_problems(given, plugin)
     if given.get("exactly.once.support") == "required" and issubclass(plugin, Source) and not plugin.exactly_once:
         problems.append(
             Problem("exactly.once.support", f"exactly.once.support: {name} cannot go on exactly behind a position")
         )
     return tuple(problems)
+
+
+def _topic_problems(given: Mapping[str, str], plugin: type[Source[Any]] | type[Sink[Any]]) -> list[Problem]:
+    """Topics that no cluster can have; what a reference stands for is seen when the task runs."""
+    names = [(key, given.get(key, "")) for key in _TOPIC_KEYS]
+    if issubclass(plugin, Sink):
+        names += [("topics", name.strip()) for name in given.get("topics", "").split(",")]
+    problems: list[Problem] = []
+    for key, name in names:
+        if not name or has_reference(name):
+            continue
+        try:
+            check_topic_name(name)
+        except InvalidTopic as error:
+            problems.append(Problem(key, f"{key}: {error}"))
+    return problems
 
 
 def configure(given: Mapping[str, str], secrets: Secrets) -> Configured:

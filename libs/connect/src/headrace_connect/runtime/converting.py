@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from headrace.records import PartitionTable
 from headrace_common.core.batch.arrow_schema import headers_type
-from headrace_common.core.errors import InvalidConfig
+from headrace_common.core.errors import InvalidConfig, InvalidTopic
+from headrace_common.core.ids import check_topic_name
 from headrace_connect.converters import Converter, make_converter
 from headrace_connect.converters.headers import make_header_writer
 from headrace_connect.converters.records import read_records, write_records
@@ -141,8 +142,7 @@ class ChunkPipeline:
                 _refuse(written.failures, refused)
                 outgoing += [
                     Outgoing(name, _sendable(table), table.column(PLACE).to_numpy().astype(np.int64))
-                    for name, table in written.tables.items()
-                    if len(table)
+                    for name, table in _deliverable(written.tables, refused).items()
                 ]
         lost = [
             self._lost(topic, refused[row], {"key": _raw(chunk.keys, row), "value": _raw(chunk.rows, row)})
@@ -250,6 +250,18 @@ def _refuse(failures: Sequence[Failure], refused: dict[int, Refusal], stage: Sta
     for failure in failures:
         of = _STAGES["key" if failure.message.startswith("key:") else "value"] if stage is None else stage
         refused.setdefault(failure.place, Refusal(of, failure.message))
+
+
+def _deliverable(tables: Mapping[str, pa.Table], refused: dict[int, Refusal]) -> dict[str, pa.Table]:
+    """Those with records; what a transform, or the connector, sends where no topic can be is refused."""
+    found: dict[str, pa.Table] = {}
+    for name, table in tables.items():
+        try:
+            if len(table):
+                found[check_topic_name(name)] = table
+        except InvalidTopic as error:
+            refused.update((row, Refusal(Stage.TRANSFORM, str(error))) for row in table.column(PLACE).to_pylist())
+    return found
 
 
 def _raw(given: Values | None, row: int) -> bytes | None:

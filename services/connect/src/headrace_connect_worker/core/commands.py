@@ -297,7 +297,20 @@ def _source_offset(pair: GivenOffset) -> GivenOffset:
         size = len(json.dumps(pair.offset, separators=(",", ":")).encode())
         if size > POSITION_BYTES_MAX:
             raise BadCommand(f"the offset of split {_shown(split)} has {size} bytes; {POSITION_BYTES_MAX} is the most")
+        _check_numbers(pair.offset, f"the offset of split {_shown(split)}")
     return pair
+
+
+def _check_numbers(value: Any, what: str) -> None:
+    match value:
+        case int() if not -_LONG_MAX - 1 <= value <= _LONG_MAX:
+            raise BadCommand(f"{what} has {_shown(str(value))}, a whole number beyond 64 bits")
+        case dict():
+            for member in value.values():
+                _check_numbers(member, what)
+        case list():
+            for item in value:
+                _check_numbers(item, what)
 
 
 def _sink_offset(pair: GivenOffset) -> GivenOffset:

@@ -30,6 +30,8 @@ _OTHERS: Final = "config."
 Keys that begin so are another program's configuration: JSON may hold anything there, and names say nothing, as with
 ``records_path``. The program runs in an empty directory, so what is relative leads nowhere.
 """
+_OF_URLS: Final = frozenset({("http-source", "route")})
+"""Settings of connectors that look like paths, and are parts of URLs."""
 _BEGINS: Final = ("/", "~", "./", "../")
 _UP: Final = re.compile(r"(^|/)\.\.(/|$)")
 _COMMENT: Final = "/*"
@@ -68,7 +70,10 @@ class Policy:
         for key, value in config.items():
             problems += self._code(key, value, installed)
             problems += (wrong for one in find_references(value) if (wrong := self._secret(key, one)) is not None)
-            problems += self._program(key, value) if _PROGRAM.search(key) else self._file(key, value)
+            if _PROGRAM.search(key):
+                problems += self._program(key, value)
+            elif (config.get(_CLASS, ""), key) not in _OF_URLS:
+                problems += self._file(key, value)
         return tuple(problems)
 
     def _code(self, key: str, value: str, installed: Collection[str]) -> list[Problem]:
