@@ -25,7 +25,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 CLUSTER = {"bootstrap_servers": "127.0.0.1:1", "default_api_timeout_ms": 1_000}
 OPEN = messages.Open(CLUSTER, 60_000, 300)
 PLUGIN = '''
-import os, sys, time
+import logging, os, sys, time
+from dataclasses import dataclass
 from headrace_connect import Source
 
 class Waits(Source):
@@ -38,6 +39,23 @@ class Waits(Source):
             time.sleep(600)
         print("waits")
         time.sleep(600)
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Of a system that is not there."""
+
+    server: str
+    """Its name."""
+
+class Leaks(Source[Settings]):
+    """Shows what it was given, as drivers do."""
+
+    def check(self):
+        return [f"server: {self.settings.server} is not known"]
+
+    def splits(self):
+        logging.getLogger("driver").warning("no route to %s", self.settings.server)
+        raise OSError(f"cannot resolve {self.settings.server}")
 
 class Blocks(Source):
     """Lets nothing else run."""
@@ -160,6 +178,31 @@ def test_a_host_answers_questions_and_ends_when_its_pipe_is_closed(plugin: Path)
         assert worker.receive() == messages.TaskReport("never", 0, 0, State.UNASSIGNED)
         worker.close()
         assert worker.process.wait(30) == 0, output_of(worker)
+
+
+def test_what_a_reference_gave_is_shown_nowhere(plugin: Path) -> None:
+    (plugin.with_name("secrets")).write_text("server=hunter2/x\n")
+    reference = f"${{file:{plugin.with_name('secrets')}:server}}"
+    leaks = {"name": "l", "connector.class": f"{plugin}:Leaks", "server": reference, "topic": "t"}
+    with host() as worker:
+        worker.send(OPEN, messages.Validate(1, leaks))
+        assert isinstance(worker.receive(), messages.HostOpened)
+        answer = worker.receive()
+        assert isinstance(answer, messages.Answer)
+        assert [one["message"] for one in answer.result["problems"]] == [f"server: {reference} is not known"]
+        worker.send(messages.Preview(2, leaks, 1))
+        refused = worker.receive()
+        assert isinstance(refused, messages.NoAnswer)
+        assert refused.reason == f"OSError: cannot resolve {reference}"
+        assert reference in refused.trace
+        worker.send(messages.Watch("l", 9, leaks))
+        failed = worker.receive()
+        assert isinstance(failed, messages.WatchFailed)
+        worker.close()
+        assert worker.process.wait(30) == 0
+        said = f"{answer} {refused} {failed} {output_of(worker)}"
+        assert f"no route to {reference}" in said
+        assert "hunter2" not in said
 
 
 def test_a_host_that_is_told_rubbish_ends_and_says_so() -> None:

@@ -190,3 +190,14 @@ def test_a_file_is_read_only_where_that_is_allowed(tmp_path: Path) -> None:
             allowed.resolve(reference)
     with pytest.raises(InvalidConfig, match=r"env.allowed"):
         allowed.resolve("${env:PATH}")
+
+
+def test_what_a_reference_gave_is_hidden_in_each_form() -> None:
+    secrets = Secrets(environment={"A": "p@ss word", "B": "p@ss", "C": "abc", "D": 'say "so"'})
+    assert secrets.hide("p@ss word") == "p@ss word", "nobody has asked for it"
+    for name in "ABCD":
+        secrets.resolve(f"x${{env:{name}}}")
+    assert secrets.hide("p@ss word and p@ss, p%40ss%20word") == "${env:A} and ${env:B}, ${env:A}"
+    assert secrets.hide("?key=p%40ss+word") == "?key=${env:A}"
+    assert secrets.hide('{"a": "say \\"so\\""}') == '{"a": "${env:D}"}'
+    assert secrets.hide("abc") == "abc", "what is so short stands in any text"

@@ -3,6 +3,7 @@
 from headrace_common.core.errors import InvalidConfig as InvalidConfig
 from headrace_connect.plugin import BadItem as BadItem
 from headrace_connect.plugin import Chunk as Chunk
+from headrace_connect.plugin import Event as Event
 from headrace_connect.plugin import Guarantee as Guarantee
 from headrace_connect.plugin import PartitionTaken as PartitionTaken
 from headrace_connect.plugin import Position as Position

@@ -1,16 +1,20 @@
 """
 Secrets that settings refer to: ``${file:PATH:KEY}``, ``${dir:DIRECTORY:FILE}`` and ``${env:NAME}``, as Kafka's config
-providers write them. They are read when a task starts, and never shown.
+providers write them. They are read when a task starts, and never shown: who shows a text that connectors or their
+drivers made has ``Secrets.hide`` put references back.
 """
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote, quote_plus
 
 from headrace_common.core.errors import InvalidConfig
 
@@ -18,6 +22,8 @@ _REFERENCE: Final = re.compile(r"\$\{(?P<how>[a-z]+):(?P<what>[^{}]*)\}")
 _FORMS: Final = {"file": "${file:PATH:KEY}", "dir": "${dir:DIRECTORY:FILE}", "env": "${env:NAME}"}
 SECRET_BYTES_MAX: Final = 1 << 20
 """Of a file with secrets."""
+HIDDEN_CHARS_MIN: Final = 4
+"""What is shorter is not hidden: it would stand in any text."""
 
 
 class Secret:
@@ -88,6 +94,8 @@ class Secrets:
     names: Sequence[str] | None = None
     """Variables of the environment that may be read; None: all."""
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
+    _known: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What references gave, in each form that messages may have it in -> the reference."""
 
     def resolve(self, text: str) -> str:
         """
@@ -101,7 +109,21 @@ class Secrets:
             raise InvalidConfig(problem)
         return _REFERENCE.sub(self._one, text)
 
+    def hide(self, text: str) -> str:
+        """``text`` with references in the place of what they gave: it may stand where the configuration may."""
+        if not any(value in text for value in self._known):
+            return text
+        longest_first = sorted(self._known, key=len, reverse=True)
+        return re.sub("|".join(map(re.escape, longest_first)), lambda found: self._known[found[0]], text)
+
     def _one(self, found: re.Match[str]) -> str:
+        value = self._read(found)
+        if len(value) >= HIDDEN_CHARS_MIN:
+            forms = (value, quote(value, safe=""), quote(value), quote_plus(value), repr(value)[1:-1])
+            self._known.update(dict.fromkeys((*forms, json.dumps(value)[1:-1]), found[0]))
+        return value
+
+    def _read(self, found: re.Match[str]) -> str:
         how, what = found["how"], found["what"]
         try:
             if how == "env":
@@ -150,3 +172,22 @@ class Secrets:
             raise InvalidConfig(f"the file cannot be read: {error.strerror or type(error).__name__}") from None
         except UnicodeDecodeError:
             raise InvalidConfig("the file is not UTF-8") from None
+
+
+class HidingFormatter(logging.Formatter):
+    """Writes what another formatter does, without secrets."""
+
+    def __init__(self, inner: logging.Formatter, secrets: Secrets) -> None:
+        super().__init__()
+        self._inner = inner
+        self._secrets = secrets
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See ``logging.Formatter``."""
+        return self._secrets.hide(self._inner.format(record))
+
+
+def hide_in_logs(secrets: Secrets) -> None:
+    """From now on the logs of this process have references in the place of ``secrets``."""
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(HidingFormatter(handler.formatter or logging.Formatter(), secrets))

@@ -137,6 +137,10 @@ class HostUnavailable(Exception):
     """No host could be started, or it did not answer in time; the text has its last lines."""
 
 
+class NotAnswered(HostUnavailable):
+    """A host has looked, and what is outside does not let the connector; the text says why."""
+
+
 class Hosts(Protocol):
     """
     Runs connectors in child processes, one for each connector on this worker. All is said by connector's name. Calls

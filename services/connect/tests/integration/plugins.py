@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from headrace_connect import Source, Split
+from headrace_connect import RetriableError, Source, Split
 
 
 class Waits(Source):
@@ -28,6 +28,13 @@ class Sleeps(Source):
     def start(self) -> None:
         print("sleeps")
         time.sleep(600)
+
+
+class Lacks(Source):
+    """The system that it reads."""
+
+    def start(self) -> None:
+        raise RetriableError("the desk does not answer")
 
 
 class Blocks(Source):

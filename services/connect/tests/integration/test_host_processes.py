@@ -26,6 +26,7 @@ from headrace_connect_worker.ports import (
     HostCrashed,
     HostEvent,
     HostUnavailable,
+    NotAnswered,
     StartTask,
     TaskReported,
     WatchFailed,
@@ -201,6 +202,9 @@ async def test_questions_have_processes_of_their_own() -> None:
         assert {"name", "tasks.max"} <= {one.key for one in validation.definitions}
         with pytest.raises(InvalidConfig, match="is files meant"):
             await made.all.describe("filez")
+        with pytest.raises(NotAnswered) as away:
+            await made.all.preview(config("a", "Lacks"), 5)
+        assert str(away.value) == "RetriableError: the desk does not answer", "and no trace of it"
         files = {plugin.name: plugin for plugin in await made.all.plugins()}["files"]
         assert (files.kind, files.where) == ("source", "headrace_connect.connectors.files:FilesSource")
     async with hosts(limits=HostLimits(plugin_ms_max=1_000)) as made:

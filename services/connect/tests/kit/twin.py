@@ -37,6 +37,7 @@ from headrace_connect_worker.ports import (
     HostEvent,
     HostUnavailable,
     Leader,
+    NotAnswered,
     Plugin,
     StartTask,
     Validation,
@@ -95,6 +96,7 @@ class TwinHosts:
 
     asked: list[tuple[str, Any]] = field(default_factory=list)
     crash: str = ""
+    away: str = ""
     outside: tuple[Problem, ...] = ()
     """What the other system says is wrong."""
     records: list[Mapping[str, Any]] = field(default_factory=list)
@@ -158,6 +160,8 @@ class TwinHosts:
         self.asked.append((what, of))
         if self.crash:
             raise HostUnavailable(self.crash)
+        if self.away:
+            raise NotAnswered(self.away)
 
     async def start(self, task: StartTask) -> None:
         raise AssertionError("REST runs nothing")

@@ -437,6 +437,8 @@ class TestPlugins:
         assert answer.json() == {"records": [{"value": "a"}]}
         wrong = await rest.client.post("/v1/preview", json={"config": SOURCE, "records": 0})
         assert (wrong.status_code, wrong.json()["code"]) == (400, "INVALID_REQUEST")
+        rest.hosts.away = "RetriableError: the desk does not answer"
+        problem(await rest.client.post("/v1/preview", json={"config": SOURCE}), 502, rest.hosts.away)
 
 
 def problem(answer: httpx.Response, status: int, says: str) -> None:

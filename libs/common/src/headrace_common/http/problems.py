@@ -28,6 +28,7 @@ _TITLE_OF_STATUS: Final[Mapping[int, str]] = {
     415: "The body is not JSON",
     421: "The request is for another host",
     431: "The head of the request is too large",
+    502: "Another system does not answer",
     503: "There is no room now",
 }
 

@@ -14,13 +14,13 @@ from headrace_connect.runtime.aliases import translate
 from headrace_connect.runtime.catalog import find_connector
 from headrace_connect.runtime.config import SinkConfig, SourceConfig
 from headrace_connect.runtime.converting import Converting
+from headrace_connect.secrets import has_reference
 from headrace_connect.settings import (
     Definition,
     Problem,
     Secrets,
     describe,
     find_problems,
-    has_reference,
     invalid,
     read_settings,
 )

@@ -260,7 +260,8 @@ def _deliverable(tables: Mapping[str, pa.Table], refused: dict[int, Refusal]) ->
             if len(table):
                 found[check_topic_name(name)] = table
         except InvalidTopic as error:
-            refused.update((row, Refusal(Stage.TRANSFORM, str(error))) for row in table.column(PLACE).to_pylist())
+            rows: list[int] = table.column(PLACE).to_numpy().tolist()
+            refused |= dict.fromkeys(rows, Refusal(Stage.TRANSFORM, str(error)))
     return found
 
 

@@ -31,7 +31,7 @@ from headrace_connect.runtime.config import RunConfig
 from headrace_connect.runtime.host_link import open_host_end
 from headrace_connect.runtime.hosting import Host
 from headrace_connect.runtime.seating import open_process
-from headrace_connect.settings import Secrets
+from headrace_connect.secrets import Secrets, hide_in_logs
 
 _STDERR: Final = 2
 _STILL_SHARE: Final = 0.7
@@ -115,7 +115,9 @@ async def serve(own: socket.socket, parent: int) -> int:
         looks = runner.start(_end_when_still(first.silence_ms), name="a look at the event loop")
         process = await stack.enter_async_context(open_process(RunConfig(**first.cluster)))
         directories = None if first.directories is None else [Path(one) for one in first.directories]
-        host = Host(link, process, Secrets(directories, first.names), runner)
+        secrets = Secrets(directories, first.names)
+        hide_in_logs(secrets)
+        host = Host(link, process, secrets, runner)
         link.send(HostOpened(os.getpid(), platform.python_version(), package_version()))
         reads = runner.start(host.run(), name="do what the worker commands")
         await first_of(asyncio.wait([reads]), stop.wait(), runner.failed.wait())

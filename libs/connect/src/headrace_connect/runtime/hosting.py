@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 
 from headrace_common.runtime.clock import limit_ms
 from headrace_common.runtime.tasks import TaskRunner
@@ -26,10 +27,12 @@ from headrace_connect.core.host_messages import (
     StartTask,
     StopTask,
     TaskReport,
+    Told,
     Unwatch,
     Validate,
     Verify,
     Watch,
+    WatchFailed,
 )
 from headrace_connect.core.host_protocol import NotAMessage
 from headrace_connect.core.task import State, Target
@@ -147,4 +150,18 @@ class Host:
 
     def _report(self, report: Report) -> None:
         with suppress(LinkLost):  # the host ends when it reads that
-            self._link.send(report)
+            self._link.send(_without_secrets(report, self._given.secrets))
+
+
+def _without_secrets(report: Report, secrets: Secrets) -> Report:
+    """Its texts for people may be those of drivers, which show what they were given."""
+    match report:
+        case TaskReport() | WatchFailed() | NoAnswer():
+            return replace(report, reason=secrets.hide(report.reason), trace=secrets.hide(report.trace))
+        case Told():
+            detail = {name: secrets.hide(value) for name, value in report.detail.items()}
+            return replace(report, text=secrets.hide(report.text), detail=detail)
+        case Answer(_, {"problems": problems}):
+            hidden = [{**one, "message": secrets.hide(one["message"])} for one in problems]
+            return replace(report, result={**report.result, "problems": hidden})
+    return report

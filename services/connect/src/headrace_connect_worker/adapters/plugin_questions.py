@@ -21,7 +21,7 @@ from headrace_connect.settings import Definition, Importance, ValueType
 from headrace_connect_worker.adapters.environments import Environment, Environments
 from headrace_connect_worker.adapters.host_process import HostProcess, HostSettings
 from headrace_connect_worker.adapters.host_starts import HostStarts
-from headrace_connect_worker.ports import Config, HostUnavailable, Plugin, Validation
+from headrace_connect_worker.ports import Config, HostUnavailable, NotAnswered, Plugin, Validation
 
 PLUGINS_KEPT_MS: Final = 60_000.0
 _ID: Final = 1
@@ -99,6 +99,7 @@ class PluginQuestions:
         """
         Raises:
             InvalidConfig: what was asked about is wrong.
+            NotAnswered: what is outside does not let the connector.
             HostUnavailable: there is no answer.
         """
         answers: list[Report] = []
@@ -132,8 +133,10 @@ def _result(report: Report) -> Mapping[str, Any]:
     match report:
         case messages.Answer(_, result):
             return result
-        case messages.NoAnswer(_, Fault.CONFIG, reason):
+        case messages.NoAnswer(_, Fault.CONFIG | Fault.DATA, reason):
             raise InvalidConfig(reason)
+        case messages.NoAnswer(_, Fault.WORLD, reason):
+            raise NotAnswered(reason)
         case messages.NoAnswer(_, _, reason, trace):
             raise HostUnavailable(f"{reason}\n{trace}")
     raise AssertionError("only answers were kept")

@@ -23,7 +23,7 @@ from headrace_common.http.problems import on_the_wire, problem
 from headrace_common.http.verbs import allowed
 from headrace_common.runtime.clock import limit_ms
 from headrace_connect_worker.core.refusals import NotWritten, Refusal
-from headrace_connect_worker.ports import HostUnavailable
+from headrace_connect_worker.ports import HostUnavailable, NotAnswered
 from headrace_connect_worker.rpc import kafka_shapes
 
 OURS: Final = "/v1/"
@@ -82,6 +82,10 @@ def add_error_answers(app: FastAPI) -> None:
     @app.exception_handler(HostUnavailable)
     async def no_host(request: Request, error: HostUnavailable) -> Response:
         return failure(500, f"the host process did not answer: {error}", request.url.path)
+
+    @app.exception_handler(NotAnswered)
+    async def away(request: Request, error: NotAnswered) -> Response:
+        return failure(502, str(error), request.url.path, "Have the other system answer, and ask again.")
 
     @app.exception_handler(HeadraceError)
     async def headrace(request: Request, error: HeadraceError) -> Response:
