@@ -230,7 +230,10 @@ def test_a_member_may_declare_something_else(w: Workers) -> None:
     two(w)
     w.work(1, "a", declaration=declare("x", "v"))
     w.agree((1, "a"), (2, "b"))
-    assert (w.items("a"), w.items("b")) == (["v"], ["x"])
+    assert (w.items("a"), w.items("b")) == (["v", "x"], []), "nothing moves to who has not declared it"
+    w.work(2, "b", declaration=declare("x", "v"))
+    w.agree((1, "a"), (2, "b"))
+    assert (w.items("a"), w.items("b")) == (["x"], ["v"])
 
 
 def test_declarations_are_written_once_and_go_with_their_last_member(w: Workers) -> None:
