@@ -326,6 +326,7 @@ def test_bodies(body: bytes, format_: Any, batch: Any, records: list[Any]) -> No
         (b"\n \n", "json", "lines", "empty"),
         (b"x\n" * (RECORDS_MAX + 1), "text", "lines", "is the most"),
         (b"[1.5,true]", "json", "array", "no one type"),
+        (b'{"a":[18446744073709551616]}', "json", "none", "a whole number beyond 64 bits"),
         (b"\xff", "text", "none", "not UTF-8"),
     ],
 )

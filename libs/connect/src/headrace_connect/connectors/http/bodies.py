@@ -80,6 +80,8 @@ def _columns(values: list[Any], record_bytes_max: int) -> Body:
         check_doubles(values, made.type, "")
     except Unfit as error:
         raise BadBody(f"the records have no one type: {error}") from None
+    except OverflowError:
+        raise BadBody("the records have a whole number beyond 64 bits") from None
     except _CAUGHT as error:
         raise BadBody(f"the records cannot be columns: {error}") from None
     size = max(len(orjson.dumps(value)) for value in made.to_pylist())
