@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -13,11 +13,12 @@ import pytest
 from headrace.records import PartitionTable, TopicPartition
 from headrace_common.core.errors import InvalidConfig
 from headrace_connect import Rows, Sink
+from headrace_connect.core.progress import Progress
 from headrace_connect.plugin import Checked
 from headrace_connect.runtime import verifying
 from headrace_connect.runtime.configuring import configure
 from headrace_connect.runtime.pipeline import HEADERS_TYPE
-from headrace_connect.runtime.verifying import RANGE, verify
+from headrace_connect.runtime.verifying import PARTITIONS_MAX, RANGE, RANGES_MAX, verify
 from headrace_connect.secrets import Secrets
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -39,6 +40,9 @@ class Log:
     checked: list[tuple[TopicPartition, int, int, list[int]]] = field(default_factory=list)
     """Partition, first, end, and the offsets of the records."""
     closed: list[str] = field(default_factory=list)
+    learns: bool = False
+    """Whether the verifier wants to know all records first."""
+    learnt: list[int] = field(default_factory=list)
 
     # the reader
 
@@ -76,17 +80,16 @@ def table(one: TopicPartition, offsets: list[int]) -> PartitionTable:
 class Comparing:
     """Satisfies ``Verifier``: one record of each range is missing."""
 
-    learns = False
-
     def __init__(self, log: Log) -> None:
         self._log = log
+        self.learns = log.learns
 
     def begin(self, partitions: Sequence[TopicPartition], *, repair: bool) -> Mapping[TopicPartition, int]:
         del repair
         return {one: self._log.positions.get(one, self._log.ends[one]) for one in partitions}
 
     def learn(self, rows: Rows) -> None:
-        """Never called."""
+        self._log.learnt += rows.offsets.to_pylist()
 
     def check(self, partition: TopicPartition, rows: Sequence[Rows], first: int, end: int) -> Checked:
         offsets = [offset for part in rows for offset in part.offsets.to_pylist()]
@@ -112,7 +115,13 @@ class Target(Sink):
         return Comparing(self.log)
 
 
-async def verified(monkeypatch: pytest.MonkeyPatch, log: Log, records_max: int = 10**9, *topics: str) -> Any:
+async def verified(
+    monkeypatch: pytest.MonkeyPatch,
+    log: Log,
+    records_max: int = 10**9,
+    *topics: str,
+    tell: Callable[[Progress], None] = lambda _: None,
+) -> Any:
     async def partitions(*_: object) -> list[TopicPartition]:
         return sorted(log.ends)
 
@@ -133,7 +142,7 @@ async def verified(monkeypatch: pytest.MonkeyPatch, log: Log, records_max: int =
     monkeypatch.setattr(verifying, "find_partitions", partitions)
     configured = configure({"name": "c", "connector.class": f"{__name__}:Target", "topics": "t"}, Secrets())
     process: Any = SimpleNamespace(topics=None, config=None)
-    return await verify(configured, process, topics, records_max=records_max, repair=False)
+    return await verify(configured, process, topics, records_max=records_max, repair=False, tell=tell)
 
 
 async def test_ranges_of_each_partition_up_to_where_the_target_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,3 +192,42 @@ async def test_a_range_that_is_removed_as_a_whole(monkeypatch: pytest.MonkeyPatc
 async def test_a_target_of_another_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidConfig, match="has position 11 of t-1, which ends at 10"):
         await verified(monkeypatch, Log(positions={P1: 11}))
+
+
+async def test_how_far_it_is_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Progress] = []
+    log = Log(ends={P0: 2 * RANGE + 5, P1: 10}, learns=True)
+    await verified(monkeypatch, log, tell=told.append)
+    assert sorted(log.learnt) == sorted([o for o in range(2 * RANGE + 5) if o != 7] + [o for o in range(10) if o != 7])
+    count = 2 * RANGE + 15
+    assert told[0] == Progress(count, 0, 0)
+    scanned = [one.scanned for one in told if not one.compared]
+    assert scanned == [0, 3 * AT_ONCE, 2 * RANGE + 5, count]
+    assert [one.compared for one in told if one.compared] == [RANGE, 2 * RANGE, 2 * RANGE + 5, count]
+
+
+async def test_offsets_that_retention_has_removed_count_as_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Progress] = []
+    await verified(monkeypatch, Log(ends={P0: RANGE}, removes_at={2: RANGE}), tell=told.append)
+    assert told == [Progress(RANGE, 0, 0), Progress(RANGE, 0, RANGE)]
+
+
+async def test_more_ranges_than_are_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(ends={P0: RANGE * RANGES_MAX + 1})
+    with pytest.raises(InvalidConfig, match="they are 10,001 ranges of 10,000 offsets"):
+        await verified(monkeypatch, log)
+    assert log.closed == ["reader", "verifier"], "nothing was changed, and all is closed"
+
+
+async def test_more_partitions_than_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(ends={TopicPartition("t", number): 1 for number in range(PARTITIONS_MAX + 1)})
+    with pytest.raises(InvalidConfig, match="they have 1001 partitions"):
+        await verified(monkeypatch, log)
+
+
+async def test_topics_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(ends={P0: 1, TopicPartition("u", 0): 1})
+    await verified(monkeypatch, log, 10, "u")
+    assert [one[0].topic for one in log.checked] == ["u"]
+    with pytest.raises(InvalidConfig, match="c reads no topic 'w'"):
+        await verified(monkeypatch, log, 10, "u", "w")

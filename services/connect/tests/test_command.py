@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
-from services.connect.tests.kit.rest import make_app
+from services.connect.tests.kit.rest import make_app, make_verifying
 from services.connect.tests.kit.twin import ME, TwinForwarding, TwinHerd, TwinHosts
 from typer.testing import CliRunner
 
 from headrace_cli.app import app
 from headrace_cli.commanding import add_shared_options
-from headrace_cli.commands import connect_apply, connect_workers
-from headrace_cli.workers import NotNow, Workers
+from headrace_cli.commands import connect_apply, connect_verify, connect_workers
+from headrace_cli.session import Session
+from headrace_cli.workers import NobodyThere, NotNow, Workers
 from headrace_common.core.ids import Endpoint
 from headrace_common.http.protocol import HttpBounds
 from headrace_common.http.server import HttpServer
@@ -77,11 +80,10 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
     stop = asyncio.Event()
 
     async def serve() -> None:
-        rest = make_app(herd, hosts, TwinForwarding())
-        async with (
-            TaskRunner() as tasks,
-            HttpServer.open(rest, Endpoint("127.0.0.1", 0), tasks, BOUNDS, drain_ms_max=1_000) as server,
-        ):
+        async with TaskRunner() as tasks, AsyncExitStack() as stack:
+            rest = make_app(herd, hosts, TwinForwarding(), make_verifying(herd, hosts, tasks))
+            listen = Endpoint("127.0.0.1", 0)
+            server = await stack.enter_async_context(HttpServer.open(rest, listen, tasks, BOUNDS, drain_ms_max=1_000))
             served.set_result(f"http://{server.endpoint}")
             await stop.wait()
 
@@ -279,6 +281,90 @@ def test_verify_shows_ranges_that_do_not_agree(worker: Worker) -> None:
     assert "stop s before" in worker.run("verify", "s", "--repair", code=1)
     worker.hosts.refuses = "Lines cannot be verified"
     assert "cannot be verified" in worker.run("verify", "s", code=2)
+
+
+def test_verify_says_once_in_a_while_how_far_it_is(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker.run("apply", worker.file())
+    worker.hosts.slow = True
+    monkeypatch.setattr(connect_verify, "SAY_SECONDS", 0.0)
+    say = Session.say
+
+    def says(self: Session, text: str) -> None:
+        say(self, text)
+        worker.hosts.slow = False
+
+    monkeypatch.setattr(Session, "say", says)
+    done = runner.invoke(commands, ["verify", "s", "-o", "json", "--url", worker.url])
+    assert done.exit_code == 0, done.output
+    assert "s: 40 of 100 offsets compared" in done.stderr
+    assert json.loads(done.stdout)["agrees"] is True
+
+
+@pytest.mark.parametrize(
+    ("progress", "says"),
+    [
+        ((0, 0, 0), "asked for its positions"),
+        ((2_000, 1_000, 0), "1,000 of 2,000 offsets read"),
+        ((2_000, 2_000, 0), "0 of 2,000 offsets compared"),
+        ((2_000, 0, 500), "500 of 2,000 offsets compared"),
+    ],
+)
+def test_how_far_a_verification_is(progress: tuple[int, int, int], says: str) -> None:
+    assert says in connect_verify.how_far(dict(zip(("offsets", "scanned", "compared"), progress, strict=True)))
+
+
+def test_an_interrupted_verify_ends_it_on_the_workers(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker.run("apply", worker.file())
+    worker.hosts.slow = True
+    asked: list[str] = []
+    ask = Workers._ask
+
+    def interrupted(self: Workers, method: str, *given: Any) -> Any:
+        asked.append(method)
+        if method == "GET" and asked.count("GET") == 2:
+            signal.raise_signal(signal.SIGINT)
+        return ask(self, method, *given)
+
+    monkeypatch.setattr(Workers, "_ask", interrupted)
+    assert runner.invoke(commands, ["verify", "s", "--url", worker.url]).exit_code == 130
+    assert asked == ["POST", "GET", "GET", "DELETE"]
+    assert not worker.hosts.verifying
+
+
+def test_a_verify_that_is_interrupted_while_it_begins_ends_it_too(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker.run("apply", worker.file())
+    worker.hosts.slow = True
+    asked: list[str] = []
+    ask = Workers._ask
+
+    def interrupted(self: Workers, method: str, *given: Any) -> Any:
+        asked.append(method)
+        if method == "POST":
+            signal.raise_signal(signal.SIGINT)
+        return ask(self, method, *given)
+
+    monkeypatch.setattr(Workers, "_ask", interrupted)
+    assert runner.invoke(commands, ["verify", "s", "--url", worker.url]).exit_code == 130
+    assert asked == ["POST", "DELETE"]
+    assert not worker.hosts.verifying
+
+
+def test_verify_asks_again_while_nobody_answers(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker.run("apply", worker.file())
+    monkeypatch.setattr(connect_apply, "RETRY_SECONDS", 0.01)
+    answers = iter([NotNow("nobody leads"), NobodyThere("no worker")])
+    ask = Workers._ask
+
+    def later(self: Workers, method: str, *given: Any) -> Any:
+        if method == "GET" and (failure := next(answers, None)) is not None:
+            raise failure
+        return ask(self, method, *given)
+
+    monkeypatch.setattr(Workers, "_ask", later)
+    assert "nothing to compare" in worker.run("verify", "s")
+    assert next(answers, None) is None
 
 
 def test_snapshot_has_tables_read_again(worker: Worker) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from headrace_connect import Chunk, Guarantee, PartitionTaken, Position, Rows, RowsRefused, Sink, Source, Split
-from headrace_connect.plugin import TopicPartition
+from headrace_connect.plugin import Checked, TopicPartition, Verifier
 
 CHUNK = 100
 
@@ -123,3 +126,50 @@ class Table(Sink[TableSettings]):
 
     def close(self, partitions: Sequence[TopicPartition]) -> None:
         self.buffer.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class SlowlySettings:
+    """Of ``Slowly``."""
+
+    directory: str
+    """Each process that compares writes a file there, whose name is its id; the file ``go`` has it end."""
+    position: int
+    """That the target has of each partition."""
+
+
+class Slowly(Sink[SlowlySettings]):
+    """Is compared with its topics until somebody lets it end; writes nothing."""
+
+    def write(self, rows: Rows) -> None:
+        """Nowhere."""
+
+    def verifier(self) -> Verifier:
+        return _Slowly(self.settings)
+
+
+class _Slowly:
+    learns = False
+
+    def __init__(self, settings: SlowlySettings) -> None:
+        self._settings = settings
+
+    def begin(self, partitions: Sequence[TopicPartition], *, repair: bool) -> Mapping[TopicPartition, int]:
+        del repair
+        return dict.fromkeys(partitions, self._settings.position)
+
+    def learn(self, rows: Rows) -> None:
+        """Never called."""
+
+    def check(self, partition: TopicPartition, rows: Sequence[Rows], first: int, end: int) -> Checked:
+        directory = Path(self._settings.directory)
+        (directory / str(os.getpid())).touch()
+        while first and not (directory / "go").exists():
+            time.sleep(0.01)
+        return Checked(sum(map(len, rows)))
+
+    def finish(self) -> None:
+        """Nothing is open."""
+
+    def close(self) -> None:
+        """Nothing is open."""

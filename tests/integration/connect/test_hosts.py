@@ -21,6 +21,7 @@ from headrace_common.core.errors import InvalidConfig
 from headrace_common.runtime.clock import SystemClock, limit_s, pause_ms
 from headrace_common.runtime.threads import run_in_thread
 from headrace_connect.core.errors import Fault
+from headrace_connect.core.progress import Progress
 from headrace_connect.core.splitting import share
 from headrace_connect.runtime.installing import Index, install
 from headrace_connect_worker.adapters.host_processes import HostProcesses
@@ -215,7 +216,9 @@ async def test_tasks_of_a_sink(cluster: TestCluster, tmp_path: Path) -> None:
             assert not database.execute("select 1 from sqlite_master where name = 'other'").fetchone()
             database.execute("delete from rows where n in (3, 499)")
             database.execute("update rows set n = -1 where n = 7")
-        found = await hosts.verify(config, (topic,), 100_000, repair=True)
+        told: list[Progress] = []
+        found = await hosts.verify(config, (topic,), 100_000, repair=True, tell=told.append)
+        assert told[-1] == Progress(rows, 0, rows)
         assert (found["wrong"], found["repaired"], found["agrees"]) == (3, 3, True)
         assert {one["topic"] for one in found["ranges"]} == {topic}
         assert sum(one["records"] for one in found["ranges"]) == rows
@@ -223,7 +226,7 @@ async def test_tasks_of_a_sink(cluster: TestCluster, tmp_path: Path) -> None:
         with closing(sqlite3.connect(target)) as database, database:
             database.execute("update headrace_positions set position = 9999")
         with pytest.raises(InvalidConfig, match=r"has position 9999 .* which ends at"):
-            await hosts.verify(config, (), 1, repair=False)
+            await hosts.verify(config, (), 1, repair=False, tell=told.append)
     assert rows_of(target) == list(range(rows))
 
 

@@ -65,6 +65,13 @@ def find_url(here: Path) -> str:
     return url if own and isinstance(url, str) else DEFAULT_URL
 
 
+def refusal(status: int, message: str) -> CommandFailed:
+    """How a command ends to which a worker has said no, with a status of HTTP."""
+    hints = {404: "`headrace connect list` shows the connectors.", 409: "Try again in a moment."}
+    kind = NotNow if status in _NOT_NOW else CommandFailed
+    return kind(message, _EXITS.get(status, ExitCode.FAILED), hints.get(status, ""))
+
+
 class Workers:
     """Whichever worker answers at a URL; it asks the others."""
 
@@ -152,6 +159,4 @@ class Workers:
             message = str(said.get("message") or said.get("detail") or error.reason)
         except (ValueError, AttributeError):
             message = f"{self._url} answers {error.code} {error.reason}"
-        hints = {404: "`headrace connect list` shows the connectors.", 409: "Try again in a moment."}
-        kind = NotNow if error.code in _NOT_NOW else CommandFailed
-        return kind(message, _EXITS.get(error.code, ExitCode.FAILED), hints.get(error.code, ""))
+        return refusal(error.code, message)

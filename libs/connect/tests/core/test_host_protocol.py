@@ -34,6 +34,7 @@ from headrace_connect.core.host_protocol import (
     decode_report,
     encode,
 )
+from headrace_connect.core.progress import Progress
 from headrace_connect.core.task import State
 
 SPLITS = (messages.SplitForm("a", {"path": "/a", "sizes": [1, 2]}), messages.SplitForm("ü"))
@@ -56,6 +57,7 @@ COMMANDS: list[Command] = [
     messages.Ping(5),
 ]
 REPORTS: list[Report] = [
+    messages.VerifyProgress(6, Progress(100, 100, 40)),
     messages.HostOpened(77, "3.11.2", "0.1.0"),
     messages.TaskReport("shop", 3, 9, State.RESTARTING, "away", "Traceback\n…", Fault.WORLD, 2, 4_000),
     messages.TaskReport("shop", 3, 9, State.RUNNING),

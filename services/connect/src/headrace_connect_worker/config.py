@@ -60,6 +60,8 @@ class HostLimits:
     """How long a task may take to commit and end before its host is killed, in ms."""
     plugin_ms_max: int = setting(60_000, low=1_000, high=600_000)
     """How long validation, a preview or the description of a plugin may take, in ms."""
+    verify_ms_max: int = setting(3_600_000, low=1_000, high=86_400_000)
+    """How long a verification may take before its host is killed, in ms."""
     plugin_path: tuple[str, ...] = ()
     """Folders of virtual environments with connectors of their own, with commas; a connector that the worker does not
     have runs under the Python of the first one that has it."""

@@ -34,6 +34,7 @@ from headrace_connect_worker.engine.checking import Checking
 from headrace_connect_worker.engine.leading import LeadingLimits
 from headrace_connect_worker.engine.loggers import Loggers
 from headrace_connect_worker.engine.place import Place
+from headrace_connect_worker.engine.verifying import Verifying
 from headrace_connect_worker.engine.worker import ConnectWorker, Outside
 from headrace_connect_worker.rpc.answering import refuse_connection
 from headrace_connect_worker.rpc.forwarding import AtLeader
@@ -87,7 +88,17 @@ async def run(config: ConnectConfig, stop: asyncio.Event) -> None:
         worker = ConnectWorker(outside, place, limits)
         figures.publish(metrics, Figures(hosts.figures, lambda: worker.reporting.statuses, lambda: worker.leads))
         tasks = await stack.enter_async_context(TaskRunner())
-        http = await _open_rest(config, worker, outside, place, cluster, metrics, tasks, stack)
+        checking = Checking(hosts, config.reach.policy)
+        verifying = Verifying(worker.herd, hosts, checking, place, tasks)
+        parts = Worker(
+            worker.herd,
+            checking,
+            verifying,
+            await _open_leading(config, worker, place, stack),
+            Loggers(clock),
+            About(VERSION, "", lambda: cluster.id),
+        )
+        http = await _open_rest(config, parts, metrics, tasks, stack)
         endpoint = server.choose_endpoint(http.endpoint.port, listen_host=config.http_listen.host)
         place.worker_id, place.url = str(endpoint), f"http://{endpoint}"
         worker.begin(tasks)
@@ -101,6 +112,7 @@ async def run(config: ConnectConfig, stop: asyncio.Event) -> None:
         tasks.start(_say_ready(worker, health, ready, config), name="ready")
         await run_until(stop, tasks)
         await health.leaving()
+        await verifying.stop()
         await worker.leave(config.processes.task_stop_ms_max)
 
 
@@ -135,24 +147,14 @@ def _outside(
     return Outside(configs, statuses, events, offsets, membership, hosts, clock)
 
 
-async def _open_rest(
-    config: ConnectConfig,
-    worker: ConnectWorker,
-    outside: Outside,
-    place: Place,
-    cluster: _Cluster,
-    metrics: Metrics,
-    tasks: TaskRunner,
-    stack: AsyncExitStack,
-) -> HttpServer:
+async def _open_leading(config: ConnectConfig, worker: ConnectWorker, place: Place, stack: AsyncExitStack) -> AtLeader:
     forwarding = await stack.enter_async_context(HttpForwarding.open(config.answer_ms_max + FORWARD_MS))
-    parts = Worker(
-        worker.herd,
-        Checking(outside.hosts, config.reach.policy),
-        AtLeader(worker.herd, forwarding, lambda: place.url),
-        Loggers(outside.clock),
-        About(VERSION, "", lambda: cluster.id),
-    )
+    return AtLeader(worker.herd, forwarding, lambda: place.url)
+
+
+async def _open_rest(
+    config: ConnectConfig, parts: Worker, metrics: Metrics, tasks: TaskRunner, stack: AsyncExitStack
+) -> HttpServer:
     own = [socket.gethostname(), config.advertise_host, config.http_listen.host]
     app = rest_app(parts, hosts=Names.of([*(name for name in own if name), *config.hosts]), meter=metrics.meter)
     bounds = HttpBounds(

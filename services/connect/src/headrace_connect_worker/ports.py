@@ -6,13 +6,14 @@ All methods run on the worker's event loop. Times are milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from headrace.work_types import Declaration, WorkChange
 from headrace_connect.core.errors import Fault
 from headrace_connect.core.host_messages import Told, TopicSeen
+from headrace_connect.core.progress import Progress
 from headrace_connect.settings import Definition, Problem
 from headrace_connect_worker.core.events import Happened
 from headrace_connect_worker.core.herd import HerdState
@@ -234,15 +235,25 @@ class Hosts(Protocol):
         ...
 
     async def verify(
-        self, config: Config, topics: Sequence[str], records_max: int, *, repair: bool
+        self,
+        config: Config,
+        topics: Sequence[str],
+        records_max: int,
+        *,
+        repair: bool,
+        tell: Callable[[Progress], None],
     ) -> Mapping[str, Any]:
         """
         Whether the target of a sink has what its topics say, as ``headrace_connect.runtime.verifying`` says it. In a
-        process of its own. With ``repair`` none of its tasks may run.
+        process of its own, which has ended when this returns, is cancelled or fails. With ``repair`` none of the
+        connector's tasks may run.
+
+        Args:
+            tell: called again and again with how far it is.
 
         Raises:
             headrace_common.core.errors.InvalidConfig: it cannot be verified.
-            HostUnavailable: as ``validate``.
+            HostUnavailable: it crashed, or did not answer within ``verify_ms_max``.
         """
         ...
 
@@ -491,6 +502,10 @@ class Herd(Protocol):
     @property
     def is_ready(self) -> bool:
         """Whether both topics were read to their end once."""
+        ...
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until something holds that was read: of ``state``, ``statuses``, or who leads."""
         ...
 
     def events(self, name: str, limit: int, kind: str | None = None) -> Sequence[Happened]:

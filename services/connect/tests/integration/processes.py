@@ -57,6 +57,10 @@ class WorkerProcess:
             return {}
         return {task["id"]: (task["state"], task["worker_id"]) for task in answer.json()["tasks"]}
 
+    def status(self, path: str) -> int:
+        """Of the answer to a GET."""
+        return self.client.get(f"http://{self.id}{path}").status_code
+
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from headrace_connect.core.errors import Fault
+from headrace_connect.core.progress import Progress
 from headrace_connect.settings import Definition
 from headrace_connect_worker.core.records import RunState, SplitSpec, TargetState
 from headrace_connect_worker.ports import (
@@ -141,9 +142,15 @@ class MemoryHosts:
         return 0
 
     async def verify(
-        self, config: Config, topics: Sequence[str], records_max: int, *, repair: bool
+        self,
+        config: Config,
+        topics: Sequence[str],
+        records_max: int,
+        *,
+        repair: bool,
+        tell: Callable[[Progress], None],
     ) -> Mapping[str, Any]:
-        del config, topics, records_max, repair
+        del config, topics, records_max, repair, tell
         return {}
 
     async def snapshot(self, config: Config, tables: Sequence[str]) -> Sequence[str]:

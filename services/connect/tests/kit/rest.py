@@ -15,9 +15,12 @@ from services.connect.tests.kit.twin import ME, TwinForwarding, TwinHerd, TwinHo
 
 from headrace_common.http.foreign_pages import Hosts
 from headrace_common.runtime.clock import SystemClock
+from headrace_common.runtime.tasks import TaskRunner
 from headrace_connect_worker.core.policy import Policy
 from headrace_connect_worker.engine.checking import Checking
 from headrace_connect_worker.engine.loggers import Loggers
+from headrace_connect_worker.engine.place import Place
+from headrace_connect_worker.engine.verifying import Verifying
 from headrace_connect_worker.rpc.answering import OURS
 from headrace_connect_worker.rpc.forwarding import AtLeader
 from headrace_connect_worker.rpc.rest import rest_app
@@ -40,6 +43,7 @@ class Rest:
     herd: TwinHerd
     hosts: TwinHosts
     forwarding: TwinForwarding
+    verifying: Verifying
     client: httpx.AsyncClient
 
     async def create(self, name: str, **config: str) -> httpx.Response:
@@ -63,11 +67,17 @@ class _Now:
 _CURRENT: Final[list[Rest]] = []
 
 
-def make_app(herd: Any, hosts: Any, forwarding: Any, policy: Policy = ALLOWED) -> FastAPI:
+def make_verifying(herd: Any, hosts: Any, runner: TaskRunner) -> Verifying:
+    """What carries out verifications, as ``main`` makes it."""
+    return Verifying(herd, hosts, Checking(hosts, ALLOWED), Place(ME, f"http://{ME}"), runner)
+
+
+def make_app(herd: Any, hosts: Any, forwarding: Any, verifying: Any, policy: Policy = ALLOWED) -> FastAPI:
     """The application as ``main`` makes it."""
     worker = Worker(
         herd,
         Checking(hosts, policy),
+        verifying,
         AtLeader(herd, forwarding, lambda: f"http://{ME}"),
         Loggers(SystemClock()),
         About("0.1.0", "abc", lambda: "cluster-1"),
@@ -78,7 +88,7 @@ def make_app(herd: Any, hosts: Any, forwarding: Any, policy: Policy = ALLOWED) -
 @cache
 def the_app() -> FastAPI:
     """One for all tests."""
-    return make_app(_Now("herd"), _Now("hosts"), _Now("forwarding"))
+    return make_app(_Now("herd"), _Now("hosts"), _Now("forwarding"), _Now("verifying"))
 
 
 @cache
@@ -107,8 +117,13 @@ async def served() -> AsyncIterator[Rest]:
     """REST over a new twin."""
     transport = httpx.ASGITransport(the_app(), raise_app_exceptions=False)
     hooks: Any = {"response": [_check]}
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8083", event_hooks=hooks) as client:
-        _CURRENT.append(Rest(TwinHerd(), TwinHosts(), TwinForwarding(), client))
+    async with (
+        TaskRunner() as runner,
+        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8083", event_hooks=hooks) as client,
+    ):
+        herd, hosts = TwinHerd(), TwinHosts()
+        verifying = make_verifying(herd, hosts, runner)
+        _CURRENT.append(Rest(herd, hosts, TwinForwarding(), verifying, client))
         try:
             yield _CURRENT[-1]
         finally:

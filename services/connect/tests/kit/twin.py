@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace_common.core.errors import InvalidConfig
+from headrace_common.runtime.clock import pause_ms
 from headrace_connect.core.options import Problem
+from headrace_connect.core.progress import Progress
 from headrace_connect.plugin import Chunk, Sink, Source
 from headrace_connect.runtime.config import SinkConfig, SourceConfig
 from headrace_connect.settings import Definition, describe, find_problems, setting
@@ -105,6 +107,10 @@ class TwinHosts:
     """What a target has, and how many rows of it are wrong."""
     refuses: str = ""
     """Why a connector cannot be verified, or read again."""
+    slow: bool = False
+    """Whether a verification goes on until this says otherwise."""
+    verifying: int = 0
+    """Verifications that run."""
 
     async def validate(self, config: Config, *, ask: bool = True) -> Validation:
         self._note("validate", config)
@@ -137,9 +143,22 @@ class TwinHosts:
         return 0
 
     async def verify(
-        self, config: Config, topics: Sequence[str], records_max: int, *, repair: bool
+        self,
+        config: Config,
+        topics: Sequence[str],
+        records_max: int,
+        *,
+        repair: bool,
+        tell: Callable[[Progress], None],
     ) -> Mapping[str, Any]:
         self._note("verify", (config, tuple(topics), records_max, repair))
+        tell(Progress(100, 0, 40))
+        self.verifying += 1
+        try:
+            while self.slow:
+                await pause_ms(1)
+        finally:
+            self.verifying -= 1
         if self.refuses:
             raise InvalidConfig(self.refuses)
         return {
@@ -203,6 +222,10 @@ class TwinHerd:
         self._generation = 0
         self._epoch = 0
         self.lead()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            await pause_ms(1)  # a test of the command changes things in another thread
 
     def events(self, name: str, limit: int, kind: str | None = None) -> Sequence[Happened]:
         return self.happened.find(name, limit, kind)

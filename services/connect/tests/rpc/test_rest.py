@@ -484,45 +484,18 @@ class TestOurs:
     async def test_a_plan_of_nothing(self, rest: Rest, body: Any) -> None:
         problem(await rest.client.post("/v1/plan", json=body), 400, "")
 
-    async def test_verify_and_snapshot_ask_a_host_about_the_connector(self, rest: Rest) -> None:
+    async def test_snapshot_asks_a_host_about_the_connector(self, rest: Rest) -> None:
         await rest.create("a/b")
         config = rest.herd.state.connectors["a/b"].config
-        answer = await rest.client.post("/v1/connectors/a%2Fb/verify", json={"records": 5, "topics": ["t"]})
-        assert answer.json() == {"name": "a/b", "agrees": True, "wrong": 0, "repaired": 0, "ranges": []}
         answer = await rest.client.post("/v1/connectors/a%2Fb/snapshot", json={"tables": ["orders"]})
         assert answer.json() == {"tables": ["public.orders"]}
-        assert rest.hosts.asked[-2:] == [
-            ("verify", (config, ("t",), 5, False)),
-            ("snapshot", (config, ("orders",))),
-        ]
+        assert rest.hosts.asked[-1] == ("snapshot", (config, ("orders",)))
 
-    async def test_a_repair_needs_a_connector_that_is_stopped(self, rest: Rest) -> None:
-        await rest.create("s")
-        problem(await rest.client.post("/v1/connectors/s/verify", json={"repair": True}), 409, "stop s before")
-        await rest.client.put("/connectors/s/stop")
-        rest.herd.follow()
-        assert (await rest.client.post("/v1/connectors/s/verify", json={"repair": True})).status_code == 200
-        assert rest.hosts.asked[-1][1][-1] is True
-
-    @pytest.mark.parametrize(
-        ("what", "body"),
-        [
-            ("verify", {"records": 0}),
-            ("verify", {"records": "many"}),
-            ("verify", {"recrods": 1}),
-            ("verify", {"repair": "perhaps"}),
-            ("verify", {"topics": "t"}),
-            ("verify", []),
-            ("snapshot", {}),
-            ("snapshot", {"tables": []}),
-            ("snapshot", {"tables": [1]}),
-            ("snapshot", {"tables": ["a"], "more": 1}),
-        ],
-    )
-    async def test_bodies_that_cannot_be(self, rest: Rest, what: str, body: Any) -> None:
+    @pytest.mark.parametrize("body", [{}, {"tables": []}, {"tables": [1]}, {"tables": ["a"], "more": 1}])
+    async def test_a_snapshot_that_cannot_be(self, rest: Rest, body: Any) -> None:
         await rest.create("s")
         rest.hosts.asked.clear()
-        problem(await rest.client.post(f"/v1/connectors/s/{what}", json=body), 400, "")
+        problem(await rest.client.post("/v1/connectors/s/snapshot", json=body), 400, "")
         assert not rest.hosts.asked
 
     async def test_events(self, rest: Rest) -> None:
@@ -538,18 +511,17 @@ class TestOurs:
         problem(await rest.client.get("/v1/connectors/nobody/events"), 404, "nobody not found")
         problem(await rest.client.get("/v1/connectors/a%2Fb/events?limit=0"), 400, "limit")
 
-    @pytest.mark.parametrize("what", ["verify", "snapshot"])
-    async def test_who_cannot_be_asked(self, rest: Rest, what: str) -> None:
-        body = {"tables": ["a"]} if what == "snapshot" else {}
-        problem(await rest.client.post(f"/v1/connectors/s/{what}", json=body), 404, "Connector s not found")
-        problem(await rest.client.post(f"/v1/connectors/%FF/{what}", json=body), 400, "not UTF-8")
+    async def test_who_cannot_be_asked_for_a_snapshot(self, rest: Rest) -> None:
+        path, body = "/v1/connectors/s/snapshot", {"tables": ["a"]}
+        problem(await rest.client.post(path, json=body), 404, "Connector s not found")
+        problem(await rest.client.post("/v1/connectors/%FF/snapshot", json=body), 400, "not UTF-8")
         await rest.create("s")
         rest.hosts.refuses = "FileStreamSource cannot do that"
-        problem(await rest.client.post(f"/v1/connectors/s/{what}", json=body), 400, "cannot do that")
+        problem(await rest.client.post(path, json=body), 400, "cannot do that")
         rest.hosts.crash = "Segmentation fault"
-        problem(await rest.client.post(f"/v1/connectors/s/{what}", json=body), 500, "Segmentation fault")
+        problem(await rest.client.post(path, json=body), 500, "Segmentation fault")
         rest.herd.is_ready = False
-        problem(await rest.client.post(f"/v1/connectors/s/{what}", json=body), 503, "still reads")
+        problem(await rest.client.post(path, json=body), 503, "still reads")
 
 
 CHANGES: list[tuple[str, str, Any]] = [
@@ -697,6 +669,6 @@ async def _never(scope: Any, receive: Any, send: Any) -> None:
 async def test_every_operation_is_described(rest: Rest) -> None:
     document = (await rest.client.get("/openapi.json")).json()
     operations = [o for methods in document["paths"].values() for o in methods.values()]
-    assert len(operations) == 34
+    assert len(operations) == 36
     assert all(o.get("description") for o in operations)
     assert len({o["operationId"] for o in operations}) == len(operations)

@@ -52,7 +52,7 @@ def apply(
     configs = _read_all(files or [])
     workers, wait = (
         Workers(url),
-        _Wait(time.monotonic() + (LEADER_SECONDS if timeout is None else timeout), timeout is not None),
+        Wait(time.monotonic() + (LEADER_SECONDS if timeout is None else timeout), timeout is not None),
     )
     excess = sorted(set(wait.ask(lambda: workers.get("connectors"))) - configs.keys()) if prune else []
     if plan:
@@ -73,7 +73,7 @@ def apply(
 
 
 @dataclass(frozen=True, slots=True)
-class _Wait:
+class Wait:
     """Until when it is tried again."""
 
     end: float

@@ -10,7 +10,8 @@ import typer
 
 from headrace_cli.commanding import plain_command, read_text
 from headrace_cli.commands.connect_apply import apply
-from headrace_cli.commands.connect_ours import events, snapshot, verify
+from headrace_cli.commands.connect_ours import events, snapshot
+from headrace_cli.commands.connect_verify import verify
 from headrace_cli.commands.partition import DryRun, confirm
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.output import Output

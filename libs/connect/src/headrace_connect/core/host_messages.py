@@ -13,6 +13,7 @@ from typing import Any
 
 from headrace_connect.core.counts import Counts
 from headrace_connect.core.errors import Fault
+from headrace_connect.core.progress import Progress
 from headrace_connect.core.task import State
 
 NO_GENERATION = 0
@@ -141,7 +142,10 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """Whether the target of a sink has what its topics say. ``Answer`` has what ``runtime.verifying`` gives."""
+    """
+    Whether the target of a sink has what its topics say. ``Answer`` has what ``runtime.verifying`` gives; some
+    ``VerifyProgress`` come before.
+    """
 
     id: int
     config: Mapping[str, str]
@@ -302,6 +306,14 @@ class NoAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class VerifyProgress:
+    """How far the question with this id is."""
+
+    id: int
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
 class TaskCounts:
     """What a task has counted since it was started."""
 
@@ -321,4 +333,6 @@ class Pong:
 
 Question = Validate | Preview | Settle | Verify | Snapshot | Describe | ListPlugins
 """Has an ``id``; ``Answer`` or ``NoAnswer`` follows."""
-Report = HostOpened | TaskReport | TopicSeen | Told | WatchReport | WatchFailed | Answer | NoAnswer | Pong
+Report = (
+    HostOpened | TaskReport | TopicSeen | Told | WatchReport | WatchFailed | Answer | NoAnswer | VerifyProgress | Pong
+)

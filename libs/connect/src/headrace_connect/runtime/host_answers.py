@@ -18,8 +18,10 @@ from headrace_connect.core.host_messages import (
     Snapshot,
     Validate,
     Verify,
+    VerifyProgress,
 )
 from headrace_connect.core.options import Problem
+from headrace_connect.core.progress import Progress
 from headrace_connect.plugin import Sink, Source
 from headrace_connect.runtime.catalog import find_connector, list_connectors
 from headrace_connect.runtime.configuring import configure, describe_plugin, find_config_problems
@@ -49,9 +51,8 @@ async def answer(question: Question, given: Given) -> Mapping[str, Any]:
             process = given.process
             configured = configure(config, given.secrets)
             return {"settled": await settle_left(process.prepared, process.config.group_id, configured, 0)}
-        case Verify(_, config, topics, records_max, repair):
-            configured = configure(config, given.secrets)
-            return await verify(configured, given.process, topics, records_max=records_max, repair=repair)
+        case Verify():
+            return await _verify(question, given)
         case Snapshot(_, config, tables):
             return {"tables": await ask_snapshot(configure(config, given.secrets), tables)}
         case Describe(_, plugin):
@@ -81,6 +82,15 @@ async def _preview(question: Preview, given: Given) -> Sequence[Mapping[str, Any
     if issubclass(configured.plugin, Source):
         return await preview(configured, question.records_max)
     return await preview_sink(configured, given.process, question.records_max)
+
+
+async def _verify(question: Verify, given: Given) -> Mapping[str, Any]:
+    def tell(progress: Progress) -> None:
+        given.report(VerifyProgress(question.id, progress))
+
+    configured = configure(question.config, given.secrets)
+    topics, records_max = question.topics, question.records_max
+    return await verify(configured, given.process, topics, records_max=records_max, repair=question.repair, tell=tell)
 
 
 def _described(name: str) -> Mapping[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from headrace.records import TopicPartition
 from headrace_common.core.errors import InvalidConfig
+from headrace_connect.core.progress import Progress
 from headrace_connect.plugin import Checked, Rows, Sink, Verifier
 from headrace_connect.runtime.adapters.topic_reader import TopicReader, find_partitions
 from headrace_connect.runtime.calling import Calls
@@ -21,6 +22,8 @@ RANGE: Final = 10_000
 EXAMPLES: Final = 10
 """Offsets that are named of a range."""
 PARTITIONS_MAX: Final = 1_000
+RANGES_MAX: Final = 10_000
+"""Of all partitions: so many are one answer of a worker."""
 
 
 @dataclass(slots=True)
@@ -51,13 +54,20 @@ class _Sum:
 
 
 async def verify(
-    configured: Configured, process: Process, topics: Sequence[str], *, records_max: int, repair: bool
+    configured: Configured,
+    process: Process,
+    topics: Sequence[str],
+    *,
+    records_max: int,
+    repair: bool,
+    tell: Callable[[Progress], None] = lambda _: None,
 ) -> Mapping[str, Any]:
     """
     Compare the newest records that the target has, at most ``records_max`` offsets of each partition, with its rows.
 
     Args:
         topics: of those that the sink reads; none: all.
+        tell: called with how far it is, about once for each ``RANGE`` offsets.
 
     Raises:
         InvalidConfig: it is no sink, or none that can tell which row a record became.
@@ -80,7 +90,7 @@ async def verify(
         verifier = await calls.call(sink.verifier)
         try:
             async with TopicReader(process.config) as reader:
-                compared = _Compared(calls, verifier, reader, TablePipeline(configured.converting()))
+                compared = _Compared(calls, verifier, reader, TablePipeline(configured.converting()), tell)
                 found = await compared.run(partitions, records_max, repair=repair)
             await calls.call(verifier.finish)
         finally:
@@ -97,11 +107,20 @@ async def verify(
 
 
 class _Compared:
-    def __init__(self, calls: Calls, verifier: Verifier, reader: TopicReader, pipeline: TablePipeline) -> None:
+    def __init__(
+        self,
+        calls: Calls,
+        verifier: Verifier,
+        reader: TopicReader,
+        pipeline: TablePipeline,
+        tell: Callable[[Progress], None],
+    ) -> None:
         self._calls = calls
         self._verifier = verifier
         self._reader = reader
         self._pipeline = pipeline
+        self._tell = tell
+        self._progress = Progress()
 
     async def run(self, partitions: Sequence[TopicPartition], records_max: int, *, repair: bool) -> _Sum:
         positions = await self._calls.call(lambda: self._verifier.begin(partitions, repair=repair))
@@ -117,11 +136,16 @@ class _Compared:
             for one, position in sorted(positions.items())
             if position > logs[one]
         }
+        count = sum(-(-(end - start) // RANGE) for start, end in spans.values())
+        if count > RANGES_MAX:
+            raise InvalidConfig(
+                f"records: they are {count:,} ranges of {RANGE:,} offsets; {RANGES_MAX:,} at once are the most: verify "
+                "fewer records, or one topic"
+            )
+        self._advance(offsets=sum(end - start for start, end in spans.values()))
         if self._verifier.learns:
             for partition, (start, end) in spans.items():
-                async for learnt, _ in self._read(partition, start, end):
-                    for one in learnt:
-                        await self._calls.call(self._verifier.learn, one)
+                await self._scan(partition, start, end)
         found = _Sum()
         for partition, (start, end) in spans.items():
             for first in range(start, end, RANGE):
@@ -130,7 +154,25 @@ class _Compared:
                 if begin < behind:
                     checked = await self._calls.call(self._verifier.check, partition, parts, begin, behind)
                     found.add(partition, begin, behind, refused, checked)
+                self._advance(compared=behind - first)
         return found
+
+    def _advance(self, *, offsets: int = 0, scanned: int = 0, compared: int = 0) -> None:
+        before = self._progress
+        self._progress = Progress(before.offsets + offsets, before.scanned + scanned, before.compared + compared)
+        self._tell(self._progress)
+
+    async def _scan(self, partition: TopicPartition, start: int, end: int) -> None:
+        """Have the verifier learn a partition."""
+        told = start
+        async for parts, _ in self._read(partition, start, end):
+            for rows in parts:
+                await self._calls.call(self._verifier.learn, rows)
+            behind = max((rows.next_offset for rows in parts if len(rows)), default=told)
+            if behind - told >= RANGE:
+                self._advance(scanned=behind - told)
+                told = behind
+        self._advance(scanned=end - told)
 
     async def _retained(self, partition: TopicPartition, first: int, end: int) -> tuple[int, list[Rows], int]:
         """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from headrace_connect.core import host_messages as messages
 from headrace_connect.core.errors import Fault
 from headrace_connect.core.host_messages import Report
 from headrace_connect.core.names import PLUGIN_PATH, SPARK_APPLICATION
+from headrace_connect.core.progress import Progress
 from headrace_connect.settings import Definition
 from headrace_connect_worker.adapters.environments import Environment, Environments
 from headrace_connect_worker.adapters.host_events import HostEvents, task_reported, watch_failed, work_found
@@ -67,7 +68,7 @@ class HostProcesses:
         self._clock = clock
         self._environments = Environments([Path(folder) for folder in limits.plugin_path])
         self._starts = HostStarts(settings.variables, settings.end_ms + MORE_MS, clock)
-        self._questions = PluginQuestions(settings, limits.plugin_ms_max, self._environments, self._starts, clock)
+        self._questions = PluginQuestions(settings, limits, self._environments, self._starts, clock)
         self._hosting = Hosting(limits.worker_hosts_max)
         self._hosts: dict[HostNumber, HostProcess] = {}
         self._work: dict[Work, _Running] = {}
@@ -341,10 +342,16 @@ class HostProcesses:
         return await self._questions.settle(config)
 
     async def verify(
-        self, config: Config, topics: Sequence[str], records_max: int, *, repair: bool
+        self,
+        config: Config,
+        topics: Sequence[str],
+        records_max: int,
+        *,
+        repair: bool,
+        tell: Callable[[Progress], None],
     ) -> Mapping[str, Any]:
         """See ``Hosts``."""
-        return await self._questions.verify(config, topics, records_max, repair=repair)
+        return await self._questions.verify(config, topics, records_max, repair=repair, tell=tell)
 
     async def snapshot(self, config: Config, tables: Sequence[str]) -> Sequence[str]:
         """See ``Hosts``."""

@@ -6,7 +6,7 @@ bounds how many there are.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -17,10 +17,12 @@ from headrace_connect.core import host_messages as messages
 from headrace_connect.core.errors import Fault
 from headrace_connect.core.host_messages import Question, Report
 from headrace_connect.core.options import Problem
+from headrace_connect.core.progress import Progress
 from headrace_connect.settings import Definition, Importance, ValueType
 from headrace_connect_worker.adapters.environments import Environment, Environments
 from headrace_connect_worker.adapters.host_process import HostProcess, HostSettings
 from headrace_connect_worker.adapters.host_starts import HostStarts
+from headrace_connect_worker.config import HostLimits
 from headrace_connect_worker.ports import Config, HostUnavailable, NotAnswered, Plugin, Validation
 
 PLUGINS_KEPT_MS: Final = 60_000.0
@@ -31,10 +33,10 @@ class PluginQuestions:
     """Of one worker."""
 
     def __init__(
-        self, settings: HostSettings, answer_ms_max: int, environments: Environments, starts: HostStarts, clock: Clock
+        self, settings: HostSettings, limits: HostLimits, environments: Environments, starts: HostStarts, clock: Clock
     ) -> None:
         self._settings = settings
-        self._answer_ms_max = answer_ms_max
+        self._limits = limits
         self._environments = environments
         self._starts = starts
         self._clock = clock
@@ -83,11 +85,23 @@ class PluginQuestions:
         return settled
 
     async def verify(
-        self, config: Config, topics: Sequence[str], records_max: int, *, repair: bool
+        self,
+        config: Config,
+        topics: Sequence[str],
+        records_max: int,
+        *,
+        repair: bool,
+        tell: Callable[[Progress], None],
     ) -> Mapping[str, Any]:
         """See ``Hosts``."""
+
+        def on_report(report: Report) -> None:
+            if isinstance(report, messages.VerifyProgress):
+                tell(report.progress)
+
         environment = self._environments.find(config.get("connector.class", ""))
-        return await self._ask(environment, messages.Verify(_ID, config, tuple(topics), records_max, repair))
+        question = messages.Verify(_ID, config, tuple(topics), records_max, repair)
+        return await self._ask(environment, question, self._limits.verify_ms_max, on_report)
 
     async def snapshot(self, config: Config, tables: Sequence[str]) -> Sequence[str]:
         """See ``Hosts``."""
@@ -95,8 +109,18 @@ class PluginQuestions:
         named: Sequence[str] = (await self._ask(environment, messages.Snapshot(_ID, config, tuple(tables))))["tables"]
         return named
 
-    async def _ask(self, environment: Environment, question: Question) -> Mapping[str, Any]:
+    async def _ask(
+        self,
+        environment: Environment,
+        question: Question,
+        ms_max: float | None = None,
+        on_other: Callable[[Report], None] = lambda _: None,
+    ) -> Mapping[str, Any]:
         """
+        Args:
+            ms_max: how long the host may take for its answer; None: ``plugin_ms_max``.
+            on_other: called with reports before the answer.
+
         Raises:
             InvalidConfig: what was asked about is wrong.
             NotAnswered: what is outside does not let the connector.
@@ -109,23 +133,26 @@ class PluginQuestions:
             if isinstance(report, messages.Answer | messages.NoAnswer):
                 answers.append(report)
                 answered.set()
+            else:
+                on_other(report)
 
+        ms_max = self._limits.plugin_ms_max if ms_max is None else ms_max
         async with TaskRunner() as runner:
             start = partial(self._starts.start, environment)
             host = HostProcess("a question", start, self._settings, self._clock, on_report)
             running = runner.start(host.run(), name="host of a question")
-            await host.opened()
-            host.send(question)
             try:
-                async with limit_ms(self._answer_ms_max):
+                await host.opened()
+                host.send(question)
+                async with limit_ms(ms_max):
                     await first_of(answered.wait(), asyncio.wait([running]))
             except TimeoutError:
-                host.kill(f"it did not answer within {self._answer_ms_max} ms")
-                await asyncio.wait([running])
-            if not answers:
-                raise HostUnavailable(host.trace)
-            host.kill("it has answered")
-            await asyncio.wait([running])
+                host.kill(f"it did not answer within {ms_max} ms")
+            finally:
+                host.kill("it is not needed any more")
+                await asyncio.wait([running])  # also where nobody waits for its answer: it does nothing any more
+        if not answers:
+            raise HostUnavailable(host.trace)
         return _result(answers[0])
 
 

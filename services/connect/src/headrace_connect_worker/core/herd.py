@@ -60,6 +60,11 @@ class ConnectorState:
     tasks: TaskSet | None
     """None: no generation counts yet, or none is whole."""
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it is to be stopped, and has no tasks."""
+        return self.target is TargetState.STOPPED and (self.tasks is None or not self.tasks.shares)
+
 
 @dataclass(slots=True)
 class _Kept:

@@ -23,6 +23,12 @@ class NoSuchConnector(Refusal):
     status = 404
 
 
+class NoSuchVerification(Refusal):
+    """There is no verification of this id, or no more."""
+
+    status = 404
+
+
 class Conflict(Refusal):
     """It exists already, or a change is just being placed: the same again may be carried out."""
 

@@ -74,7 +74,7 @@ class Checking:
             InvalidConfig: there is none of this name.
             HostUnavailable, Overloaded: as ``check``.
         """
-        await self._check({_CLASS: plugin})
+        await self.ensure_within({_CLASS: plugin})
         async with self._turn():
             return await self._hosts.describe(plugin)
 
@@ -91,24 +91,9 @@ class Checking:
             BadCommand: the configuration may not reach what it names.
             HostUnavailable, Overloaded: as ``check``.
         """
-        await self._check(config)
+        await self.ensure_within(config)
         async with self._turn():
             return await self._hosts.preview(config, records_max)
-
-    async def verify(
-        self, config: Config, topics: Sequence[str], records_max: int, *, repair: bool
-    ) -> Mapping[str, Any]:
-        """
-        Whether the target of a sink has what its topics say.
-
-        Raises:
-            BadCommand: as ``preview``.
-            InvalidConfig: it cannot be verified.
-            HostUnavailable, Overloaded: as ``check``.
-        """
-        await self._check(config)
-        async with self._turn():
-            return await self._hosts.verify(config, topics, records_max, repair=repair)
 
     async def snapshot(self, config: Config, tables: Sequence[str]) -> Sequence[str]:
         """
@@ -119,11 +104,16 @@ class Checking:
             InvalidConfig: it cannot do it, or a table is none of its.
             HostUnavailable, Overloaded: as ``check``.
         """
-        await self._check(config)
+        await self.ensure_within(config)
         async with self._turn():
             return await self._hosts.snapshot(config, tables)
 
-    async def _check(self, config: Config) -> None:
+    async def ensure_within(self, config: Config) -> None:
+        """
+        Raises:
+            BadCommand: the configuration may not reach what it names.
+            HostUnavailable, Overloaded: as ``check``.
+        """
         refused = await self._beyond(config)
         if refused:
             raise BadCommand("\n".join(problem.message for problem in refused))

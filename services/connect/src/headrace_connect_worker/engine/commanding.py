@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from headrace_common.core.errors import HeadraceError, InvalidConfig
@@ -67,6 +67,10 @@ class Commanding:
     def is_ready(self) -> bool:
         """See ``Herd``."""
         return self._following.is_ready
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """See ``Herd``."""
+        await self._following.until(holds)
 
     def events(self, name: str, limit: int, kind: str | None = None) -> Sequence[Happened]:
         """See ``Herd``."""
@@ -146,7 +150,7 @@ class Commanding:
         def begin() -> tuple[Sequence[ConfigRecord], int]:
             connector = changes.find(self.state, name)
             work = self._work(name)
-            if connector.target is not TargetState.STOPPED or (connector.tasks is not None and connector.tasks.shares):
+            if not connector.is_stopped:
                 raise BadCommand(
                     f"Connector {name} must be in the STOPPED state before its offsets can be modified; "
                     f"PUT /connectors/{name}/stop does it"

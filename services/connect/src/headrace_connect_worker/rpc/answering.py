@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace_common.core.errors import HeadraceError, Internal, Kind
 from headrace_common.http.foreign_pages import Refusal as Refused
-from headrace_common.http.problems import on_the_wire, problem
+from headrace_common.http.problems import MEDIA_TYPE, on_the_wire, problem
 from headrace_common.http.verbs import allowed
 from headrace_common.runtime.clock import limit_ms
 from headrace_connect_worker.core.refusals import NotWritten, Refusal
@@ -51,6 +51,12 @@ def no_body(status: int) -> Response:
     return Response(status_code=status)
 
 
+def forwarded(status: int, body: bytes, path: str, headers: Mapping[str, str]) -> Response:
+    """What another worker has answered, as it is where ``path`` is."""
+    kind = MEDIA_TYPE if path.startswith(OURS) and status >= HTTPStatus.BAD_REQUEST else "application/json"
+    return Response(body, status, dict(headers), kind if body else None)
+
+
 def failure(status: int, message: str, path: str, next_step: str = "") -> Response:
     """The answer of a failure, as it is where ``path`` is."""
     headers = {"retry-after": "1"} if status in _BUSY else {}
@@ -71,27 +77,41 @@ def refuse_connection(status: int, detail: str, next_step: str) -> bytes:
     return on_the_wire(failure(status, detail, "", next_step))
 
 
+def status_and_text(error: Exception) -> tuple[int, str]:
+    """What is said of an error that is expected."""
+    match error:
+        case Refusal():
+            return error.status, str(error)
+        case NotAnswered():
+            return 502, str(error)
+        case HostUnavailable():
+            return 500, f"the host process did not answer: {error}"
+        case HeadraceError():
+            return _STATUS_OF_KIND.get(error.kind, 500), str(error)
+    raise AssertionError(f"nobody expects {type(error).__name__}")
+
+
 def add_error_answers(app: FastAPI) -> None:
     """Have every failure answered in one of the two forms."""
 
     @app.exception_handler(Refusal)
     async def refused(request: Request, error: Refusal) -> Response:
         step = "It may have been carried out: look first." if isinstance(error, NotWritten) and error.unknown else ""
-        return failure(error.status, str(error), request.url.path, step)
+        return failure(*status_and_text(error), request.url.path, step)
 
     @app.exception_handler(HostUnavailable)
     async def no_host(request: Request, error: HostUnavailable) -> Response:
-        return failure(500, f"the host process did not answer: {error}", request.url.path)
+        return failure(*status_and_text(error), request.url.path)
 
     @app.exception_handler(NotAnswered)
     async def away(request: Request, error: NotAnswered) -> Response:
-        return failure(502, str(error), request.url.path, "Have the other system answer, and ask again.")
+        return failure(*status_and_text(error), request.url.path, "Have the other system answer, and ask again.")
 
     @app.exception_handler(HeadraceError)
     async def headrace(request: Request, error: HeadraceError) -> Response:
         if isinstance(error, Internal):
             _log.error("a request failed inside", exc_info=error, extra={"path": request.url.path})
-        return failure(_STATUS_OF_KIND.get(error.kind, 500), str(error), request.url.path)
+        return failure(*status_and_text(error), request.url.path)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:

@@ -18,6 +18,7 @@ from headrace_common.runtime.clock import pause_ms
 from headrace_common.runtime.tasks import first_of
 from headrace_connect_worker.core.refusals import Conflict, NotLeader
 from headrace_connect_worker.ports import Forwarded, Forwarding, Herd, Leader
+from headrace_connect_worker.rpc.answering import forwarded
 
 FORWARD = "forward"
 Forward = Annotated[bool | None, Query(include_in_schema=False)]
@@ -80,7 +81,7 @@ class AtLeader:
         headers = {}
         if answer.location is not None:
             headers["location"] = at_own_address(request, urlsplit(answer.location).path)
-        return Response(answer.body, answer.status, headers, "application/json" if answer.body else None)
+        return forwarded(answer.status, answer.body, request.scope["path"], headers)
 
     async def _until_moved(self, url: str, before: Leader | None) -> None:
         """A leader that stands still answers nobody, and writes nothing any more when another one has its place."""

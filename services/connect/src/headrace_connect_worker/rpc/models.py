@@ -241,6 +241,34 @@ class Verified(Shape):
     ranges: list[Range]
 
 
+class Progress(Shape):
+    """How far a verification is, in offsets of all partitions together."""
+
+    offsets: int = Field(description="That are to be compared; 0: not known yet.")
+    scanned: int = Field(description="That were read before, to know the last record of each key.")
+    compared: int
+
+
+class Failure(Shape):
+    """Why a verification has ended without a result."""
+
+    status: int = Field(description="Of HTTP, as if it were the answer of a request.")
+    detail: str
+
+
+class Verification(Shape):
+    """Of one connector, from its begin on."""
+
+    id: str
+    path: str = Field(description="Where it can be asked for, and deleted.")
+    connector: str
+    repair: bool
+    state: Literal["running", "completed", "failed"]
+    progress: Progress
+    result: Verified | None = Field(description="When it is completed.")
+    error: Failure | None = Field(description="When it has failed.")
+
+
 class Change(Shape):
     """A key that would change."""
 

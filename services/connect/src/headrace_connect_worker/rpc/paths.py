@@ -61,4 +61,5 @@ def _logger(logger: Annotated[str, Path(description="`root`, or a logger's name.
 ConnectorName = Annotated[str, Depends(_connector)]
 PluginName = Annotated[str, Depends(_plugin)]
 TaskNumber = Annotated[int, Depends(_task)]
+VerificationId = Annotated[str, Path(description="As the answer that began it has it.")]
 LoggerName = Annotated[str, Depends(_logger)]

@@ -26,6 +26,7 @@ from headrace_connect_worker.rpc.rest_offsets import offset_routes
 from headrace_connect_worker.rpc.rest_ours import our_routes
 from headrace_connect_worker.rpc.rest_plugins import plugin_routes
 from headrace_connect_worker.rpc.rest_running import running_routes, status_routes
+from headrace_connect_worker.rpc.rest_verify import verify_routes
 from headrace_connect_worker.rpc.rest_worker import worker_routes
 from headrace_connect_worker.rpc.workers import Worker
 
@@ -46,6 +47,7 @@ _ROUTES: Final[tuple[Callable[[Worker], Any], ...]] = (
     offset_routes,
     plugin_routes,
     our_routes,
+    verify_routes,
 )
 
 

@@ -14,8 +14,6 @@ from headrace_connect.core.options import Problem
 from headrace_connect_worker.core import commands
 from headrace_connect_worker.core.commands import CLASS
 from headrace_connect_worker.core.events import Happened
-from headrace_connect_worker.core.records import TargetState
-from headrace_connect_worker.core.refusals import Conflict
 from headrace_connect_worker.rpc import models
 from headrace_connect_worker.rpc.answering import OURS, answer
 from headrace_connect_worker.rpc.kafka_shapes import Json
@@ -47,19 +45,6 @@ def our_routes(worker: Worker) -> APIRouter:
         action, changes = difference(before, wanted.config)
         problems = [_wrong(one) for one in await _problems(worker, wanted.config)]
         return answer({"name": wanted.name, "action": action, "changes": changes, "problems": problems})
-
-    @routes.post("/connectors/{name}/verify", operation_id="verify", responses=answers(models.Verified))
-    async def verify(name: ConnectorName, wanted: models.Verify) -> Response:
-        """
-        Whether the target of a sink has what its topics say, range by range of offsets. The connector may run, unless
-        it is to be repaired.
-        """
-        connector = worker.views.find(name)
-        has_tasks = connector.tasks is not None and connector.tasks.shares
-        if wanted.repair and (connector.target is not TargetState.STOPPED or has_tasks):
-            raise Conflict(f"stop {name} before its target is repaired: PUT /connectors/{{name}}/stop does it")
-        found = await worker.checking.verify(connector.config, wanted.topics, wanted.records, repair=wanted.repair)
-        return answer(dict(found))
 
     @routes.post("/connectors/{name}/snapshot", operation_id="snapshot", responses=answers(models.Tables))
     async def snapshot(name: ConnectorName, wanted: models.SomeTables) -> Response:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from headrace_common.core.errors import MetadataUnavailable
 from headrace_connect_worker.engine.checking import Checking
 from headrace_connect_worker.engine.loggers import Loggers
+from headrace_connect_worker.engine.verifying import Verifying
 from headrace_connect_worker.ports import Herd
 from headrace_connect_worker.rpc.forwarding import AtLeader
 from headrace_connect_worker.rpc.views import Views
@@ -29,6 +30,7 @@ class Worker:
 
     herd: Herd
     checking: Checking
+    verifying: Verifying
     leading: AtLeader
     loggers: Loggers
     about: About

@@ -1,0 +1,91 @@
+"""
+Verifications of ``/v1``: begun, looked at and deleted by a request each. The worker that leads has them; every worker
+may be asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from headrace_connect_worker.core.verifications import Verification
+from headrace_connect_worker.rpc import models
+from headrace_connect_worker.rpc.answering import OURS, answer, no_body, status_and_text
+from headrace_connect_worker.rpc.forwarding import Forward, at_own_address
+from headrace_connect_worker.rpc.kafka_shapes import Json
+from headrace_connect_worker.rpc.models import NO_CONTENT, answers
+from headrace_connect_worker.rpc.paths import ConnectorName, VerificationId
+from headrace_connect_worker.rpc.workers import Worker
+
+
+def verify_routes(worker: Worker) -> APIRouter:
+    """The leader answers."""
+    routes = APIRouter(prefix=f"{OURS}connectors/{{name}}/verify", tags=["ours"])
+
+    @routes.post(
+        "",
+        operation_id="verify",
+        status_code=202,
+        responses=answers(models.Verification, 202, "It has begun; `Location` is where it can be asked for"),
+    )
+    async def verify(request: Request, name: ConnectorName, wanted: models.Verify, forward: Forward = None) -> Response:
+        """
+        Begin to compare the target of a sink with its topics, range by range of offsets. The connector may run, unless
+        it is to be repaired. One at a time of each connector.
+        """
+
+        async def here() -> Response:
+            worker.views.find(name)
+            begun = await worker.verifying.begin(name, wanted.topics, wanted.records, repair=wanted.repair)
+            path = f"{request.scope['path']}/{begun.id}"
+            return answer(_shape(begun, path), 202, {"location": at_own_address(request, path)})
+
+        return await worker.leading.do(request, forward, here)
+
+    @routes.get("/{verification}", operation_id="getVerification", responses=answers(models.Verification))
+    async def get(
+        request: Request, name: ConnectorName, verification: VerificationId, forward: Forward = None
+    ) -> Response:
+        """How far a verification is, and its result or why it failed when it has ended. The newest are retained."""
+
+        async def here() -> Response:
+            return answer(_shape(worker.verifying.find(name, verification), request.scope["path"]))
+
+        return await worker.leading.do(request, forward, here)
+
+    @routes.delete("/{verification}", operation_id="deleteVerification", status_code=204, responses=NO_CONTENT)
+    async def delete(
+        request: Request, name: ConnectorName, verification: VerificationId, forward: Forward = None
+    ) -> Response:
+        """
+        End a verification where it runs, and forget it. Nothing is compared or repaired any more when this is answered;
+        what was repaired of a lake until then stays.
+        """
+
+        async def here() -> Response:
+            await worker.verifying.delete(name, verification)
+            return no_body(204)
+
+        return await worker.leading.do(request, forward, here)
+
+    return routes
+
+
+def _shape(one: Verification, path: str) -> Json:
+    state = "running" if one.is_running else "completed" if one.error is None else "failed"
+    error = None
+    if one.error is not None:
+        status, detail = status_and_text(one.error)
+        error = {"status": status, "detail": detail}
+    return {
+        "id": one.id,
+        "path": path,
+        "connector": one.connector,
+        "repair": one.repair,
+        "state": state,
+        "progress": asdict(one.progress),
+        "result": one.result,
+        "error": error,
+    }
