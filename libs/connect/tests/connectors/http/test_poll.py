@@ -156,6 +156,17 @@ async def test_a_cursor_that_ends_begins_a_round_with_what_is_later() -> None:
     assert [query.get("c") for query in polling.queries] == [None, "2", "4", None]
 
 
+async def test_a_cursor_that_stands_still_sends_no_page_twice() -> None:
+    page = {"items": [1, 2], "c": "x"}
+    values = {"paging": "cursor", "records_field": "items", "next_field": "c"}
+    polling = Polling(lambda _: reply(page), values)
+    with pytest.raises(RetriableError, match="the cursor is 'x' again"):
+        await polling.read()
+    assert polling.position == {"cursor": "x"}
+    page["items"] = []
+    assert await polling.read() == [], "it may stand still where there is nothing more"
+
+
 async def test_lines_and_nothing() -> None:
     polling = Polling(lambda _: httpx.Response(200, content=b'{"n":1}\n\n{"n":2}\r\n'), {"format": "ndjson"})
     assert await polling.read() == [{"n": 1}, {"n": 2}]
@@ -176,6 +187,8 @@ async def test_lines_and_nothing() -> None:
         (reply({"items": []}), {"records_field": "data"}, "no data; records.field is wrong, or it is another: items"),
         (reply([{"n": None}]), {"since_field": "n"}, "has no n"),
         (reply([{"n": 1}, {"n": "x"}]), {"since_field": "n"}, "a text in one"),
+        (reply({"c": {"x": 1}}), {"paging": "cursor", "next_field": "c"}, "c is no text and no number"),
+        (reply({"c": [1]}), {"paging": "link", "next_field": "c"}, "next.field is wrong"),
         (reply([], link='<http://evil.test/>; rel="next"'), {"paging": "link"}, "on another server"),
         (reply([], link="<https://api.test/items>; rel=next"), {"paging": "link"}, "on another server"),
         (reply([], link=f"<{URL}>; rel=next"), {"paging": "link"}, "the page itself"),

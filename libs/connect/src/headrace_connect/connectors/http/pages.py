@@ -106,10 +106,12 @@ def read_page(settings: PollSettings, place: Place, url: str, answer: Answer) ->
     largest = _largest(settings, place.largest if place.largest is not None else place.since, records)
     behind = replace(place, largest=largest)
     if settings.paging == "cursor":
-        cursor = _field(value, settings.next_field)
-        if is_scalar(cursor) and cursor != "":
-            return Page(records, replace(behind, cursor=cursor), bool(records))
-        return Page(records, _round_ended(behind), False)
+        cursor = _next(settings, value)
+        if cursor is None:
+            return Page(records, _round_ended(behind), False)
+        if records and cursor == place.cursor:
+            raise BadAnswer(f"the cursor is {str(cursor)[:200]!r} again behind a page with records: it would not end")
+        return Page(records, replace(behind, cursor=cursor), bool(records))
     if settings.paging == "link":
         page = _next_url(settings, value, url, answer)
         if page is not None:
@@ -174,15 +176,31 @@ def _field(value: Any, names: str) -> Any:
     return value
 
 
+def _next(settings: PollSettings, value: Any) -> Scalar | None:
+    """
+    What ``next.field`` says; None: nothing.
+
+    Raises:
+        BadAnswer: it is nothing that can be asked with.
+    """
+    found: Any = _field(value, settings.next_field)
+    if found is None or found is False or found == "":
+        return None
+    if not is_scalar(found):
+        raise BadAnswer(f"next.field is wrong: {settings.next_field} is no text and no number, but {str(found)[:200]}")
+    scalar: Scalar = found
+    return scalar
+
+
 def _next_url(settings: PollSettings, value: Any, url: str, answer: Answer) -> str | None:
     """
     Raises:
-        BadAnswer: it is on another server, who would be told the authorization.
+        BadAnswer: it is no URL, or on another server, who would be told the authorization.
     """
-    found = _field(value, settings.next_field) if settings.next_field else _linked(answer.headers.get("link", ""))
-    if not isinstance(found, str) or not found:
+    found = _next(settings, value) if settings.next_field else _linked(answer.headers.get("link", ""))
+    if not found:
         return None
-    page = urljoin(url, found)
+    page = urljoin(url, str(found))
     try:
         same = urlsplit(page)[:2] == urlsplit(settings.url)[:2]
     except ValueError:
