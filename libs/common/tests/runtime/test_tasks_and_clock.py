@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from libs.common.tests.kit.clock import FakeClock
 
-from headrace_common.runtime.clock import SystemClock
+from headrace_common.runtime.clock import SystemClock, until_beat_ms
 from headrace_common.runtime.entropy import backoff_ms, jitter, new_incarnation, new_topic_id
 from headrace_common.runtime.service import run_until
 from headrace_common.runtime.tasks import TaskRunner, first_of
@@ -111,3 +111,10 @@ def test_chance() -> None:
     assert jitter(100, ratio=0) == 100
     assert len({new_incarnation() for _ in range(100)}) == 100
     assert all(len(i) == 16 and i[0] for i in (new_topic_id() for _ in range(300)))
+
+
+@pytest.mark.parametrize(
+    ("now_ms", "left_ms"), [(0, 500), (499, 501), (499.5, 500.5), (500, 500), (750, 250), (5_100, 400)]
+)
+def test_who_waits_for_a_beat_wakes_with_others_and_never_twice_for_one(now_ms: float, left_ms: float) -> None:
+    assert until_beat_ms(now_ms, 500) == left_ms

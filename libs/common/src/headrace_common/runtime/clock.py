@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol, TypeVarTuple
+from typing import Final, Protocol, TypeVarTuple
 
 from headrace_common.runtime.machine import MACHINE
 
 Ts = TypeVarTuple("Ts")
+_NOW_MS: Final = 1.0
+"""A timer of the event loop may be early by less."""
 
 
 class Clock(Protocol):
@@ -80,6 +82,15 @@ limit_s = asyncio.timeout
 def call_later_ms(ms: float, call: Callable[[*Ts], object], *args: *Ts) -> asyncio.TimerHandle:
     """Call it after ``ms``, unless the timer is cancelled."""
     return asyncio.get_running_loop().call_later(ms / 1_000, call, *args)
+
+
+def until_beat_ms(now_ms: float, every_ms: float) -> float:
+    """
+    How long until the next multiple of ``every_ms`` that is not now: what waits for it wakes the process together with
+    its like.
+    """
+    left_ms = every_ms - now_ms % every_ms
+    return left_ms if left_ms > _NOW_MS else left_ms + every_ms
 
 
 async def pause_ms(ms: float) -> None:

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from headrace_common.runtime.clock import Clock, limit_ms
+from headrace_common.runtime.clock import Clock, limit_ms, until_beat_ms
 from headrace_common.runtime.tasks import TaskRunner, first_of
-from headrace_connect.core.host_messages import Command, HostOpened, Open, Ping, Report
+from headrace_connect.core.host_messages import Command, HostOpened, Open, Ping, Pong, Report
 from headrace_connect.core.host_protocol import NotAMessage
 from headrace_connect.runtime.host_link import Link, LinkLost, open_worker_end
 from headrace_connect_worker.adapters.children import Child, Started
 from headrace_connect_worker.adapters.host_output import Output
+from headrace_connect_worker.core.pinging import Pinging
 from headrace_connect_worker.ports import HostUnavailable
 
 LOOK_MS: Final = 1_000.0
@@ -86,6 +87,7 @@ class HostProcess:
         self._closing = False
         self._heard_all = asyncio.Event()
         self._heard_ms = 0.0
+        self._pinging = Pinging(settings.silence_ms)
 
     async def run(self) -> str:
         """From its begin to its end; why it ended, with its last lines."""
@@ -201,8 +203,10 @@ class HostProcess:
                 self._heard_ms = self._clock.monotonic_ms()
                 if isinstance(report, HostOpened):
                     self._opened.set()
-                else:
-                    self._on_report(report)
+                    continue
+                if isinstance(report, Pong):
+                    self._pinging.hear(report.counted)
+                self._on_report(report)
         except NotAMessage as error:
             self.kill(f"it says what the worker does not understand: {error}")
             return
@@ -214,7 +218,7 @@ class HostProcess:
     async def _look(self) -> None:
         number, looked_ms = 0, self._clock.monotonic_ms()
         while True:
-            await self._clock.sleep_ms(LOOK_MS)
+            await self._clock.sleep_ms(until_beat_ms(self._clock.monotonic_ms(), LOOK_MS))
             now_ms, before_ms = self._clock.monotonic_ms(), looked_ms
             looked_ms = now_ms
             self._output.breathe()
@@ -227,8 +231,8 @@ class HostProcess:
             if self.memory_max and used > self.memory_max:
                 most = self.memory_max >> 20
                 self.kill(f"it had {used >> 20} MiB of memory, and {most} MiB is the most: see task.memory.max")
-            number += 1
-            if self._link is not None and not self._closing:
+            if self._link is not None and not self._closing and self._pinging.is_due(now_ms):
+                number += 1
                 with suppress(LinkLost):
                     self._link.send(Ping(number))
 
