@@ -425,6 +425,14 @@ class Source(Connector[S]):
         """
         raise NotImplementedError
 
+    def is_still(self, split: Split) -> bool:
+        """
+        Whether it is certain that a split which has said that it is ``drained`` has nothing new: then it is not read
+        again after ``poll.interval.ms``, but asked this again, which is to cost little. Only where ``read`` is not
+        async; in a thread that connectors share, while the split is not read.
+        """
+        return False
+
     def preview(self, split: Split) -> AsyncIterator[Chunk] | Iterator[Chunk]:
         """
         What ``headrace connect preview`` shows: the first rows, and then a ``drained`` chunk. As ``read`` from the

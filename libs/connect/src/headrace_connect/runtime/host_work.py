@@ -37,6 +37,7 @@ from headrace_connect.runtime.failing import TaskFailed, failed_by, sound, trace
 from headrace_connect.runtime.seat import Seat
 from headrace_connect.runtime.seating import Hooks, Part, Process, count_sink_tasks, make_seat
 from headrace_connect.runtime.settling import settle_left
+from headrace_connect.secrets import has_reference
 from headrace_connect.settings import Secrets
 
 SINK_RESCAN_MS: Final = 60_000
@@ -173,6 +174,8 @@ class HostedWatch:
         self._given = given
         self._stop = asyncio.Event()
         self._reported: WatchReport | None = None
+        self._configured: Configured | None = None
+        """As long as it is the same for good."""
 
     async def run(self) -> None:
         """Until it is stopped, or asking does not help any more."""
@@ -186,7 +189,13 @@ class HostedWatch:
         self._stop.set()
 
     def _fresh(self) -> Configured:
-        return configure(self._command.config, self._given.secrets)
+        if self._configured is not None:
+            return self._configured
+        config = self._command.config
+        configured = configure(config, self._given.secrets)
+        if not any(has_reference(text) for text in config.values()):
+            self._configured = configured
+        return configured
 
     async def _watch(self) -> None:
         configured = self._fresh()

@@ -30,6 +30,7 @@ from headrace_connect.runtime.config import ConnectorConfig, RunConfig, SinkConf
 from headrace_connect.runtime.configuring import Configured
 from headrace_connect.runtime.converting import ChunkPipeline, Converting, TablePipeline
 from headrace_connect.runtime.measuring import StageTimes, TimedTransforms
+from headrace_connect.runtime.polling import Polls
 from headrace_connect.runtime.seat import Loop, Seat
 from headrace_connect.runtime.sink_task import SinkOutside, SinkTask, SinkTaskSettings
 from headrace_connect.runtime.source_task import SourceOutside, SourceTask, SourceTaskSettings
@@ -71,15 +72,20 @@ class Process:
     topics: SdkTopics
     prepared: SdkPrepared
     clock: Clock
+    polls: Polls | None = None
+    """Of sources. None: each for itself."""
 
 
 @asynccontextmanager
 async def open_process(config: RunConfig) -> AsyncIterator[Process]:
     """Connected to the cluster."""
     clock = SystemClock()
-    async with aio.AdminClient(config.bootstrap_servers, default_api_timeout_ms=config.default_api_timeout_ms) as admin:
+    async with (
+        aio.AdminClient(config.bootstrap_servers, default_api_timeout_ms=config.default_api_timeout_ms) as admin,
+        Polls(clock) as polls,
+    ):
         topics = SdkTopics(admin, clock, config.bootstrap_servers)
-        yield Process(config, topics, SdkPrepared(admin, clock, config.default_api_timeout_ms), clock)
+        yield Process(config, topics, SdkPrepared(admin, clock, config.default_api_timeout_ms), clock, polls)
 
 
 async def count_sink_tasks(process: Process, config: SinkConfig) -> int:
@@ -177,7 +183,7 @@ def _source_loop(process: Process, fresh: Fresh, part: Part, hooks: Hooks, on_op
     origin = Origin(config.name, part.task, configured.name, config.topic)
     times = StageTimes(hooks.counts, process.clock)
     pipeline = ChunkPipeline(_timed(configured, times), origin)
-    outside = SourceOutside(log, pipeline, process.clock, Failpoints(), times)
+    outside = SourceOutside(log, pipeline, process.clock, Failpoints(), process.polls, times)
     source = cast("Source[Any]", configured.make())
     source.topics = process.topics
     source.units = SdkUnits(process.config, config.name, log, process.clock)

@@ -12,10 +12,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from headrace_common.core.errors import ErrorCode, HeadraceError, Then
-from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.clock import Clock, until_beat_ms
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_connect.core import source_steps as core
 from headrace_connect.core.counts import Counts
@@ -29,6 +30,7 @@ from headrace_connect.runtime.inbox import Inbox
 from headrace_connect.runtime.measuring import SourceMeasure, StageTimes
 from headrace_connect.runtime.noting import Notes
 from headrace_connect.runtime.pipeline import SourcePipeline, dead_letters
+from headrace_connect.runtime.polling import Polls
 from headrace_connect.runtime.ports import Outgoing, SourceLog, SourceWriter, Steps
 
 _PAUSE_MS: Final = 100.0
@@ -43,6 +45,8 @@ class SourceOutside:
     pipeline: SourcePipeline
     clock: Clock
     steps: Steps
+    polls: Polls | None = None
+    """Shared with other tasks. None: each drained split is read again by itself."""
     times: StageTimes | None = None
     """Where the pipeline has stages of its own: what it spends in them."""
 
@@ -158,7 +162,7 @@ class SourceTask:
 
     async def _look_at_source(self) -> None:
         while True:
-            await self._outside.clock.sleep_ms(self._settings.look_interval_ms)
+            await self._outside.clock.sleep_ms(until_beat_ms(self._now_ms(), self._settings.look_interval_ms))
             self._counts.retained_bytes = self._source.retained_bytes
 
     async def _turn(self) -> None:
@@ -245,12 +249,20 @@ class SourceTask:
                     self._times.add("read", self._now_ms() - since_ms)
                     await self._inbox.put(_Read(reading, split, chunk))
                     if shares and chunk.drained:
-                        await self._outside.clock.sleep_ms(self._settings.poll_interval_ms)
+                        await self._rest(split)
                     since_ms = self._now_ms()
         except Exception as error:  # noqa: BLE001 - of the connector; the loop decides what becomes of it
             await self._inbox.put(_Read(reading, split, error=error))
         else:
             await self._inbox.put(_Read(reading, split))
+
+    async def _rest(self, split: str) -> None:
+        """Until a drained split is read again."""
+        polls, interval_ms = self._outside.polls, self._settings.poll_interval_ms
+        if polls is None or type(self._source).is_still is Source.is_still:
+            await self._outside.clock.sleep_ms(interval_ms)
+        else:
+            await polls.rest(partial(self._source.is_still, self._splits[split]), interval_ms)
 
     async def _halt(self) -> None:
         self._reading += 1

@@ -32,6 +32,13 @@ class Reading:
         self.position: Position | None = None
         self.now_s = 0.0
         self._chunks: Iterator[Chunk] | None = None
+        self._source: FilesSource | None = None
+
+    @property
+    def is_still(self) -> bool:
+        """What the source says of the split, which was read to its end."""
+        assert self._source is not None, "it was read"
+        return self._source.is_still(self.split)
 
     def restart(self) -> None:
         """As after a crash: what is known is the position, as JSON."""
@@ -42,7 +49,7 @@ class Reading:
     def read(self, chunks_max: int = 1_000) -> list[Any]:
         """Read until there is nothing more, or so many chunks; the new rows."""
         if self._chunks is None:
-            source = started(self.settings)
+            source = self._source = started(self.settings)
             source.monotonic_s = lambda: self.now_s  # type: ignore[misc]
             self._chunks = iter(source.read(self.split, self.position))
         count = len(self.rows)
@@ -458,3 +465,115 @@ def test_a_pattern_that_matches_nothing_is_told(tmp_path: Path, caplog: pytest.L
     assert len(source.splits()) == 1
     assert not source.check()
     assert not caplog.text
+
+
+# --- files that nobody writes to --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def resting(tmp_path: Path, reading: Reading) -> Reading:
+    """One that has looked the same for long."""
+    (tmp_path / "a").write_bytes(b"1\n")
+    reading.read()
+    reading.now_s = 10
+    reading.read()
+    assert reading.is_still
+    return reading
+
+
+def test_a_file_is_trusted_to_be_still_when_it_has_looked_the_same_for_some_seconds(
+    tmp_path: Path, reading: Reading
+) -> None:
+    (tmp_path / "a").write_bytes(b"1\n")
+    for now_s in (0.0, 1.0, 2.9):
+        reading.now_s = now_s
+        reading.read()
+        assert not reading.is_still, "what is written next may have the same time"
+    reading.now_s = 3.0
+    reading.read()
+    assert reading.is_still
+
+
+def _append(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"2\n")
+
+
+def _overwrite(path: Path) -> None:
+    path.write_bytes(b"2\n")
+
+
+def _overwrite_with_its_times(path: Path) -> None:
+    before = path.stat()
+    path.write_bytes(b"2\n")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def _replace(path: Path) -> None:
+    path.with_name("b").write_bytes(b"2\n")
+    os.replace(path.with_name("b"), path)
+
+
+def _rename(path: Path) -> None:
+    path.rename(path.with_name("b"))
+
+
+@pytest.mark.parametrize("change", [_append, _overwrite, _overwrite_with_its_times, _replace, _rename, os.unlink])
+def test_whatever_is_done_to_a_file_it_is_read_again(resting: Reading, tmp_path: Path, change: Any) -> None:
+    change(tmp_path / "a")
+    assert not resting.is_still
+    resting.read()
+    assert not resting.is_still
+
+
+def test_a_file_that_is_taken_as_complete_later_is_read_until_then(tmp_path: Path) -> None:
+    reading = Reading(tmp_path, "a", format="lines", complete_after_ms=60_000)
+    (tmp_path / "a").write_bytes(b"1\n2")
+    for now_s in (0.0, 30.0):
+        reading.now_s = now_s
+        reading.read()
+        assert not reading.is_still
+    reading.now_s = 60.0
+    assert values(reading.read()) == ["2"]
+    reading.read()
+    assert reading.is_still
+
+
+def test_half_a_line_that_may_always_grow_is_no_reason_to_read(tmp_path: Path, reading: Reading) -> None:
+    (tmp_path / "a").write_bytes(b"1\n2")
+    for now_s in (0.0, 10.0):
+        reading.now_s = now_s
+        reading.read()
+    assert reading.is_still
+    _append(tmp_path / "a")
+    assert not reading.is_still
+    assert values(reading.read()) == ["22"]
+
+
+def test_a_split_that_nobody_reads_is_not_still(tmp_path: Path) -> None:
+    source = started(SourceSettings(str(tmp_path), format="lines"))
+    assert not source.is_still(Split("a", {"name": "a"}))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("a", ["a"]),
+        ("below/c", ["below/c"]),
+        ("none", []),
+        ("below", []),
+        ("below//c", []),
+        ("./a", []),
+        ("d.part", []),
+        ("[a]", ["a"]),
+        ("?", ["a", "b"]),
+    ],
+)
+def test_a_pattern_that_is_a_name_finds_what_one_with_wildcards_would(
+    tmp_path: Path, pattern: str, names: list[str]
+) -> None:
+    (tmp_path / "below").mkdir()
+    for name in ("a", "b", "below/c", "d.part"):
+        (tmp_path / name).touch()
+    source = started(SourceSettings(str(tmp_path), pattern=pattern, format="lines"))
+    assert [split.id for split in source.splits()] == names

@@ -9,7 +9,10 @@ from typing import Final
 from headrace_connect.connectors.files.identity import FilePosition, find_difference
 from headrace_connect.connectors.files.reading import Reader, Step
 from headrace_connect.connectors.places import OpenFile, Place, Seen
+from headrace_connect.plugin import RetriableError
 
+STILL_MS: Final = 3_000.0
+"""A file has looked the same for so long before its looks say that nothing was written: times of files are coarse."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -40,6 +43,8 @@ class Follower:
         self._seen: Seen | None = None
         self._since_ms = 0.0
         self._waiting: str | None = None
+        self._rested: Seen | None = None
+        """How the file looked when there was nothing to read of it, and will be nothing until it looks otherwise."""
         self.position = after
 
     def step(self, now_ms: float) -> Step:
@@ -52,13 +57,15 @@ class Follower:
         Raises:
             RetriableError: the place cannot be read now.
         """
+        self._rested = None
         just_opened = self._file is None
         if self._file is None:
             self._file = self._open()
             if self._file is None:
                 return Step(waiting="there is no file of this name")
         assert self.position is not None, "an open file has one"
-        complete = self._is_complete(self._file.seen, now_ms)
+        seen = self._file.seen
+        complete = self._is_complete(seen, now_ms)
         try:
             step = self._reader.step(self._file, self.position, complete)
         except BaseException:
@@ -75,7 +82,18 @@ class Follower:
                 return replace(step, more=True)
             if step.piece is None and not just_opened:  # it may have grown, or be another one by now
                 return self.step(now_ms)
+            if step.piece is None and self._may_rest(step, now_ms):
+                self._rested = seen
         return step
+
+    def is_still(self) -> bool:
+        """Whether the next step would find nothing, as far as that can be seen without opening the file."""
+        if self._rested is None:
+            return False
+        try:
+            return self._place.see(self._name) == self._rested
+        except RetriableError:
+            return False
 
     def close(self) -> None:
         """Let go of the file; the next step opens it again."""
@@ -122,6 +140,10 @@ class Follower:
         if self._place.objects or self._renamed:
             return True
         return 0 <= self._complete_after_ms <= now_ms - self._since_ms
+
+    def _may_rest(self, step: Step, now_ms: float) -> bool:
+        ends_later = step.waiting is not None and self._complete_after_ms >= 0
+        return not ends_later and now_ms - self._since_ms >= STILL_MS
 
     def _log_waiting(self, waiting: str | None) -> None:
         if waiting is not None and waiting != self._waiting:

@@ -29,7 +29,8 @@ class FilesSource(Source[SourceSettings]):
     def __init__(self, settings: SourceSettings) -> None:
         super().__init__(settings)
         self._place: Place | None = None
-        self._open: set[Follower] = set()
+        self._followers: dict[str, Follower] = {}
+        """By split."""
 
     def check(self) -> Sequence[str]:
         """See ``Connector``."""
@@ -74,17 +75,23 @@ class FilesSource(Source[SourceSettings]):
         settings = self.settings
         by_id = settings.identity == "file"
         follower = Follower(self._place, name, settings.reader(name), position, by_id, settings.complete_after_ms)
-        self._open.add(follower)
+        self._followers[split.id] = follower
         try:
             while True:
                 yield self._next(follower, name)
         finally:
-            self._open.discard(follower)
+            if self._followers.get(split.id) is follower:
+                del self._followers[split.id]
             follower.close()
+
+    def is_still(self, split: Split) -> bool:
+        """See ``Source``: a local file that looks as it did."""
+        follower = self._followers.get(split.id)
+        return follower is not None and follower.is_still()
 
     def stop(self) -> None:
         """See ``Connector``."""
-        for follower in self._open:
+        for follower in self._followers.values():
             follower.close()
 
     def _next(self, follower: Follower, name: str) -> Chunk:

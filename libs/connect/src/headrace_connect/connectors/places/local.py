@@ -25,8 +25,15 @@ class LocalPlace(ObjectPlace):
                 file = pa.OSFile(self._path(name), "rb")
             except FileNotFoundError:
                 return None
-            found = os.fstat(file.fileno())
-            return OpenFile(Seen(str(found.st_ino), found.st_size, found.st_mtime_ns), file)
+            return OpenFile(_seen_of(os.fstat(file.fileno())), file)
+
+    def see(self, name: str) -> Seen | None:
+        with retriable(f"{name} cannot be looked at"):
+            try:
+                found = os.stat(self._path(name))
+            except FileNotFoundError:
+                return None
+        return _seen_of(found)
 
     def find_renamed(self, name: str, file_id: str) -> str | None:
         directory = PurePosixPath(self._path(name)).parent
@@ -66,6 +73,10 @@ class LocalPlace(ObjectPlace):
         with retriable(f"{directory} cannot be written"):
             if os.path.isdir(self._path(directory)):
                 _sync_directory(self._path(directory))
+
+
+def _seen_of(found: os.stat_result) -> Seen:
+    return Seen(str(found.st_ino), found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 def _write_durably(path: str, data: bytes) -> None:

@@ -13,6 +13,7 @@ from headrace_connect.connectors.places.port import (
     TEMPORARY,
     OpenFile,
     Seen,
+    is_name,
     is_temporary,
     matches,
     retriable,
@@ -36,7 +37,10 @@ class ObjectPlace:
 
     def find(self, pattern: str, files_max: int = FILES_MAX) -> list[str]:
         with retriable(f"{self._root} cannot be listed"):
-            infos = self._files.get_file_info(FileSelector(self._root, recursive=True, allow_not_found=True))
+            if is_name(pattern):
+                infos = self._files.get_file_info([self._path(pattern)])
+            else:
+                infos = self._files.get_file_info(FileSelector(self._root, recursive=True, allow_not_found=True))
         found = [info.path.removeprefix(f"{self._root}/") for info in infos if info.type == FileType.File]
         names = sorted(name for name in found if matches(name, pattern) and not is_temporary(name))
         if len(names) > files_max:
@@ -66,6 +70,9 @@ class ObjectPlace:
         metadata: Any = file.metadata() or {}
         etag = metadata.get("ETag", b"").decode().strip('"')
         return Seen(etag or f"{info.mtime_ns}", file.size(), info.mtime_ns or 0)
+
+    def see(self, name: str) -> Seen | None:
+        return None
 
     def find_renamed(self, name: str, file_id: str) -> str | None:
         return None

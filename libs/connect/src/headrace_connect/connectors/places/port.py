@@ -27,6 +27,8 @@ class Seen:
     """Its inode, or its ETag; changes when another file takes its name."""
     size: int
     modified_ns: int
+    changed_ns: int = 0
+    """When anything of it has changed last, its times too; 0 where that is not known."""
 
 
 class OpenFile:
@@ -89,6 +91,10 @@ class Place(Protocol):
         """The file of that name now; None: there is none."""
         ...
 
+    def see(self, name: str) -> Seen | None:
+        """As ``open(name).seen``, at little cost. None: there is no file, or that would cost as much as opening it."""
+        ...
+
     def find_renamed(self, name: str, file_id: str) -> str | None:
         """Another name in the same directory under which the file with that id is now."""
         ...
@@ -127,6 +133,11 @@ class Place(Protocol):
 def is_temporary(name: str) -> bool:
     """Whether the name is of no finished file."""
     return name.endswith(TEMPORARY) or PurePosixPath(name).name.startswith(".")
+
+
+def is_name(pattern: str) -> bool:
+    """Whether only one name fits the pattern: itself."""
+    return not set(pattern) & set("*?[") and all(part not in ("", ".", "..") for part in pattern.split("/"))
 
 
 def matches(name: str, pattern: str) -> bool:
