@@ -175,6 +175,11 @@ def test_a_database_is_copied_through_a_storm(
             except AssertionError as error:
                 raise AssertionError(f"{error}; {crew.refused}; {crew.statuses()}") from None
 
+        def reaches(count: Callable[[], int], wanted: int, why: str) -> None:
+            """However far behind it is: it must not stand still."""
+            while (seen := count()) < wanted:
+                settles(lambda seen=seen: count() > seen, f"{why}: {seen} of {wanted}")
+
         try:
             crew.start_all()
             for name, config in connectors(shop, target).items():
@@ -191,8 +196,8 @@ def test_a_database_is_copied_through_a_storm(
             changes = [*((number, number) for number in range(1, ROWS + 1)), *databases.audited()]
             good = [one for one in changes if one[1] % BAD]
             bad = [one for one in changes if not one[1] % BAD]
-            settles(lambda: len(databases.logged()) >= len(good), "all changes are logged")
-            settles(lambda: len(dead_versions(cluster)) >= len(bad), "or dead letters")
+            reaches(lambda: len(databases.logged()), len(good), "all changes are logged")
+            reaches(lambda: len(dead_versions(cluster)), len(bad), "or dead letters")
             logged, dead = databases.logged(), dead_versions(cluster)
             assert databases.is_equal()
             databases.lose_slot()
