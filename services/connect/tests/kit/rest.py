@@ -128,3 +128,10 @@ async def served() -> AsyncIterator[Rest]:
             yield _CURRENT[-1]
         finally:
             _CURRENT.clear()
+
+
+def problem(answer: httpx.Response, status: int, says: str) -> None:
+    """The answer is one below ``/v1``, of a failure that says this."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert says in answer.json()["detail"]

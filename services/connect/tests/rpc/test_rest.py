@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from services.connect.tests.kit.rest import JSON, Rest
+from services.connect.tests.kit.rest import JSON, Rest, problem
 from services.connect.tests.kit.twin import ME, OTHER
 
 from headrace_common.core.errors import NetworkFailed
@@ -439,11 +439,6 @@ class TestPlugins:
         assert (wrong.status_code, wrong.json()["code"]) == (400, "INVALID_REQUEST")
         rest.hosts.away = "RetriableError: the desk does not answer"
         problem(await rest.client.post("/v1/preview", json={"config": SOURCE}), 502, rest.hosts.away)
-
-
-def problem(answer: httpx.Response, status: int, says: str) -> None:
-    assert answer.status_code == status, answer.text
-    assert says in answer.json()["detail"]
 
 
 class TestOurs:

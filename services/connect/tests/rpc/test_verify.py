@@ -6,9 +6,8 @@ import asyncio
 import json
 from typing import Any
 
-import httpx
 import pytest
-from services.connect.tests.kit.rest import Rest
+from services.connect.tests.kit.rest import Rest, problem
 from services.connect.tests.kit.twin import OTHER
 
 from headrace_common.runtime.clock import limit_s, pause_ms
@@ -16,12 +15,6 @@ from headrace_connect_worker.core.verifications import ENDED_MAX
 from headrace_connect_worker.ports import Forwarded
 
 PATH = "/v1/connectors/s/verify"
-
-
-def problem(answer: httpx.Response, status: int, says: str) -> None:
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"] == "application/problem+json"
-    assert says in answer.json()["detail"]
 
 
 async def begin(rest: Rest, path: str = PATH, **body: Any) -> Any:

@@ -31,6 +31,7 @@ _TITLE_OF_STATUS: Final[Mapping[int, str]] = {
     502: "Another system does not answer",
     503: "There is no room now",
 }
+_RETRIABLE: Final = frozenset({408, 429, 502, 503, 504})
 
 
 def problem_of(error: HeadraceError, instance: str) -> Response:
@@ -57,7 +58,7 @@ def problem(
         "detail": detail,
         "instance": instance,
         "code": ErrorCode.INVALID_REQUEST.name,
-        "retriable": False,
+        "retriable": status in _RETRIABLE,
         "next_step": next_step,
     }
     if errors:
