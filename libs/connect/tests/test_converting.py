@@ -52,6 +52,13 @@ def test_all_parts_of_records() -> None:
     assert out.table.column("headers").to_pylist() == [[{"key": "h", "value": b"1"}], []]
 
 
+def test_schemas_have_the_names_that_a_chunk_gives_them() -> None:
+    chunk = Chunk([{"a": 1}], {}, keys=[{"a": 1}], key_schema="shop.Key", value_schema="shop.Value")
+    (out,) = written(chunk, **{f"{side}_converter_schemas_enable": "true" for side in ("key", "value")}).outgoing
+    names = [orjson.loads(out.table.column(side)[0].as_py())["schema"]["name"] for side in ("key", "value")]
+    assert names == ["shop.Key", "shop.Value"]
+
+
 def test_further_chunks_are_written_with_it() -> None:
     other = Chunk([{"b": 2}, {"b": 2**70}], {}, topic="other", bad=[BadItem(b"raw", "half")])
     converted = written(

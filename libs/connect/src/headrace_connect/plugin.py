@@ -83,6 +83,10 @@ class Chunk:
     further: Sequence[Chunk] = ()
     """Records of other topics or types that belong to the same position, behind ``rows``. Of these chunks only what is
     said of records counts."""
+    key_schema: str | None = None
+    """The name of the keys' schema, as Kafka Connect has it; None: it has none."""
+    value_schema: str | None = None
+    """The same of ``rows``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

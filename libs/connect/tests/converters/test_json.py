@@ -298,6 +298,46 @@ def test_the_envelope_is_kafkas() -> None:
     }
 
 
+DEBEZIUM = {
+    "day": (pa.date32(), "int32", "Date"),
+    "hour": (pa.time32("ms"), "int32", "Time"),
+    "at": (pa.timestamp("ms", "UTC"), "int64", "Timestamp"),
+}
+
+
+@pytest.mark.parametrize("name", DEBEZIUM)
+def test_dates_and_times_have_debeziums_names_where_they_say_so(name: str) -> None:
+    kind, json_type, debeziums = DEBEZIUM[name]
+    for own, found in (
+        (f"io.debezium.time.{debeziums}", f"io.debezium.time.{debeziums}"),
+        (None, f"org.apache.kafka.connect.data.{debeziums}"),
+        ("io.debezium.time.Other", f"org.apache.kafka.connect.data.{debeziums}"),
+    ):
+        field = pa.field(name, kind, metadata=own and {NAME: own.encode()})
+        array = pa.array([{name: ROW[name]}], pa.struct([field]))
+        [value] = write(envelope(), array)
+        node = {"type": json_type, "optional": True, "name": found, "version": 1, "field": name}
+        [written] = orjson.loads(value or b"")["schema"]["fields"]
+        assert list(written.items()) == list(node.items())
+        [part] = envelope().read("t", pa.array([value], pa.binary())).parts
+        assert (part.values.type, part.values.to_pylist()) == (pa.struct([pa.field(name, kind)]), [{name: ROW[name]}])
+
+
+def test_members_of_schemas_are_in_kafkas_order() -> None:
+    """The bytes of a key decide its partition, and what compaction removes."""
+    kind = pa.struct([pa.field("id", pa.int32(), nullable=False), pa.field("price", pa.decimal128(5, 2))])
+    [value] = write(envelope(), pa.array([{"id": 1}], kind), {NAME: b"shop.Key"})
+    decimal = (
+        '{"type":"bytes","optional":true,"name":"org.apache.kafka.connect.data.Decimal","version":1,'
+        '"parameters":{"scale":"2","connect.decimal.precision":"5"},"field":"price"}'
+    )
+    wanted = (
+        '{"schema":{"type":"struct","fields":[{"type":"int32","optional":false,"field":"id"},'
+        f'{decimal}],"optional":false,"name":"shop.Key"}},"payload":{{"id":1,"price":null}}}}'
+    )
+    assert value == wanted.encode()
+
+
 def test_plain_writing_has_the_same_payloads_and_no_schema() -> None:
     [value] = write(plain(), pa.array([{"at": datetime(1970, 1, 2, tzinfo=UTC), "day": date(1970, 1, 3)}]))
     assert value == b'{"at":86400000000,"day":2}', "microseconds stay microseconds: Arrow has made them of Python's"

@@ -55,7 +55,7 @@ def check_lengths(records: Records) -> None:
 
 
 def test_an_insert_in_debeziums_form() -> None:
-    records = wrap(envelope(), change(Op.INSERT, None, ONE, 3))
+    records = wrap(envelope(version="1.2"), change(Op.INSERT, None, ONE, 3))
     assert records.keys is not None
     assert records.keys.to_pylist() == [{"id": 1}]
     assert records.values.to_pylist() == [
@@ -63,10 +63,12 @@ def test_an_insert_in_debeziums_form() -> None:
             "before": None,
             "after": {"id": 1, "price": Decimal("1.50"), "note": "x", "at": "2024-01-01T00:00:00.500000Z"},
             "source": {
+                "version": "1.2",
                 "connector": "postgresql",
                 "name": "shop",
                 "ts_ms": 1_700_000_000_123,
                 "ts_us": 1_700_000_000_123_456,
+                "ts_ns": 1_700_000_000_123_456_000,
                 "db": "shopdb",
                 "schema": "public",
                 "table": "orders",
@@ -78,10 +80,46 @@ def test_an_insert_in_debeziums_form() -> None:
             "transaction": None,
             "op": "c",
             "ts_ms": 1_700_000_009_000,
+            "ts_us": 1_700_000_009_000_000,
+            "ts_ns": 1_700_000_009_000_000_000,
         }
     ]
     assert records.timestamps_ms.to_pylist() == [1_700_000_000_123]
     assert not records.refused
+
+
+def test_schemas_have_debeziums_names() -> None:
+    of = envelope()
+    assert (of.key_schema, of.value_schema) == ("shop.public.orders.Key", "shop.public.orders.Envelope")
+    assert envelope(form="flat").value_schema == "shop.public.orders.Value"
+    assert names_of(wrap(of, change(Op.INSERT, None, ONE)).values.type) == {
+        "before": "shop.public.orders.Value",
+        "after": "shop.public.orders.Value",
+        "source": "io.debezium.connector.postgresql.Source",
+        "transaction": "event.block",
+    }
+    messages = envelope(messages_of("orders.made"))
+    java = "io.debezium.connector.postgresql.Message"
+    assert (messages.key_schema, messages.value_schema) == (f"{java}Key", f"{java}Value")
+    assert names_of(wrap(messages).values.type)["message"] == java
+
+
+def names_of(type_: Any) -> dict[str, str]:
+    return {one.name: one.metadata[b"connect.name"].decode() for one in type_ if one.metadata}
+
+
+@pytest.mark.parametrize(("identity", "may_be_null"), [("d", False), ("i", False), ("f", True)])
+def test_columns_of_a_key_are_required_where_the_wal_says_that_they_are(identity: str, may_be_null: bool) -> None:
+    of = envelope(replace(ORDERS, identity=identity), ["id"])
+    text = pa.array([b"1"], pa.binary())
+    for records in (
+        wrap(of, change(Op.INSERT, None, ONE), change(Op.TRUNCATE, None, None)),
+        of.wrap_rows([text, *[pa.nulls(1, pa.binary())] * 3], T, 0),
+    ):
+        keys: Any = records.keys
+        assert (keys.type.field("id").nullable, keys.to_pylist()) == (may_be_null, [{"id": 1}])
+        after: Any = records.values.type.field("after").type
+        assert after.field("id").nullable, "a row before a change may have its key alone, and has the same type"
 
 
 def brief(records: Records) -> list[tuple[Any, Any]]:
@@ -247,7 +285,7 @@ def test_messages_have_their_prefix_as_key_and_their_content_as_it_is() -> None:
     assert records.keys is not None
     assert records.keys.to_pylist() == [{"prefix": "orders.made"}]
     (value,) = records.values.to_pylist()
-    assert list(value) == ["message", "source", "transaction", "op", "ts_ms"]
+    assert list(value) == ["message", "source", "transaction", "op", "ts_ms", "ts_us", "ts_ns"]
     assert (value["op"], value["message"]) == ("m", {"prefix": "orders.made", "content": b"\0\xff"})
     assert (value["source"]["table"], value["source"]["lsn"], value["source"]["txId"]) == ("", 4_001, 7)
     flat = wrap(envelope(of, form="flat", flat_fields=("op",)), made)

@@ -249,8 +249,27 @@ def test_a_row_that_is_none_is_null_and_a_column_knows_its_logical_type() -> Non
     rows, problems = of.convert([None, [b"1970-01-02"], None])
     assert rows.to_pylist() == [None, {"c": date(1970, 1, 2)}, None]
     assert not problems
-    assert of.schema.field("c").metadata == {b"connect.name": b"io.debezium.time.Date"}
+    assert of.schema.field("c").metadata == {b"connect.name": b"io.debezium.time.Date", b"connect.version": b"1"}
     assert len(of.convert([])[0]) == 0
+
+
+@pytest.mark.parametrize(
+    ("item", "name"),
+    [("date", b"io.debezium.time.Date"), ("uuid", b"io.debezium.data.Uuid"), ("text", None)],
+)
+def test_the_items_of_an_array_know_their_logical_type(item: str, name: bytes | None) -> None:
+    own, listed = columns(item).schema.field("c"), columns(f"{item}[]").schema.field("c")
+    assert (own.metadata or {}).get(b"connect.name") == name
+    assert listed.metadata is None
+    assert (listed.type.value_field.metadata or {}).get(b"connect.name") == name
+
+
+def test_texts_of_the_catalog_are_known_by_name_too() -> None:
+    names = [("pg_catalog", "jsonb"), ("pg_catalog", "_jsonb"), ("pg_catalog", "xml")]
+    relation = Relation(1, "s", "t", "d", tuple(Column(f"c{n}", 90_000 + n, -1, False) for n in range(3)))
+    found = Columns(relation, ValueModes(), {90_000 + n: name for n, name in enumerate(names)}).schema
+    assert found.types == [pa.string(), pa.list_(pa.string()), pa.string()]
+    assert found.field(0).metadata[b"connect.name"] == b"io.debezium.data.Json"
 
 
 def test_an_unknown_mode_is_refused() -> None:

@@ -23,7 +23,8 @@ class Table:
             AssertionError: its types are others.
         """
         sides = {"key": self._side("key", key), "value": self._side("value", value)}
-        self.records.append({**sides, "headers": dict(headers)})
+        text = None if key is None else key.decode()  # its bytes decide the partition, and what compaction removes
+        self.records.append({**sides, "key text": text, "headers": dict(headers)})
 
     def _side(self, side: str, text: bytes | None) -> Any:
         if text is None:
@@ -39,11 +40,10 @@ class Table:
         return {"types": self.types, "records": self.records}
 
 
-def _types(schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, list[Any]]]:
-    if path:
-        name = schema.get("name") if schema["type"] != "struct" else None
-        parameters = {key: one for key, one in schema.get("parameters", {}).items() if not key.startswith("__")}
-        yield path, [schema["type"], name, parameters]
+def _types(schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    parameters = {key: one for key, one in schema.get("parameters", {}).items() if not key.startswith("__")}
+    type_ = {name: schema.get(name) for name in ("type", "name", "version", "optional")}
+    yield path or "/", {**type_, "parameters": parameters}
     for field in schema.get("fields", ()):
         yield from _types(field, f"{path}/{field['field']}")
     if "items" in schema:
@@ -57,9 +57,6 @@ def _values(payload: Any, path: str) -> Iterator[tuple[str, Any]]:
     else:
         of_a_run = path.rpartition("/")[2] in _OF_A_RUN or path == "/transaction/id"
         yield path, "…" if of_a_run and payload is not None else payload
-
-
-# Whether a type is optional is not compared: here columns are, as a row before a change may have its key alone.
 
 
 def find_differences(theirs: Any, ours: Any, at: str = "") -> list[str]:

@@ -17,6 +17,12 @@ MICRO_TIME: Final = "io.debezium.time.MicroTime"
 NANO_TIME: Final = "io.debezium.time.NanoTime"
 MICRO_TIMESTAMP: Final = "io.debezium.time.MicroTimestamp"
 NANO_TIMESTAMP: Final = "io.debezium.time.NanoTimestamp"
+DEBEZIUM: Final = {
+    DATE: "io.debezium.time.Date",
+    TIME: "io.debezium.time.Time",
+    TIMESTAMP: "io.debezium.time.Timestamp",
+}
+"""Debezium's names of what has the same values: it writes them unless ``time.precision.mode`` is ``connect``."""
 PRECISION: Final = "connect.decimal.precision"
 PRECISION_MAX: Final = 38
 PLAIN: Final[dict[str, pa.DataType]] = {
@@ -34,6 +40,9 @@ LOGICAL: Final[dict[tuple[str, str], pa.DataType]] = {
     ("int32", DATE): pa.date32(),
     ("int32", TIME): pa.time32("ms"),
     ("int64", TIMESTAMP): pa.timestamp("ms", "UTC"),
+    ("int32", DEBEZIUM[DATE]): pa.date32(),
+    ("int32", DEBEZIUM[TIME]): pa.time32("ms"),
+    ("int64", DEBEZIUM[TIMESTAMP]): pa.timestamp("ms", "UTC"),
     ("int64", MICRO_TIME): pa.time64("us"),
     ("int64", NANO_TIME): pa.time64("ns"),
     ("int64", MICRO_TIMESTAMP): pa.timestamp("us", "UTC"),

@@ -2,7 +2,7 @@
 Arrow's columns as Kafka Connect's JSON: the schema of a field, and its values as what JSON can hold.
 
 Dates are whole numbers of days, times and instants of milliseconds, bytes are base64, decimals are base64 or numbers.
-Instants of finer units have Debezium's names, so that nothing is cut.
+Instants of finer units have Debezium's names, so that nothing is cut; others too where the field says it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,24 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from headrace_connect.converters.schema_names import DATE, DECIMAL, PLAIN, PRECISION, TIME_NAMES, UNIT_NAMES, Node
+from headrace_connect.converters.schema_names import (
+    DATE,
+    DEBEZIUM,
+    DECIMAL,
+    PLAIN,
+    PRECISION,
+    TIME_NAMES,
+    UNIT_NAMES,
+    Node,
+)
 from headrace_connect.core.batch import NAME, VERSION
 from headrace_connect.core.halving import Unfit
 from headrace_connect.core.kinds import nulls_of, struct_of
 
 arrow: Any = pa  # its stubs are narrower than it is
+
+_MEMBERS: Final = ("type", "fields", "items", "keys", "values", "optional", "name", "version", "parameters")
+"""In the order in which Kafka Connect writes them: so its keys have the same bytes, and with them their partitions."""
 
 
 def node_of(field: Any) -> Node:
@@ -32,11 +44,12 @@ def node_of(field: Any) -> Node:
     node = _node_of_type(field.type, field.name)
     metadata: Mapping[bytes, bytes] = field.metadata or {}
     node["optional"] = field.nullable
-    if NAME in metadata and "name" not in node:
-        node["name"] = metadata[NAME].decode()
+    name = metadata.get(NAME, b"").decode()
+    if name and ("name" not in node or DEBEZIUM.get(node["name"]) == name):
+        node["name"] = name
     if VERSION in metadata:
         node["version"] = int(metadata[VERSION])
-    return node
+    return {member: node[member] for member in _MEMBERS if member in node}
 
 
 def _node_of_type(kind: Any, name: str) -> Node:
@@ -44,7 +57,7 @@ def _node_of_type(kind: Any, name: str) -> Node:
     if types.is_dictionary(kind):
         return _node_of_type(kind.value_type, name)
     if types.is_struct(kind):
-        return {"type": "struct", "fields": [{"field": one.name, **node_of(one)} for one in kind]}
+        return {"type": "struct", "fields": [{**node_of(one), "field": one.name} for one in kind]}
     if types.is_list(kind) or types.is_large_list(kind):
         return {"type": "array", "items": node_of(kind.value_field)}
     if types.is_map(kind) and kind.key_type == pa.string():

@@ -21,7 +21,7 @@ from headrace_connect.core.batch import NAME
 from headrace_connect.core.changes import Change, Op, Transaction, has_messages, row_of
 from headrace_connect.core.pgoutput.messages import UNCHANGED, Binary, Relation, Row, Value
 from headrace_connect.core.values import Columns, ValueModes
-from headrace_connect.core.values.types import Array
+from headrace_connect.core.values.types import Array, schema_metadata
 
 Headers = list[tuple[str, bytes]]
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
@@ -29,6 +29,11 @@ FlatField = Literal["op", "schema", "table", "lsn", "commit_lsn", "index", "txId
 NEW_KEY: Final = "__debezium.newkey"
 OLD_KEY: Final = "__debezium.oldkey"
 _CONNECTOR: Final = "postgresql"
+_JAVA: Final = "io.debezium.connector.postgresql"
+_BLOCKS: Final = {"source": f"{_JAVA}.Source", "message": f"{_JAVA}.Message", "transaction": "event.block"}
+"""Names of schemas within an envelope."""
+_UNITS: Final = {"ms": 1, "us": 1_000, "ns": 1_000_000}
+"""So many are a millisecond."""
 _TRANSACTION: Final = pa.struct([("id", pa.string()), ("total_order", pa.int64())])
 _FLAT: Final[dict[FlatField, pa.DataType]] = {
     "op": pa.string(), "schema": pa.string(), "table": pa.string(), "lsn": pa.int64(), "commit_lsn": pa.int64(),
@@ -52,6 +57,8 @@ class Form:
     """``provide.transaction.metadata``: fill ``transaction``."""
     flat_fields: tuple[FlatField, ...] = ()
     """Columns beside those of the row in ``flat``, with ``__`` before their names."""
+    version: str = ""
+    """Of the connector, for ``source``."""
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.flat_fields if name not in _FLAT]
@@ -191,6 +198,15 @@ class Envelope:
         self._columns = Columns(relation, modes, domains)
         of_key = replace(relation, columns=tuple(relation.columns[place] for place in self._key))
         self._key_columns = Columns(of_key, modes, domains)
+        may_be_null = self._messages or relation.identity not in "di"
+        self._key_fields = [field.with_nullable(may_be_null) for field in self._key_columns.schema]
+        name = f"{form.name}.{relation.schema}.{relation.name}"
+        self._row_schema = f"{name}.Value"
+        self.key_schema = f"{_JAVA}.MessageKey" if self._messages else f"{name}.Key"
+        """The name of the keys' schema, as Debezium has it."""
+        envelope = f"{_JAVA}.MessageValue" if self._messages else f"{name}.Envelope"
+        self.value_schema = envelope if form.form == "debezium" else self._row_schema
+        """The same of values; Debezium's own sinks know by it what is an envelope."""
 
     def key_of(self, row: Row) -> Row:
         """The values of the key of a row."""
@@ -225,7 +241,7 @@ class Envelope:
         heads = _Heads.of(records, [of_changes[record.place] for record in records])
         has_headers = any(record.header is not None for record in records)
         return Records(
-            keys if self._key else None,
+            self._keys_of(keys) if self._key else None,
             self._values(heads, befores, afters, now_ms),
             heads.times_ms,
             [self._headers(record) for record in records] if has_headers else None,
@@ -245,6 +261,7 @@ class Envelope:
         keys: Any = None
         if self._key:
             keys, _ = self._key_columns.convert_texts([columns[at] for at in self._key])
+            keys = self._keys_of(keys)
         places = np.arange(len(afters))
         refused = [
             Refused(place, cause, self._raw_row(columns, place, read)) for place, cause in sorted(problems.items())
@@ -256,6 +273,10 @@ class Envelope:
         heads = _Heads.of_read(places, read)
         values = self._values(heads, pa.nulls(len(heads), self._columns.type), afters, now_ms)
         return Records(keys, values, heads.times_ms, None, places, refused)
+
+    def _keys_of(self, keys: Any) -> Array:
+        """Columns of the replica identity are NOT NULL; of a key that the table got later that is not known."""
+        return pa.StructArray.from_arrays(keys.flatten(), fields=self._key_fields, mask=keys.is_null())
 
     def _raw_row(self, columns: Sequence[Array], place: int, read: Transaction) -> bytes:
         row: Row = [column[place].as_py() for column in columns]
@@ -334,9 +355,11 @@ class Envelope:
             "source": pa.StructArray.from_arrays(list(source.values()), names=list(source)),
             "transaction": self._transaction(heads),
             "op": heads.op,
-            "ts_ms": _same(now_ms, len(heads), pa.int64()),
+            **{f"ts_{unit}": _same(now_ms * in_ms, len(heads), pa.int64()) for unit, in_ms in _UNITS.items()},
         }
-        fields = [pa.field(name, array.type) for name, array in arrays.items()]
+        row = {NAME: self._row_schema.encode()}
+        metadata = {"before": row, "after": row} | {name: schema_metadata(one) for name, one in _BLOCKS.items()}
+        fields = [pa.field(name, array.type, metadata=metadata.get(name)) for name, array in arrays.items()]
         return pa.StructArray.from_arrays(list(arrays.values()), fields=fields, mask=heads.tombstones)
 
     def _source(self, heads: _Heads) -> dict[str, Array]:
@@ -345,10 +368,12 @@ class Envelope:
         is_read = pc.fill_null(pc.equal(heads.op, pa.scalar(Op.READ.value)), pa.scalar(False))
         commits, lsns = (pa.array(numbers).cast(text) for numbers in (heads.commit_lsn, heads.lsn))
         return {
+            "version": _same(self._form.version, count),
             "connector": _same(_CONNECTOR, count),
             "name": _same(self._form.name, count),
             "ts_ms": heads.times_ms,
             "ts_us": pa.array(heads.commit_time_us),
+            "ts_ns": pa.array(heads.commit_time_us * 1_000),
             "db": _same(self._form.database, count),
             "schema": _same(self.relation.schema, count),
             "table": _same("" if self._messages else self.relation.name, count),
@@ -388,7 +413,7 @@ def _one_zoned_as_text(of: Any, array: Any) -> tuple[Any, Array]:
     if not (pa.types.is_timestamp(of.type) and of.type.tz):
         return of, array
     text: Array = pc.replace_substring(pc.cast(array, pa.string()), " ", "T")
-    return pa.field(of.name, pa.string(), metadata={NAME: b"io.debezium.time.ZonedTimestamp"}), text
+    return pa.field(of.name, pa.string(), metadata=schema_metadata("io.debezium.time.ZonedTimestamp")), text
 
 
 def _shown(value: Value) -> str | None:

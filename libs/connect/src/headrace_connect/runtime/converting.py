@@ -22,6 +22,7 @@ from headrace_connect.converters.records import read_records, write_records
 from headrace_connect.core.batch import (
     HEADERS,
     KEY,
+    NAME,
     OFFSET,
     OPEN,
     PARTITION,
@@ -177,10 +178,17 @@ def _batches(chunk: Chunk, topic: str, refused: dict[int, Refusal]) -> list[Batc
             headers=None if headers is None else headers.take(indices),
             timestamp_ms=None if times is None else times.take(indices),
             partition=chunk.partition,
-            metadata={VALUE: value.metadata, KEY: key.metadata if key is not None else {}},
+            metadata={
+                VALUE: _named(value.metadata, chunk.value_schema),
+                KEY: _named({} if key is None else key.metadata, chunk.key_schema),
+            },
         )
         made.append(batch.replace(PLACE, pa.array(rows.astype(np.int32))))
     return made
+
+
+def _named(metadata: Mapping[bytes, bytes], schema: str | None) -> Mapping[bytes, bytes]:
+    return metadata if schema is None else {**metadata, NAME: schema.encode()}
 
 
 def _runs(

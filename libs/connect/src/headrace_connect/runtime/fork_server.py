@@ -41,6 +41,7 @@ from headrace_connect.core.fork_messages import (
 from headrace_connect.core.host_protocol import decode_fork_order, encode
 from headrace_connect.runtime import host
 from headrace_connect.runtime.catalog import list_connectors
+from headrace_connect.version import package_version
 
 PACKET_BYTES_MAX: Final = 16 << 10
 KILLED_MS_MAX: Final = 5_000.0
@@ -217,7 +218,7 @@ def main() -> None:
     for name in _ALSO:
         importlib.import_module(name)
     pyarrow.array([0])  # imports pandas, where there is one
-    host.package_version()
+    package_version()
     list_connectors()
     os.close(os.pidfd_open(os.getpid()))  # fails at once where there are none
     threads = len(os.listdir("/proc/self/task"))

@@ -18,8 +18,6 @@ import socket
 import sys
 import traceback
 from contextlib import AsyncExitStack, suppress
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -32,6 +30,7 @@ from headrace_connect.runtime.host_link import open_host_end
 from headrace_connect.runtime.hosting import Host
 from headrace_connect.runtime.seating import open_process
 from headrace_connect.secrets import Secrets, hide_in_logs
+from headrace_connect.version import package_version
 
 _STDERR: Final = 2
 _STILL_SHARE: Final = 0.7
@@ -134,15 +133,6 @@ async def _end_when_still(silence_ms: int) -> None:
     while True:
         faulthandler.dump_traceback_later(silence_ms * _STILL_SHARE / 1_000, exit=True, file=_STDERR)
         await pause_ms(silence_ms / 5)
-
-
-@cache
-def package_version() -> str:
-    """Of this code; empty where it was not installed."""
-    try:
-        return version("headrace-connect")
-    except PackageNotFoundError:
-        return ""
 
 
 if __name__ == "__main__":

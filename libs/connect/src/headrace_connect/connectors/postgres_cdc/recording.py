@@ -61,9 +61,7 @@ class Recorder:
             InvalidConfig: the table has no records of this form, its topic no name, or the position is too large.
         """
         envelope = self._find(group.relation, self._types)
-        return self._chunk(
-            envelope.relation, envelope.wrap(group.changes, group.transactions, self._clock.now_ms()), place
-        )
+        return self._chunk(envelope, envelope.wrap(group.changes, group.transactions, self._clock.now_ms()), place)
 
     def record_rows(self, relation: Relation, types: Types, columns: Sequence[Array], lsn: int, place: Place) -> Chunk:
         """
@@ -78,7 +76,7 @@ class Recorder:
         now_ms = self._clock.now_ms()
         read = Transaction(_READ_XID, lsn, now_ms * 1_000)
         envelope = self._find(relation, types)
-        return self._chunk(envelope.relation, envelope.wrap_rows(columns, read, now_ms), place)
+        return self._chunk(envelope, envelope.wrap_rows(columns, read, now_ms), place)
 
     def record_nothing(self, place: Place, *, drained: bool = False) -> Chunk:
         """Only the position has moved."""
@@ -108,12 +106,14 @@ class Recorder:
         made = self._envelopes[relation.oid] = Envelope(relation, self._form, self._modes, types, key)
         return made
 
-    def _chunk(self, relation: Relation, records: Records, place: Place) -> Chunk:
+    def _chunk(self, envelope: Envelope, records: Records, place: Place) -> Chunk:
         return Chunk(
             records.values,
             _position(place),
-            topic=self._topic_of(relation),
+            topic=self._topic_of(envelope.relation),
             keys=records.keys,
+            key_schema=envelope.key_schema,
+            value_schema=envelope.value_schema,
             timestamps_ms=records.timestamps_ms,
             headers=records.headers,
             boundary=place.index < 0 and not place.ahead,

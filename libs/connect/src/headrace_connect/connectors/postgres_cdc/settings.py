@@ -12,6 +12,7 @@ from headrace_connect.core.envelope import FlatField, Form
 from headrace_connect.core.values import ValueModes
 from headrace_connect.core.values.modes import Arrays, Bytes, Decimals, Times
 from headrace_connect.settings import Secret, setting
+from headrace_connect.version import package_version
 
 _OBJECT_CHARS_MAX: Final = 63
 _TOPIC_CHARS_MAX: Final = 249
@@ -196,6 +197,7 @@ class SourceSettings:
             self.truncate_handling_mode == "include",
             self.provide_transaction_metadata,
             fields,
+            package_version(),
         )
 
     def captures(self, schema: str, table: str) -> bool:

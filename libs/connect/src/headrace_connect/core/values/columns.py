@@ -8,11 +8,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from headrace_connect.core.batch import NAME
 from headrace_connect.core.halving import apart
 from headrace_connect.core.pgoutput.messages import UNCHANGED, Binary, Relation, Row, Value
 from headrace_connect.core.values.modes import ValueModes
-from headrace_connect.core.values.types import Array, ColumnType, column_type
+from headrace_connect.core.values.types import Array, ColumnType, column_type, schema_metadata
 
 _NOT_SENT: Final = (
     "the update did not touch this large value, the server did not send it, and its table does not have it: set "
@@ -37,7 +36,7 @@ class Columns:
         self._types = [column_type(column, modes, domains or {}) for column in relation.columns]
         self.schema = pa.schema(
             [
-                pa.field(column.name, type_.arrow, metadata={NAME: type_.logical.encode()} if type_.logical else None)
+                pa.field(column.name, type_.arrow, metadata=schema_metadata(type_.logical))
                 for column, type_ in zip(relation.columns, self._types, strict=True)
             ]
         )

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace_connect.core.batch import NAME, VERSION
 from headrace_connect.core.pgoutput.messages import Column
 from headrace_connect.core.values.arrays import items_of
 from headrace_connect.core.values.modes import ValueModes
@@ -25,12 +26,14 @@ _IN_MS: Final = (pa.timestamp("ms"), pa.time32("ms"))
 _TYPES: Final = {
     16: "bool", 17: "bytea", 20: "int8", 21: "int2", 23: "int4", 26: "oid", 700: "float4", 701: "float8",
     790: "money", 1082: "date", 1083: "time", 1114: "timestamp", 1184: "timestamptz", 1560: "bit", 1700: "numeric",
+    114: "json", 142: "xml", 2950: "uuid", 3802: "jsonb",
 }  # fmt: skip
-"""Those whose values are not text, by oid; their numbers are fixed for ever."""
+"""Those whose values are not text, or whose text has a name, by oid; their numbers are fixed for ever."""
+_NAMED_TEXTS: Final = {"json": "Json", "jsonb": "Json", "xml": "Xml", "uuid": "Uuid"}
 _ARRAYS: Final = {
     1000: 16, 1001: 17, 1016: 20, 1005: 21, 1007: 23, 1028: 26, 1021: 700, 1022: 701, 791: 790, 1182: 1082,
-    1183: 1083, 1115: 1114, 1185: 1184, 1561: 1560, 1231: 1700,
-    **dict.fromkeys((1002, 1003, 1009, 1014, 1015, 143, 199, 651, 1040, 1041, 1187, 1270, 1563, 2951, 3807), 25),
+    1183: 1083, 1115: 1114, 1185: 1184, 1561: 1560, 1231: 1700, 143: 142, 199: 114, 2951: 2950, 3807: 3802,
+    **dict.fromkeys((1002, 1003, 1009, 1014, 1015, 651, 1040, 1041, 1187, 1270, 1563), 25),
 }  # fmt: skip
 """Arrays that are built in, and the types of their items."""
 _OIDS: Final = {name: oid for oid, name in _TYPES.items()}
@@ -44,6 +47,11 @@ class ColumnType:
     """The name that Debezium or Kafka Connect gives the type, where it has one."""
     placeholder: Array | None = None
     """An array of one: stands for a large value that an update did not touch. None: this type has no large values."""
+
+
+def schema_metadata(logical: str | None) -> dict[bytes, bytes] | None:
+    """Of a field whose type has that name."""
+    return None if logical is None else {NAME: logical.encode(), VERSION: b"1"}
 
 
 def column_type(column: Column, modes: ValueModes, domains: Mapping[int, tuple[str, str]]) -> ColumnType:
@@ -92,7 +100,9 @@ def _scalar(name: str, modifier: int, modes: ValueModes) -> ColumnType:
         case "bytea":
             return _bytes(modes)
         case _:
-            return ColumnType(pa.string(), _text, placeholder=_stand_in(pa.string(), modes))
+            named = _NAMED_TEXTS.get(name)
+            of_text = None if named is None else f"io.debezium.data.{named}"
+            return ColumnType(pa.string(), _text, of_text, _stand_in(pa.string(), modes))
 
 
 _NUMBERS: Final[dict[str, pa.DataType]] = {
@@ -253,8 +263,8 @@ def _array(item: ColumnType, modes: ValueModes) -> ColumnType:
         values = item.bulk(pa.array(flat, pa.binary()))
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values, mask=nulls)
 
-    arrow = pa.list_(item.arrow)
+    arrow: Any = pa.list_(pa.field("item", item.arrow, metadata=schema_metadata(item.logical)))
     if item.placeholder is not None and (is_text(item.arrow) or is_bytes(item.arrow)):
         alone: Array = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), item.placeholder)
-        return ColumnType(arrow, read, item.logical, alone)
-    return ColumnType(arrow, read, item.logical, _stand_in(arrow, modes))
+        return ColumnType(arrow, read, placeholder=alone)
+    return ColumnType(arrow, read, placeholder=_stand_in(arrow, modes))
