@@ -156,6 +156,17 @@ async def test_a_cursor_that_ends_begins_a_round_with_what_is_later() -> None:
     assert [query.get("c") for query in polling.queries] == [None, "2", "4", None]
 
 
+async def test_a_cursor_of_any_size() -> None:
+    def answers(request: httpx.Request) -> httpx.Response:
+        return reply({"items": [1] if "after" not in request.url.params else [], "c": 10**25})
+
+    values = {"paging": "cursor", "records_field": "items", "next_field": "c", "cursor_param": "after"}
+    polling = Polling(answers, values)
+    assert await polling.read() == [1]
+    assert polling.position == {"cursor": str(10**25)}, "positions have numbers of 64 bits"
+    assert polling.queries[-1]["after"] == str(10**25)
+
+
 async def test_a_cursor_that_stands_still_sends_no_page_twice() -> None:
     page = {"items": [1, 2], "c": "x"}
     values = {"paging": "cursor", "records_field": "items", "next_field": "c"}
@@ -189,6 +200,7 @@ async def test_lines_and_nothing() -> None:
         (reply([{"n": 1}, {"n": "x"}]), {"since_field": "n"}, "a text in one"),
         (reply({"c": {"x": 1}}), {"paging": "cursor", "next_field": "c"}, "c is no text and no number"),
         (reply({"c": [1]}), {"paging": "link", "next_field": "c"}, "next.field is wrong"),
+        (reply([{"n": 10**25}]), {"since_field": "n", "since_param": "min"}, "n that is a text or a number of 64 bits"),
         (reply([], link='<http://evil.test/>; rel="next"'), {"paging": "link"}, "on another server"),
         (reply([], link="<https://api.test/items>; rel=next"), {"paging": "link"}, "on another server"),
         (reply([], link=f"<{URL}>; rel=next"), {"paging": "link"}, "the page itself"),

@@ -74,7 +74,11 @@ class Page:
 
 def is_scalar(value: object) -> bool:
     """Whether it can be a parameter and in a position."""
-    return isinstance(value, str | int | float) and not isinstance(value, bool)
+    return isinstance(value, str | int | float) and not isinstance(value, bool) and not _is_beyond(value)
+
+
+def _is_beyond(value: object) -> bool:
+    return isinstance(value, int) and not -(2**63) <= value < 2**63
 
 
 def request_of(settings: PollSettings, place: Place) -> tuple[str, dict[str, str]]:
@@ -163,7 +167,9 @@ def _largest(settings: PollSettings, largest: Scalar | None, records: Sequence[A
     for record in records:
         value = _field(record, settings.since_field)
         if not is_scalar(value):
-            raise BadAnswer(f"a record has no {settings.since_field} that is a text or a number: {str(record)[:200]}")
+            raise BadAnswer(
+                f"a record has no {settings.since_field} that is a text or a number of 64 bits: {str(record)[:200]}"
+            )
         if largest is not None and isinstance(value, str) != isinstance(largest, str):
             raise BadAnswer(f"{settings.since_field} is a text in one record and a number in another")
         largest = value if largest is None or value > largest else largest
@@ -186,6 +192,8 @@ def _next(settings: PollSettings, value: Any) -> Scalar | None:
     found: Any = _field(value, settings.next_field)
     if found is None or found is False or found == "":
         return None
+    if _is_beyond(found):
+        return str(found)
     if not is_scalar(found):
         raise BadAnswer(f"next.field is wrong: {settings.next_field} is no text and no number, but {str(found)[:200]}")
     scalar: Scalar = found
