@@ -8,8 +8,6 @@ import pytest
 
 from headrace.records import TopicPartition
 from headrace_streams import App, agg, json
-from headrace_streams.adapters.memory_store import MemoryTaskStore
-from headrace_streams.config import StreamsConfig
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.state.changelog import Progress
 from headrace_streams.plan.basis import basis_of
@@ -18,8 +16,8 @@ from headrace_streams.plan.cut import Assembly
 from headrace_streams.plan.reset import Standing
 from headrace_streams.plan.reset import as_data as kept_as_data
 from headrace_streams.ports import TopicFacts
-from headrace_streams.runtime.owned import Outside, Owned, Spec
-from headrace_streams.runtime.taking import Taking
+from headrace_streams.runtime.owned import Spec
+from headrace_streams.runtime.taking import check_basis
 from headrace_streams.upkeep import _described, _Program
 
 HOP, LOG = "a.by-user.repartition", "a.by-user.changelog"
@@ -88,9 +86,7 @@ def take(then: dict[str, str], app: App, *anew: str) -> None:
     assembly = assembled(app)
     (part,) = [part for part in assembly.parts if part.stateful]
     spec = Spec(part, 0, (HOP,), bases(app, *anew)[part.name], TopicPartition(LOG, 0))
-    owned = Owned(spec, None, MemoryTaskStore(), Progress(basis=then))  # type: ignore[arg-type]
-    outside = Outside(*[None] * 9)  # type: ignore[arg-type]
-    Taking("a", StreamsConfig(), outside, None, None, None, resends=False)._check_basis(owned)  # type: ignore[arg-type]
+    check_basis("a", spec, then)
 
 
 def plan(then: dict[str, str], app: App, *anew: str) -> list[Any]:

@@ -6,15 +6,12 @@ import pytest
 
 from headrace.records import TopicPartition
 from headrace_streams import App, agg, col, hopping, json, sliding, tumbling, value
-from headrace_streams.adapters.memory_store import MemoryTaskStore
-from headrace_streams.config import StreamsConfig
 from headrace_streams.core.errors import NotAllowed
-from headrace_streams.core.state.changelog import Progress
 from headrace_streams.dsl.stream import Stream
 from headrace_streams.plan.compare import OF_FUNCTION
 from headrace_streams.plan.cut import Assembly, SubTopology
-from headrace_streams.runtime.owned import Outside, Owned, Spec
-from headrace_streams.runtime.taking import Taking
+from headrace_streams.runtime.owned import Spec
+from headrace_streams.runtime.taking import check_basis
 
 
 def orders(app: App) -> Stream:
@@ -98,9 +95,7 @@ def test_the_form_of_a_table_is_its_columns() -> None:
 def check(then: dict[str, str], now: dict[str, str]) -> None:
     part = SubTopology("orders", (), ("orders",), ())
     spec = Spec(part, 0, ("orders",), now, TopicPartition("a.orders.changelog", 0))
-    owned = Owned(spec, None, MemoryTaskStore(), Progress(basis=then))  # type: ignore[arg-type]
-    outside = Outside(*[None] * 9)  # type: ignore[arg-type]
-    Taking("a", StreamsConfig(), outside, None, None, None, resends=False)._check_basis(owned)  # type: ignore[arg-type]
+    check_basis("a", spec, then)
 
 
 def test_a_program_that_keeps_state_in_another_form_is_refused() -> None:

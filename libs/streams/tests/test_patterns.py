@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headrace.records import TopicPartition
 from headrace_common.core.errors import UnknownTopicOrPartition
 from headrace_streams import App, NotAllowed, Stream, agg, json
 from headrace_streams.adapters.memory_store import MemoryStores
@@ -154,9 +155,15 @@ class Cluster:
     async def shared(self, app: str) -> frozenset[str]:
         return frozenset()
 
+    async def starts(self, logs: list[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(logs, 0)
+
+    async def ends(self, logs: list[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(logs, 0)
+
     @property
     def outside(self) -> Any:
-        parts = {"topics": self, "clock": self, "stores": MemoryStores(), "changelogs": None}
+        parts = {"topics": self, "clock": self, "stores": MemoryStores(), "changelogs": self}
         return SimpleNamespace(compute=None, look=None, snapshots=None, **parts)
 
 

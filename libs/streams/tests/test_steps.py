@@ -29,7 +29,7 @@ row or state that is too large        ``test_errors``; ``…state_that_no_change
 source missing, deleted               ``test_worker``
 source made anew                      ``test_basis``; ``…state_of_a_topic_that_was_made_anew_is_not_gone_on_with``
 committed position is gone            ``test_worker``, ``test_reader``
-plan that does not fit                ``test_compare``, ``test_form``, ``test_golden``
+plan that does not fit                ``test_compare``, ``test_form``, ``test_golden``; ``…does_not_join``
 function that blocks                  ``test_worker``
 disk that is full                     ``…a_disk_that_is_one_commit_behind_is_brought_up_from_the_changelog``
 ====================================  =================================================================================
@@ -45,7 +45,7 @@ import pytest
 from libs.streams.tests.kit.stage import Stage
 
 from headrace.records import Committed, TopicPartition
-from headrace.work_types import WorkChange
+from headrace.work_types import GivenItem, WorkChange
 from headrace_common.core.errors import (
     ConcurrentTransactions,
     FencedInstanceId,
@@ -297,6 +297,37 @@ async def test_state_of_a_topic_that_was_made_anew_is_not_gone_on_with(monkeypat
         monkeypatch.setattr(stage, "find", find)
         with pytest.raises(NotAllowed, match=r"topic lines was deleted and made anew.* headrace streams reset a"):
             await stage.working("lines/0", epoch=2)
+        assert counts(stage) == [1]
+
+
+async def test_a_program_that_keeps_its_state_otherwise_does_not_join() -> None:
+    """It would get tasks without state, and write rows that the workers of the program before do not know."""
+    async with counting() as stage:
+        worker = await stage.working("lines/0")
+        stage.write("lines", (b"a", b"x"))
+        await step(stage, worker, due=True)
+        for _ in range(200):  # the row that is looked for is the last one of a commit, however long the log is
+            stage.logs[LOG].insert(0, (b"\x06countsz", b"z"))
+        changed = App("a")
+        rows = changed.stream("lines", value=string, key="k").group_by("k")
+        rows.agg(n=agg.count(), keys=agg.count("k"), name="counts", emit="every").to("out")
+        stage.app = changed
+        with pytest.raises(NotAllowed, match=r"'counts' is kept as n=count\(\).*; the program wants .*keys=count"):
+            await stage.worker().assemble()
+        assert len(stage.members) == 1
+
+
+async def test_a_producer_that_did_not_begin_is_begun_again() -> None:
+    async with counting() as stage:
+        worker = await stage.working()
+        stage.members[-1].changes.append(WorkChange(assigned=(GivenItem("lines/0", 1),)))
+        stage.fails["open"].append(NetworkFailed())
+        with pytest.raises(NetworkFailed):
+            await worker._hear()
+        stage.write("lines", (b"a", b"x"))
+        while not worker._here.owned:
+            await worker._hear()
+        await step(stage, worker, due=True)
         assert counts(stage) == [1]
 
 

@@ -144,6 +144,8 @@ class Stage:
         return self.members[-1]
 
     async def open(self, membership: Member) -> _Writer:
+        if self.fails["open"]:
+            raise self.fails["open"].popleft()
         return _Writer(self)
 
     async def end(self, transactional_id: str) -> None:

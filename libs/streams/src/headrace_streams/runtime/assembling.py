@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from headrace.records import TopicPartition
 from headrace.work_types import Declaration, WorkItem, declare
 from headrace_common.core.errors import UnknownTopicOrPartition
 from headrace_streams.config import StreamsConfig
 from headrace_streams.core.errors import NotAllowed
+from headrace_streams.core.state.changelog import CONTROL, Progress, newest
 from headrace_streams.dsl.app import App
 from headrace_streams.patience import Patience
 from headrace_streams.plan.basis import basis_of
@@ -20,11 +21,14 @@ from headrace_streams.plan.nodes import Plan, changelog_topic, repartition_topic
 from headrace_streams.ports import InternalTopic, TopicFacts
 from headrace_streams.runtime.globals import Globals
 from headrace_streams.runtime.owned import Outside, Owned, Spec
-from headrace_streams.runtime.taking import lost_positions
+from headrace_streams.runtime.taking import check_basis, lost_positions
 
 _log = logging.getLogger(__name__)
 _TOPIC_WAIT_MS: Final = 500.0
 _LOOK_MS: Final = 100
+_TAIL_ROWS: Final = 64
+"""Each commit ends with the row that is looked for, so the newest one is near the end of its changelog."""
+_TAIL_MS: Final = 3_000.0
 _TOLD: Final = 4
 """So many tasks are named in a message."""
 
@@ -214,6 +218,39 @@ class Assembling:
         # Another worker may have made the first commit meanwhile.
         if counted is not None and await self._is_new(assembled, patience):
             raise lost_positions(self._app.name, f"{counted.topic}/{counted.partition}")
+
+    async def check_state(self, assembled: Assembled, patience: Patience) -> None:
+        """
+        Is the state that is there kept as this program keeps it? Whoever takes a task looks again: but until then a
+        worker may have others, and write rows for those of the program before that they do not know.
+
+        Raises:
+            NotAllowed: it is not.
+        """
+        specs = {spec.changelog: spec for spec in assembled.specs.values() if spec.changelog is not None}
+        for log, progress in (await self._newest_progress(list(specs), patience)).items():
+            check_basis(self._app.name, specs[log], progress.basis)
+
+    async def _newest_progress(self, logs: list[TopicPartition], patience: Patience) -> dict[TopicPartition, Progress]:
+        """As the ends of changelogs say, as far as they can be read soon: a transaction may be open in one."""
+        reader, clock = self._outside.changelogs, self._outside.clock
+        starts = await patience.ask(lambda: reader.starts(logs))
+        ends = await patience.ask(lambda: reader.ends(logs))
+        behind = {at: max(starts[at], end - _TAIL_ROWS) for at, end in ends.items() if end > starts[at]}
+        found: dict[TopicPartition, Progress] = {}
+        if behind:
+            await reader.assign(behind)
+        until_ms = clock.monotonic_ms() + _TAIL_MS
+        while any(at < ends[log] for log, at in behind.items()) and clock.monotonic_ms() < until_ms:
+            for batch in await patience.ask(lambda: reader.poll(_LOOK_MS, _TAIL_ROWS)):
+                log = TopicPartition(batch.topic, batch.partition)
+                behind[log] = batch.next_offset
+                keys: list[Any] = batch.table["key"].to_pylist()
+                values: list[Any] = batch.table["value"].to_pylist()
+                control = newest(zip(keys, values, strict=True)).get(CONTROL)
+                if control is not None:
+                    found[log] = Progress.decode(control)
+        return found
 
     async def _is_new(self, assembled: Assembled, patience: Patience) -> bool:
         partitions = [tp for spec in assembled.specs.values() for tp in spec.partitions]

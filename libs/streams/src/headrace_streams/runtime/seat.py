@@ -79,7 +79,7 @@ class Seat:
         if self.writes_as != self.membership.transactional_id:  # its first tasks, or the first under another member id
             if self.writer is not None:
                 await self.writer.close()
-            self.writes_as = self.membership.transactional_id
+                self.writer = None
             self.writer = await self._outside.writers.open(self.membership)
             self.taking = Taking(
                 self.app,
@@ -90,6 +90,7 @@ class Seat:
                 self.writer,
                 resends=self._assembled.resends,
             )
+            self.writes_as = self.membership.transactional_id
         for item, given in list(self.assigned.items()):
             owned = self.followed.pop(item, None)
             if owned is None:

@@ -18,7 +18,7 @@ from headrace_streams.patience import Patience
 from headrace_streams.plan.compare import TOPIC, difference, differing, store_of
 from headrace_streams.ports import Membership, Writer
 from headrace_streams.runtime.following import Changelogs, progress_of
-from headrace_streams.runtime.owned import Outside, Owned, no_store
+from headrace_streams.runtime.owned import Outside, Owned, Spec, no_store
 
 
 class Differs(NotFound):
@@ -79,7 +79,7 @@ class Taking:
             of_group = (await self._of_group(owned)).positions
             await self._restore(owned, fenced)
             owned.progress = await self._outside.compute(progress_of, owned.store)
-            self._check_basis(owned)
+            check_basis(self._app, owned.spec, owned.progress.basis)
             self._check_positions(owned, of_group)
         owned.positions = dict(owned.progress.positions)
         cold = no_store if owned.store is None else owned.store.cold
@@ -132,23 +132,6 @@ class Taking:
 
     # --- is it the same app? ------------------------------------------------------------------------------------------
 
-    def _check_basis(self, owned: Owned) -> None:
-        """
-        Raises:
-            NotAllowed: the program would read its state wrongly, or miss records of a topic that was made anew.
-        """
-        then, now = owned.progress.basis, owned.spec.basis
-        for what in differing(then, now):
-            if what.startswith(TOPIC):
-                raise NotAllowed(
-                    f"the {what} was deleted and made anew, and the state of task {owned.spec.label} belongs to what "
-                    f"was in it: {anew(self._app)}"
-                )
-            raise NotAllowed(
-                f"{difference(what, then, now)}: give it another name= there, and it begins empty, or headrace streams "
-                f"reset {self._app} --store {store_of(what, now)}"
-            )
-
     def _check_positions(self, owned: Owned, of_group: Mapping[str, int]) -> None:
         if not of_group and owned.progress.positions and self._resends:
             raise lost_positions(self._app, owned.spec.label)
@@ -161,6 +144,26 @@ class Taking:
                 f"{anew(self._app)}",
                 {TopicPartition(topic, owned.spec.partition): Committed(at) for topic, at in other.items()},
             )
+
+
+def check_basis(app: str, spec: Spec, then: Mapping[str, str]) -> None:
+    """
+    Args:
+        then: what the state of a task belongs to, as its changelog says.
+
+    Raises:
+        NotAllowed: the program would read its state wrongly, or miss records of a topic that was made anew.
+    """
+    for what in differing(then, spec.basis):
+        if what.startswith(TOPIC):
+            raise NotAllowed(
+                f"the {what} was deleted and made anew, and the state of task {spec.label} belongs to what was in it: "
+                f"{anew(app)}"
+            )
+        raise NotAllowed(
+            f"{difference(what, then, spec.basis)}: give it another name= there, and it begins empty, or headrace "
+            f"streams reset {app} --store {store_of(what, spec.basis)}"
+        )
 
 
 def lost_positions(app: str, label: str) -> NotFound:

@@ -97,12 +97,14 @@ class Worker:
         It comes before ``start``, and can be cancelled.
 
         Raises:
-            NotAllowed: the plan does not fit the topics, or another program runs under the app's name.
+            NotAllowed: the plan does not fit the topics or the state that is there, or another program runs under the
+                app's name.
             UnknownTopicOrPartition: a topic does not exist.
             NotFound: positions are gone, and there is state of what would be read again.
         """
         self._assembled = self.queries.assembled = await self._assembling.assemble(self._patience)
         await self._assembling.check_positions(self._assembled, self._patience)
+        await self._assembling.check_state(self._assembled, self._patience)
 
     async def start(self) -> None:
         """Join those that share the app's tasks."""
