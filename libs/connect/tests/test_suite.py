@@ -179,6 +179,7 @@ class Table:
     positions: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     """Position and epoch."""
     tokens: dict[bytes, bool] = field(default_factory=dict)
+    asked: set[bytes] = field(default_factory=set)
     away: bool = False
 
     def reach(self) -> None:
@@ -304,6 +305,16 @@ class WithoutTokens(TableSink):
         return False
 
 
+class Locked(TableSink):
+    """Sound: who asks for a token meets the lock of another holder at first, and its task starts again."""
+
+    def settle(self, token: bytes) -> bool:
+        if token not in self.table.asked:
+            self.table.asked.add(token)
+            raise RetriableError("the table is locked")
+        return super().settle(token)
+
+
 class KeyedSink(TableSink):
     """Rows under their offsets; a repeat changes nothing."""
 
@@ -379,6 +390,10 @@ class TableCase(SinkCase):
 @pytest.mark.parametrize("bad", [frozenset(), frozenset({3, 4, 29})])
 def test_sound_sinks_pass(kind: Any, bad: frozenset[int]) -> None:
     check_sink(lambda: TableCase(kind, bad))
+
+
+def test_a_task_that_meets_a_lock_as_it_starts_is_started_again() -> None:
+    check_sink(lambda: TableCase(Locked, frozenset({3, 4, 29})))
 
 
 def test_bad_records_that_nobody_names_are_found_by_halves() -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from headrace_common.runtime.clock import SystemClock, limit_s, pause_ms
 from headrace_common.runtime.tasks import TaskRunner
-from headrace_connect.core.errors import Fault
+from headrace_connect.core.errors import Fault, RetriableError
 from headrace_connect.core.sink_commit import SinkRules
 from headrace_connect.plugin import Guarantee, Sink
 from headrace_connect.runtime.calling import Calls
@@ -26,9 +27,12 @@ from headrace_connect.testing.faults import HoldAt, KillAt, Killed
 from headrace_connect.testing.group import MemoryGroup, MemoryTopic
 from headrace_connect.testing.memory import JsonPipeline, MemoryDead, MemoryDeadLetters, NoSteps
 
+T = TypeVar("T")
 LIMIT_S: Final = 60.0
 _BATCH: Final = 7
 _OTHER_BATCH: Final = 4
+_STARTS_MAX: Final = 1_000
+_AGAIN_MS: Final = 5
 
 
 class SinkCase(ABC):
@@ -89,7 +93,9 @@ class _World:
 
     async def run(self, steps: Steps, rows_max: int = _BATCH) -> None:
         """The one task of the group, until it is idle."""
-        await self._run(steps, MemoryGroup(self.topic, rows_max), rows_max, 0, lambda task: task.is_idle)
+        await _again(
+            lambda: self._run(steps, MemoryGroup(self.topic, rows_max), rows_max, 0, lambda task: task.is_idle)
+        )
 
     async def share(self, steps: Steps, task: int, *, waits: bool = True) -> None:
         """
@@ -99,8 +105,12 @@ class _World:
             waits: until the first one has given it back; else that hears of it later.
         """
         last = self.case.partitions - 1
-        group = MemoryGroup(self.topic, _BATCH, [last] if task else None, waits=waits and bool(task))
-        await self._run(steps, group, _BATCH, task, lambda _: self.over)
+
+        async def run() -> None:
+            group = MemoryGroup(self.topic, _BATCH, [last] if task else None, waits=waits and bool(task))
+            await self._run(steps, group, _BATCH, task, lambda _: self.over)
+
+        await _again(run)
 
     async def _run(
         self, steps: Steps, group: MemoryGroup, rows_max: int, number: int, ends: Callable[[SinkTask], bool]
@@ -288,9 +298,18 @@ async def _settle(world: _World, task: int) -> None:
         await calls.call(sink.start)
         dead = MemoryDeadLetters(world.dead, task)
         while (token := await dead.undecided()) is not None:
-            await dead.decide(token, commit=await calls.call(sink.settle, token))
+            await dead.decide(token, commit=await _again(partial(calls.call, sink.settle, token)))
     finally:
         await calls.stop()
+
+
+async def _again(attempt: Callable[[], Awaitable[T]]) -> T:
+    """What starts again, as in a host, where the target was at fault: another holder may have locked it."""
+    for _ in range(_STARTS_MAX):
+        with suppress(RetriableError):
+            return await attempt()
+        await pause_ms(_AGAIN_MS)
+    return await attempt()
 
 
 async def _until_killed(run: Any) -> None:
