@@ -260,6 +260,17 @@ def test_a_change_that_cannot_keep_the_state_is_refused_with_what_differs(app: C
         assert app.read(2) == numbered("a", "a")
 
 
+def test_a_program_that_cannot_keep_the_state_leaves_the_one_that_runs_alone(app: Changing) -> None:
+    """As a member it would get the task before the repartition, and send rows that the other one does not know."""
+    app.send("a b")
+    with app.running(app.program(HOP)):
+        app.read(2)
+        other = HOP.replace("n=agg.count()", "n=agg.count(), last=agg.max('word')")
+        assert "the state 'counts' is kept as n=count() as int64" in app.fails(app.program(other))
+        app.send("a")
+        assert app.read(3) == numbered("a", "b", "a")
+
+
 # --- reset ------------------------------------------------------------------------------------------------------------
 
 
