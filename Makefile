@@ -30,7 +30,7 @@ setup-spark: setup ## Spark into it, and a Java for Spark where there is none (a
 pyspark: setup
 	@tools/setup_spark.sh --packages
 
-lock: setup ## Resolve dependencies anew into requirements.lock and requirements-spark.lock
+lock: setup ## Resolve dependencies anew into requirements.lock and its siblings for Spark and taps
 	tools/lock.sh --upgrade
 
 proto: setup ## Generate code: messages, and the admin client for threads

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Resolves all members into requirements.lock, and what Spark needs on top into requirements-spark.lock: exact versions
-# and hashes, no download addresses.
+# Resolves all members into requirements.lock, what Spark needs on top into requirements-spark.lock, and the Singer tap of
+# the tests, which has an environment of its own, into requirements-taps.lock: exact versions and hashes, no download
+# addresses.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 members=(pyproject.toml libs/*/pyproject.toml services/*/pyproject.toml spark-jobs/pyproject.toml)
@@ -16,6 +17,9 @@ lock() {
 # The members themselves are installed from the tree, never from a registry.
 .venv/bin/python tools/requirements.py "" "${members[@]}" > "$wanted/all"
 .venv/bin/python tools/requirements.py spark "${members[@]}" > "$wanted/spark"
+# A package that the tap needs imports pkg_resources, which setuptools 82 has removed.
+printf '%s\n' tap-rest-api-msdk 'setuptools<82' > "$wanted/taps"
 # It says what needs what, so that tools/locked.py can take a part of it for an image.
 lock requirements.lock "$wanted/all" "$@" --annotation-style split
 lock requirements-spark.lock "$wanted/spark" "$@" --no-annotate -c requirements.lock
+lock requirements-taps.lock "$wanted/taps" "$@" --no-annotate

@@ -13,13 +13,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from tests.integration.connect.killing import RUN_S, run
+from tests.integration.connect.web import serving
 
 from headrace.testing import TestCluster
 
@@ -154,14 +155,8 @@ class Endpoint(BaseHTTPRequestHandler):
 @contextmanager
 def endpoint(bad: int) -> Iterator[tuple[str, type[Endpoint]]]:
     handler: type[Endpoint] = type("Handler", (Endpoint,), {"taken": {}, "again": [], "bad": bad})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}/orders", handler
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(handler) as url:
+        yield f"{url}/orders", handler
 
 
 def test_a_sink_is_killed_between_an_answer_and_its_commit(cluster: TestCluster, tmp_path: Path) -> None:
