@@ -36,7 +36,11 @@ runner = CliRunner()
 def work_group() -> coordinator_pb2.GroupDescription:
     """One item, which a member does, and another one follows."""
     group = coordinator_pb2.GroupDescription(
-        group_id="w", protocol=coordinator_pb2.WORK, state=coordinator_pb2.STABLE, generation=7
+        terms={"rows": "id bigint"},
+        group_id="w",
+        protocol=coordinator_pb2.WORK,
+        state=coordinator_pb2.STABLE,
+        generation=7,
     )
     group.members.add(member_id="m-1", state="STABLE", zone="z1", endpoint="h:7")
     group.members.add(member_id="m-2", state="STABLE")
@@ -168,7 +172,7 @@ def test_a_group_is_described_with_what_its_members_hold(admin: FakeAdmin) -> No
 
 def test_a_work_group_is_described_with_its_items_and_who_follows_them(admin: FakeAdmin) -> None:
     shown = run("describe", "w").stdout
-    for text in ("work", "h:7", "z1", "crawl-eu", "123456", "m-2 (31)", "WARM UP"):
+    for text in ("work", "h:7", "z1", "crawl-eu", "123456", "m-2 (31)", "WARM UP", "rows: id bigint"):
         assert text in shown, text
     (item,) = data("describe", "w")["items"]
     assert (item["item"]["id"], item["owner"], item["epoch"]) == ("crawl-eu", "m-1", 123_456)

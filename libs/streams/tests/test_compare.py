@@ -167,7 +167,7 @@ def test_rows_that_wait_with_other_columns_are_read_by_the_program_that_sent_the
     old, new = described(moved), described(lambda app: moved(app, z=col("y") * 2))
     change = compare(old, new)[0]
     assert change.fate is Fate.NEEDS
-    assert change.what.startswith("rows that wait in a.by-x.repartition have the columns {")
+    assert change.what.startswith("rows in a.by-x.repartition have the columns user string, x int64, y double; ")
     assert "until `headrace group lag a` says 0" in change.do
 
 

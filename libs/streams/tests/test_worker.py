@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from libs.streams.tests.kit.feeding import raw
-from libs.streams.tests.kit.stage import Stage
 
 from headrace.errors import PositionOutOfRange
 from headrace.records import Committed, PartitionTable, TopicPartition
@@ -38,7 +37,7 @@ from headrace_streams.dsl.app import App
 from headrace_streams.main import _before
 from headrace_streams.patience import Patience
 from headrace_streams.plan.cut import Assembly, SubTopology
-from headrace_streams.ports import InternalTopic, TopicFacts
+from headrace_streams.ports import InternalTopic, Shared, TopicFacts
 from headrace_streams.runtime.assembling import Assembled, Assembling
 from headrace_streams.runtime.owned import Kept, Owned, Spec, moved
 from headrace_streams.runtime.pacing import Pace
@@ -572,66 +571,6 @@ async def test_a_topic_of_a_pattern_may_go(caplog: pytest.LogCaptureFixture) -> 
     assert caplog.records == []
 
 
-class Named(Passing):
-    """A group whose workers share other tasks, for a while."""
-
-    def __init__(self, shared: set[str], read: set[str], until_ms: float = float("inf")) -> None:
-        super().__init__()
-        self._shared, self._read, self._until_ms = frozenset(shared), frozenset(read), until_ms
-
-    async def shared(self, app: str) -> frozenset[str]:
-        return self._shared if self.at_ms < self._until_ms else frozenset()
-
-    async def read_by(self, app: str) -> frozenset[str]:
-        return self._read
-
-
-async def check_name(group: Named) -> None:
-    """Of a program that has the task ``orders/0``."""
-    assembling = Assembling(App("a"), StreamsConfig(), outside_of(topics=group, clock=group))
-    await assembling.check_name({"orders/0": ("orders",)}, Patience(group, 1_000))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("read", [{"payments"}, set[str]()])
-async def test_an_apps_name_is_not_taken_from_another_program(read: set[str], caplog: pytest.LogCaptureFixture) -> None:
-    """It would be left without tasks, and nobody would notice."""
-    with pytest.raises(NotAllowed, match=r"another program runs as a: .* payments/0, payments/1, and .* orders/0"):
-        await check_name(Named({"payments/1", "payments/0"}, read))
-    assert len(caplog.records) == 1
-
-
-@pytest.mark.parametrize(
-    "group",
-    [
-        Named(set(), {"payments"}),
-        Named({"orders/0", "by-user/0"}, {"payments"}),
-        Named({"renamed/0"}, {"orders"}),
-        Named({"payments/0"}, {"payments"}, until_ms=5_000),
-    ],
-    ids=["nobody", "another version", "all is renamed", "it ends"],
-)
-async def test_who_may_have_an_apps_name(group: Named) -> None:
-    await check_name(group)
-
-
-async def test_a_program_whose_name_is_taken_makes_no_topic() -> None:
-    """It would be left behind, and be the other program's."""
-
-    class Taken(Stage):
-        async def shared(self, app: str) -> frozenset[str]:
-            return frozenset({"payments/0"})
-
-        async def read_by(self, app: str) -> frozenset[str]:
-            return frozenset({"payments"})
-
-    app = App("a")
-    app.stream("lines", value=string, key="k").group_by("k").agg(n=agg.count(), name="counts").to("out")
-    async with Taken(app, "lines", "out") as stage:
-        with pytest.raises(NotAllowed, match="another program runs as a"):
-            await stage.worker().assemble()
-        assert stage.topics == {"lines", "out"}
-
-
 async def test_a_worker_that_waits_for_topics_can_be_stopped() -> None:
     stop, waits = asyncio.Event(), asyncio.Event()
 
@@ -676,8 +615,8 @@ class Anew:
     async def limits(self, names: list[str]) -> dict[str, Any]:
         return {}
 
-    async def shared(self, app: str) -> frozenset[str]:
-        return frozenset()
+    async def shared(self, app: str) -> Shared:
+        return Shared()
 
     async def join(self, declaration: Any, lags: Any) -> Any:
         if len(self.memberships) == 0:
@@ -721,8 +660,8 @@ async def test_a_worker_that_waits_for_another_program_to_end_can_be_stopped() -
     stop, waits = asyncio.Event(), asyncio.Event()
 
     class Taken(Anew):
-        async def shared(self, app: str) -> frozenset[str]:
-            return frozenset({"payments/0"})
+        async def shared(self, app: str) -> Shared:
+            return Shared(frozenset({"payments/0"}))
 
         async def read_by(self, app: str) -> frozenset[str]:
             return frozenset({"payments"})

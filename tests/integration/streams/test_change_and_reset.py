@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,9 @@ class Changing:
     ) -> Path:
         """A version of the program."""
         named = {"app": self.name, "lines": self.lines, "out": self.out}
-        path = self.directory / "program.py"
-        path.write_text(text.format(**named, filter=filter, aggregate=aggregate, more=more.format(**named)))
+        whole = text.format(**named, filter=filter, aggregate=aggregate, more=more.format(**named))
+        path = self.directory / f"program_{sha256(whole.encode()).hexdigest()[:8]}.py"
+        path.write_text(whole)
         return path
 
     def start(self, program: Path, state: str = "state", **more: int) -> subprocess.Popen[bytes]:
@@ -90,7 +92,8 @@ class Changing:
         }
         command = [sys.executable, "-m", "headrace_streams", str(program), json.dumps(settings)]
         with (self.directory / "workers.log").open("ab") as log:
-            return subprocess.Popen(command, stdout=log, stderr=log)
+            env = os.environ | {"HEADRACE_FAILPOINTS_DIR": str(self.directory)}
+            return subprocess.Popen(command, stdout=log, stderr=log, env=env)
 
     @contextmanager
     def running(self, program: Path, state: str = "state") -> Iterator[None]:
@@ -103,10 +106,10 @@ class Changing:
         finally:
             end(worker)
 
-    def fails(self, program: Path) -> str:
+    def fails(self, program: Path, **more: int) -> str:
         """What a worker says that is not to start."""
         before = len(self.log())
-        worker = self.start(program)
+        worker = self.start(program, **more)
         try:
             assert worker.wait(60) == Ending.FAILED, self.log()
         finally:
@@ -127,6 +130,25 @@ class Changing:
         ran = self.command(*args)
         assert ran.returncode == 0, ran.stderr
         return json.loads(ran.stdout)
+
+    def differs(self, program: Path) -> list[dict[str, str]]:
+        """What ``plan`` says."""
+        changes: list[dict[str, str]] = json.loads(self.command("plan", str(program)).stdout)["changes"]
+        return changes
+
+    def join(self) -> None:
+        """Wait until a worker is a member."""
+        with self.cluster.admin() as admin:
+            wait_until(
+                lambda: [g for g in admin.list_groups().groups if g.group_id == self.name and g.members],
+                "a worker is there",
+                self.log,
+            )
+
+    def settle(self) -> None:
+        """Wait until nothing is left to be read."""
+        with self.cluster.admin() as admin:
+            wait_until(lambda: not any(lag.lag for lag in admin.group_lag(self.name).values()), "all is read", self.log)
 
     def send(self, words: str) -> None:
         """Each word is a record, and its key."""
@@ -269,6 +291,51 @@ def test_a_program_that_cannot_keep_the_state_leaves_the_one_that_runs_alone(app
         assert "the state 'counts' is kept as n=count() as int64" in app.fails(app.program(other))
         app.send("a")
         assert app.read(3) == numbered("a", "b", "a")
+
+
+NARROW = HOP.replace('group_by("word", name="by-word")', 'key_by("word").repartition(name="by-word").group_by("word")')
+WIDER = NARROW.replace('word=col("value")', 'word=col("value"), more=col("value")')
+"""Its state is kept as before; its rows have one column more."""
+
+
+def test_a_program_whose_rows_have_other_columns_leaves_the_one_that_runs_alone(app: Changing) -> None:
+    """Both would meet rows that they do not know, and nothing but a reset would help."""
+    with app.running(app.program(NARROW)):
+        app.join()
+        refused = app.fails(app.program(WIDER), default_api_timeout_ms=5_000)
+        assert f"another version of {app.name} runs: its workers send rows with the columns word string to" in refused
+        (change,) = app.differs(app.program(WIDER))
+        assert change["fate"] == "needs"
+        assert change["what"].startswith(f"rows in {app.name}.by-word.repartition have the columns word string; the ")
+        app.send("a b a")
+        assert app.read(3) == numbered("a", "b", "a")
+        app.settle()
+    assert app.differs(app.program(WIDER)) == []
+    with app.running(app.program(WIDER)):
+        app.send("a")
+        assert app.read(4) == numbered("a", "b", "a", "a")
+
+
+def test_rows_that_wait_are_left_to_the_program_that_sent_them(app: Changing) -> None:
+    worker = app.start(app.program(NARROW))
+    try:
+        app.send("b")
+        app.read(1)
+        app.settle()
+        (app.directory / "streams.committed").write_text("kill")  # what it sends is in the topic then, and not read
+        app.send("a a")
+        assert worker.wait(60) == -9, app.log()
+    finally:
+        end(worker)
+    (change,) = app.differs(app.program(WIDER))
+    assert change["what"].startswith(f"rows in {app.name}.by-word.repartition have the columns word string; the ")
+    assert f"rows wait in {app.name}.by-word.repartition" in app.fails(app.program(WIDER))
+    with app.running(app.program(NARROW)):
+        assert app.read(3) == numbered("a", "b", "a")
+        app.settle()
+    with app.running(app.program(WIDER)):
+        app.send("b")
+        assert app.read(4) == numbered("a", "b", "a", "b")
 
 
 # --- reset ------------------------------------------------------------------------------------------------------------

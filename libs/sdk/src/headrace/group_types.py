@@ -5,7 +5,8 @@ nowhere else, and what a consumer says of its own membership.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace._told import Made, Told
@@ -147,6 +148,8 @@ class GroupDescription(Told["wire.GroupDescription"]):
     members: tuple[MemberInfo, ...]
     items: tuple[WorkItemInfo, ...] = ()
     """Of a work group: what there is to do."""
+    terms: Mapping[str, str] = field(default_factory=dict)
+    """Of a work group: what its members agree on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,8 @@ class WorkGroup(Lifetime):
         Raises:
             FencedInstanceId: another process has this ``group_instance_id``.
             UnsupportedVersion: the cluster is below feature level 6 (``work-groups``).
-            InconsistentGroupProtocol: the name is that of a group of consumers.
+            InconsistentGroupProtocol: the name is that of a group of consumers; or members are there that have said
+                other ``terms``.
             HeadraceError: the coordinator has not been reached for ``default_api_timeout_ms``.
         """
         check_wait_ms(timeout_ms)

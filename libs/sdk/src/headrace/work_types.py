@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final
 
@@ -13,6 +13,9 @@ ITEMS_MAX: Final = 20_000
 ITEM_ID_LENGTH_MAX: Final = 249
 WEIGHT_MAX: Final = 1_000_000
 STANDBYS_MAX: Final = 16
+TERMS_MAX: Final = 1_000
+TERM_NAME_LENGTH_MAX: Final = 249
+TERM_LENGTH_MAX: Final = 255
 NONE: Final[frozenset[str]] = frozenset()
 
 
@@ -42,6 +45,9 @@ class Declaration:
     """Behind by at most so much a member may take a stateful item from a living one."""
     max_warmup: int = 2
     """So many items are prepared at a time on members that are to take them over."""
+    terms: Mapping[str, str] = field(default_factory=dict)
+    """What all members have to agree on, by name: who says of one something else than a member that is there cannot
+    join."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +95,14 @@ def declare(
     version: int | None = None,
     acceptable_recovery_lag: int = 10_000,
     max_warmup: int = 2,
+    terms: Mapping[str, str] | None = None,
 ) -> Declaration:
     """
     What there is to do; items that need no more than a name are texts.
 
     Args:
         fingerprint: None: made from all the rest.
+        terms: what all members have to agree on; at most 1,000, of at most 255 characters each.
 
     Raises:
         InvalidConfig: what is wrong, all of it.
@@ -102,15 +110,31 @@ def declare(
     if isinstance(items, str):
         raise InvalidConfig(f"items takes several items, not one text: [{items!r}]")
     listed = tuple(WorkItem(item) if isinstance(item, str) else item for item in items)
-    wrong = [*_find_problems(listed), *_find_numbers(version, acceptable_recovery_lag, max_warmup)]
+    agreed = dict(terms or {})
+    wrong = [
+        *_find_problems(listed),
+        *_find_numbers(version, acceptable_recovery_lag, max_warmup),
+        *_find_terms(agreed),
+    ]
     if fingerprint is not None and (not isinstance(fingerprint, str) or not 1 <= len(fingerprint) <= 255):
         wrong.append(f"fingerprint takes a text of 1 to 255 characters, not {fingerprint!r}")
     if wrong:
         raise InvalidConfig("; ".join(wrong[:10]))
     if fingerprint is None:
         said = (sorted((i.id, i.weight, i.stateful, i.standbys) for i in listed), acceptable_recovery_lag, max_warmup)
-        fingerprint = sha256(repr((said, version)).encode()).hexdigest()
-    return Declaration(listed, fingerprint, version, acceptable_recovery_lag, max_warmup)
+        more = (sorted(agreed.items()),) if agreed else ()
+        fingerprint = sha256(repr((said, version, *more)).encode()).hexdigest()
+    return Declaration(listed, fingerprint, version, acceptable_recovery_lag, max_warmup, agreed)
+
+
+def _find_terms(terms: Mapping[Any, Any]) -> Iterable[str]:
+    if len(terms) > TERMS_MAX:
+        yield f"there are {len(terms)} terms; {TERMS_MAX} is the most"
+    for name, value in terms.items():
+        if not isinstance(name, str) or not 1 <= len(name) <= TERM_NAME_LENGTH_MAX:
+            yield f"a term's name is a text of 1 to {TERM_NAME_LENGTH_MAX} characters, not {name!r}"
+        elif not isinstance(value, str) or len(value) > TERM_LENGTH_MAX:
+            yield f"term {name!r} takes a text of at most {TERM_LENGTH_MAX} characters, not {value!r}"
 
 
 def _find_numbers(version: int | None, lag: int, warmup: int) -> Iterable[str]:

@@ -11,7 +11,15 @@ from libs.sdk.tests.kit.cluster import LabCluster, Labs
 
 import headrace
 from headrace import TopicPartition, WorkChange, WorkGroup, WorkItem, aio, declare
-from headrace.errors import ClientClosed, FencedInstanceId, InvalidConfig, Rejected, StaleMemberEpoch, UnknownMemberId
+from headrace.errors import (
+    ClientClosed,
+    FencedInstanceId,
+    InconsistentGroupProtocol,
+    InvalidConfig,
+    Rejected,
+    StaleMemberEpoch,
+    UnknownMemberId,
+)
 
 PATIENCE_S = 20
 ITEMS = ["eu", "us", "asia", "africa"]
@@ -120,6 +128,44 @@ def test_members_declare_something_else_while_they_work(memory: LabCluster) -> N
         until(lambda: False, first, second)
     for worker in (first, second):
         worker.group.close()
+
+
+def test_who_has_other_terms_does_not_join_and_does_when_the_others_have_left(memory: LabCluster) -> None:
+    first = Worker(memory.work_group("w", declare(ITEMS, terms={"rows": "a"})))
+    until(lambda: len(first.doing) == len(ITEMS), first)
+    assert memory.do(memory._admin.describe_group("w")).terms == {"rows": "a"}
+    other = Worker(memory.work_group("w", declare(ITEMS, terms={"rows": "b"})))
+    with pytest.raises(InconsistentGroupProtocol, match="rows is a, and this one says that it is b"):
+        until(lambda: other.doing, first, other)
+    assert len(first.doing) == len(ITEMS)
+    other.group.close()
+    first.group.close()
+    later = Worker(memory.work_group("w", declare(ITEMS, terms={"rows": "b"})))
+    until(lambda: len(later.doing) == len(ITEMS), later)
+    later.group.close()
+
+
+@pytest.mark.parametrize(
+    ("terms", "said"),
+    [
+        ({"": "x"}, "a term's name"),
+        ({"x" * 250: "x"}, "a term's name"),
+        ({1: "x"}, "a term's name"),
+        ({"x": "y" * 256}, "255 characters"),
+        ({"x": None}, "255 characters"),
+        ({str(n): "" for n in range(1_001)}, "1000 is the most"),
+    ],
+)
+def test_terms_have_bounds(terms: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidConfig, match=said):
+        declare(ITEMS, terms=terms)
+
+
+def test_other_terms_are_another_declaration() -> None:
+    one, same, other, none = (declare(ITEMS, terms=terms) for terms in ({"a": "1"}, {"a": "1"}, {"a": "2"}, {}))
+    assert one.fingerprint == same.fingerprint
+    assert len({one.fingerprint, other.fingerprint, none.fingerprint}) == 3
+    assert none.fingerprint == declare(ITEMS).fingerprint
 
 
 def test_another_process_with_the_same_name_puts_it_out(memory: LabCluster) -> None:

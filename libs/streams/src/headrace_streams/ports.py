@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -52,6 +52,16 @@ class TopicFacts:
     partitions: int
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the workers of an app share."""
+
+    tasks: frozenset[str] = frozenset()
+    """By label."""
+    rows: Mapping[str, str] = field(default_factory=dict)
+    """The columns of the rows that they send to each other, by repartition topic."""
+
+
 class Topics(Protocol):
     """Administration, as far as an app needs it."""
 
@@ -95,9 +105,9 @@ class Topics(Protocol):
         """Delete the records of repartition topics below these offsets."""
         ...
 
-    async def shared(self, app: str) -> frozenset[str]:
+    async def shared(self, app: str) -> Shared:
         """
-        The tasks that workers of an app share now; none if no worker is a member.
+        What workers of an app share now; nothing if no worker is a member.
 
         Raises:
             HeadraceError: nobody answers.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from headrace import aio
@@ -85,6 +85,8 @@ def compared(app: App, servers: Any) -> list[Change]:
     async def ask(cluster: _Cluster) -> list[Change]:
         program = await _program(cluster, app)
         standing = await _survey(cluster, app.name, app, program)
+        shared = await cluster.topics.shared(app.name)
+        standing = replace(standing, rows=await cluster.upkeep.waiting(standing.reached) | shared.rows)
         found = compare(plan_reset.as_data(standing), _described(app, program))
         if standing.marked:
             again = f"headrace streams reset {app.name} --execute"

@@ -20,7 +20,7 @@ from headrace_streams.config import StreamsConfig
 from headrace_streams.core.outputs import Limits, Output
 from headrace_streams.core.state.store import Changes
 from headrace_streams.dsl.app import App
-from headrace_streams.ports import Checkpoint, InternalTopic, TopicFacts
+from headrace_streams.ports import Checkpoint, InternalTopic, Shared, TopicFacts
 from headrace_streams.runtime.owned import Outside
 from headrace_streams.runtime.worker import Worker
 
@@ -120,8 +120,8 @@ class Stage:
     async def trim(self, positions: Mapping[TopicPartition, int]) -> None:
         self.call(f"trim {_at({tp: Committed(at) for tp, at in positions.items()})}")
 
-    async def shared(self, app: str) -> frozenset[str]:
-        return frozenset()
+    async def shared(self, app: str) -> Shared:
+        return Shared()
 
     def now_ms(self) -> int:
         return int(self.at_ms)

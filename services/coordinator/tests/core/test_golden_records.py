@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,11 @@ VALUES: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = 
     "declaration": (DECLARATION, lambda one: b"".join(cut_declaration(one)), lambda value: read_declaration([value])),
     "declaration without version": (
         Declaration("f", None, {}, 0, 1),
+        lambda one: b"".join(cut_declaration(one)),
+        lambda value: read_declaration([value]),
+    ),
+    "declaration with terms": (
+        replace(DECLARATION, terms={"ü": "a text", "b": ""}),
         lambda one: b"".join(cut_declaration(one)),
         lambda value: read_declaration([value]),
     ),

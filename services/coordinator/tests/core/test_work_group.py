@@ -226,6 +226,50 @@ def test_one_fingerprint_is_one_declaration(w: Workers) -> None:
     assert w.error(2) is E.INVALID_REQUEST
 
 
+OURS = declare("x", "y", fingerprint="ours", terms={"rows": "a bigint", "more": "1"})
+THEIRS = declare("x", "y", "z", fingerprint="theirs", terms={"rows": "a text", "else": "2"})
+
+
+def test_who_has_other_terms_than_a_member_that_is_there_does_not_join(w: Workers) -> None:
+    w.start(1, "a", OURS)
+    w.work(2, "b", 0, owned=(), declaration=THEIRS)
+    error = w.last(2).error
+    assert error.code is E.INCONSISTENT_GROUP_PROTOCOL
+    assert "rows is a bigint, and this one says that it is a text" in str(error)
+    w.move()
+    w.work(3, "b", 0, owned=(), declaration=THEIRS)
+    assert w.error(3) is E.INCONSISTENT_GROUP_PROTOCOL, "they are written with the declaration"
+    assert w.description().terms == OURS.terms
+    w.start(4, "c", declare("x", "y", fingerprint="none"))
+    w.start(5, "d", declare("x", "y", fingerprint="new", terms={"else": "2"}))
+    assert w.description().terms == {**OURS.terms, "else": "2"}, "who says nothing of it agrees"
+    w.work(4, "c", -1)
+    w.work(5, "d", -1)
+    w.start(6, "a", OURS)
+    w.work(6, "a", -1)
+    assert w.description().terms == {}
+    w.start(7, "b", THEIRS)
+    assert w.items("b") == ["x", "y", "z"], "nobody else is there"
+
+
+def test_a_member_changes_its_own_terms_and_not_those_of_others(w: Workers) -> None:
+    w.start(1, "a", OURS)
+    w.work(1, "a", owned=w.items("a"), declaration=THEIRS)
+    assert w.description().terms == THEIRS.terms
+    w.start(2, "b", THEIRS)
+    w.work(2, "b", declaration=OURS)
+    assert w.error(2) is E.INCONSISTENT_GROUP_PROTOCOL
+    assert w.description().terms == THEIRS.terms
+
+
+def test_who_replaces_a_member_need_not_agree_with_it(w: Workers) -> None:
+    w.start(1, "a", OURS, instance="i")
+    w.start(2, "a2", THEIRS, instance="i")
+    assert w.items("a2") == ["x", "y", "z"]
+    w.work(3, "b", 0, owned=(), declaration=OURS, instance="j")
+    assert w.error(3) is E.INCONSISTENT_GROUP_PROTOCOL
+
+
 def test_a_member_may_declare_something_else(w: Workers) -> None:
     two(w)
     w.work(1, "a", declaration=declare("x", "v"))

@@ -13,11 +13,16 @@ from .world import G, World, code
 
 
 def declare(
-    *items: str | WorkItem, fingerprint: str | None = None, version: int | None = None, lag: int = 100, warmup: int = 2
+    *items: str | WorkItem,
+    fingerprint: str | None = None,
+    version: int | None = None,
+    lag: int = 100,
+    warmup: int = 2,
+    terms: Mapping[str, str] | None = None,
 ) -> Declaration:
     """Items by their names, without state and of weight 1, or as they are given."""
     all_items = {i.id: i for i in (WorkItem(i) if isinstance(i, str) else i for i in items)}
-    return Declaration(fingerprint or "+".join(all_items), version, all_items, lag, warmup)
+    return Declaration(fingerprint or "+".join(all_items), version, all_items, lag, warmup, terms or {})
 
 
 def stateful(*ids: str, standbys: int = 0, weight: int = 1) -> list[WorkItem]:

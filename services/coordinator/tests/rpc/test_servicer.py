@@ -174,6 +174,11 @@ WRONG_WORK: dict[str, dict[str, Any]] = {
     "acceptable_recovery_lag is -1": {
         "declaration": pb.WorkDeclaration(fingerprint="f", max_warmup=1, acceptable_recovery_lag=-1)
     },
+    "terms": {
+        "declaration": pb.WorkDeclaration(fingerprint="f", max_warmup=1, terms={str(n): "" for n in range(1_001)})
+    },
+    "a term's name": {"declaration": pb.WorkDeclaration(fingerprint="f", max_warmup=1, terms={"": "x"})},
+    "256 characters": {"declaration": pb.WorkDeclaration(fingerprint="f", max_warmup=1, terms={"x": "y" * 256})},
     "version 0": {"declaration": pb.WorkDeclaration(fingerprint="f", max_warmup=1, version=0)},
     "20000": {"owned": pb.ItemIds(ids=["x"] * 20_001)},
     "0 or more": {"lags": pb.ItemLags(items=[pb.ItemLag(id="x", lag=-1)])},

@@ -86,6 +86,9 @@ def describe(session: Session, group: Group) -> None:
     members = [view.member_for_people(m) for m in found.pop("members")]
     items = [view.item_for_people(item) for item in found.pop("items")]
     found["assignor"] = found["assignor"] or None
+    terms = found.pop("terms")
+    if terms:
+        found["terms"] = "; ".join(f"{name}: {said}" for name, said in sorted(terms.items()))
     session.show(found)
     sys.stdout.write("\n")
     columns = ["member_id", "client_id", "client_address", "group_instance_id", "state"]

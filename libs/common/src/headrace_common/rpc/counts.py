@@ -103,6 +103,7 @@ LIMITS: Final[Mapping[str, Mapping[str, int]]] = {
         "consumer_heartbeat.owned.topics": _MANY,
         "consumer_heartbeat.owned.topics.partitions": _PARTITIONS,
         "work_heartbeat.declaration.items": _ITEMS,
+        "work_heartbeat.declaration.terms": _MANY,
         "work_heartbeat.owned.ids": _ITEMS,
         "work_heartbeat.lags.items": _ITEMS,
         "work_heartbeat.refused": _ITEMS,

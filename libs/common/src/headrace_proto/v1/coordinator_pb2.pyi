@@ -838,11 +838,32 @@ class WorkDeclaration(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class TermsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     FINGERPRINT_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     ITEMS_FIELD_NUMBER: _builtins.int
     ACCEPTABLE_RECOVERY_LAG_FIELD_NUMBER: _builtins.int
     MAX_WARMUP_FIELD_NUMBER: _builtins.int
+    TERMS_FIELD_NUMBER: _builtins.int
     fingerprint: _builtins.str
     """Tells declarations apart: equal ones are equal in everything. 1 to 255 characters."""
     version: _builtins.int
@@ -853,6 +874,12 @@ class WorkDeclaration(_message.Message):
     """So many items are prepared at one time on members that are to take them over."""
     @_builtins.property
     def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkItem]: ...
+    @_builtins.property
+    def terms(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """What members have to agree on, by name. A declaration that says of a name something else than one of a member that
+        is there is refused: INCONSISTENT_GROUP_PROTOCOL. At most 1000; names have 1 to 249 characters, values at most 255.
+        """
+
     def __init__(
         self,
         *,
@@ -861,10 +888,11 @@ class WorkDeclaration(_message.Message):
         items: _abc.Iterable[Global___WorkItem] | None = ...,
         acceptable_recovery_lag: _builtins.int = ...,
         max_warmup: _builtins.int = ...,
+        terms: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_version", b"_version", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_version", b"_version", "acceptable_recovery_lag", b"acceptable_recovery_lag", "fingerprint", b"fingerprint", "items", b"items", "max_warmup", b"max_warmup", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_version", b"_version", "acceptable_recovery_lag", b"acceptable_recovery_lag", "fingerprint", b"fingerprint", "items", b"items", "max_warmup", b"max_warmup", "terms", b"terms", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__version: _TypeAlias = _typing.Literal["version"]  # noqa: Y015
     _WhichOneofArgType__version: _TypeAlias = _typing.Literal["_version", b"_version"]  # noqa: Y015
@@ -1583,6 +1611,26 @@ class GroupDescription(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class TermsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     GROUP_ID_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
@@ -1595,6 +1643,7 @@ class GroupDescription(_message.Message):
     COORDINATOR_FIELD_NUMBER: _builtins.int
     SHARD_FIELD_NUMBER: _builtins.int
     ITEMS_FIELD_NUMBER: _builtins.int
+    TERMS_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     error: _errors_pb2.ErrorCode.ValueType
     """GROUP_ID_NOT_FOUND, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
@@ -1615,6 +1664,10 @@ class GroupDescription(_message.Message):
     def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkItemDescription]:
         """Work group: what is declared, by id."""
 
+    @_builtins.property
+    def terms(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Work group: what its members agree on."""
+
     def __init__(
         self,
         *,
@@ -1630,10 +1683,11 @@ class GroupDescription(_message.Message):
         coordinator: _builtins.int = ...,
         shard: _builtins.int = ...,
         items: _abc.Iterable[Global___WorkItemDescription] | None = ...,
+        terms: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "message", b"message"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "assignment_epoch", b"assignment_epoch", "assignor", b"assignor", "coordinator", b"coordinator", "error", b"error", "generation", b"generation", "group_id", b"group_id", "items", b"items", "members", b"members", "message", b"message", "protocol", b"protocol", "shard", b"shard", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "assignment_epoch", b"assignment_epoch", "assignor", b"assignor", "coordinator", b"coordinator", "error", b"error", "generation", b"generation", "group_id", b"group_id", "items", b"items", "members", b"members", "message", b"message", "protocol", b"protocol", "shard", b"shard", "state", b"state", "terms", b"terms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__message: _TypeAlias = _typing.Literal["message"]  # noqa: Y015
     _WhichOneofArgType__message: _TypeAlias = _typing.Literal["_message", b"_message"]  # noqa: Y015

@@ -99,4 +99,5 @@ def _encode(declaration: Declaration) -> pb.WorkDeclaration:
         ],
         acceptable_recovery_lag=declaration.acceptable_recovery_lag,
         max_warmup=declaration.max_warmup,
+        terms=declaration.terms,
     )

@@ -26,7 +26,7 @@ from headrace_streams.config import EXACTLY_ONCE, StreamsConfig
 from headrace_streams.core.outputs import Limits, Output
 from headrace_streams.core.state.changelog import TOPIC_BYTES_MAX
 from headrace_streams.patience import PAUSE_MS, Patience
-from headrace_streams.ports import InternalTopic, Membership, Positions, TopicFacts
+from headrace_streams.ports import InternalTopic, Membership, Positions, Shared, TopicFacts
 
 _NEVER: Final = "-1"
 _LEVEL_MS: Final = 5_000.0
@@ -124,12 +124,12 @@ class SdkTopics:
     async def trim(self, positions: Positions) -> None:
         await self._admin.delete_records({(tp.topic, tp.partition): offset for tp, offset in positions.items()})
 
-    async def shared(self, app: str) -> frozenset[str]:
+    async def shared(self, app: str) -> Shared:
         try:
             group = await self._admin.describe_group(app)
         except GroupNotFound:
-            return frozenset()
-        return frozenset(item.id for item in group.items) if group.members else frozenset()
+            return Shared()
+        return Shared(frozenset(item.id for item in group.items), group.terms) if group.members else Shared()
 
     async def read_by(self, app: str) -> frozenset[str]:
         found = await self._admin.group_lag(app, ages=False)

@@ -14,6 +14,7 @@ from headrace.records import TopicPartition
 from headrace_common.core.errors import GroupNotFound, HeadraceError, UnknownTopicOrPartition
 from headrace_common.runtime.clock import Clock
 from headrace_streams.adapters.headrace_io import SdkTopics
+from headrace_streams.core.operators.hop import columns_of, decode, rows_text
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.state.changelog import CONTROL, Progress
 from headrace_streams.core.state.store import Changes
@@ -125,6 +126,26 @@ class SdkUpkeep:
                 break
             back *= _MORE
         return None
+
+    async def waiting(self, positions: Positions) -> dict[str, str]:
+        """
+        The columns of rows that wait in repartition topics, as ``hop.rows_text``; of those in which some wait.
+
+        Args:
+            positions: the app's; -1: from the start of the log.
+        """
+        starts = await self._decided.beginning_offsets(list(positions))
+        ends = await self._decided.end_offsets(list(positions))
+        found: dict[str, str] = {}
+        for tp, position in positions.items():
+            if tp.topic in found:
+                continue  # all that wait were sent by workers that agreed
+            async for _, value, _ in self._rows(tp, max(starts[tp], position), ends[tp]):
+                rows = decode(value).rows
+                if rows is not None:
+                    found[tp.topic] = rows_text(columns_of(rows))
+                    break
+        return found
 
     async def read(self, partition: TopicPartition, prefix: bytes) -> Stored:
         (position,) = (await self._decided.beginning_offsets([partition])).values()

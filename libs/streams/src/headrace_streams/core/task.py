@@ -38,7 +38,6 @@ from headrace_streams.core.rows import (
     ordered,
     replace,
     user_columns,
-    user_schema,
 )
 from headrace_streams.core.state.changelog import NotReadable
 from headrace_streams.core.state.store import Changes, Cold, Store
@@ -105,16 +104,17 @@ class Inputs:
         return [sender_name(topic, n) for topic, hop in self.hops.items() if hop.timed for n in range(hop.senders)]
 
 
-def _check_columns(topic: str, rows: pa.Table, wanted: Mapping[str, str]) -> None:
+def check_columns(topic: str, rows: pa.Table, wanted: Mapping[str, str]) -> None:
     """
     Raises:
         NotAllowed: the rows were written by another program.
     """
-    found = {field.name: str(field.type) for field in user_schema(rows.schema)}
+    found = hop.columns_of(rows)
     if found != wanted:
         raise NotAllowed(
-            f"rows wait in {topic} that the program before this change wrote: they have the columns {found}, and this "
-            f"one wants {dict(wanted)}. Run that program until `headrace group lag` says 0 for the topic, then this one"
+            f"rows wait in {topic} that the program before this change wrote: they have the columns "
+            f"{hop.rows_text(found)}, and this one wants {hop.rows_text(wanted)}. Run that program until `headrace "
+            "group lag` says 0 for the topic, then this one"
         )
 
 
@@ -342,7 +342,7 @@ class Task:
                 raise NotReadable(f"{Origin(topic, self.partition, offset)}: {error}") from error
             assert flush.sender < source.senders, f"{topic} has a flush of task {flush.sender}"
             if flush.rows is not None:
-                _check_columns(topic, flush.rows, source.columns)
+                check_columns(topic, flush.rows, source.columns)
             sender = sender_name(topic, flush.sender)
             if flush.rows is None and source.timed and not flush.idle:
                 if not moved:

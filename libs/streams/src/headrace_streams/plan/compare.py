@@ -14,6 +14,7 @@ from difflib import ndiff
 from enum import IntEnum
 from typing import Any, Final
 
+from headrace_streams.core.operators.hop import rows_text
 from headrace_streams.plan.nodes import REPARTITION, partitions_text, repartition_topic
 
 TOPIC: Final = "topic "
@@ -195,17 +196,25 @@ def names_of(forms: Mapping[str, str]) -> list[str]:
 
 
 def _hops(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
-    """Rows that wait in a repartition topic have the columns of the program that sent them."""
-    columns = {node["name"]: node["settings"]["columns"] for node in _nodes(old) if node["kind"] == REPARTITION}
-    for node in _nodes(new):
-        then = columns.get(node["name"]) if node["kind"] == REPARTITION else None
-        if then is not None and then != node["settings"]["columns"]:
-            topic = repartition_topic(new["app"], node["name"])
+    """Rows in a repartition topic have the columns of the program that sends them."""
+    app = new["app"]
+    then = _rows(old, app)
+    for topic, now in _rows(new, app).items():
+        if then.get(topic, now) != now:
             yield Change(
                 Fate.NEEDS,
-                f"rows that wait in {topic} have the columns {then}; the program wants {node['settings']['columns']}",
-                f"run the program of before until `headrace group lag {new['app']}` says 0 for it, then this one",
+                f"rows in {topic} have the columns {then[topic]}; the program wants {now}",
+                f"run the program of before until `headrace group lag {app}` says 0 for it, stop its workers, then "
+                "start this one",
             )
+
+
+def _rows(plan: Mapping[str, Any], app: str) -> Mapping[str, str]:
+    """The columns of rows, by repartition topic: as the program says, or as a cluster has them."""
+    hops = (node for node in _nodes(plan) if node["kind"] == REPARTITION)
+    said = {repartition_topic(app, node["name"]): rows_text(node["settings"]["columns"]) for node in hops}
+    kept: Mapping[str, str] = plan.get("rows", {})
+    return {**said, **kept}
 
 
 def _steps(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:

@@ -197,6 +197,12 @@ class Assembly:
         policies = [on_error, *(node.on_error for node in plan.nodes)]
         return list(dict.fromkeys([*named, *(policy for policy in policies if policy not in ("", FAIL, SKIP))]))
 
+    @property
+    def columns(self) -> dict[str, Mapping[str, str]]:
+        """Names and types of the columns of the rows in each repartition topic."""
+        hops = (hop for part in self.parts for hop in part.hops)
+        return {repartition_topic(self.app, hop.name): hop.settings["columns"] for hop in hops}
+
     def check(self, partitions: Mapping[str, int]) -> None:
         """
         Hold internal topics that exist against what they must be.

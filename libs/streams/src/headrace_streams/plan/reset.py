@@ -43,6 +43,10 @@ class Standing:
     members: int = 0
     marked: bool = False
     """A reset has begun and not ended."""
+    reached: Positions = field(default_factory=dict)
+    """Of its group in each partition of its repartition topics; -1: it has none there."""
+    rows: Mapping[str, str] = field(default_factory=dict)
+    """The columns of rows in repartition topics, where rows wait or workers run, as ``hop.rows_text``."""
 
     @property
     def changelogs(self) -> dict[str, int]:
@@ -253,4 +257,9 @@ def as_data(standing: Standing) -> dict[str, object]:
                 "topic_ids": {name.removeprefix(TOPIC): said for name, said in basis.items() if name.startswith(TOPIC)},
             }
         )
-    return {"app": standing.app, "topics": dict(standing.topics), "sub_topologies": parts}
+    return {
+        "app": standing.app,
+        "topics": dict(standing.topics),
+        "sub_topologies": parts,
+        "rows": dict(standing.rows),
+    }

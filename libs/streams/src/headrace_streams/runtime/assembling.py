@@ -12,7 +12,9 @@ from headrace.work_types import Declaration, WorkItem, declare
 from headrace_common.core.errors import UnknownTopicOrPartition
 from headrace_streams.config import StreamsConfig
 from headrace_streams.core.errors import NotAllowed
+from headrace_streams.core.operators.hop import decode, rows_text
 from headrace_streams.core.state.changelog import CONTROL, Progress, newest
+from headrace_streams.core.task import check_columns
 from headrace_streams.dsl.app import App
 from headrace_streams.patience import Patience
 from headrace_streams.plan.basis import basis_of
@@ -56,7 +58,8 @@ class Assembled:
             for stateful in [spec.changelog is not None]
         ]
         lag, warmup = config.acceptable_recovery_lag, config.max_warmup
-        return declare(items, acceptable_recovery_lag=lag, max_warmup=warmup)
+        rows = rows_of(self.assembly)
+        return declare(items, acceptable_recovery_lag=lag, max_warmup=warmup, terms=rows)
 
     @property
     def internal(self) -> frozenset[str]:
@@ -83,17 +86,17 @@ class Assembling:
         self._outside = outside
         self.globals = Globals(app.graph, outside, Patience(outside.clock, config.default_api_timeout_ms))
 
-    async def assemble(self, of_name: Patience | None = None) -> Assembled:
+    async def assemble(self, others: Patience | None = None) -> Assembled:
         """
         The app on its topics.
 
         Args:
-            of_name: for a worker that has not joined: whether the app's name is another program's is asked before
-                topics are made.
+            others: for a worker that has not joined: before topics are made it is asked whether a program runs under
+                the app's name with which this one cannot work.
 
         Raises:
-            NotAllowed: the plan does not fit the topics; a reset has begun and not ended; or, with ``of_name``, another
-                program runs under the app's name.
+            NotAllowed: the plan does not fit the topics; a reset has begun and not ended; or, with ``others``, such a
+                program runs.
             UnknownTopicOrPartition: a topic that it reads or writes does not exist.
         """
         name = self._app.name
@@ -106,8 +109,8 @@ class Assembling:
         limits = await self._outside.topics.limits(Assembly.written_by(graph))
         interval_ms = self._config.watermark_interval_ms
         assembly = Assembly(name, graph, partitions, self._app.on_error, self.globals.tables, limits, interval_ms)
-        if of_name is not None:
-            await self.check_name(_tasks_of(assembly), of_name)
+        if others is not None:
+            await self.check_others(_tasks_of(assembly), rows_of(assembly), others)
         repartitions = [
             InternalTopic(repartition_topic(name, hop), count, compacted=False)
             for hop, count in assembly.repartitions.items()
@@ -172,38 +175,58 @@ class Assembling:
                 found.append(spec)
         return found
 
-    async def check_name(self, tasks: Mapping[str, Collection[str]], patience: Patience) -> None:
+    async def check_others(
+        self, tasks: Mapping[str, Collection[str]], rows: Mapping[str, str], patience: Patience
+    ) -> None:
         """
-        Is the app's name another program's? Waits for its workers to end.
+        Can this program work with the workers that run under its name? Waits for them to end if not.
 
         Args:
             tasks: of this program, by label: the topics that each reads.
+            rows: the columns of the rows that its tasks send each other, by repartition topic.
 
         Raises:
-            NotAllowed: workers share tasks of which this program has none, and nothing that it reads was read by them.
+            NotAllowed: workers share tasks of which this program has none, and nothing that it reads was read by them;
+                or they send rows with other columns.
         """
-        name, clock = self._app.name, self._outside.clock
-        topics = {topic for of_task in tasks.values() for topic in of_task}
+        clock = self._outside.clock
         until_ms = clock.monotonic_ms() + self._config.default_api_timeout_ms
         told = False
-        while True:
-            shared = await patience.ask(lambda: self._outside.topics.shared(name))
-            if not shared or not shared.isdisjoint(tasks):
-                return
-            if not topics.isdisjoint(await patience.ask(lambda: self._outside.topics.read_by(name))):
-                return
-            others = (
-                f"another program runs as {name}: its workers share the tasks {_some(shared)}, and this program has "
-                f"none of these, but {_some(tasks)}"
-            )
+        while (conflict := await self._conflict(tasks, rows, patience)) is not None:
+            others, way_out = conflict
             if clock.monotonic_ms() >= until_ms:
-                raise NotAllowed(
-                    f"{others}. Give one of them another name, App('…'), or stop the workers of the other one first"
-                )
+                raise NotAllowed(f"{others}. {way_out}")
             if not told:
                 _log.warning("%s; waiting for its workers to end", others)
             told = True
             await clock.sleep_ms(_TOPIC_WAIT_MS)
+        if told:
+            _log.info("the workers of the other program have ended; %s goes on", self._app.name)
+
+    async def _conflict(
+        self, tasks: Mapping[str, Collection[str]], rows: Mapping[str, str], patience: Patience
+    ) -> tuple[str, str] | None:
+        """Why the workers that run and this program exclude each other, and what to do; None: they do not."""
+        name = self._app.name
+        shared = await patience.ask(lambda: self._outside.topics.shared(name))
+        for topic in sorted(rows.keys() & shared.rows.keys()):
+            if rows[topic] != shared.rows[topic]:
+                return (
+                    f"another version of {name} runs: its workers send rows with the columns {shared.rows[topic]} to "
+                    f"{topic}, and this one sends {rows[topic]}",
+                    f"Run that one until `headrace group lag {name}` says 0 for the topic, stop its workers, then "
+                    "start this one",
+                )
+        if not shared.tasks or not shared.tasks.isdisjoint(tasks):
+            return None
+        topics = {topic for of_task in tasks.values() for topic in of_task}
+        if not topics.isdisjoint(await patience.ask(lambda: self._outside.topics.read_by(name))):
+            return None
+        return (
+            f"another program runs as {name}: its workers share the tasks {_some(shared.tasks)}, and this program has "
+            f"none of these, but {_some(tasks)}",
+            "Give one of them another name, App('…'), or stop the workers of the other one first",
+        )
 
     async def check_positions(self, assembled: Assembled, patience: Patience) -> None:
         """
@@ -230,6 +253,37 @@ class Assembling:
         specs = {spec.changelog: spec for spec in assembled.specs.values() if spec.changelog is not None}
         for log, progress in (await self._newest_progress(list(specs), patience)).items():
             check_basis(self._app.name, specs[log], progress.basis)
+
+    async def check_rows(self, assembled: Assembled, patience: Patience) -> None:
+        """
+        Can this program read the rows that wait? Otherwise it must not begin: it would send rows of its own after them,
+        and no program could read both.
+
+        Raises:
+            NotAllowed: it cannot.
+        """
+        wanted = assembled.assembly.columns
+        hops = [tp for spec in assembled.specs.values() for tp in spec.partitions if tp.topic in wanted]
+        if not hops:
+            return
+        reader, clock = self._outside.reader, self._outside.clock
+        committed = await patience.ask(lambda: reader.committed(hops))
+        ends = await patience.ask(lambda: self._outside.changelogs.ends(hops))
+        left = {tp: -1 if (at := committed[tp]) is None else at.offset for tp in hops}
+        left = {tp: at for tp, at in left.items() if at < ends[tp]}
+        until_ms = clock.monotonic_ms() + _TAIL_MS
+        if left:
+            await reader.assign(left)
+        while left and clock.monotonic_ms() < until_ms:
+            for batch in await patience.ask(lambda: reader.poll(_LOOK_MS, _TAIL_ROWS)):
+                tp = TopicPartition(batch.topic, batch.partition)
+                flushes = (decode(value) for value in batch.table["value"].to_pylist())
+                rows = next((flush.rows for flush in flushes if flush.rows is not None), None)
+                if rows is not None:
+                    check_columns(tp.topic, rows, wanted[tp.topic])
+                    left = {other: at for other, at in left.items() if other.topic != tp.topic}
+                elif tp in left and batch.next_offset >= ends[tp]:
+                    del left[tp]
 
     async def _newest_progress(self, logs: list[TopicPartition], patience: Patience) -> dict[TopicPartition, Progress]:
         """As the ends of changelogs say, as far as they can be read soon: a transaction may be open in one."""
@@ -280,6 +334,11 @@ def _tasks_of(assembly: Assembly) -> dict[str, tuple[str, ...]]:
         for partition in range(assembly.tasks_of(part))
     ]
     return {spec.label: spec.topics for spec in specs}
+
+
+def rows_of(assembly: Assembly) -> dict[str, str]:
+    """What workers agree on: the columns of the rows that tasks send each other, by repartition topic."""
+    return {topic: rows_text(columns) for topic, columns in assembly.columns.items()}
 
 
 def _some(tasks: Iterable[str]) -> str:

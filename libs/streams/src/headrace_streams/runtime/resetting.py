@@ -18,6 +18,7 @@ from headrace_streams.core.state.store import Changes
 from headrace_streams.plan.nodes import reset_topic
 from headrace_streams.plan.reset import (
     CHANGELOG,
+    REPARTITION,
     Delete,
     Drop,
     Forget,
@@ -55,22 +56,27 @@ async def survey(upkeep: Upkeep, app: str, own: Iterable[str] = (), outside: Ite
             f"there are records in the topic {mark}, which the app {app} needs for itself: give the app another name, "
             "or delete the topic if nobody needs it"
         )
-    changelogs = [
-        TopicPartition(topic, number)
-        for topic, count in internal.items()
-        if topic.endswith(CHANGELOG)
-        for number in range(count)
-    ]
     positions = await upkeep.committed(app) if app in groups else {}
     return Standing(
         app,
         internal,
         foreign,
         {tp: at for tp, at in positions.items() if tp.topic not in internal},
-        await upkeep.progress(changelogs),
+        await upkeep.progress(_partitions(internal, CHANGELOG)),
         groups.get(app, 0),
         mark in listed,
+        {tp: positions.get(tp, -1) for tp in _partitions(internal, REPARTITION)},
     )
+
+
+def _partitions(topics: Mapping[str, int], suffix: str) -> list[TopicPartition]:
+    """Of those of the topics whose names end so."""
+    return [
+        TopicPartition(topic, number)
+        for topic, count in topics.items()
+        if topic.endswith(suffix)
+        for number in range(count)
+    ]
 
 
 def _internal(

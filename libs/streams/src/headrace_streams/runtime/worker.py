@@ -97,14 +97,15 @@ class Worker:
         It comes before ``start``, and can be cancelled.
 
         Raises:
-            NotAllowed: the plan does not fit the topics or the state that is there, or another program runs under the
-                app's name.
+            NotAllowed: the plan does not fit the topics, the state or the rows that are there, or another program runs
+                under the app's name.
             UnknownTopicOrPartition: a topic does not exist.
             NotFound: positions are gone, and there is state of what would be read again.
         """
         self._assembled = self.queries.assembled = await self._assembling.assemble(self._patience)
         await self._assembling.check_positions(self._assembled, self._patience)
         await self._assembling.check_state(self._assembled, self._patience)
+        await self._assembling.check_rows(self._assembled, self._patience)
 
     async def start(self) -> None:
         """Join those that share the app's tasks."""
@@ -144,14 +145,16 @@ class Worker:
 
     async def _is_same(self) -> bool:
         """
-        Now that this is a member no reset begins. Has one deleted the topics that it had assembled before?
+        Now that this is a member no reset begins, and no program with other columns runs. Has a reset deleted the
+        topics that it had assembled before?
 
         Raises:
-            NotAllowed: one has begun and not ended.
+            NotAllowed: one has begun and not ended; or rows wait that another program has sent before it left.
         """
         before = self._assembled.ids, self._assembled.specs.keys()
         try:
             self._assembled = self.queries.assembled = await self._assembling.assemble()
+            await self._assembling.check_rows(self._assembled, self._patience)
         except HeadraceError:
             await self._get_up()
             raise

@@ -95,6 +95,11 @@ class Reader:
         self._at += absent * len(_ABSENT)
         return absent
 
+    @property
+    def has_more(self) -> bool:
+        """Whether anything is left."""
+        return self._at < len(self._data)
+
     def end(self) -> None:
         """Nothing may be left."""
         if self._at != len(self._data):

@@ -14,6 +14,7 @@ its own. A retry writes the same bytes again.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -234,6 +235,8 @@ class GroupDescription:
     members: tuple[MemberDescription, ...]
     items: tuple[ItemDescription, ...] = ()
     """Of a work group's current declaration."""
+    terms: Mapping[str, str] = field(default_factory=dict)
+    """What the members of a work group agree on."""
 
 
 @dataclass(frozen=True, slots=True)

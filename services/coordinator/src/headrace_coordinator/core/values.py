@@ -5,7 +5,7 @@ The nouns of consumer groups, which events, effects, records and the state machi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
@@ -125,6 +125,8 @@ class Declaration:
     acceptable_recovery_lag: int
     """Behind by at most so much a member may take a stateful item from a living one."""
     max_warmup: int
+    terms: Mapping[str, str] = field(default_factory=dict)
+    """What members have to agree on: who says of a name something else than one that is there is refused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ One work group: its members say what is to be done, the coordinator says who doe
 
 * **Declarations.** What is to be done is what the newest declaration of a member that is there says: the one of the
   highest version, or where members give none the one that was declared last. Each has a serial number, which is
-  counted as epochs of items are, so that it never comes twice.
+  counted as epochs of items are, so that it never comes twice. What a declaration calls its *terms* holds for all who
+  are there: one that says something else is refused.
 * **Epochs of items.** Whoever gets an item has a higher epoch of it than every owner before, in this group and in those
   that had its name; and a token that is higher still, of which a member tells, is passed. They go by the clock in ms,
   see ``floors``, and are apart from the group's epoch, which has 31 bits.
@@ -21,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from headrace_common.core.errors import HeadraceError, Rejected
+from headrace_common.core.errors import HeadraceError, InconsistentGroupProtocol, Rejected
 from headrace_coordinator.core.assigned_group import AssignedGroup
 from headrace_coordinator.core.binary import readable
 from headrace_coordinator.core.effects import (
@@ -107,7 +108,13 @@ class WorkGroup(AssignedGroup[str, WorkMember]):
             "",
             members,
             tuple(self._describe_items()),
+            self._list_terms(),
         )
+
+    def _list_terms(self) -> dict[str, str]:
+        """What the members agree on."""
+        serials = sorted({m.declaration for m in self.members.values()})
+        return {name: said for serial in serials for name, said in self.declarations[serial].terms.items()}
 
     def _describe_items(self) -> Iterable[ItemDescription]:
         current = self.declarations.get(self.current)
@@ -127,8 +134,16 @@ class WorkGroup(AssignedGroup[str, WorkMember]):
 
     # --- what members say -------------------------------------------------------------------------------------
 
-    def declare(self, declaration: Declaration, at: Moment) -> int | HeadraceError:
-        """The serial number of what a member declares, which is known from now on; or why it cannot be declared."""
+    def declare(self, declaration: Declaration, at: Moment, own: Iterable[WorkMember] = ()) -> int | HeadraceError:
+        """
+        The serial number of what a member declares, which is known from now on; or why it cannot be declared.
+
+        Args:
+            own: the member itself, and whom it replaces: they need not agree with it.
+        """
+        fault = self._find_contradiction(declaration, own)
+        if fault is not None:
+            return fault
         for serial, known in self.declarations.items():
             if known == declaration:
                 return serial
@@ -148,6 +163,21 @@ class WorkGroup(AssignedGroup[str, WorkMember]):
         self._parts[serial] = cut_declaration(declaration)
         self.dirty = True
         return serial
+
+    def _find_contradiction(self, declaration: Declaration, own: Iterable[WorkMember]) -> HeadraceError | None:
+        """Whether a member that is there has other terms."""
+        if not declaration.terms:
+            return None
+        gone = {m.member_id for m in own}
+        for serial in {m.declaration for m in self.members.values() if m.member_id not in gone}:
+            theirs = self.declarations[serial].terms
+            for name in sorted(theirs.keys() & declaration.terms.keys()):
+                if theirs[name] != declaration.terms[name]:
+                    return InconsistentGroupProtocol(
+                        f"members of the group say that {name} is {theirs[name]}, and this one says that it is "
+                        f"{declaration.terms[name]}: they cannot share work; stop those that are there first"
+                    )
+        return None
 
     def take_lags(self, member: WorkMember, lags: Mapping[str, int]) -> bool:
         """How far behind the member is; returns whether it has caught up with what it is to take over."""

@@ -4,6 +4,7 @@ What stands in a shard's partition of work groups, besides positions: see ``reco
 Items are named in *declarations*, each of which is written once, in parts, since it may be large::
 
     key    format u8 = 3, kind u8 = 5, group text16, serial number i64, part u32 a part of a declaration's value, cut
+    value  of a declaration: format u8 = 3, then ``_DECLARATION``, then ``_TERMS`` if it has any
     value  of a group: format u8 = 3, protocol u8 = 3, then ``_WORK``
 
 The group's record names items by their place in a list: those of its declarations, by serial number and in their order,
@@ -14,7 +15,7 @@ no serial number is used twice.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -121,6 +122,7 @@ _VERSION: Final[Form[int | None]] = I64.of(
     lambda version: _NO_VERSION if version is None else version,
     lambda version: None if version == _NO_VERSION else version,
 )
+_TERMS: Final[Form[Mapping[str, str]]] = many(pair(TEXT, TEXT)).of(lambda terms: sorted(terms.items()), dict)
 _DECLARATION: Final = fields(Declaration, TEXT, _VERSION, _ITEMS, I64, I32)
 
 
@@ -135,7 +137,8 @@ def take_work(into: Reader) -> WorkRecord:
 
 def cut_declaration(declaration: Declaration) -> tuple[bytes, ...]:
     """The values of its parts."""
-    whole = bytes((WORK_FORMAT,)) + _DECLARATION.pack(declaration)
+    terms = _TERMS.pack(declaration.terms) if declaration.terms else b""
+    whole = bytes((WORK_FORMAT,)) + _DECLARATION.pack(declaration) + terms
     return tuple(whole[at : at + PART_BYTES] for at in range(0, len(whole), PART_BYTES))
 
 
@@ -152,5 +155,7 @@ def read_declaration(parts: Iterable[bytes]) -> Declaration:
     if written != WORK_FORMAT:
         raise ValueError(f"it has format {written}")
     declaration = _DECLARATION.take(into)
+    if into.has_more:
+        declaration = replace(declaration, terms=_TERMS.take(into))
     into.end()
     return declaration

@@ -57,7 +57,7 @@ def _heartbeat(group: WorkGroup, event: WorkHeartbeat) -> HeadraceError | None:
         return None
     serial = member.declaration
     if event.declaration is not None:
-        declared = group.declare(event.declaration, event.at)
+        declared = group.declare(event.declaration, event.at, (member,))
         if isinstance(declared, HeadraceError):
             return declared
         serial = declared
@@ -100,7 +100,8 @@ def _join(group: WorkGroup, event: WorkHeartbeat) -> HeadraceError | None:
         group.close(event.stream)
         return None
     assert event.declaration is not None, "it was looked at"
-    serial = group.declare(event.declaration, event.at)
+    replaced = [one for one in (old, holder) if one is not None]
+    serial = group.declare(event.declaration, event.at, replaced)
     if isinstance(serial, HeadraceError):
         return serial
     if old is not None and own == event.stream:
@@ -110,7 +111,7 @@ def _join(group: WorkGroup, event: WorkHeartbeat) -> HeadraceError | None:
         return None
     member = _newcomer(event, serial)
     group.forget_left((event.transactional_id,))  # what is open under it is the newcomer's own
-    for gone in dict.fromkeys(one.member_id for one in (old, holder) if one is not None):
+    for gone in dict.fromkeys(one.member_id for one in replaced):
         _replace(group, group.members[gone], member)
     group.add(member)
     group.bind(member, event.stream, event.at)

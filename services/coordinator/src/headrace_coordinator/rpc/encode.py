@@ -207,6 +207,7 @@ def description(one: Described, coordinator: int) -> pb.GroupDescription:
         coordinator=coordinator,
         shard=one.shard,
         items=map(_item, found.items),
+        terms=found.terms,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from headrace_common.core.errors import Rejected
@@ -20,6 +20,9 @@ ITEM_ID_CHARACTERS_MAX: Final = 249
 WEIGHT_MAX: Final = 1_000_000
 STANDBYS_MAX: Final = 16
 WARMUP_MAX: Final = ITEMS_MAX
+TERMS_MAX: Final = 1_000
+TERM_NAME_CHARACTERS_MAX: Final = 249
+TERM_CHARACTERS_MAX: Final = 255
 TOKEN_MAX: Final = 2**62 - 1
 """Above it there is little left to pass a token by."""
 
@@ -101,7 +104,19 @@ def _declaration(said: pb.WorkDeclaration) -> Declaration:
     if len(items) < len(ids):
         ((twice, _),) = Counter(ids).most_common(1)
         raise Rejected(f"item {twice!r} is declared twice")
-    return Declaration(said.fingerprint, version, items, said.acceptable_recovery_lag, said.max_warmup)
+    return Declaration(
+        said.fingerprint, version, items, said.acceptable_recovery_lag, said.max_warmup, _terms(said.terms)
+    )
+
+
+def _terms(said: Mapping[str, str]) -> dict[str, str]:
+    check_count(len(said), TERMS_MAX, "terms")
+    for name, value in said.items():
+        if not 1 <= len(name) <= TERM_NAME_CHARACTERS_MAX:
+            raise Rejected(f"a term's name has 1 to {TERM_NAME_CHARACTERS_MAX} characters, not {len(name)}")
+        if len(value) > TERM_CHARACTERS_MAX:
+            raise Rejected(f"term {name!r} has {len(value)} characters; {TERM_CHARACTERS_MAX} is the most")
+    return dict(said)
 
 
 def _item(said: pb.WorkItem) -> WorkItem:

@@ -10,8 +10,9 @@ their sender, so a flush may be cut anywhere.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Final
 
 import numpy as np
@@ -36,6 +37,7 @@ from headrace_streams.core.rows import (
     replace,
     take,
     to_arrow,
+    user_schema,
     whole,
 )
 from headrace_streams.core.state.changelog import TOPIC_BYTES_MAX, NotReadable
@@ -45,6 +47,7 @@ _ROW_BYTES_MAX: Final = TOPIC_BYTES_MAX - 65_536
 """Of a row; what stands around it in a record has room."""
 _ALONE_MAX: Final = 2_000
 """Flushes without rows that a repartition topic gets in a second, of all its senders together."""
+_TEXT_MAX: Final = 255
 _HEAD: Final = struct.Struct(">B?Iq")
 _VERSION: Final = 1
 
@@ -90,6 +93,17 @@ def decode(value: bytes | None) -> Flush:
         except (pa.ArrowException, OSError) as error:
             raise NotReadable(f"this record is broken: {error}") from error
     return Flush(sender, watermark, rows, idle)
+
+
+def rows_text(columns: Mapping[str, str]) -> str:
+    """Columns and types of rows, as tasks agree on them: in any order, in at most 255 characters."""
+    text = ", ".join(f"{name} {kind}" for name, kind in sorted(columns.items()))
+    return text if len(text) <= _TEXT_MAX else f"{text[: _TEXT_MAX - 20]}… {sha256(text.encode()).hexdigest()[:16]}"
+
+
+def columns_of(rows: pa.Table) -> dict[str, str]:
+    """Names and types of the columns that are the user's."""
+    return {field.name: str(field.type) for field in user_schema(rows.schema)}
 
 
 def _targets(keys: Column, partitions: int) -> Numbers:

@@ -1,0 +1,181 @@
+"""Beside which workers, and on which rows, a program begins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from libs.streams.tests.kit.stage import Stage
+
+from headrace.records import Committed, TopicPartition
+from headrace_streams import agg, json
+from headrace_streams.config import StreamsConfig
+from headrace_streams.core.errors import NotAllowed
+from headrace_streams.core.operators.hop import Flush, encode, rows_text
+from headrace_streams.dsl.app import App
+from headrace_streams.patience import Patience
+from headrace_streams.ports import Shared
+from headrace_streams.runtime.assembling import Assembling
+from headrace_streams.testing.driver import Driver
+
+HOP = "a.by-k.repartition"
+ROWS = "k string, n int64"
+ENDS_MS = 5_000.0
+
+
+class Beside(Stage):
+    """Other workers run, for a while."""
+
+    shares = Shared()
+    reads: frozenset[str] = frozenset()
+    until_ms = float("inf")
+
+    async def shared(self, app: str) -> Shared:
+        return self.shares if self.at_ms < self.until_ms else Shared()
+
+    async def read_by(self, app: str) -> frozenset[str]:
+        return self.reads
+
+
+def beside(*tasks: str, read: tuple[str, ...] = (), until_ms: float = float("inf"), **rows: str) -> Beside:
+    stage = Beside(program(), "in", "out")
+    stage.shares, stage.reads, stage.until_ms = Shared(frozenset(tasks), rows), frozenset(read), until_ms
+    return stage
+
+
+def program(**more: Any) -> App:
+    """Its tasks are ``in/0`` and ``by-k/0``; with more sums it sends rows with more columns."""
+    app = App("a")
+    groups = app.stream("in", value=json("k string, n bigint, m bigint")).group_by("k", name="by-k")
+    groups.agg(name="sums", n=agg.sum("n"), **more).to("out")
+    return app
+
+
+async def check(stage: Beside, **rows: str) -> None:
+    """Of a program that has the task ``orders/0``."""
+    assembling = Assembling(App("a"), StreamsConfig(), stage.worker()._outside)
+    patience = Patience(stage, 1_000)  # type: ignore[arg-type]
+    await assembling.check_others({"orders/0": ("orders",)}, rows, patience)
+
+
+@pytest.mark.parametrize("read", [("payments",), ()])
+async def test_an_apps_name_is_not_taken_from_another_program(
+    read: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would be left without tasks, and nobody would notice."""
+    with pytest.raises(NotAllowed, match=r"another program runs as a: .* payments/0, payments/1, and .* orders/0"):
+        await check(beside("payments/1", "payments/0", read=read))
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        beside(read=("payments",)),
+        beside("orders/0", "by-user/0", read=("payments",)),
+        beside("renamed/0", read=("orders",)),
+        beside("payments/0", read=("payments",), until_ms=ENDS_MS),
+    ],
+    ids=["nobody", "another version", "all is renamed", "it ends"],
+)
+async def test_who_may_have_an_apps_name(stage: Beside) -> None:
+    await check(stage)
+
+
+async def test_a_program_whose_name_is_taken_makes_no_topic() -> None:
+    """It would be left behind, and be the other program's."""
+    stage = beside("payments/0", read=("payments",))
+    with pytest.raises(NotAllowed, match="another program runs as a"):
+        await stage.worker().assemble()
+    assert stage.topics == {"in", "out"}
+
+
+# --- rows with other columns ------------------------------------------------------------------------------------------
+
+
+async def test_a_program_does_not_begin_beside_one_that_sends_other_columns(caplog: pytest.LogCaptureFixture) -> None:
+    stage = beside("orders/0", rows="k string")
+    said = r"another version of a runs: .* columns k string to rows, .* sends k int64\. Run"
+    with pytest.raises(NotAllowed, match=said):
+        await check(stage, rows="k int64", more="x")
+    assert len(caplog.records) == 1
+    stage.until_ms = stage.at_ms + ENDS_MS
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        await check(stage, rows="k int64")
+    assert [record.message for record in caplog.records][-1].endswith("have ended; a goes on")
+
+
+async def test_a_program_begins_beside_one_that_sends_the_same_or_nothing_there() -> None:
+    await check(beside("orders/0", rows="k string", theirs="x"), rows="k string", ours="y")
+
+
+async def test_a_worker_declares_the_columns_of_its_rows() -> None:
+    async with Stage(program(), "in", "out") as stage:
+        worker = stage.worker()
+        await worker.assemble()
+        assert worker._assembled.declaration(stage.config).terms == {HOP: ROWS}
+
+
+def flush(rows: bool, **more: Any) -> tuple[bytes | None, bytes]:
+    """What a program sends."""
+    if not rows:
+        return None, encode(Flush(0, 5, None))
+    driver = Driver(program(**more))
+    driver.pipe("in", [{"k": "a", "n": 1, "m": 2}])
+    driver.commit()
+    value = driver.read_raw(HOP)[0]["value"]
+    assert isinstance(value, bytes)
+    return None, value
+
+
+OTHER = {"m": agg.sum("m")}
+
+
+@pytest.mark.parametrize(
+    ("log", "at", "refused"),
+    [
+        ([flush(True, **OTHER)], None, True),
+        ([flush(True), flush(False), flush(True, **OTHER)], 1, True),
+        ([*[flush(False)] * 70, flush(True, **OTHER)], None, True),
+        ([flush(True, **OTHER)], 1, False),
+        ([flush(True, **OTHER), flush(False)], 1, False),
+        ([flush(True, **OTHER), flush(True)], 1, False),
+        ([], None, False),
+    ],
+    ids=["waits", "behind one without rows", "behind many", "was read", "one without rows", "the next fits", "none"],
+)
+async def test_a_program_does_not_begin_on_rows_that_it_cannot_read(
+    log: list[tuple[bytes | None, bytes]], at: int | None, refused: bool
+) -> None:
+    """It would send rows of its own after them, and no program could read both."""
+    async with Stage(program(), "in", "out") as stage:
+        stage.logs[HOP] += log
+        if at is not None:
+            stage.group[TopicPartition(HOP, 0)] = Committed(at)
+        worker = stage.worker()
+        if not refused:
+            await worker.assemble()
+            return
+        with pytest.raises(
+            NotAllowed, match=f"rows wait in {HOP} .* columns k string, m int64, n int64, and .* {ROWS}"
+        ):
+            await worker.assemble()
+
+
+async def test_rows_that_another_program_has_sent_before_this_one_was_a_member_are_seen() -> None:
+    async with Stage(program(), "in", "out") as stage:
+        worker = stage.worker()
+        await worker.assemble()
+        stage.logs[HOP].append(flush(True, **OTHER))
+        with pytest.raises(NotAllowed, match="rows wait in"):
+            await worker.start()
+        assert stage.calls[-1] == "leave the group"
+
+
+def test_columns_are_told_apart_in_255_characters() -> None:
+    assert rows_text({"b": "int64", "a": "string"}) == rows_text({"a": "string", "b": "int64"}) == "a string, b int64"
+    many = {f"column_{n}": "int64" for n in range(100)}
+    texts = {rows_text(many), rows_text(many | {"z": "int64"}), rows_text(many | {"z": "string"})}
+    assert len(texts) == 3
+    assert all(len(text) <= 255 for text in texts)
