@@ -162,14 +162,24 @@ def _good(plugin: Path) -> dict[str, str]:
     return {"name": "weather", "connector.class": f"{plugin}:Weather", "url": "http://x"}
 
 
+MIRROR = {
+    "name": "m",
+    "connector.class": "mirror",
+    "source.cluster.alias": "eu",
+    "source.cluster.bootstrap.servers": "eu:9292",
+    "topics": "orders",
+}
+
+
+@pytest.mark.parametrize("servers", ["nowhere", "eu:99999", "eu:0", "eu:9292,", " "])
+def test_an_address_of_the_source_that_cannot_be_is_told_by_its_key(servers: str) -> None:
+    [problem] = find_config_problems({**MIRROR, "source.cluster.bootstrap.servers": servers})
+    assert problem.message.startswith("source.cluster.bootstrap.servers")
+    assert "host:port" in problem.message or "port 0" in problem.message
+
+
 def test_a_connector_may_have_other_defaults_of_common_keys() -> None:
-    given = {
-        "name": "m",
-        "connector.class": "mirror",
-        "source.cluster.alias": "eu",
-        "source.cluster.bootstrap.servers": "eu:9292",
-        "topics": "orders",
-    }
+    given = MIRROR
     assert configure(given, Secrets()).config.value_converter == "bytes"
     assert configure({**given, "value.converter": "string"}, Secrets()).config.value_converter == "string"
     described = {one.key: one.default for one in describe_plugin(MirrorSource)}

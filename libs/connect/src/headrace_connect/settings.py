@@ -14,7 +14,8 @@ from __future__ import annotations
 import dataclasses
 import re
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass
 from difflib import get_close_matches
 from enum import Enum, StrEnum
@@ -179,6 +180,20 @@ def invalid(problems: Sequence[Problem]) -> InvalidConfig:
     """One error for all of them."""
     lines = (f"  {problem.message}" for problem in problems)
     return InvalidConfig("\n".join(["the configuration cannot be used:", *lines]))
+
+
+@contextmanager
+def blame(key: str) -> Iterator[None]:
+    """
+    Around a check of one value that does not know whose it is.
+
+    Raises:
+        ValueError: what the check said, behind ``key``.
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from error
 
 
 def looks_secret(key: str) -> bool:
@@ -385,6 +400,7 @@ __all__ = [
     "Secret",
     "Secrets",
     "ValueType",
+    "blame",
     "describe",
     "find_problems",
     "invalid",

@@ -89,9 +89,12 @@ class ClusterAddress(Sequence[str]):
         )
 
 
-def bootstrap_addresses(given: str | Sequence[str] | None) -> ClusterAddress:
+def bootstrap_addresses(given: str | Sequence[str] | None, source: str = "bootstrap_servers") -> ClusterAddress:
     """
     Where a client without further words begins; see the module's text.
+
+    Args:
+        source: the setting that ``given`` is of, for messages.
 
     Raises:
         InvalidConfig: an address is not ``host:port``, or a profile cannot be read, or ``./.headrace`` is there and
@@ -100,7 +103,7 @@ def bootstrap_addresses(given: str | Sequence[str] | None) -> ClusterAddress:
     if isinstance(given, ClusterAddress):
         return given
     if given is not None:
-        return ClusterAddress(_addresses(given, "bootstrap_servers"))
+        return ClusterAddress(_addresses(given, source), source)
     return find_cluster(None, None, os.environ, Path.cwd)
 
 

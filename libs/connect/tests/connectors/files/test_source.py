@@ -411,7 +411,7 @@ def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
         ({"path": "nope://x/y"}, "cannot be used"),
         ({"path": "s3:///x"}, "names no bucket"),
         ({"path": ""}, "path is empty"),
-        ({"encoding": "shift_jis"}, "offsets cannot be kept"),
+        ({"encoding": "shift_jis"}, "^encoding: offsets cannot be kept"),
         ({"csv_types": "a:int64"}, "for format=csv"),
         ({"format": "csv", "csv_delimiter": ";;"}, "one ASCII character"),
         ({"format": "csv", "csv_quote": ","}, "the same character"),

@@ -117,11 +117,18 @@ def test_nobody_is_there() -> None:
         ({"sasl.mechanizm": "PLAIN"}, "source.cluster.sasl.mechanizm: "),
         ({"ssl.ca.location": "/nowhere", "security.protocol": "SSL"}, "ssl.ca.location"),
         ({"sasl.jaas.config": "x"}, "Java JAAS configuration is not supported"),
+        ({"security.protocol": "nonsense"}, "source.cluster.security.protocol: "),
     ],
 )
 def test_properties_that_the_client_does_not_take(properties: dict[str, str], said: str) -> None:
     [problem] = check(servers="127.0.0.1:1", source_cluster=properties)
     assert said in problem
+
+
+@pytest.mark.parametrize("properties", [{"fetch.wait.max.ms": "soon"}, {"fetch.wait.max.ms": "-1"}])
+def test_properties_of_the_consumer_are_named_as_they_were_given(properties: dict[str, str]) -> None:
+    [problem] = check(servers="127.0.0.1:1", source_consumer=properties)
+    assert problem.startswith("source.consumer.fetch.wait.max.ms: ")
 
 
 @pytest.mark.parametrize("code", [kafka.KafkaError._AUTHENTICATION, kafka.KafkaError._SSL])
@@ -144,6 +151,7 @@ def test_why_nobody_is_let_in_is_said_in_the_place_of_silence(code: int) -> None
         ),
         ("source.cluster.enable.auto.commit", "true", "source.cluster.enable.auto.commit has to be False here"),
         ("source.consumer.bootstrap.servers", "k:1", "source.cluster.bootstrap.servers says it for all"),
+        ("source.cluster.bootstrap.servers", " ", "source.cluster.bootstrap.servers is empty"),
         ("source.cluster.sasl.password", "plain", "is a secret"),
         ("source.cluster.plugin.library.paths", "evil", "plugin.library.paths has the client run programs"),
         ("source.consumer.sasl.kerberos.kinit.cmd", "evil", "sasl.kerberos.kinit.cmd has the client run programs"),

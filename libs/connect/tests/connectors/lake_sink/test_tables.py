@@ -395,6 +395,10 @@ def test_iceberg_needs_a_catalog(tmp_path: Path) -> None:
             ICEBERG.settings(tmp_path, catalog={"type": "sql", key: "some.module.Class"})
     (wrong,) = LakeSink(ICEBERG.settings(tmp_path, catalog={"type": "none-such"})).check()
     assert "none-such" in wrong
+    for catalog in ({"type": "sql"}, {"type": "sql", "uri": "shop"}):
+        (wrong,) = LakeSink(ICEBERG.settings(tmp_path, catalog=catalog)).check()
+        assert wrong.startswith("catalog.uri")
+        assert "--uri" not in wrong
 
 
 def test_iceberg_has_the_years_1_to_9999(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ CONFIGS_EXCLUDED: Final = (
     "unclean.leader.election.enable",
 )
 """Those that would change records on their way, or are about the source's own brokers."""
+SERVERS: Final = "source.cluster.bootstrap.servers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,8 @@ class CopySettings:
             raise ValueError(
                 f"source.cluster.alias has 1 to 100 letters, digits, _ and -, not {self.source_cluster_alias!r}"
             )
+        if not self.source_cluster_bootstrap_servers.strip():
+            raise ValueError(f"{SERVERS} is empty; give at least one host:port")
         if not self.topics:
             raise ValueError("topics is empty; .* stands for all")
         for name, patterns in (("topics", self.topics), ("topics.exclude", self.topics_exclude)):

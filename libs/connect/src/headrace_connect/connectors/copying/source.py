@@ -32,7 +32,7 @@ from headrace_connect.connectors.copying.port import (
     TopicGone,
 )
 from headrace_connect.connectors.copying.position import Place
-from headrace_connect.connectors.copying.settings import CopySettings
+from headrace_connect.connectors.copying.settings import SERVERS, CopySettings
 from headrace_connect.connectors.copying.syncs import Sync, encode, encode_key, find_runs
 from headrace_connect.plugin import BadItem, Chunk, Note, Position, RetriableError, Source, Split, Topics, Written
 from headrace_connect.settings import Problem, invalid
@@ -86,7 +86,7 @@ class CopySource(Source[CopySettings]):
         except (InvalidConfig, SourceRefuses) as error:
             return [str(error)]
         except (HeadraceError, RetriableError, OSError) as error:
-            key = "source.cluster.bootstrap.servers: "
+            key = f"{SERVERS}: "
             return [f"{key}{str(error).removeprefix(key)}; check the address, and the rights of this client"]
         finally:
             await self.cluster.close()

@@ -16,7 +16,7 @@ from headrace_connect.connectors.files.reading import Reader
 from headrace_connect.connectors.files.text_reader import TextReader
 from headrace_connect.connectors.files.typed import parse_types
 from headrace_connect.connectors.places import check_url
-from headrace_connect.settings import setting
+from headrace_connect.settings import blame, setting
 
 Compression = Literal["auto", "none", "gzip", "zstd"]
 _CODECS: Final[Mapping[str, Codec]] = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
@@ -62,7 +62,8 @@ class SourceSettings:
 
     def __post_init__(self) -> None:
         check_url(self.path)
-        find_encoding(self.encoding)
+        with blame("encoding"):
+            find_encoding(self.encoding)
         types = parse_types(self.csv_types)
         if self.format != _CSV and (types or self.csv_columns):
             raise ValueError(f"csv.columns and csv.types are for format=csv, and it is {self.format}")

@@ -8,7 +8,7 @@ from typing import Final, Literal
 from headrace_common.core.ids import Endpoint
 from headrace_connect.connectors.http.addresses import check_headers
 from headrace_connect.connectors.http.window import SIZE_MAX
-from headrace_connect.settings import Secret, setting
+from headrace_connect.settings import Secret, blame, setting
 
 WINDOWS_MAX: Final = 64
 
@@ -62,7 +62,8 @@ class SourceSettings:
     """Open connections of one address; 0: no limit, as behind a proxy, where all come from one."""
 
     def __post_init__(self) -> None:
-        self.endpoint  # noqa: B018 - says what is wrong
+        with blame("listen"):
+            self.endpoint  # noqa: B018 - says what is wrong
         if not self.route.startswith("/") or "?" in self.route or not self.route.isprintable():
             raise ValueError("route begins with / and has no query, as /hooks/orders")
         for key, name in (("signature.header", self.signature_header), ("id.header", self.id_header or "x")):

@@ -36,7 +36,7 @@ class Asking:
         self._limit_s = settings.timeout_ms / 1_000
         self.heard: Any = None
         """What was last said of connections, until somebody answers."""
-        with creation():
+        with creation(settings):
             self._admin = kafka_admin.AdminClient({**settings.of_client(), "error_cb": self.hear}, logger=QUIET)
 
     def hear(self, error: Any) -> None:

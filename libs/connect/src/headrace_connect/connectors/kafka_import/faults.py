@@ -11,6 +11,8 @@ import confluent_kafka as kafka
 
 from headrace_common.core.errors import InvalidConfig
 from headrace_connect.connectors.copying.port import SourceRefuses
+from headrace_connect.connectors.copying.settings import SERVERS
+from headrace_connect.connectors.kafka_import.settings import ImportSettings
 from headrace_connect.plugin import RetriableError
 
 _Error: Final = kafka.KafkaError
@@ -35,7 +37,7 @@ _RIGHTS: Final = {
 HEARD: Final = LOGIN | {_Error._RESOLVE, _Error._ALL_BROKERS_DOWN, _Error._TRANSPORT}
 """What is said of connections, and not of a call."""
 _AWAY: Final = frozenset({_Error._TIMED_OUT, _Error._TRANSPORT, _Error._ALL_BROKERS_DOWN, _Error._RESOLVE})
-_NAMED: Final = re.compile(r'"([\w.]+)"')
+_NAMED: Final = re.compile(r'property:? "([^"]+)"')
 
 
 def fault_of(error: Any, what: str, servers: str, heard: Any = None) -> Exception:
@@ -50,7 +52,7 @@ def fault_of(error: Any, what: str, servers: str, heard: Any = None) -> Exceptio
     code, text = error.code(), error.str()
     if code in LOGIN:
         return SourceRefuses(
-            f"source.cluster.bootstrap.servers: {servers} does not let this client in: {text}. Look at "
+            f"{SERVERS}: {servers} does not let this client in: {text}. Look at "
             "source.cluster.security.protocol, source.cluster.sasl.mechanism, .sasl.username, .sasl.password and "
             "source.cluster.ssl.ca.location"
         )
@@ -60,14 +62,14 @@ def fault_of(error: Any, what: str, servers: str, heard: Any = None) -> Exceptio
             f"User:NAME {_RIGHTS[code]} '{what or '*'}'"
         )
     if code in _AWAY:
-        return RetriableError(f"source.cluster.bootstrap.servers: {servers} does not answer: {text}")
+        return RetriableError(f"{SERVERS}: {servers} does not answer: {text}")
     return RetriableError(f"{what}: {text}" if what else text)
 
 
 @contextmanager
-def creation() -> Iterator[None]:
+def creation(settings: ImportSettings) -> Iterator[None]:
     """
-    Around the creation of a client.
+    Around the creation of a client of these settings.
 
     Raises:
         InvalidConfig: a property is wrong; says which.
@@ -77,5 +79,5 @@ def creation() -> Iterator[None]:
     except kafka.KafkaException as error:
         text = error.args[0].str()
         named = _NAMED.search(text)
-        key = f"source.cluster.{named[1]}" if named else "source.cluster.*, source.consumer.*"
+        key = settings.key_of(named[1]) if named else "source.cluster.*, source.consumer.*"
         raise InvalidConfig(f"{key}: {text}") from error

@@ -60,7 +60,7 @@ class Reading:
         self._ids: dict[str, str] = {}
         """Of their topics."""
         self._looked_ms = clock.monotonic_ms()
-        with creation():
+        with creation(settings):
             self._consumer: Any = kafka.Consumer({**settings.of_consumer(), "error_cb": asking.hear}, logger=QUIET)
 
     def close(self) -> None:

@@ -55,6 +55,10 @@ class ImportSettings(CopySettings):
         if "bootstrap.servers" in self.source_consumer:
             raise ValueError(f"{_CONSUMER}bootstrap.servers: leave it out; {_CLUSTER}bootstrap.servers says it for all")
 
+    def key_of(self, name: str) -> str:
+        """The key that gives a client the property ``name``."""
+        return f"{_CONSUMER if name in self.source_consumer else _CLUSTER}{name}"
+
     def of_client(self) -> dict[str, Any]:
         """Properties of a client that asks."""
         given = {key: value for key, value in self.source_cluster.items() if key not in _OWN}

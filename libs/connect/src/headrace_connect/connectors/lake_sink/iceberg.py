@@ -22,7 +22,7 @@ from pyiceberg.exceptions import (
     WaitingForLockException,
 )
 from pyiceberg.table import Table, TableProperties
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from headrace_common.core.errors import InvalidConfig
 from headrace_connect.connectors.lake_sink.lake import Array, Span
@@ -33,6 +33,8 @@ from headrace_connect.plugin import RetriableError
 NO_RETRIES: Final = {TableProperties.COMMIT_NUM_RETRIES: "0"}
 """pyiceberg tries a stale commit again on top of what others have committed, and so writes rows twice."""
 _WAREHOUSE: Final = "warehouse"
+_NO_URI: Final = "URI missing"
+"""pyiceberg goes on with options and variables of its own."""
 
 
 class IcebergLake(OneTable[Table]):
@@ -122,8 +124,12 @@ class IcebergLake(OneTable[Table]):
         if self._catalog is None:
             try:
                 self._catalog = load_catalog("headrace", **self._properties)
+            except ArgumentError as error:
+                raise InvalidConfig(f"catalog.uri: {error}") from error
             except (ValueError, NotInstalledError, ImportError) as error:
-                raise InvalidConfig(f"catalog: {error}") from error
+                if str(error).startswith(_NO_URI):
+                    raise InvalidConfig("catalog.uri is missing; it says where the catalog is") from error
+                raise InvalidConfig(f"catalog.*: {error}") from error
         return self._catalog
 
 

@@ -17,6 +17,7 @@ from headrace.errors import (
     PositionOutOfRange,
     UnknownTopicOrPartition,
 )
+from headrace.finding import ClusterAddress
 from headrace.records import PartitionTable, TopicPartition
 from headrace_connect.connectors.copying.polling import Polled
 from headrace_connect.connectors.copying.port import Fetched, Moved, Recreated, SourceTopic, TopicGone
@@ -28,7 +29,7 @@ _POLL_MS: Final = 100.0
 class SdkCluster(Polled):
     """Satisfies ``SourceCluster``."""
 
-    def __init__(self, servers: str, rows_max: int, timeout_ms: int) -> None:
+    def __init__(self, servers: str | ClusterAddress, rows_max: int, timeout_ms: int) -> None:
         super().__init__()
         self._servers = servers
         self._rows_max = rows_max

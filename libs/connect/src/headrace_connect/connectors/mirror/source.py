@@ -6,13 +6,15 @@ from headrace_connect.connectors.copying.port import SourceCluster
 from headrace_connect.connectors.copying.settings import CopySettings
 from headrace_connect.connectors.copying.source import CopySource
 from headrace_connect.connectors.mirror.cluster import SdkCluster
+from headrace_connect.connectors.mirror.settings import MirrorSettings
 
 
 class MirrorSource(CopySource):
     """Topics of another Headrace cluster."""
 
-    settings_type = CopySettings
+    settings_type = MirrorSettings
 
     def connect(self, settings: CopySettings) -> SourceCluster:
         """See ``CopySource``."""
-        return SdkCluster(settings.source_cluster_bootstrap_servers, settings.batch_max_rows, settings.timeout_ms)
+        assert isinstance(settings, MirrorSettings), "these are its settings"
+        return SdkCluster(settings.servers, settings.batch_max_rows, settings.timeout_ms)
