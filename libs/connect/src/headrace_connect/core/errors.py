@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from headrace_common.core.error_kinds import HeadraceError, Kind
-from headrace_common.core.errors import InvalidConfig
+from headrace_common.core.errors import ErrorCode, InvalidConfig
 
 if TYPE_CHECKING:
     from headrace.records import TopicPartition
@@ -39,6 +39,10 @@ class RowsRefused(Exception):
         first = next(iter(sorted(reasons.items())), None)
         super().__init__(message or (f"row {first[0]}: {first[1]}" if first else "rows were refused"))
         self.reasons = dict(reasons)
+
+
+class BrokenPlugin(InvalidConfig, code=ErrorCode.INVALID_CONFIG):
+    """A module that is named in the configuration has raised when it was imported; that is its cause."""
 
 
 class PartitionTaken(Exception):

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from headrace_common.core.errors import HeadraceError, InvalidConfig
 from headrace_common.runtime.modules import load_file
+from headrace_connect.core.errors import BrokenPlugin
 from headrace_connect.plugin import Connector, Sink, Source
 from headrace_connect.runtime.aliases import ALIASES, REFUSED
 from headrace_connect.settings import near
@@ -96,7 +97,7 @@ def find_connector(given: str) -> type[Source[Any]] | type[Sink[Any]]:
     except HeadraceError:
         raise
     except (Exception, SystemExit) as error:  # whatever a module does when it is imported
-        raise InvalidConfig(f"connector.class: {where} cannot be imported: {error!r}") from error
+        raise BrokenPlugin(f"connector.class: {where} cannot be imported: {error!r}") from error
     found = getattr(module, attribute, None)
     if not (isinstance(found, type) and issubclass(found, Source | Sink)):
         connectors = [name for name, value in vars(module).items() if _is_connector(value)]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterator
 from typing import Final
 
 from headrace_common.core.errors import ErrorCode, HeadraceError
-from headrace_connect.core.errors import Fault, fault_of
+from headrace_connect.core.errors import BrokenPlugin, Fault, RetriableError, fault_of
 
 TRACE_CHARS_MAX: Final = 16_000
 
@@ -19,6 +20,8 @@ class TaskFailed(Exception):
         self.fault = fault
 
 
+_THEIRS: Final = frozenset({Fault.CONFIG, Fault.DATA, Fault.FENCED})
+"""Failures that are no fault of a program."""
 FENCED = frozenset({ErrorCode.FENCED_OWNER, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 """Another producer has the transactional id, or the owner."""
 OUT_OF_GROUP = frozenset(
@@ -46,9 +49,24 @@ def reason_of(error: BaseException) -> str:
     )
 
 
-def trace_of(error: BaseException) -> str:
-    """Where ``error`` was raised and by what, as Python prints it; of a long one the end."""
+def trace_of(error: Exception) -> str:
+    """
+    Where ``error`` was raised and by what, as Python prints it; of a long one the end. Empty: its text says what is
+    wrong and where, for it was raised for people who run connectors.
+    """
+    fault = failed_by(error).fault
+    told = fault in _THEIRS or (fault is Fault.WORLD and isinstance(error, HeadraceError | RetriableError | TaskFailed))
+    if told and not any(isinstance(one, BrokenPlugin) for one in _causes(error)):
+        return ""
     return sound("".join(traceback.format_exception(error)))
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """It, and what it was raised from."""
+    one: BaseException | None = error
+    while one is not None:
+        yield one
+        one = one.__cause__
 
 
 def sound(text: str) -> str:
