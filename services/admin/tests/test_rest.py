@@ -306,7 +306,7 @@ class TestGate:
                 yield b" " * 10_000
 
         answer = await rest.client.post("/v1/topics", content=endless(), headers={"content-type": "application/json"})
-        assert_problem(answer, 413, "INVALID_REQUEST", "64000")
+        assert_problem(answer, 413, "MESSAGE_TOO_LARGE", "64000")
         assert taken < 20
 
     @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", ""])
@@ -370,7 +370,7 @@ class TestForeignPages:
         self, rest: Rest, method: str, path: str, said: dict[str, str]
     ) -> None:
         await create(rest)
-        assert_problem(await rest.client.request(method, path, headers=JSON | said), 403, "INVALID_REQUEST", "page")
+        assert_problem(await rest.client.request(method, path, headers=JSON | said), 403, "POLICY_VIOLATION", "page")
         assert (await rest.client.get("/v1/topics/t")).status_code == 200
         assert not rest.world.image.nodes[NodeKey(Role.BROKER, NodeId(1))].drained
 
@@ -424,7 +424,7 @@ def fail(rest: Rest, failure: Exception) -> None:
 
 class TestErrors:
     async def test_no_such_path_and_method(self, rest: Rest) -> None:
-        assert_problem(await rest.client.get("/v2/nothing"), 404, "INVALID_REQUEST")
+        assert_problem(await rest.client.get("/v2/nothing"), 404, "RESOURCE_NOT_FOUND")
         answer = await rest.client.put("/v1/cluster", headers=JSON)
         assert_problem(answer, 405, "INVALID_REQUEST")
         assert answer.headers["allow"] == "GET, HEAD"

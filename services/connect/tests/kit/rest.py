@@ -130,8 +130,20 @@ async def served() -> AsyncIterator[Rest]:
             _CURRENT.clear()
 
 
-def problem(answer: httpx.Response, status: int, says: str) -> None:
+CODES = {
+    400: "INVALID_REQUEST",
+    404: "RESOURCE_NOT_FOUND",
+    409: "INVALID_UPDATE_VERSION",
+    500: "UNKNOWN_SERVER_ERROR",
+    502: "NETWORK_EXCEPTION",
+    503: "OVERLOADED",
+}
+
+
+def problem(answer: httpx.Response, status: int, says: str, code: str = "") -> None:
     """The answer is one below ``/v1``, of a failure that says this."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     assert says in answer.json()["detail"]
+    assert answer.json()["code"] == (code or CODES[status])
+    assert answer.json()["type"] == f"urn:headrace:error:{answer.json()['code']}"

@@ -512,11 +512,11 @@ class TestOurs:
         problem(await rest.client.post("/v1/connectors/%FF/snapshot", json=body), 400, "not UTF-8")
         await rest.create("s")
         rest.hosts.refuses = "FileStreamSource cannot do that"
-        problem(await rest.client.post(path, json=body), 400, "cannot do that")
+        problem(await rest.client.post(path, json=body), 400, "cannot do that", "INVALID_CONFIG")
         rest.hosts.crash = "Segmentation fault"
         problem(await rest.client.post(path, json=body), 500, "Segmentation fault")
         rest.herd.is_ready = False
-        problem(await rest.client.post(path, json=body), 503, "still reads")
+        problem(await rest.client.post(path, json=body), 503, "still reads", "METADATA_UNAVAILABLE")
 
 
 CHANGES: list[tuple[str, str, Any]] = [
@@ -579,6 +579,9 @@ class TestLeader:
     async def test_nobody_leads(self, rest: Rest) -> None:
         rest.herd.leader = None
         refused(await rest.client.put("/connectors/s/stop"), 409, "no worker leads")
+        answer = await rest.client.post("/v1/connectors/s/verify", json={})
+        problem(answer, 409, "no worker leads", "LEADER_NOT_AVAILABLE")
+        assert answer.json()["retriable"]
 
     async def test_who_is_to_lead_and_does_not_yet_asks_not_itself(self, rest: Rest) -> None:
         rest.herd.lead(f"http://{ME}")
@@ -636,7 +639,7 @@ class TestGate:
         answer = await rest.client.put("/connectors")
         refused(answer, 405, "HTTP 405 Method Not Allowed")
         assert answer.headers["allow"] == "GET, HEAD, POST"
-        assert (await rest.client.get("/v1/nothing")).json()["status"] == 404
+        problem(await rest.client.get("/v1/nothing"), 404, "Not Found")
         assert (await rest.client.head("/connectors")).status_code == 200
 
     async def test_a_bug_is_logged_and_not_told(self, rest: Rest, caplog: pytest.LogCaptureFixture) -> None:

@@ -109,7 +109,7 @@ async def test_who_cannot_be_verified(rest: Rest) -> None:
     problem(await rest.client.post(PATH, json={}), 400, "/etc/passwd")
     assert "verify" not in [what for what, _ in rest.hosts.asked]
     rest.herd.is_ready = False
-    problem(await rest.client.post(PATH, json={}), 503, "still reads")
+    problem(await rest.client.post(PATH, json={}), 503, "still reads", "METADATA_UNAVAILABLE")
 
 
 @pytest.mark.parametrize(

@@ -24,14 +24,28 @@ _TITLE_OF_STATUS: Final[Mapping[int, str]] = {
     406: "That form cannot be given",
     403: "The request is not allowed",
     408: "The request took too long",
+    409: "It conflicts with what is there now",
     413: "The request is too large",
     415: "The body is not JSON",
     421: "The request is for another host",
     431: "The head of the request is too large",
+    500: "The request failed inside",
     502: "Another system does not answer",
     503: "There is no room now",
 }
-_RETRIABLE: Final = frozenset({408, 429, 502, 503, 504})
+_CODE_OF_STATUS: Final[Mapping[int, ErrorCode]] = {
+    403: ErrorCode.POLICY_VIOLATION,
+    404: ErrorCode.RESOURCE_NOT_FOUND,
+    408: ErrorCode.REQUEST_TIMED_OUT,
+    409: ErrorCode.INVALID_UPDATE_VERSION,
+    413: ErrorCode.MESSAGE_TOO_LARGE,
+    429: ErrorCode.OVERLOADED,
+    500: ErrorCode.UNKNOWN_SERVER_ERROR,
+    502: ErrorCode.NETWORK_EXCEPTION,
+    503: ErrorCode.OVERLOADED,
+    504: ErrorCode.REQUEST_TIMED_OUT,
+}
+"""As typed errors of these statuses have them; of others the request is what is wrong."""
 
 
 def problem_of(error: HeadraceError, instance: str) -> Response:
@@ -47,18 +61,25 @@ def problem(
     instance: str,
     *,
     next_step: str,
+    code: ErrorCode | None = None,
     errors: list[dict[str, str]] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """The answer for a request that never reached the engine."""
+    """
+    The answer for a request that never reached the engine.
+
+    Args:
+        code: None: what ``status`` stands for.
+    """
+    code = code or _CODE_OF_STATUS.get(status, ErrorCode.INVALID_REQUEST)
     body: dict[str, Any] = {
-        "type": "urn:headrace:error:INVALID_REQUEST",
+        "type": f"urn:headrace:error:{code.name}",
         "title": _TITLE_OF_STATUS.get(status, "The request is not valid"),
         "status": status,
         "detail": detail,
         "instance": instance,
-        "code": ErrorCode.INVALID_REQUEST.name,
-        "retriable": status in _RETRIABLE,
+        "code": code.name,
+        "retriable": code.retriable,
         "next_step": next_step,
     }
     if errors:

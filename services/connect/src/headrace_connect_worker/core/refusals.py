@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from headrace_common.core.errors import ErrorCode
+
 
 class Refusal(Exception):
     """A command that is not carried out; ``status`` is that of HTTP, the text is for people."""
 
     status: ClassVar[int] = 500
+    code: ClassVar[ErrorCode | None] = None
+    """Below ``/v1``; None: what ``status`` stands for."""
 
 
 class BadCommand(Refusal):
@@ -37,6 +41,8 @@ class Conflict(Refusal):
 
 class NotLeader(Conflict):
     """Another worker writes the configuration; ``url`` is where it answers, None: nobody leads for now."""
+
+    code = ErrorCode.LEADER_NOT_AVAILABLE
 
     def __init__(self, url: str | None) -> None:
         super().__init__(

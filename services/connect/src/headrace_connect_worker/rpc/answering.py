@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headrace_common.core.errors import HeadraceError, Internal, Kind
+from headrace_common.core.errors import ErrorCode, HeadraceError, Internal, Kind
 from headrace_common.http.foreign_pages import Refusal as Refused
 from headrace_common.http.problems import MEDIA_TYPE, on_the_wire, problem
 from headrace_common.http.verbs import allowed
@@ -57,12 +57,17 @@ def forwarded(status: int, body: bytes, path: str, headers: Mapping[str, str]) -
     return Response(body, status, dict(headers), kind if body else None)
 
 
-def failure(status: int, message: str, path: str, next_step: str = "") -> Response:
-    """The answer of a failure, as it is where ``path`` is."""
+def failure(status: int, message: str, path: str, next_step: str = "", code: ErrorCode | None = None) -> Response:
+    """
+    The answer of a failure, as it is where ``path`` is.
+
+    Args:
+        code: of a problem; None: what ``status`` stands for.
+    """
     headers = {"retry-after": "1"} if status in _BUSY else {}
     if path.startswith(OURS):
         step = next_step or "See /openapi.json for what there is."
-        return problem(status, message, path, next_step=step, headers=headers)
+        return problem(status, message, path, next_step=step, code=code, headers=headers)
     said = f"{message}. {next_step}" if next_step else message
     return answer(kafka_shapes.error(status, said), status, headers)
 
@@ -97,7 +102,7 @@ def add_error_answers(app: FastAPI) -> None:
     @app.exception_handler(Refusal)
     async def refused(request: Request, error: Refusal) -> Response:
         step = "It may have been carried out: look first." if isinstance(error, NotWritten) and error.unknown else ""
-        return failure(*status_and_text(error), request.url.path, step)
+        return failure(*status_and_text(error), request.url.path, step, error.code)
 
     @app.exception_handler(HostUnavailable)
     async def no_host(request: Request, error: HostUnavailable) -> Response:
@@ -111,7 +116,7 @@ def add_error_answers(app: FastAPI) -> None:
     async def headrace(request: Request, error: HeadraceError) -> Response:
         if isinstance(error, Internal):
             _log.error("a request failed inside", exc_info=error, extra={"path": request.url.path})
-        return failure(*status_and_text(error), request.url.path)
+        return failure(*status_and_text(error), request.url.path, code=error.code)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
