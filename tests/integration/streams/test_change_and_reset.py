@@ -307,6 +307,9 @@ def test_a_program_whose_rows_have_other_columns_leaves_the_one_that_runs_alone(
         (change,) = app.differs(app.program(WIDER))
         assert change["fate"] == "needs"
         assert change["what"].startswith(f"rows in {app.name}.by-word.repartition have the columns word string; the ")
+        other = app.differs(app.program(COUNTS.replace("{lines}", app.out)))[0]
+        assert other["fate"] == "refused"
+        assert other["what"].startswith(f"another program runs as {app.name}: its workers share the tasks ")
         app.send("a b a")
         assert app.read(3) == numbered("a", "b", "a")
         app.settle()
@@ -454,10 +457,10 @@ def test_a_reset_that_is_cut_off_is_named_and_mended(app: Changing, point: str) 
     (app.directory / f"streams.reset.{point}").write_text("kill")
     ran = app.command("reset", str(program), *where, "--execute", HEADRACE_FAILPOINTS_DIR=str(app.directory))
     assert ran.returncode == -9
-    assert f"a reset of {app.name} was cut off in the middle: run it again" in app.fails(program)
+    assert f"a reset of {app.name} has begun and not ended: wait for it, or" in app.fails(program)
     if point == "mark":
         ran = app.command("plan", str(program))
-        assert json.loads(ran.stdout)["changes"][0]["what"] == "a reset was cut off in the middle"
+        assert json.loads(ran.stdout)["changes"][0]["what"] == "a reset has begun and not ended"
     app.done("reset", str(program), *where, "--execute")
     app.send("a")
     with app.running(program):

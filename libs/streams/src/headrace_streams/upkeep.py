@@ -26,6 +26,7 @@ from headrace_streams.plan.describe import as_data
 from headrace_streams.plan.nodes import Plan, changelog_topic
 from headrace_streams.plan.reset import CHANGELOG, EARLIEST, LATEST, Standing, Stateful, owner_of
 from headrace_streams.ports import InternalTopic, TopicFacts
+from headrace_streams.runtime.assembling import other_program, tasks_of
 from headrace_streams.runtime.filling import History, check_new, place
 from headrace_streams.runtime.resetting import carry_out, made_by_streams, survey
 
@@ -88,9 +89,14 @@ def compared(app: App, servers: Any) -> list[Change]:
         shared = await cluster.topics.shared(app.name)
         standing = replace(standing, rows=await cluster.upkeep.waiting(standing.reached) | shared.rows)
         found = compare(plan_reset.as_data(standing), _described(app, program))
+        read = await cluster.topics.read_by(app.name) if shared.tasks else frozenset[str]()
+        other = other_program(app.name, tasks_of(program.assembly), shared, read)
+        if other is not None:
+            found.insert(0, Change(Fate.REFUSED, *other))
         if standing.marked:
             again = f"headrace streams reset {app.name} --execute"
-            found.insert(0, Change(Fate.REFUSED, "a reset was cut off in the middle", f"run it again: {again}"))
+            way_out = f"wait for it, or, if it was cut off, run it again: {again}"
+            found.insert(0, Change(Fate.REFUSED, "a reset has begun and not ended", way_out))
         return found
 
     return _with_cluster(servers, app.name, ask)

@@ -188,7 +188,8 @@ def of_store(standing: Standing, store: str) -> list[Step]:
     """
     if standing.marked:
         raise Rejected(
-            f"a reset of {standing.app} was cut off in the middle: run it again, without --store, before anything else"
+            f"a reset of {standing.app} has begun and not ended: wait for it, or, if it was cut off, run it again, "
+            "without --store, before anything else"
         )
     here = tuple(tp for tp, progress in sorted(standing.progress.items()) if store in stores_of(progress))
     if not here:

@@ -20,7 +20,7 @@ from headrace_streams.patience import Patience
 from headrace_streams.plan.basis import basis_of
 from headrace_streams.plan.cut import Assembly, on_topics
 from headrace_streams.plan.nodes import Plan, changelog_topic, repartition_topic, reset_topic
-from headrace_streams.ports import InternalTopic, TopicFacts
+from headrace_streams.ports import InternalTopic, Shared, TopicFacts
 from headrace_streams.runtime.globals import Globals
 from headrace_streams.runtime.owned import Outside, Owned, Spec
 from headrace_streams.runtime.taking import check_basis, lost_positions
@@ -102,7 +102,8 @@ class Assembling:
         name = self._app.name
         if await self._outside.topics.find([reset_topic(name)]):
             raise NotAllowed(
-                f"a reset of {name} was cut off in the middle: run it again, headrace streams reset {name} --execute"
+                f"a reset of {name} has begun and not ended: wait for it, or, if it was cut off, run it again, "
+                f"headrace streams reset {name} --execute"
             )
         graph, facts = await self._existing()
         partitions = {topic: fact.partitions for topic, fact in facts.items()}
@@ -110,7 +111,7 @@ class Assembling:
         interval_ms = self._config.watermark_interval_ms
         assembly = Assembly(name, graph, partitions, self._app.on_error, self.globals.tables, limits, interval_ms)
         if others is not None:
-            await self.check_others(_tasks_of(assembly), rows_of(assembly), others)
+            await self.check_others(tasks_of(assembly), rows_of(assembly), others)
         repartitions = [
             InternalTopic(repartition_topic(name, hop), count, compacted=False)
             for hop, count in assembly.repartitions.items()
@@ -217,16 +218,8 @@ class Assembling:
                     f"Run that one until `headrace group lag {name}` says 0 for the topic, stop its workers, then "
                     "start this one",
                 )
-        if not shared.tasks or not shared.tasks.isdisjoint(tasks):
-            return None
-        topics = {topic for of_task in tasks.values() for topic in of_task}
-        if not topics.isdisjoint(await patience.ask(lambda: self._outside.topics.read_by(name))):
-            return None
-        return (
-            f"another program runs as {name}: its workers share the tasks {_some(shared.tasks)}, and this program has "
-            f"none of these, but {_some(tasks)}",
-            "Give one of them another name, App('…'), or stop the workers of the other one first",
-        )
+        read = await patience.ask(lambda: self._outside.topics.read_by(name)) if shared.tasks else frozenset[str]()
+        return other_program(name, tasks, shared, read)
 
     async def check_positions(self, assembled: Assembled, patience: Patience) -> None:
         """
@@ -326,7 +319,27 @@ class Assembling:
         return None
 
 
-def _tasks_of(assembly: Assembly) -> dict[str, tuple[str, ...]]:
+def other_program(
+    app: str, tasks: Mapping[str, Collection[str]], shared: Shared, read: Collection[str]
+) -> tuple[str, str] | None:
+    """
+    Why the workers that run belong to another program, and what to do; None: they do not.
+
+    Args:
+        tasks: of this program, by label: the topics that each reads.
+        read: the topics in which the app has positions.
+    """
+    topics = {topic for of_task in tasks.values() for topic in of_task}
+    if not shared.tasks or not shared.tasks.isdisjoint(tasks) or not topics.isdisjoint(read):
+        return None
+    return (
+        f"another program runs as {app}: its workers share the tasks {_some(shared.tasks)}, and this program has none "
+        f"of these, but {_some(tasks)}",
+        "Give one of them another name, App('…'), or stop the workers of the other one first",
+    )
+
+
+def tasks_of(assembly: Assembly) -> dict[str, tuple[str, ...]]:
     """What each task reads, by label."""
     specs = [
         Spec(part, partition, (*part.topics, *assembly.hops_of(part)), {})
