@@ -59,6 +59,12 @@ def test_a_variable_that_cannot_be_is_refused_before_anything_starts(told: dict[
     assert not told
 
 
+@pytest.mark.parametrize(("ending", "code"), [(Ending.INTERRUPTED, 130), (Ending.LOST, 1), (Ending.FENCED, 1)])
+def test_how_workers_have_ended_is_the_exit_code(ending: Ending, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_process.Parent, "run", lambda parent: ending)
+    assert CliRunner().invoke(app, ["streams", "run", "words.py", "--bootstrap", "b:1"]).exit_code == code
+
+
 PROGRAM = """
 from headrace.streams import App, agg, json, tumbling
 app = App("bil")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -24,7 +25,7 @@ from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.threads import run_in_thread
 from headrace_streams.adapters.headrace_io import SdkReader, SdkTopics, SdkWriters
 from headrace_streams.adapters.rocksdb_store import RocksDbStores
-from headrace_streams.config import StreamsConfig
+from headrace_streams.config import EXACTLY_ONCE, ProcessingGuarantee, StreamsConfig
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.dsl.app import App
 from headrace_streams.ports import Membership, Snapshots, TaskStores
@@ -35,11 +36,15 @@ if TYPE_CHECKING:
     from headrace_common.runtime.health import HealthPort
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+INTERRUPTED_TWICE: Final = 130
+"""How a process ends that was interrupted again, while it made its last commit; a shell's number."""
+_log = logging.getLogger("headrace.streams")
 
 
 def run(app: App, **settings: Any) -> None:
     """
-    Run an app until SIGTERM or SIGINT; what was read is committed then.
+    Run an app until SIGTERM or SIGINT; what was read is committed then. A SIGINT behind that ends the process at once,
+    with ``INTERRUPTED_TWICE``.
 
     Args:
         settings: of ``StreamsConfig``.
@@ -53,21 +58,50 @@ def run(app: App, **settings: Any) -> None:
 
 async def _run_until_signal(app: App, config: StreamsConfig) -> None:
     stop = asyncio.Event()
-    listen_for_signals(stop)
+    listen_for_signals(stop, app.name, config.processing_guarantee)
     await serve(app, config, stop)
 
 
-def listen_for_signals(stop: asyncio.Event) -> None:
+def listen_for_signals(stop: asyncio.Event, app: str, guarantee: ProcessingGuarantee = EXACTLY_ONCE) -> None:
     """
-    SIGTERM and SIGINT set ``stop``. A process that a function of the program forks ends by them instead, and this one
-    does not hear of it: signals of the child would come through the socket that both have.
+    SIGTERM and SIGINT set ``stop``; SIGINT ends the process if that was set before. SIGTERM does not: a parent may send
+    it twice. A process that a function of the program forks ends by them instead, and this one does not hear of it:
+    signals of the child would come through the socket that both have.
     """
-    for number in SIGNALS:
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+
+    def interrupt() -> None:
+        if stop.is_set():
+            _log.warning("%s", words_of_early_end(app, guarantee))
+            logging.shutdown()
+            os._exit(INTERRUPTED_TWICE)
+        _log.warning("%s", words_of_end(app, signal.SIGINT))
+        stop.set()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupt)
     os.register_at_fork(
         before=partial(signal.pthread_sigmask, signal.SIG_BLOCK, SIGNALS),
         after_in_parent=partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, SIGNALS),
         after_in_child=_end_by_signals,
+    )
+
+
+def words_of_end(what: str, number: int) -> str:
+    """What a signal does that came first."""
+    again = "Ctrl+C again" if number == signal.SIGINT else "a second signal"
+    return f"{what} commits what it has read and ends; {again} ends it at once, without that commit"
+
+
+def words_of_early_end(what: str, guarantee: ProcessingGuarantee) -> str:
+    """What has become of what was not committed."""
+    seen = (
+        "readers with isolation_level='read_committed' see it once"
+        if guarantee == EXACTLY_ONCE
+        else "rows may be written twice (at_least_once), and state is exact"
+    )
+    return (
+        f"{what} ended without its last commit. Nothing is lost: the next start does again what was not committed, "
+        f"and {seen}"
     )
 
 

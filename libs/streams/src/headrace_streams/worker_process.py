@@ -24,7 +24,7 @@ from headrace_common.core.errors import HeadraceError, InvalidConfig, Then
 from headrace_common.core.ids import Endpoint
 from headrace_streams.config import StreamsConfig
 from headrace_streams.core.errors import Blocked
-from headrace_streams.main import run
+from headrace_streams.main import INTERRUPTED_TWICE, run, words_of_early_end, words_of_end
 from headrace_streams.program import load
 
 _log = logging.getLogger("headrace.streams")
@@ -46,6 +46,8 @@ class Ending(IntEnum):
     """The program, or a record of it: another start would meet the same."""
     FENCED = 4
     """Another process is this worker now."""
+    INTERRUPTED = INTERRUPTED_TWICE
+    """Of the parent: it was told again to stop, and has killed workers that had not ended."""
 
 
 def work(program: str, settings: Mapping[str, Any]) -> Ending:
@@ -121,12 +123,14 @@ class Parent:
     def __init__(
         self, program: str, settings: Mapping[str, Any], workers: int = 1, directory: Path | None = None
     ) -> None:
+        self._program = program
         self._command = [sys.executable, "-m", "headrace_streams", program]
         self._settings = settings
         self._config = StreamsConfig.of(settings)
         _check_ports(self._config, workers)
         self._directory = directory
         self._told = threading.Event()
+        self._told_again = False
         self._over = threading.Event()
         self._slots = [_Slot(self, number) for number in range(workers)]
 
@@ -150,7 +154,11 @@ class Parent:
                 slot.end()
             for number, handler in before.items():
                 signal.signal(number, handler)
-        return next((slot.ending for slot in self._slots if slot.ending is not Ending.DONE), Ending.DONE)
+        ending = Ending.DONE
+        if any(slot.killed for slot in self._slots):
+            _log.warning("%s", words_of_early_end(self._program, self._config.processing_guarantee))
+            ending = Ending.INTERRUPTED if self._told_again else ending
+        return next((slot.ending for slot in self._slots if slot.ending is not Ending.DONE), ending)
 
     @staticmethod
     def _signals() -> list[signal.Signals]:
@@ -160,9 +168,11 @@ class Parent:
 
     def _stop(self, number: int, frame: object) -> None:
         """The first signal has them commit and end; another kills them, which loses nothing that was committed."""
-        again = self._told.is_set()
+        self._told_again = self._told.is_set()
         self._told.set()
-        self._pass_on(signal.SIGKILL if again else signal.SIGTERM)
+        if not self._told_again:
+            _log.warning("%s", words_of_end(self._program, number))
+        self._pass_on(signal.SIGKILL if self._told_again else signal.SIGTERM)
 
     def _pass_on(self, number: signal.Signals) -> None:
         for slot in self._slots:
@@ -187,6 +197,8 @@ class _Slot(threading.Thread):
         self._parent = parent
         self._worker: subprocess.Popen[bytes] | None = None
         self.ending = Ending.DONE
+        self.killed = False
+        """Its worker was killed after it had been told to end, so before its last commit."""
 
     def run(self) -> None:
         """Until the worker fails for good, or the parent was told to stop; the first such end ends the others."""
@@ -207,6 +219,7 @@ class _Slot(threading.Thread):
                 worker.send_signal(signal.SIGTERM)
             code = worker.wait()
             if parent._told.is_set() and code < 0:
+                self.killed = code == -signal.SIGKILL
                 return Ending.DONE  # before it could take the signal, or because it did not end
             if parent._told.is_set() or code in (Ending.FAILED, Ending.FENCED):
                 return Ending(code) if code in list(Ending) else Ending.LOST

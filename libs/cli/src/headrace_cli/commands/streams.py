@@ -76,6 +76,8 @@ def run(
     """
     Run a program until Ctrl+C or SIGTERM; then it commits what it has read. A worker that dies is started again.
 
+    A second Ctrl+C ends it at once, with 130; the next start does again what was not committed.
+
     Start it as often as you like, on as many machines as you like: workers of the same app share its tasks. The
     environment gives further settings: HEADRACE_STREAMS_COMMIT_ROWS=5000 is commit_rows. Options win.
     """
@@ -97,6 +99,8 @@ def run(
     match Parent(program, settings, workers).run():
         case Ending.DONE:
             return
+        case Ending.INTERRUPTED:
+            raise typer.Exit(ExitCode.INTERRUPTED)
         case Ending.FENCED:
             raise CommandFailed(
                 f"a worker of {program} was put out: another process has the name of this machine and state directory",
