@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import narwhals.stable.v2 as nw
 import orjson
@@ -16,7 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from libs.streams.tests.kit.feeding import Fed, Record, cuts, dead, raw, run_cut
 
+from headrace_common.core.errors import HeadraceError
 from headrace_streams import App, NotAllowed, RowFailed, Stream, agg, col, custom, json, tumbling
+from headrace_streams.core.errors import cause_of
 from headrace_streams.core.formats import string
 from headrace_streams.core.outputs import Limits
 from headrace_streams.main import _in_pool
@@ -256,6 +258,132 @@ def test_a_time_that_is_missing_is_an_error_of_its_record() -> None:
     fed.feed("in", [(None, {"at": None}, 1), (None, {"at": 5}, 1)])
     outputs = fed.commit()
     assert dict(dead(outputs, "dead")[0].headers)["headrace.error.message"] == b"the timestamp is missing"
+
+
+EARLIEST = "0001-01-01T00:00:00.000Z"
+LATEST = "9999-12-31T23:59:59.999Z"
+
+
+@pytest.mark.parametrize(
+    ("of", "at", "why"),
+    [
+        ("column", EARLIEST, ""),
+        ("column", LATEST, ""),
+        ("column", -62_135_596_800_001, "in the years 1 to 9999"),
+        ("column", 253_402_300_800_000, "in the years 1 to 9999"),
+        ("event time", "1970-01-01T00:00:00.000Z", ""),
+        ("event time", LATEST, ""),
+        ("event time", "1969-12-31T23:59:59.999Z", "event time is in the years 1970 to 9999; other columns take the y"),
+        ("event time", EARLIEST, "event time is in the years 1970 to 9999; other columns take the years 1 to 9999"),
+    ],
+)
+def test_the_years_that_messages_name_are_those_that_are_taken(of: str, at: int | str, why: str) -> None:
+    app = App("errors", on_error="dead")
+    app.stream("in", value=json("at timestamp"), timestamp="at" if of == "event time" else None).to("out")
+    fed = Fed(app)
+    fed.feed("in", [(None, {"at": at}, 0)])
+    outputs = fed.commit()
+    if not why:
+        assert [orjson.loads(o.records["value"][0].as_py()) for o in outputs] == [{"at": at}]
+    else:
+        (letter,) = dead(outputs, "dead")
+        assert why in (dict(letter.headers)["headrace.error.message"] or b"").decode()
+
+
+# --- what functions give and raise --------------------------------------------------------------------------------
+
+TABLES: dict[str, tuple[Callable[[pa.Table], Any], str]] = {
+    "a column is missing": (
+        lambda table: pa.table({"m": table["s"], "s": table["s"]}),
+        "must return the columns of its schema: 'n' is missing; it returned 'm', 's'",
+    ),
+    "a column is there twice": (
+        lambda table: pa.Table.from_arrays([table["at"], table["at"]], names=["n", "n"]),
+        "must return the columns of its schema: 'n' is there twice; it returned 'n', 'n'",
+    ),
+    "no columns": (
+        lambda table: table.select(cast(list[str], [])),
+        "'n' is missing; it returned none",
+    ),
+    "no table": (lambda table: 5, "must return a pyarrow.Table of 1 rows, it returned 5;"),
+    "no rows": (lambda table: table.slice(0, 0), "must return a pyarrow.Table of 1 rows, it returned 0 rows;"),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_that_does_not_fit_is_named(name: str) -> None:
+    function, says = TABLES[name]
+    app = App("errors")
+    source(app).map_batches(function, schema="n bigint").to("out")
+    with pytest.raises(RowFailed) as failed:
+        Fed(app).feed("in", [record(0)])
+    of = r"map_batches \(test_errors\.py:\d+\)"
+    assert re.match(rf"{of}: the record of in-0 at offset 0 failed: TypeError: {of} ", str(failed.value))
+    assert says in str(failed.value)
+
+
+def test_a_table_may_have_more_columns() -> None:
+    app = App("errors")
+    source(app).map_batches(lambda table: table, schema="at bigint").to("out")
+    fed = Fed(app)
+    fed.feed("in", [record(7)])
+    assert [orjson.loads(o.records["value"][0].as_py()) for o in fed.commit()] == [{"at": 7}]
+
+
+def stop(row: Any, *more: Any) -> Any:
+    return next(iter(()))
+
+
+def refuse(row: Any, *more: Any) -> Any:
+    raise AssertionError
+
+
+def first_line(function: Any) -> int:
+    """Of its body."""
+    return int(function.__code__.co_firstlineno) + 1
+
+
+SILENT: dict[str, tuple[Build, str]] = {
+    "map": (lambda app: source(app).map(stop), f"StopIteration raised at test_errors.py:{first_line(stop)}"),
+    "map_batches": (lambda app: source(app).map_batches(refuse, schema="n bigint"), "AssertionError raised at test_e"),
+    "process": (lambda app: source(app).process(refuse, name="p"), "AssertionError raised at test_errors.py:"),
+    "value": (
+        lambda app: app.stream("in", value=custom(refuse, schema="n bigint")),
+        "AssertionError raised at test_errors.py:",
+    ),
+    "fold": (
+        lambda app: source(app)
+        .group_by("k")
+        .agg(n=agg.fold("s", 0, lambda state, value: refuse(value), type="bigint"), name="g"),
+        "cannot be computed: AssertionError raised at test_errors.py:",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_an_exception_without_words_says_where_it_was_raised(name: str) -> None:
+    build, says = SILENT[name]
+    app = App("errors")
+    build(app).to("out")
+    with pytest.raises(HeadraceError) as failed:
+        Fed(app).feed("in", [record(0)])
+    assert says in str(failed.value)
+    assert ": ;" not in str(failed.value)
+
+
+def test_the_dead_letter_of_an_exception_without_words_says_it_too() -> None:
+    app = App("errors", on_error="dead")
+    source(app).map(refuse).to("out")
+    fed = Fed(app)
+    fed.feed("in", [record(0)])
+    (letter,) = dead(fed.commit(), "dead")
+    why = dict(letter.headers)
+    assert why["headrace.error.class"] == b"AssertionError"
+    assert why["headrace.error.message"] == f"raised at test_errors.py:{first_line(refuse)}".encode()
+
+
+def test_what_a_builtin_raises_without_words_is_its_class() -> None:
+    assert cause_of(StopIteration()) == "StopIteration"
 
 
 # --- rows that stem from no single record -------------------------------------------------------------------------

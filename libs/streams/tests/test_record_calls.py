@@ -199,10 +199,10 @@ def test_a_value_of_another_type_is_an_error_of_its_row(type_: str) -> None:
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (5, r"map .* gave a int; a row is a dict"),
+        (5, r"map .* gave 5; a row is a dict"),
         ({"m": 1}, "gave the column 'm', which its schema does not have"),
-        ({"n": "\ud800"}, "n: .* is not a bigint"),
-        ({"n": 1.5}, "n: 1.5 is not a bigint"),
+        ({"n": "\ud800"}, "n: .* is no bigint"),
+        ({"n": 1.5}, "n: 1.5 is no bigint"),
     ],
 )
 def test_a_row_that_does_not_fit_is_named(made: Any, message: str) -> None:
@@ -229,7 +229,7 @@ def test_a_float_inside_of_others_is_not_cut(type_: str, made: Any, fits: bool) 
     if fits:
         apply()
     else:
-        with pytest.raises(RowFailed, match=r"n: .* is not a"):
+        with pytest.raises(RowFailed, match=r"n: .* is no (array|struct|map)<"):
             apply()
 
 

@@ -26,8 +26,8 @@ def test_each_value_is_read_by_the_function() -> None:
         pa.table({"user": ["ann", "eve"], "amount": [1, 2], "note": [None, None]}, schema=format.schema),
         [
             Problem(1, "ValueError: not enough values to unpack (expected 2, got 1)"),
-            Problem(2, "TypeError: amount: 'x' is not a tinyint"),
-            Problem(3, "TypeError: amount: 300 is not a tinyint"),
+            Problem(2, "TypeError: amount: 'x' is no tinyint"),
+            Problem(3, "TypeError: amount: 300 is no tinyint"),
         ],
     )
 
@@ -38,7 +38,7 @@ def test_what_arrow_would_bend_is_a_problem() -> None:
     decoded = custom(lambda value: next(given), schema=schema).decode(pa.array([b""] * 4))  # type: ignore[arg-type, return-value]
     assert decoded.table.to_pylist() == [{"a": 1, "b": "x"}]
     assert [problem.message for problem in decoded.problems] == [
-        "TypeError: a: 1.5 is not a bigint",
+        "TypeError: a: 1.5 is no bigint",
         "ValueError: b is missing or null, and may not be",
         "TypeError: decode returned list, not a dict",
     ]

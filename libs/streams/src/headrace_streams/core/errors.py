@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from traceback import walk_tb
+from typing import Final
 
 from headrace_common.core.errors import Busy, ErrorCode, Internal, Rejected
 
+_OWN: Final = __file__.rpartition("core/")[0]
+
 
 def words_of(error: BaseException) -> str:
-    """What an exception of the program says, as text that can be written anywhere; it may fail to say anything."""
+    """
+    What an exception of the program says, as text that can be written anywhere; where it was raised, if it says
+    nothing. It may fail to say anything.
+    """
     try:
         said = str(error)
     except Exception as another:  # noqa: BLE001  # the program's class
         return f"its text cannot be had: {type(another).__name__}"
-    return said.encode("utf-8", "backslashreplace").decode()
+    return (said or _raised_at(error)).encode("utf-8", "backslashreplace").decode()
+
+
+def cause_of(error: BaseException) -> str:
+    """The class of an exception of the program and its words: ``ValueError: x``, ``StopIteration raised at a.py:7``."""
+    words = words_of(error)
+    between = " " if words and words == _raised_at(error) else ": " if words else ""
+    return f"{type(error).__name__}{between}{words}"
+
+
+def _raised_at(error: BaseException) -> str:
+    """The last line outside of this package that it came from; empty: it came from none, as from a builtin."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    outside = [f"{file.rpartition('/')[2]}:{line}" for file, line in frames if not file.startswith(_OWN)]
+    return f"raised at {outside[-1]}" if outside else ""
 
 
 class NotAllowed(Rejected, code=ErrorCode.INVALID_CONFIG):

@@ -18,7 +18,7 @@ import orjson
 import pyarrow as pa
 
 from headrace_streams.core.changes import ADDED, changes_of
-from headrace_streams.core.errors import NotAllowed, Origin, RowFailed, words_of
+from headrace_streams.core.errors import NotAllowed, Origin, RowFailed, cause_of, words_of
 from headrace_streams.core.feed import merged, runs
 from headrace_streams.core.formats.ddl import without_times
 from headrace_streams.core.operators import hop
@@ -485,8 +485,7 @@ class Task:
             origin = self._origin(int(numbers(rows[ROW])[0]))
             error.add_note(f"{step.label}: {f'the record of {origin}' if origin else _row_text(rows.slice(0, 1))}")
             raise error
-        said = words_of(error)
-        cause = f"{type(error).__name__}: {said}"[:500]
+        cause = cause_of(error)[:500]
         for at, (place, change) in enumerate(zip(numbers(rows[ROW]).tolist(), changes_of(rows).tolist(), strict=True)):
             if step.on_error == FAIL:
                 origin = self._origin(place)
@@ -496,7 +495,7 @@ class Task:
                 continue
             self.failed[step.label] = self.failed.get(step.label, 0) + 1
             if step.on_error != SKIP:
-                self._bury(step, rows, place, error, said)
+                self._bury(step, rows, place, error)
 
     def _origin(self, place: int) -> Origin | None:
         batch = self._batch
@@ -505,12 +504,12 @@ class Task:
         topic, raw, at = batch.record(place)
         return Origin(topic, self.partition, raw["offset"][at].as_py())
 
-    def _bury(self, step: Step, rows: pa.Table, place: int, error: Exception, said: str) -> None:
+    def _bury(self, step: Step, rows: pa.Table, place: int, error: Exception) -> None:
         """Write the record as it came, or the row where there is no one record, to the dead letter topic."""
         headers: list[tuple[str, bytes | None]] = [
             ("headrace.error.node", step.label.encode()),
             ("headrace.error.class", type(error).__name__.encode()),
-            ("headrace.error.message", said[:1_000].encode()),
+            ("headrace.error.message", words_of(error)[:1_000].encode()),
             ("headrace.error.app", self._app.encode()),
             ("headrace.error.at", str(self._clock.wall).encode()),
         ]

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from headrace_common.core.murmur2 import partitions_for
 from headrace_streams.core.changes import ADDED, changes_of
-from headrace_streams.core.errors import Origin, RowFailed
+from headrace_streams.core.errors import Origin, RowFailed, cause_of
 from headrace_streams.core.formats import json
 from headrace_streams.core.formats.ddl import type_text
 from headrace_streams.core.formats.json_format import JsonFormat
@@ -99,7 +99,7 @@ class At:
         def fail(rows: pa.Table, error: BaseException) -> None:
             if self.on_error != SKIP:
                 place = numbers(rows[ROW]).tolist()[0] if ROW in rows.column_names else -1
-                raise RowFailed(self.label, origin(place), f"{type(error).__name__}: {error}"[:500]) from error
+                raise RowFailed(self.label, origin(place), cause_of(error)[:500]) from error
 
         return fail
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 from headrace.errors import InvalidConfig
 from headrace.serializers import as_bytes
 from headrace_common.core.batch.byte_columns import as_binary
+from headrace_streams.core.errors import cause_of
 from headrace_streams.core.formats.ddl import parse_schema, type_text
 from headrace_streams.core.formats.json_rows import MESSAGE_CHARACTERS_MAX
 from headrace_streams.core.formats.port import Decoded, NotEncodable, Problem
@@ -90,13 +91,13 @@ def _checked(row: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
         if value is None and not field.nullable:
             raise ValueError(f"{field.name} is missing or null, and may not be")
         if isinstance(value, float) and pa.types.is_integer(field.type):  # Arrow would cut it
-            raise TypeError(f"{field.name}: {value!r} is not a {type_text(field.type)}")
+            raise TypeError(f"{field.name}: {value!r} is no {type_text(field.type)}")
         try:
             pa.scalar(value, field.type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as wrong:
-            raise TypeError(f"{field.name}: {value!r:.60} is not a {type_text(field.type)}") from wrong
+            raise TypeError(f"{field.name}: {value!r:.60} is no {type_text(field.type)}") from wrong
     return checked
 
 
 def _message(failed: Exception) -> str:
-    return f"{type(failed).__name__}: {failed}"[:MESSAGE_CHARACTERS_MAX]
+    return cause_of(failed)[:MESSAGE_CHARACTERS_MAX]

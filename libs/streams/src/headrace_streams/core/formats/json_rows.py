@@ -106,7 +106,7 @@ def _shown(value: Any) -> str:
 
 
 def _misfit(value: Any, kind: pa.DataType, hint: str = "") -> Misfit:
-    return Misfit(f"{_shown(value)} is not a {type_text(kind)}{hint}")
+    return Misfit(f"{_shown(value)} is no {type_text(kind)}{hint}")
 
 
 def _integer(kind: pa.DataType) -> Reader:

@@ -118,11 +118,21 @@ class MapBatches(Operator):
         given = rows.select(user_columns(rows.column_names))
         made = self._function(given)
         if not isinstance(made, pa.Table) or made.num_rows != rows.num_rows:
-            have = f"{made.num_rows} rows" if isinstance(made, pa.Table) else f"a {type(made).__name__}"
+            have = f"{made.num_rows} rows" if isinstance(made, pa.Table) else f"{made!r:.60}"
             raise TypeError(f"{self._what} must return a pyarrow.Table of {rows.num_rows} rows, it returned {have}")
+        self._check_columns(made.column_names)
         user = made.select(self._schema.names).cast(self._schema)
         columns = [*user.columns, *(rows[name] for name in SYSTEM)]
         yield Emitted(pa.Table.from_arrays(columns, names=[*user.column_names, *SYSTEM]))
+
+    def _check_columns(self, came: list[str]) -> None:
+        for name in self._schema.names:
+            if came.count(name) != 1:
+                wrong = "is there twice" if name in came else "is missing"
+                raise TypeError(
+                    f"{self._what} must return the columns of its schema: {name!r} {wrong}; it returned "
+                    f"{', '.join(map(repr, came)) or 'none'}"
+                )
 
 
 class ForeachBatch(Operator):
@@ -202,7 +212,10 @@ def times(column: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
     found = numbers(stamps)
     if len(found) and (found.min() < 0 or found.max() > LAST_TIME):
         wrong = int(found[np.argmax((found < 0) | (found > LAST_TIME))])
-        raise ValueError(f"the timestamp {wrong} is not between 1970 and 9999; it is read as milliseconds since 1970")
+        raise ValueError(
+            f"the timestamp {wrong} is read as milliseconds since 1970, and event time is in the years 1970 to 9999; "
+            "other columns take the years 1 to 9999"
+        )
     return stamps
 
 

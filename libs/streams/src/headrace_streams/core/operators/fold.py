@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace_streams.core.errors import words_of
+from headrace_streams.core.errors import cause_of
 from headrace_streams.core.operators.aggregates import Refused, Values
 from headrace_streams.core.rows import Numbers
 from headrace_streams.core.state.objects import as_kept
@@ -72,7 +72,7 @@ class Fold:
         try:
             return as_kept("the state", function(state, given))
         except Exception as error:
-            raise Refused(slot, f"cannot be computed: {type(error).__name__}: {words_of(error):.300}") from error
+            raise Refused(slot, f"cannot be computed: {cause_of(error):.300}") from error
 
     def finish(self, columns: Sequence[Numbers]) -> pa.Array[Any]:
         states = list(columns[0])
@@ -83,7 +83,7 @@ class Fold:
                 try:
                     self._results([state])
                 except Exception as error:
-                    why = f"{type(error).__name__}: {words_of(error):.300}"
+                    why = cause_of(error)[:300]
                     raise Refused(slot, f"cannot be told: the result of fold() is no {self.type}: {why}") from error
             raise
 

@@ -81,7 +81,7 @@ class Context:
         if self._timers is None:
             raise NotAllowed("a timer needs a function that takes it: process(…, on_timer=FUNCTION)")
         if not (isinstance(at, int | float | np.number) and 0 <= at <= LAST_TIME):
-            raise ValueError(f"the timer {name!r} is at {at!r}; give ms since 1970")
+            raise ValueError(f"the timer {name!r} is at {at!r}; give ms since 1970, before the year 10000")
         if clock not in CLOCKS:
             raise ValueError(f"the timer {name!r} goes by {clock!r}; choose 'event' or 'wall'")
         if name.startswith((_SCHEDULE, _TTL)):
@@ -128,7 +128,7 @@ class Made:
         elif hasattr(row, "__dataclass_fields__"):
             row = {name: getattr(row, name) for name in row.__dataclass_fields__}
         if not isinstance(row, Mapping):
-            raise TypeError(f"{self._what} gave a {type(row).__name__}; a row is a dict (or a dataclass)")
+            raise TypeError(f"{self._what} gave {row!r:.60}; a row is a dict (or a dataclass)")
         if self._schema is None:
             text = orjson.dumps(row)
             if b"null" in text and _has_odd_number(row):
@@ -178,9 +178,9 @@ def _checked_value(value: Any, column: pa.Field[Any]) -> Any:
     try:
         (kept,) = pa.array([value], column.type).to_pylist()
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as wrong:
-        raise TypeError(f"{column.name}: {value!r:.60} is not a {type_text(column.type)}") from wrong
+        raise TypeError(f"{column.name}: {value!r:.60} is no {type_text(column.type)}") from wrong
     if _is_cut(value, column.type):
-        raise TypeError(f"{column.name}: {value!r:.60} is not a {type_text(column.type)}")
+        raise TypeError(f"{column.name}: {value!r:.60} is no {type_text(column.type)}")
     return kept
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace_streams.core.errors import Origin, RowFailed
+from headrace_streams.core.errors import Origin, RowFailed, cause_of
 from headrace_streams.core.formats.keys import encode_keys
 from headrace_streams.core.operators.columns import DropNullKeys
 from headrace_streams.core.operators.ends import Source
@@ -45,7 +45,7 @@ class GlobalRows(View):
         def failed(rows: pa.Table, error: BaseException) -> None:
             if not self._skips:
                 offset = raw["offset"][int(numbers(rows[ROW])[0])].as_py()
-                cause = f"{type(error).__name__}: {error}"[:500]
+                cause = cause_of(error)[:500]
                 raise RowFailed(self._what, Origin(topic, partition, offset), cause) from error
             self.failed += rows.num_rows
 

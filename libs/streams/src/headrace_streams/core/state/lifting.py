@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from headrace_streams.core.errors import StateFailed, words_of
+from headrace_streams.core.errors import StateFailed, cause_of
 
 Lift = Callable[[dict[str, Any]], Mapping[str, Any]]
 """The values of a key in one version, those that differ from what a new key has: gives those of the next version."""
@@ -58,5 +58,5 @@ class Lifting:
         except Exception as error:
             raise StateFailed(
                 f"{self._what}: the values of key {key!r:.100} cannot be lifted from version {version} to "
-                f"{self._version}: {type(error).__name__}: {words_of(error)}"
+                f"{self._version}: {cause_of(error)}"
             ) from error
