@@ -19,10 +19,12 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from libs.common.tests.kit.ports import free_port
 
+from headrace import WorkGroup
 from headrace.errors import NotFound, WaitTimedOut
 from headrace.testing import TestCluster
 from headrace_streams import Stores
 from headrace_streams.stores import NoWorkers
+from headrace_streams.upkeep import apps
 from headrace_streams.worker_process import Ending
 
 from .apps import AppUnderTest, app, check_each_count_once, licence_lines, some_lines, wait_until
@@ -265,3 +267,16 @@ def test_a_topic_that_is_enlarged_under_a_running_app_is_read_whole(cluster: Tes
         assert len(plain.read(7)) == 7, plain.log()
         assert refused.wait(60) == Ending.FAILED, counts.log()
     assert "was enlarged" in counts.log()
+
+
+def test_an_app_without_topics_of_its_own_is_listed(cluster: TestCluster, tmp_path: Path) -> None:
+    """Others that share named work are none."""
+    tested = app(cluster, tmp_path, "plain", 1)
+    tested.send([b"x"])
+    name, other = f"{tested.lines}-plain", f"{tested.lines}-crawlers"
+    with tested.running(), WorkGroup(other, ["eu/0"], cluster.bootstrap_servers) as crawlers:
+        wait_until(lambda: crawlers.poll(100), "the group has its item", tested.log)
+        tested.read(1)
+        found = {one["app"]: one for one in apps(cluster.bootstrap_servers)}
+    assert found[name] == {"app": name, "members": 1, "changelogs": 0, "repartitions": 0}
+    assert other not in found

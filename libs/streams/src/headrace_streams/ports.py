@@ -518,6 +518,14 @@ class Upkeep(Protocol):
         """All groups, with their numbers of members."""
         ...
 
+    async def work_groups(self) -> list[str]:
+        """Those of the groups whose members share named work, as workers of apps do, and others."""
+        ...
+
+    async def has_event_times(self, group: str) -> bool:
+        """Whether there are event times beside the positions of a group: tasks of an app without state have them."""
+        ...
+
     async def members(self, app: str) -> int:
         """Of the app's group; 0 also if there is no such group."""
         ...

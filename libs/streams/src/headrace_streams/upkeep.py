@@ -24,11 +24,12 @@ from headrace_streams.plan.compare import Change, Fate, compare
 from headrace_streams.plan.cut import Assembly, on_topics
 from headrace_streams.plan.describe import as_data
 from headrace_streams.plan.nodes import Plan, changelog_topic
-from headrace_streams.plan.reset import CHANGELOG, EARLIEST, LATEST, Standing, Stateful, owner_of
+from headrace_streams.plan.reset import CHANGELOG, EARLIEST, LATEST, Standing, Stateful
 from headrace_streams.ports import InternalTopic, TopicFacts
 from headrace_streams.runtime.assembling import other_program, tasks_of
 from headrace_streams.runtime.filling import History, check_new, place
-from headrace_streams.runtime.resetting import carry_out, made_by_streams, survey
+from headrace_streams.runtime.listing import find_apps
+from headrace_streams.runtime.resetting import carry_out, survey
 
 T = TypeVar("T")
 _TIMEOUT_MS: Final = 30_000
@@ -129,23 +130,17 @@ def reset(asked: Reset, servers: Any) -> Planned:
 
 
 def apps(servers: Any) -> list[dict[str, object]]:
-    """The apps of a cluster: groups to whose names internal topics belong."""
+    """The apps of a cluster; those without topics of their own, once they have committed something."""
 
     async def ask(cluster: _Cluster) -> list[dict[str, object]]:
-        groups = await cluster.upkeep.groups()
-        found: dict[str, list[str]] = {}
-        for topic, listed in (await cluster.upkeep.topics()).items():
-            owner = owner_of(topic, groups)
-            if owner is not None and made_by_streams(topic, listed.configs):
-                found.setdefault(owner, []).append(topic)
         return [
             {
-                "app": app,
-                "members": groups[app],
-                "changelogs": sum(topic.endswith(CHANGELOG) for topic in topics),
-                "repartitions": sum(not topic.endswith(CHANGELOG) for topic in topics),
+                "app": found.app,
+                "members": found.members,
+                "changelogs": sum(topic.endswith(CHANGELOG) for topic in found.topics),
+                "repartitions": sum(not topic.endswith(CHANGELOG) for topic in found.topics),
             }
-            for app, topics in sorted(found.items())
+            for found in await find_apps(cluster.upkeep)
         ]
 
     return _with_cluster(servers, "", ask)

@@ -21,6 +21,8 @@ class MemoryUpkeep:
     def __init__(self) -> None:
         self.listed: dict[str, ListedTopic] = {}
         self.groups_: dict[str, int] = {}
+        self.work: dict[str, bool] = {}
+        """Groups that share named work, and whether there are event times beside their positions."""
         self.positions: dict[TopicPartition, int] = {}
         self.logs: dict[TopicPartition, Changes] = {}
         self.written: set[str] = set()
@@ -64,6 +66,12 @@ class MemoryUpkeep:
 
     async def groups(self) -> dict[str, int]:
         return dict(self.groups_)
+
+    async def work_groups(self) -> list[str]:
+        return list(self.work)
+
+    async def has_event_times(self, group: str) -> bool:
+        return self.work[group]
 
     async def members(self, app: str) -> int:
         return self.groups_.get(app, 0)

@@ -331,12 +331,12 @@ def _named(app: str) -> tuple[str, App | None]:
 
 
 def list_(session: Session) -> None:
-    """List the apps that have state or repartition topics: groups whose names these topics begin with."""
+    """List the apps: those that have state or repartition topics, and others once they have committed something."""
     _check_installed()
     from headrace_streams.upkeep import apps
 
     check_reachable(session.cluster)
-    session.show_rows("apps", apps(session.cluster), empty="there are no apps with topics of their own")
+    session.show_rows("apps", apps(session.cluster), empty="there are no apps")
 
 
 def tasks(session: Session, app: AppOrProgram) -> None:

@@ -10,13 +10,14 @@ import pyarrow as pa
 
 from headrace import aio
 from headrace.errors import WaitTimedOut
+from headrace.group_types import GroupInfo
 from headrace.records import TopicPartition
 from headrace_common.core.errors import GroupNotFound, HeadraceError, UnknownTopicOrPartition
 from headrace_common.runtime.clock import Clock
 from headrace_streams.adapters.headrace_io import SdkTopics
 from headrace_streams.core.operators.hop import columns_of, decode, rows_text
 from headrace_streams.core.outputs import Output
-from headrace_streams.core.state.changelog import CONTROL, Progress
+from headrace_streams.core.state.changelog import CONTROL, Progress, is_remark
 from headrace_streams.core.state.store import Changes
 from headrace_streams.plan.reset import LATEST
 from headrace_streams.ports import InternalTopic, ListedTopic, Positions, Stored, TopicFacts
@@ -71,10 +72,23 @@ class SdkUpkeep:
         }
 
     async def groups(self) -> dict[str, int]:
+        return {group.group_id: group.members for group in await self._groups()}
+
+    async def work_groups(self) -> list[str]:
+        return [group.group_id for group in await self._groups() if group.protocol == "work"]
+
+    async def _groups(self) -> tuple[GroupInfo, ...]:
         listed = await self._admin.list_groups()
         if listed.missing:
             raise listed.missing[0].error
-        return {group.group_id: group.members for group in listed.groups}
+        return listed.groups
+
+    async def has_event_times(self, group: str) -> bool:
+        try:
+            found = await self._admin.group_lag(group, ages=False)
+        except GroupNotFound:
+            return False
+        return any(is_remark(lag.metadata) for lag in found.values())
 
     async def members(self, app: str) -> int:
         try:

@@ -74,9 +74,14 @@ def remark(watermarks: Mapping[str, int]) -> str:
     return text if len(text) <= _REMARK_BYTES_MAX else ""
 
 
+def is_remark(text: str) -> bool:
+    """Whether metadata of a position are event times of a task."""
+    return text.startswith(_REMARK)
+
+
 def of_remark(text: str) -> dict[str, int]:
     """The inverse; none if the positions were set by something else."""
-    if not text.startswith(_REMARK):
+    if not is_remark(text):
         return {}
     try:
         found: dict[str, int] = ormsgpack.unpackb(zlib.decompress(b64decode(text.removeprefix(_REMARK))))
