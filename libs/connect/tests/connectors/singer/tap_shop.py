@@ -34,6 +34,10 @@ CUSTOMERS: dict[str, Any] = {
 }
 STREAMS = {"orders": (ORDERS, "id"), "customers": (CUSTOMERS, "changed")}
 ROWS = 30
+LAST = 39
+"""The number of the last message of a run."""
+HOLDS = "import time; time.sleep(600)"
+"""A process that has the output open, and does nothing."""
 
 
 def rows_of(stream: str) -> list[dict[str, Any]]:
@@ -100,6 +104,13 @@ def messages(
         yield {"type": "STATE", "value": {"bookmarks": bookmarks}}
 
 
+def half() -> None:
+    """End with half a line."""
+    sys.stdout.write('{"type": "STA')
+    sys.stdout.flush()
+    os._exit(0)
+
+
 def misbehave(config: dict[str, Any], config_file: str) -> None:
     """What ``do`` says; its log has more in it than it should."""
     do = config["do"]
@@ -121,6 +132,17 @@ def misbehave(config: dict[str, Any], config_file: str) -> None:
             child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
             Path(do["file"]).write_text(json.dumps({"child": child.pid, "config": config_file}))
             time.sleep(600)
+        case "half":
+            half()
+        case "leave":
+            child = subprocess.Popen([sys.executable, "-c", HOLDS], start_new_session=bool(do.get("apart")))
+            Path(do["file"]).write_text(str(child.pid))
+            if do.get("half"):
+                half()
+            if do.get("dies"):
+                sys.stdout.write('{"type": "REC')
+                sys.stdout.flush()
+                os.kill(os.getpid(), 9)
         case "look":
             about = {"mode": oct(os.stat(config_file).st_mode & 0o777), "config": config_file}
             Path(do["file"]).write_text(json.dumps(about | {"environment": dict(os.environ), "cwd": os.getcwd()}))

@@ -23,15 +23,17 @@ from typer.testing import CliRunner
 
 from headrace_cli.app import app
 from headrace_common.core.errors import InvalidConfig
-from headrace_common.runtime.clock import give_way
+from headrace_common.runtime.clock import give_way, limit_ms
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_common.runtime.threads import run_in_thread
 from headrace_connect.connectors.singer import SingerSource, process
 from headrace_connect.connectors.singer.lines import Line, LineCutter
+from headrace_connect.connectors.singer.output import Output
 from headrace_connect.connectors.singer.process import Limits, TapProcess, find_program
 from headrace_connect.connectors.singer.redacting import Redactor
 from headrace_connect.connectors.singer.tap import TapFailed
 from headrace_connect.core.names import PLUGIN_PATH
+from headrace_connect.plugin import Chunk
 
 TAP = str(Path(tap_shop.__file__))
 WAIT_MS = 60_000
@@ -102,19 +104,19 @@ class SetClock:
 async def test_its_log_is_a_sign_of_life() -> None:
     clock = SetClock()
     tap = TapProcess(TAP, Limits(silence_ms=100), clock)  # type: ignore[arg-type]
-    output, log = asyncio.StreamReader(), asyncio.StreamReader()
-    life = process._Life(SimpleNamespace(stdout=output, stderr=log))  # type: ignore[arg-type]
+    output, log = Output(), Output()
+    life = process._Life(SimpleNamespace(), output, log)  # type: ignore[arg-type]
     async with TaskRunner() as runner:
         reads = runner.start(tap._next(life), name="read")
         runner.start(tap._hear(life), name="hear")
         await give_way()
         clock.now = 99
-        log.feed_data(b"still here\n")
+        os.write(log.given, b"still here\n")
         while not life.errors:
             await give_way()
         assert life.heard_ms == 99
         clock.now = 198
-        output.feed_data(b"data")
+        os.write(output.given, b"data")
         assert await reads == b"data"
         assert (life.heard_ms, list(life.errors)) == (99, ["still here"])
     async with TaskRunner() as runner:
@@ -123,6 +125,8 @@ async def test_its_log_is_a_sign_of_life() -> None:
         clock.now = 298
         with pytest.raises(TimeoutError):
             await reads
+    output.close()
+    log.close()
 
 
 async def test_lines_that_are_too_long_and_floods() -> None:
@@ -165,6 +169,78 @@ async def test_whoever_stops_reading_kills_it_with_its_children(tmp_path: Path) 
         seen = json.loads(await run_in_thread((tmp_path / "seen").read_text))
     await wait_for_end(seen["child"])
     assert not Path(seen["config"]).parent.exists()
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["in its group", "on its own"])
+async def test_it_has_ended_though_a_process_that_it_has_started_holds_its_output(tmp_path: Path, apart: bool) -> None:
+    do = {"when": 3, "what": "leave", "file": str(tmp_path / "child"), "apart": apart}
+    try:
+        async with limit_ms(WAIT_MS):
+            lines = await read({"do": do})
+            assert [json.loads(line.text)["type"] for line in lines].count("RECORD") == tap_shop.ROWS
+            assert json.loads(lines[-1].text)["type"] == "STATE"
+            said = await failure(do | {"dies": True})
+        assert said.startswith("the tap was killed by SIGKILL; its last lines:")
+    finally:
+        child = int((tmp_path / "child").read_text())
+        if apart:
+            os.kill(child, signal.SIGKILL)
+    await wait_for_end(child)
+
+
+async def test_what_others_write_when_it_has_ended_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_READ_BYTES", 4)
+    output, log = Output(), Output()
+    ended = asyncio.Event()
+
+    async def wait() -> int:
+        await ended.wait()
+        return 0
+
+    life = process._Life(SimpleNamespace(wait=wait), output, log)  # type: ignore[arg-type]
+    try:
+        async with TaskRunner() as runner:
+            runner.start(life.wait(), name="wait")
+            os.write(output.given, b"one\ntwo\nthr")
+            assert await life.next() == b"one\n"
+            ended.set()
+            await life.gone.wait()
+            assert await life.next() == b"two\nthr"
+            os.write(output.given, b'{"type": "STATE"}\n')
+            assert await life.next() == b""
+            assert life.left_open
+    finally:
+        output.close()
+        log.close()
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["in its group", "on its own"])
+async def test_nothing_is_lost_where_it_dies_and_leaves_a_process(tmp_path: Path, apart: bool) -> None:
+    do = {"when": 15, "what": "leave", "file": str(tmp_path / "child"), "dies": True, "apart": apart}
+    source = SingerSource(settings(tap_executable=TAP, config={"do": json.dumps(do)}, run_interval_ms=1))
+    [split] = await source.splits()
+    chunks: list[Chunk] = []
+
+    async def read_all() -> None:
+        async for chunk in source.read(split, None):
+            chunks.append(chunk)  # noqa: PERF401 - those before the failure count
+
+    with pytest.raises(TapFailed, match="killed by SIGKILL"):
+        await read_all()
+    if apart:
+        os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
+    assert chunks
+    rest = await take(SingerSource(settings(tap_executable=TAP, run_interval_ms=1)), chunks[-1].position)
+    read = [row["id"] for chunk in [*chunks, *rest] for _, rows in values_of(chunk) for row in rows]
+    assert sorted(read) == [*range(20), *range(100, 110)]
+
+
+async def test_half_a_line_is_its_own_only_where_nobody_else_can_write(tmp_path: Path) -> None:
+    do = {"when": tap_shop.LAST, "what": "half", "file": str(tmp_path / "child")}
+    lines = await read({"do": do})
+    assert lines[-1].text == b'{"type": "STA'
+    lines = await read({"do": do | {"what": "leave", "half": True}})
+    assert json.loads(lines[-1].text)["type"] == "RECORD"
 
 
 async def test_it_dies_with_a_task_that_is_killed(tmp_path: Path) -> None:

@@ -48,4 +48,6 @@ def _watch(directory: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ended = main()
+    sys.stderr.flush()
+    os._exit(ended)  # at once: what the program has left may write until this is seen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import shutil
 import signal
@@ -11,20 +12,22 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.runtime.clock import Clock, SystemClock, limit_ms
-from headrace_common.runtime.tasks import TaskRunner
+from headrace_common.runtime.tasks import TaskRunner, first_of
 from headrace_connect.connectors.singer import guard
 from headrace_connect.connectors.singer.lines import Line, LineCutter
+from headrace_connect.connectors.singer.output import Output
 from headrace_connect.connectors.singer.redacting import Redactor
 from headrace_connect.connectors.singer.tap import TapFailed
 from headrace_connect.core.names import PLUGIN_PATH
 
+_log: Final = logging.getLogger(__name__)
 _READ_BYTES: Final = 256 << 10
 _CATALOG_BYTES_MAX: Final = 64 << 20
 _LINES_KEPT: Final = 20
@@ -86,9 +89,35 @@ class _Life:
     """One process, and what it has said."""
 
     process: asyncio.subprocess.Process
+    output: Output
+    log: Output
     errors: deque[str] = field(default_factory=lambda: deque(maxlen=_LINES_KEPT))
     hears: asyncio.Task[None] | None = None
     heard_ms: float = 0.0
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    """It has ended."""
+    is_read: bool = False
+    """It has ended, and what it had written then was read."""
+    left_open: bool = False
+    """Others had its output open when it had ended."""
+
+    async def wait(self) -> None:
+        """Until it has ended."""
+        await self.process.wait()
+        self.gone.set()
+
+    async def next(self) -> bytes:
+        """What it writes next; nothing: it has closed its output, or has ended. Others may write on: it is not read."""
+        while not self.gone.is_set():
+            data = self.output.read_now(_READ_BYTES)
+            if data is not None:
+                return data
+            await first_of(self.output.wait(), self.gone.wait())
+        if self.is_read:
+            return b""
+        self.is_read = True
+        data, self.left_open = self.output.take()
+        return data
 
 
 class TapProcess:
@@ -104,7 +133,11 @@ class TapProcess:
         parts: list[bytes] = []
         size = 0
         try:
-            async with limit_ms(self._limits.discover_ms), aclosing(self._read(config, {}, "--discover")) as output:
+            async with (
+                limit_ms(self._limits.discover_ms),
+                self._started({"--config": config}, ["--discover"]) as life,
+                aclosing(self._read(life, config)) as output,
+            ):
                 async for data in output:
                     parts.append(data)
                     size += len(data)
@@ -119,34 +152,34 @@ class TapProcess:
     async def run(self, config: Mapping[str, Any], files: Mapping[str, Any]) -> AsyncGenerator[Sequence[Line], None]:
         """See ``Tap``."""
         cutter = LineCutter(self._limits.line_bytes)
-        async with aclosing(self._read(config, files)) as output:
-            async for data in output:
-                lines = cutter.feed(data)
-                if lines:
-                    yield lines
-        rest = cutter.finish()
-        if rest:
-            yield rest
+        async with self._started({"--config": config, **files}) as life:
+            async with aclosing(self._read(life, config)) as output:
+                async for data in output:
+                    lines = cutter.feed(data)
+                    if lines:
+                        yield lines
+            rest = cutter.finish()
+            if rest and not life.left_open:  # else it may be half a line of another process
+                yield rest
 
-    async def _read(
-        self, config: Mapping[str, Any], files: Mapping[str, Any], *options: str
-    ) -> AsyncGenerator[bytes, None]:
+    async def _read(self, life: _Life, config: Mapping[str, Any]) -> AsyncGenerator[bytes, None]:
         """
         Its output, until it has ended well.
 
         Raises:
-            InvalidConfig, TapFailed: see ``Tap``.
+            TapFailed: see ``Tap``.
         """
-        async with self._started({"--config": config, **files}, options) as life:
-            why = ""
-            try:
-                while data := await self._next(life):
-                    yield data
-            except TimeoutError:
-                why = f"was silent for {self._limits.silence_ms} ms, and was killed"
-            why = why or await _ending(life.process)
-            if why:
-                raise TapFailed(await self._trace(f"the tap {why}", life, Redactor(config)))
+        why = ""
+        try:
+            while data := await self._next(life):
+                yield data
+        except TimeoutError:
+            why = f"was silent for {self._limits.silence_ms} ms, and was killed"
+        why = why or await _ending(life.process)
+        if why:
+            raise TapFailed(await self._trace(f"the tap {why}", life, Redactor(config)))
+        if life.left_open:
+            _log.warning("the tap has ended, and processes that it had started could still write: they are killed")
 
     async def _next(self, life: _Life) -> bytes:
         """
@@ -155,8 +188,6 @@ class TapProcess:
         Raises:
             TimeoutError: it was silent.
         """
-        output = life.process.stdout
-        assert output is not None, "it is a pipe"
         life.heard_ms = self._clock.monotonic_ms()
         while True:
             left_ms = life.heard_ms + self._limits.silence_ms - self._clock.monotonic_ms()
@@ -164,29 +195,33 @@ class TapProcess:
                 raise TimeoutError
             with suppress(TimeoutError):
                 async with limit_ms(left_ms):
-                    return await output.read(_READ_BYTES)
+                    return await life.next()
 
     @asynccontextmanager
-    async def _started(self, files: Mapping[str, Any], options: Sequence[str]) -> AsyncGenerator[_Life, None]:
+    async def _started(self, files: Mapping[str, Any], options: Sequence[str] = ()) -> AsyncGenerator[_Life, None]:
         """The process; it is killed at the end, with all that it has started, and its files are deleted."""
         program = find_program(self._program)
         directory = Path(tempfile.mkdtemp(prefix="headrace-tap-"))
         process: asyncio.subprocess.Process | None = None
         try:
-            arguments = [part for name, said in files.items() for part in (name, _write(directory, name, said))]
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-I", "-S", guard.__file__, str(directory), str(program), *arguments, *options,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,
-                cwd=directory,
-                env={name: value for name, value in os.environ.items() if name in _PASSED or name.startswith("LC_")},
-            )  # fmt: skip
-            async with TaskRunner() as runner:
-                life = _Life(process)
-                life.hears = runner.start(self._hear(life), name="read a tap's log")
-                yield life
+            with closing(Output()) as output, closing(Output()) as log:
+                arguments = [part for name, said in files.items() for part in (name, _write(directory, name, said))]
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable, "-I", "-S", guard.__file__, str(directory), str(program), *arguments, *options,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=output.given,
+                    stderr=log.given,
+                    start_new_session=True,
+                    cwd=directory,
+                    env={name: text for name, text in os.environ.items() if name in _PASSED or name.startswith("LC_")},
+                )  # fmt: skip
+                output.give_away()
+                log.give_away()
+                async with TaskRunner() as runner:
+                    life = _Life(process, output, log)
+                    runner.start(life.wait(), name="wait for a tap's end")
+                    life.hears = runner.start(self._hear(life), name="read a tap's log")
+                    yield life
         except OSError as error:
             raise TapFailed(f"the tap cannot be started: {error.strerror or error}") from error
         finally:
@@ -208,10 +243,8 @@ class TapProcess:
 
     async def _hear(self, life: _Life) -> None:
         """Keep the last lines of its log."""
-        errors = life.process.stderr
-        assert errors is not None, "it is a pipe"
         rest = b""
-        while data := await errors.read(_READ_BYTES):
+        while data := await life.log.read(_READ_BYTES):
             life.heard_ms = self._clock.monotonic_ms()
             *lines, rest = (rest + data).split(b"\n")
             rest = rest[:_LINE_BYTES_KEPT]
@@ -234,18 +267,13 @@ def _kill(process: asyncio.subprocess.Process) -> None:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Kill it, and read what is left in its pipes, so that asyncio closes them."""
+    """Kill it, with all that it has started."""
     assert process.stdin is not None, "it is a pipe"
     _kill(process)
     await process.wait()
     process.stdin.close()
-    with suppress(TimeoutError, BrokenPipeError, ConnectionResetError):
-        async with limit_ms(_LOG_MS):
-            for output in (process.stdout, process.stderr):
-                assert output is not None, "it is a pipe"
-                while await output.read(_READ_BYTES):
-                    pass
-            await process.stdin.wait_closed()
+    with suppress(BrokenPipeError, ConnectionResetError):
+        await process.stdin.wait_closed()
 
 
 async def _ending(process: asyncio.subprocess.Process) -> str:
