@@ -18,7 +18,6 @@ from libs.streams.tests.kit.feeding import Fed, Record, cuts, dead, raw, run_cut
 
 from headrace_common.core.errors import HeadraceError
 from headrace_streams import App, NotAllowed, RowFailed, Stream, agg, col, custom, json, tumbling
-from headrace_streams.core.errors import cause_of
 from headrace_streams.core.formats import string
 from headrace_streams.core.outputs import Limits
 from headrace_streams.main import _in_pool
@@ -383,7 +382,13 @@ def test_the_dead_letter_of_an_exception_without_words_says_it_too() -> None:
 
 
 def test_what_a_builtin_raises_without_words_is_its_class() -> None:
-    assert cause_of(StopIteration()) == "StopIteration"
+    """It was raised at no line of the program."""
+    ended = (row for row in ())
+    assert list(ended) == []
+    app = App("errors")
+    source(app).map(ended.send).to("out")
+    with pytest.raises(RowFailed, match=r" failed: StopIteration; mend the program"):
+        Fed(app).feed("in", [record(0)])
 
 
 # --- rows that stem from no single record -------------------------------------------------------------------------
