@@ -467,6 +467,21 @@ class Shown(Passing):
         return {}
 
 
+async def test_that_missing_topics_are_there_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    class Appears(Shown):
+        async def sleep_ms(self, ms: float) -> None:
+            self.there.add("orders")
+            await super().sleep_ms(ms)
+
+    app = App("a")
+    app.stream("orders", value=string).to("out")
+    shown = Appears("out")
+    with caplog.at_level("INFO"):
+        await Assembling(app, StreamsConfig(), outside_of(topics=shown, clock=shown, stores=MemoryStores())).assemble()
+    assert caplog.messages[0].startswith("a waits for topics that do not exist: orders")
+    assert caplog.messages[1:] == ["a goes on: the topics that it waited for are there"]
+
+
 async def reading(shown: Shown, **settings: Any) -> Worker:
     """A worker of a program that names a topic, and reads others by a pattern."""
     app = App("a")

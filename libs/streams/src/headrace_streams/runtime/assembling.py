@@ -146,6 +146,8 @@ class Assembling:
             missing = [name for name in names if name not in facts]
             missing += [f"any like {one.pattern.pattern}" for one in graph.patterns if one.pattern and not one.topics]
             if not missing:
+                if told:
+                    _log.info("%s goes on: the topics that it waited for are there", self._app.name)
                 return graph, facts
             if clock.monotonic_ms() >= until_ms:
                 raise UnknownTopicOrPartition(
