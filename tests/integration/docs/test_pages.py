@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 from tests.integration.transactions.postgres import started_postgres
 
-from .reader import Reader, blocks_of, cluster_in, nothing_left_running
+from headrace_cli.local.ports import PortClaims
+
+from .reader import ROOT, Reader, blocks_of, cluster_in, nothing_left_running
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(280)]
 
@@ -129,6 +131,24 @@ def test_from_postgres_to_a_lake(directory: Path) -> None:
     (total,) = {line for line in lines if line.endswith(" in all")}
     assert lines.count(total) == 2, "the lake has what the database has"
     assert total.startswith("991 orders, "), total
+
+
+def test_a_web_hook(directory: Path) -> None:
+    """The configuration is saved and run as the page says, on a port that is free here."""
+    page, claims = "docs/connectors/http.md", PortClaims(f"{directory}/hook")
+    port = str(claims.claim_free())
+    text = (ROOT / page).read_text().replace("8088", port)
+    (config,) = re.findall(r"^```yaml\n(# github\.yaml\n.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    (directory / "github.yaml").write_text(config)
+    begin, run, send = (block.source.replace("8088", port) for block in blocks_of(page))
+    reader = Reader(directory)
+    reader.shell(begin)
+    with reader.started(run.partition("#")[0]):
+        reader.shell(f"until curl -s http://127.0.0.1:{port}; do sleep 0.1; done")
+        reader.shell(send)
+    claims.close()
+    assert "HTTP/1.1 202 Accepted" in reader.said
+    assert reader.said.endswith('{"action":"opened"}\n'), reader.said
 
 
 def test_the_first_program_of_streams_and_a_question_about_its_state(directory: Path) -> None:
