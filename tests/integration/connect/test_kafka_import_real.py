@@ -146,6 +146,53 @@ def kafka_read(bootstrap: str, topic: str, group: str, count: int) -> list[bytes
     return found
 
 
+_CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+_KEYS: Final = (None, b"", b"k", b"\xff\x00")
+_VALUES: Final = (b"v", None, b"", b"large " * 20_000, b"\x00\xff")
+_HEADERS: Final = (
+    None,
+    [("n", b"1"), ("n", None), ("n", b"")],
+    [("", b"of no name"), ("\u00fc", b"\xff")],
+    [(f"h{number}", b"x") for number in range(50)],
+)
+_OF_EACH: Final = 120
+
+
+def _produce_kinds(producer: kafka.Producer, topic: str, first: int) -> None:
+    """Each key with each value and each headers, in all partitions."""
+    for number in range(first, first + _OF_EACH):
+        producer.produce(
+            topic,
+            _VALUES[number % 5],
+            _KEYS[number % 4],
+            number * 7 % _PARTITIONS,
+            headers=_HEADERS[number // 5 % 4],
+            timestamp=number,
+        )
+        producer.poll(0)
+
+
+def write_kinds(bootstrap: str, topic: str) -> int:
+    """Batches of each codec: plain, committed, and aborted while others are written. How many are committed."""
+    committed = 0
+    for codec in _CODECS:
+        settings = {"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 20, "log_level": 0}
+        kept, dropped = (kafka.Producer(settings | {"transactional.id": f"{codec}-{name}"}) for name in ("a", "b"))
+        for one in (kept, dropped):
+            one.init_transactions(30)
+            one.begin_transaction()
+        _produce_kinds(dropped, topic, 0)
+        assert dropped.flush(60) == 0
+        _produce_kinds(kept, topic, 1)
+        plain = kafka.Producer(settings)
+        _produce_kinds(plain, topic, 2)
+        assert plain.flush(60) == 0
+        kept.commit_transaction(60)
+        dropped.abort_transaction(60)
+        committed += 2 * _OF_EACH
+    return committed
+
+
 def _kill_and_start(side: KafkaSide) -> None:
     side.end(1, signal.SIGKILL)
     side.start(1)
@@ -189,3 +236,60 @@ def test_killed_while_it_is_written(side: KafkaSide, cluster: TestCluster, tmp_p
     wanted = [value for own in theirs.values() for _, value, _, _ in own]
     read += read_some(cluster, topic, "billing", len(wanted) - len(read))  # type: ignore[arg-type]
     assert sorted(read) == sorted(wanted)
+
+
+def test_records_of_all_kinds(side: KafkaSide, cluster: TestCluster, tmp_path: Path) -> None:
+    """Each codec, keys and values that are null or empty, headers; killed between them at each step."""
+    topic = "kinds"
+    RealSite(side.bootstrap).create_named(topic, _PARTITIONS, FOR_EVER)
+    config = {
+        "name": "kinds",
+        "connector.class": "kafka-import",
+        "source.cluster.alias": "kinds",
+        "source.cluster.bootstrap.servers": side.bootstrap,
+        "topics": topic,
+        "tasks.max": "2",
+        "batch.max.rows": "17",
+        "offset.flush.interval.ms": "10",
+    }
+    written = write_kinds(side.bootstrap, topic)
+    for step in _STEPS:
+        run(cluster, tmp_path, config, f"connect.source.{step}")
+    run(cluster, tmp_path, config)
+    theirs, ours = kafka_contents(side.bootstrap, topic), contents(cluster, topic)
+    assert sum(map(len, theirs.values())) == written
+    assert ours == theirs
+    assert {(key is None, value is None) for own in ours.values() for key, value, *_ in own} == {
+        (True, True), (True, False), (False, True), (False, False)
+    }  # fmt: skip
+
+
+def test_what_an_open_transaction_holds_back_comes_when_it_is_committed(
+    side: KafkaSide, cluster: TestCluster, tmp_path: Path
+) -> None:
+    topic = "held"
+    site = RealSite(side.bootstrap)
+    site.create_named(topic, 1, FOR_EVER)
+    config = {
+        "name": topic,
+        "connector.class": "kafka-import",
+        "source.cluster.alias": topic,
+        "source.cluster.bootstrap.servers": side.bootstrap,
+        "topics": topic,
+    }
+    before, held, behind = ([(None, b"%s%d" % (name, n), None, n) for n in range(10)] for name in (b"a", b"t", b"b"))
+    site.write(topic, before)
+    holds = kafka.Producer({"bootstrap.servers": side.bootstrap, "transactional.id": topic, "log_level": 0})
+    holds.init_transactions(30)
+    holds.begin_transaction()
+    for _, value, _, timestamp_ms in held:
+        holds.produce(topic, value, partition=0, timestamp=timestamp_ms)
+    assert holds.flush(30) == 0
+    site.write(topic, behind)
+    run(cluster, tmp_path, config)
+    assert [value for _, value, *_ in contents(cluster, topic)[0]] == [value for _, value, *_ in before]
+    holds.commit_transaction(30)
+    run(cluster, tmp_path, config, "connect.source.positions")
+    run(cluster, tmp_path, config)
+    wanted = [value for _, value, *_ in [*before, *held, *behind]]
+    assert [value for _, value, *_ in contents(cluster, topic)[0]] == wanted
