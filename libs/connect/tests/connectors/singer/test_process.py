@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -190,15 +190,14 @@ async def test_it_has_ended_though_a_process_that_it_has_started_holds_its_outpu
 
 async def test_what_others_write_when_it_has_ended_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "_READ_BYTES", 4)
-    output, log = Output(), Output()
     ended = asyncio.Event()
 
     async def wait() -> int:
         await ended.wait()
         return 0
 
-    life = process._Life(SimpleNamespace(wait=wait), output, log)  # type: ignore[arg-type]
-    try:
+    with closing(Output()) as output, closing(Output()) as log:
+        life = process._Life(SimpleNamespace(wait=wait), output, log)  # type: ignore[arg-type]
         async with TaskRunner() as runner:
             runner.start(life.wait(), name="wait")
             os.write(output.given, b"one\ntwo\nthr")
@@ -209,9 +208,6 @@ async def test_what_others_write_when_it_has_ended_is_not_read(monkeypatch: pyte
             os.write(output.given, b'{"type": "STATE"}\n')
             assert await life.next() == b""
             assert life.left_open
-    finally:
-        output.close()
-        log.close()
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["in its group", "on its own"])
@@ -233,6 +229,30 @@ async def test_nothing_is_lost_where_it_dies_and_leaves_a_process(tmp_path: Path
     rest = await take(SingerSource(settings(tap_executable=TAP, run_interval_ms=1)), chunks[-1].position)
     read = [row["id"] for chunk in [*chunks, *rest] for _, rows in values_of(chunk) for row in rows]
     assert sorted(read) == [*range(20), *range(100, 110)]
+
+
+async def test_others_have_their_turn_while_it_writes_faster_than_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_READ_BYTES", 4)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await give_way()
+            turns += 1
+
+    with closing(Output()) as output, closing(Output()) as log:
+        life = process._Life(SimpleNamespace(), output, log)  # type: ignore[arg-type]
+        os.write(output.given, b"x" * 400)
+        os.write(log.given, b"x" * 400)
+        async with TaskRunner() as runner:
+            runner.start(count(), name="count")
+            for _ in range(100):
+                assert await life.next() == b"xxxx"
+            assert turns >= 90
+            for _ in range(100):
+                assert await log.read(4) == b"xxxx"
+        assert turns >= 190
 
 
 async def test_half_a_line_is_its_own_only_where_nobody_else_can_write(tmp_path: Path) -> None:

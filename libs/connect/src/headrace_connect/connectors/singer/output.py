@@ -8,6 +8,8 @@ import os
 import struct
 import termios
 
+from headrace_common.runtime.clock import give_way
+
 
 class Output:
     """
@@ -27,7 +29,8 @@ class Output:
             self.given = -1
 
     async def read(self, bytes_max: int) -> bytes:
-        """What is written next; nothing: everybody has closed it."""
+        """What is written next; nothing: everybody has closed it. Others run before that in any case."""
+        await give_way()
         while (data := self.read_now(bytes_max)) is None:
             await self.wait()
         return data

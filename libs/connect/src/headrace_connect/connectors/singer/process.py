@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace_common.core.errors import InvalidConfig
-from headrace_common.runtime.clock import Clock, SystemClock, limit_ms
+from headrace_common.runtime.clock import Clock, SystemClock, give_way, limit_ms
 from headrace_common.runtime.tasks import TaskRunner, first_of
 from headrace_connect.connectors.singer import guard
 from headrace_connect.connectors.singer.lines import Line, LineCutter
@@ -108,6 +108,7 @@ class _Life:
 
     async def next(self) -> bytes:
         """What it writes next; nothing: it has closed its output, or has ended. Others may write on: it is not read."""
+        await give_way()  # who writes faster than it is read leaves nothing to wait for
         while not self.gone.is_set():
             data = self.output.read_now(_READ_BYTES)
             if data is not None:
