@@ -173,19 +173,22 @@ async def test_whoever_stops_reading_kills_it_with_its_children(tmp_path: Path) 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["in its group", "on its own"])
 async def test_it_has_ended_though_a_process_that_it_has_started_holds_its_output(tmp_path: Path, apart: bool) -> None:
-    do = {"when": 3, "what": "leave", "file": str(tmp_path / "child"), "apart": apart}
+    do = {"when": 3, "what": "leave", "apart": apart}
+    files = [tmp_path / "of one that ends", tmp_path / "of one that dies"]
     try:
         async with limit_ms(WAIT_MS):
-            lines = await read({"do": do})
+            lines = await read({"do": do | {"file": str(files[0])}})
             assert [json.loads(line.text)["type"] for line in lines].count("RECORD") == tap_shop.ROWS
             assert json.loads(lines[-1].text)["type"] == "STATE"
-            said = await failure(do | {"dies": True})
+            said = await failure(do | {"file": str(files[1]), "dies": True})
         assert said.startswith("the tap was killed by SIGKILL; its last lines:")
     finally:
-        child = int((tmp_path / "child").read_text())
-        if apart:
+        children = [int(file.read_text()) for file in files if file.exists()]
+        for child in children if apart else ():
             os.kill(child, signal.SIGKILL)
-    await wait_for_end(child)
+    assert len(children) == 2
+    for child in children:
+        await wait_for_end(child)
 
 
 async def test_what_others_write_when_it_has_ended_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
