@@ -13,7 +13,7 @@ BY_FILE = --dist loadfile --no-loadscope-reorder
 # Where the machine's Python keeps no bytecode, each process of each cluster would compile our modules anew at its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help checks imports chart manifests setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos exits chaos-groups chaos-held chaos-transactions chaos-streams chaos-connect connect-long chaos-compaction chaos-short spark-chaos e2e-kubernetes test run run-spark up down status bench bench-peer bench-spark connect-differential kafka-import images ci measure clean
+.PHONY: help checks imports chart manifests setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos exits chaos-groups chaos-held chaos-transactions chaos-streams chaos-connect connect-long tls-long chaos-compaction chaos-short spark-chaos e2e-kubernetes test run run-spark up down status bench bench-peer bench-spark connect-differential kafka-import images ci measure clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -108,6 +108,9 @@ chaos-connect: setup ## A database through a topic into a copy and a log, hurt a
 connect-long: setup ## What tests of connectors leave out: sql-source on MariaDB killed and cut at each step, lake-sink and lake_follow on one lake for long (10 min)
 	CONNECT_LONG=1 $(PYTEST) -s tests/integration/connect/test_sql_source_mariadb.py tests/integration/connect/test_lake_follow.py \
 		-k "suite_of_all_sources or both_run"
+
+tls-long: setup ## Certificates swapped under 100 handshakes at a time, for a minute
+	TLS_LONG=1 $(PYTEST) -s libs/common/tests/runtime/test_tls_server.py -k swapped
 
 chaos-compaction: setup ## Compaction and retention in a hurry under all faults, and brokers broken on purpose (15 min); SEED=N, ONLY="every"
 	PYTHONPATH=. $(PY) tests/chaos/compaction/compaction_long.py $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))

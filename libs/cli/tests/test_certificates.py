@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from headrace_cli.local.certificates import CA_DAYS, LEAF_DAYS, renew
+from headrace_cli.local.certificates import LEAF_LIFE, renew
 from headrace_cli.local.etcd import EtcdFiles
 from headrace_cli.local.failures import LocalClusterFailed
+from headrace_common.runtime.certificates import CA_LIFE
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 HERE = {"127.0.0.1"}
+LEAF_DAYS, CA_DAYS = LEAF_LIFE.days, CA_LIFE.days
 ALL = ["ca.pem", "etcd.pem", "controller.pem"]
 
 

@@ -53,6 +53,8 @@ def test_our_own_pings_are_allowed() -> None:
     assert server["grpc.http2.min_ping_interval_without_data_ms"] == PING_INTERVAL_MS_MIN
     assert client["grpc.enable_http_proxy"] == 0
     assert server["grpc.so_reuseport"] == 0
+    assert dict(server_options(shared_port=True))["grpc.so_reuseport"] == 1
+    assert "grpc.ssl_target_name_override" not in client
     for side in (client, server):
         assert side["grpc.http2.ping_timeout_ms"] == side["grpc.keepalive_timeout_ms"] <= 10_000
         assert side["grpc.max_receive_message_length"] == side["grpc.max_send_message_length"] == 64 << 20

@@ -1,14 +1,16 @@
 """
 Decides how a process connects to the services of a cluster: all channels, of asyncio and of threads, are opened here.
 
-Called by the SDK, the command and the services. ``Security`` says what a process shows of itself to whoever it calls:
-a thin channel adds that metadata to each call. gRPC's own call credentials refuse plain connections and cost half a
+Called by the SDK, the command and the services. ``Security`` says whom a process trusts, and what it shows of itself to
+whoever it calls: certificates, for which gRPC has no reload, so that new ones mean new channels; and metadata, which a
+thin channel adds to each call. gRPC's own call credentials refuse plain connections and cost half a
 millisecond per unary call; its interceptors cost a task per call. Without metadata nothing lies between stub and gRPC.
 Connections to etcd are no connections to a service; the controller has its own.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import copy_context
@@ -19,8 +21,9 @@ from typing import Any, Final, Self, TypeVar
 import grpc
 import grpc.aio
 
+from headrace_common.rpc.credentials import Pem, of_channel
 from headrace_common.rpc.library import library, opening
-from headrace_common.rpc.options import RECONNECT_MS_MAX, channel_options
+from headrace_common.rpc.options import RECONNECT_MS_MAX, Options, channel_options
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 
@@ -30,17 +33,24 @@ Opened = TypeVar("Opened", grpc.aio.Channel, grpc.Channel)
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """How a process shows who it is. One for the process; any thread."""
+    """Whom a process trusts, and how it shows who it is. Any thread."""
 
     metadata: Callable[[str], Metadata] | None = None
     """
     Asked at the start of each call, with the ``host:port`` it goes to, for what is added to the call's own metadata.
     What it raises the call raises. None: nothing is added.
     """
+    pem: Pem | None = None
+    """With what to speak TLS. None: in plain text."""
+    server_name: str | None = None
+    """What the other side's certificate has to name; None: the host that is connected to."""
 
 
 PLAIN: Final = Security()
-"""Shows nothing."""
+"""Shows nothing, in plain text."""
+
+GRACE_MS: Final = 600_000.0
+"""How long calls on channels with old certificates may take."""
 
 
 def open_channel(
@@ -51,15 +61,17 @@ def open_channel(
     reconnect_ms_max: int = RECONNECT_MS_MAX,
 ) -> grpc.aio.Channel:
     """
-    A plaintext channel to ``host:port``; it connects with its first call and again after every failure.
+    A channel to ``host:port``; it connects with its first call and again after every failure.
 
     Args:
         own_connection: do not share a connection with other channels of this process to the same address.
         reconnect_ms_max: longest pause between two attempts to connect.
     """
-    options = channel_options(own_connection=own_connection, reconnect_ms_max=reconnect_ms_max)
+    options = channel_options(
+        own_connection=own_connection, reconnect_ms_max=reconnect_ms_max, server_name=security.server_name
+    )
     with opening() as grpc_here:
-        channel: grpc.aio.Channel = grpc_here.aio.insecure_channel(target, options=options)
+        channel: grpc.aio.Channel = _dial(grpc_here, grpc_here.aio, target, security, options)
     return channel if security.metadata is None else _ChannelWithMetadata(channel, target, security.metadata)
 
 
@@ -71,10 +83,19 @@ def open_sync_channel(
     reconnect_ms_max: int = RECONNECT_MS_MAX,
 ) -> grpc.Channel:
     """The same for a thread without an event loop."""
-    options = channel_options(own_connection=own_connection, reconnect_ms_max=reconnect_ms_max)
+    options = channel_options(
+        own_connection=own_connection, reconnect_ms_max=reconnect_ms_max, server_name=security.server_name
+    )
     with opening() as grpc_here:
-        channel: grpc.Channel = grpc_here.insecure_channel(target, options=options)
+        channel: grpc.Channel = _dial(grpc_here, grpc_here, target, security, options)
     return channel if security.metadata is None else _SyncChannelWithMetadata(channel, target, security.metadata)
+
+
+def _dial(library: Any, kind: Any, target: str, security: Security, options: Options) -> Any:
+    """A channel of ``kind``, which is ``library`` or its part for asyncio."""
+    if security.pem is None:
+        return kind.insecure_channel(target, options=options)
+    return kind.secure_channel(target, of_channel(library, security.pem), options=options)
 
 
 class _Pool(Mapping[Address, Opened]):
@@ -122,6 +143,19 @@ class Channels(_Pool[Address, grpc.aio.Channel]):
             reconnect_ms_max=self._reconnect_ms_max,
         )
 
+    async def renew(self, security: Security, *, grace_ms: float = GRACE_MS) -> None:
+        """
+        Open channels with ``security`` from now on. Those that are open begin no new call, and close when their calls
+        have ended, or after ``grace_ms``; 0 where they were opened with what is not trusted any more. Returns then.
+        """
+        self._security = security
+        channels = list(self._opened.values())
+        self._opened.clear()
+        closing = [channel.close(grace_ms / 1_000) for channel in channels]
+        for closed in await asyncio.gather(*closing, return_exceptions=True):
+            if isinstance(closed, BaseException) and not isinstance(closed, library().aio.UsageError):
+                raise closed  # UsageError: it was being closed
+
     async def keep(self, known: Collection[Address]) -> None:
         """Close the channels to all other addresses: nobody is there any more."""
         for address in [address for address in self._opened if address not in known]:
@@ -153,6 +187,11 @@ class SyncChannels(_Pool[Address, grpc.Channel]):
             own_connection=self._own_connection,
             reconnect_ms_max=self._reconnect_ms_max,
         )
+
+    def renew(self, security: Security) -> None:
+        """Open channels with ``security`` from now on. Those that are open are closed: the thread has no call there."""
+        self._security = security
+        self.close()
 
     def close(self) -> None:
         while self._opened:

@@ -40,7 +40,7 @@ _PING_STRIKES_MAX: Final = 2
 _FRAME_BYTES_MAX: Final = 1 << 20
 _WRITE_BUFFER_BYTES: Final = 1 << 20
 
-Options = list[tuple[str, int]]
+Options = list[tuple[str, int | str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +73,20 @@ def _both_sides(receive_bytes_max: int) -> Options:
     ]
 
 
-def channel_options(*, own_connection: bool = False, reconnect_ms_max: int = RECONNECT_MS_MAX) -> Options:
+def channel_options(
+    *, own_connection: bool = False, reconnect_ms_max: int = RECONNECT_MS_MAX, server_name: str | None = None
+) -> Options:
     """
     Options of a client channel.
 
     Args:
         own_connection: do not share a connection with other channels of this process to the same address.
         reconnect_ms_max: longest pause between two attempts to connect.
+        server_name: what the server's certificate has to name; None: the host that is connected to.
     """
+    named: Options = [] if server_name is None else [("grpc.ssl_target_name_override", server_name)]
     return [
+        *named,
         *_both_sides(MESSAGE_BYTES_MAX),
         ("grpc.enable_http_proxy", 0),
         ("grpc.enable_retries", 0),  # a request goes out once; whoever sent it knows whether to repeat it
@@ -96,8 +101,14 @@ def channel_options(*, own_connection: bool = False, reconnect_ms_max: int = REC
     ]
 
 
-def server_options(limits: ServerLimits | None = None) -> Options:
-    """Options of a server, by default one without limits of its own. Dead connections are noticed by pings."""
+def server_options(limits: ServerLimits | None = None, *, shared_port: bool = False) -> Options:
+    """
+    Options of a server, by default one without limits of its own. Dead connections are noticed by pings.
+
+    Args:
+        shared_port: other servers of this user may listen on its port at the same time. Else a port that is taken is an
+            error, not half of the connections.
+    """
     limits = limits or ServerLimits()
     bounds = {"grpc.max_allowed_incoming_connections": limits.connections_max or 0}
     bounds["grpc.max_connection_idle_ms"] = limits.idle_ms_max
@@ -105,7 +116,7 @@ def server_options(limits: ServerLimits | None = None) -> Options:
         *_both_sides(limits.message_bytes_max),
         *((name, bound) for name, bound in bounds.items() if bound),
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS_MAX),
-        ("grpc.so_reuseport", 0),  # a port that is taken is an error, not half of the connections
+        ("grpc.so_reuseport", int(shared_port)),
         ("grpc.max_concurrent_streams", limits.calls_per_connection_max),
         ("grpc.keepalive_time_ms", 3 * CLIENT_PING_INTERVAL_MS),
         ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MS_MIN),

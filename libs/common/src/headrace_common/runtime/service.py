@@ -15,11 +15,11 @@ import os
 import signal
 import socket
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import grpc.aio
 import orjson
@@ -34,7 +34,11 @@ from headrace_common.rpc.library import library
 from headrace_common.rpc.options import CALLS_PER_CONNECTION_MAX, MESSAGE_BYTES_MAX, ServerLimits, server_options
 from headrace_common.runtime.admission import Admission
 from headrace_common.runtime.descriptors import connections_max, raise_descriptor_limit
+from headrace_common.runtime.port_claims import prove_port
 from headrace_common.runtime.tasks import TaskRunner, first_of
+
+if TYPE_CHECKING:  # only who has certificates has what reads them
+    from headrace_common.runtime.tls_server import ServerTls
 
 Servicer = tuple[Callable[[Any, grpc.aio.Server], None], Any]
 
@@ -116,11 +120,19 @@ class ServerConfig:
         return None if listening is None else self.choose_endpoint(listening.port, listen_host=listening.host)
 
 
+class Stoppable(Protocol):
+    """A gRPC server that runs."""
+
+    async def stop(self, grace: float | None) -> None:
+        """Take no new calls, and give those under way ``grace`` seconds."""
+        ...
+
+
 class GrpcService:
     """A running gRPC server with health. Made by ``open``."""
 
     def __init__(
-        self, server: grpc.aio.Server, health_service: health.aio.HealthServicer, config: ServerConfig, port: int
+        self, server: Stoppable, health_service: health.aio.HealthServicer, config: ServerConfig, port: int
     ) -> None:
         self._server = server
         self._health = health_service
@@ -141,6 +153,7 @@ class GrpcService:
         interceptors: Sequence[grpc.aio.ServerInterceptor | None] = (),
         *,
         serving: bool = True,
+        tls: ServerTls | None = None,
     ) -> AsyncIterator[GrpcService]:
         """
         Serve until the block ends, then drain.
@@ -150,30 +163,34 @@ class GrpcService:
             health_names: full service names to report beside "" (the process as a whole).
             interceptors: inside the error boundary, outermost first; None entries are left out.
             serving: False starts as NOT_SERVING; ``set_serving`` changes it.
+            tls: None: in plain text.
 
         Raises:
             OSError: the address is taken or not of this machine.
         """
         admission = Admission(config.calls_per_address_max)
-        server = library().aio.server(
-            interceptors=[admission, ErrorInterceptor(), *(i for i in interceptors if i is not None)],
-            options=server_options(config.limits()),
-            maximum_concurrent_rpcs=config.concurrent_rpcs_max,
-        )
         reporter = health.aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(reporter, server)
-        for add, servicer in servicers:
-            add(servicer, server)
-        service = GrpcService(server, reporter, config, bind(server, config.listen))
+
+        def make() -> grpc.aio.Server:
+            server: grpc.aio.Server = library().aio.server(
+                interceptors=[admission, ErrorInterceptor(), *(i for i in interceptors if i is not None)],
+                options=server_options(config.limits(), shared_port=tls is not None),
+                maximum_concurrent_rpcs=config.concurrent_rpcs_max,
+            )
+            health_pb2_grpc.add_HealthServicer_to_server(reporter, server)
+            for add, servicer in servicers:
+                add(servicer, server)
+            return server
+
         for name in health_names:
             await reporter.set(name, status_of(serving))
         await reporter.set("", status_of(serving))
-        await server.start()
-        warn_unless_loopback("gRPC", Endpoint(config.listen.host, service.port))
-        try:
-            yield service
-        finally:
-            await service.drain()
+        async with _listening(make, config.listen, tls) as (server, port):
+            service = GrpcService(server, reporter, config, port)
+            try:
+                yield service
+            finally:
+                await service.drain()
 
     async def set_serving(self, serving: bool, name: str = "") -> None:
         """What the health service says of ``name``."""
@@ -201,15 +218,59 @@ class CannotListen(OSError):
         return cls(f"cannot listen on {listen}: is the port taken, or the address of another machine?")
 
 
-def bind(server: grpc.aio.Server, listen: Endpoint) -> int:
+@asynccontextmanager
+async def _listening(
+    make: Callable[[], grpc.aio.Server], listen: Endpoint, tls: ServerTls | None
+) -> AsyncIterator[tuple[Stoppable, int]]:
+    """A server that ``make`` has made listens there, in plain text or by TLS; the server and the real port."""
+    if tls is None:
+        plain = make()
+        port = bind(plain, listen)
+        await plain.start()
+        warn_unless_loopback("gRPC", Endpoint(listen.host, port))
+        yield plain, port
+        return
+    from headrace_common.runtime.tls_server import TlsServer
+
+    async with TaskRunner() as tasks:
+        with _prove(listen) as port:
+            at = Endpoint(listen.host, port)
+
+            async def begin(credentials: grpc.ServerCredentials) -> grpc.aio.Server:
+                server = make()
+                bind(server, at, credentials)
+                await server.start()
+                return server
+
+            secure = await TlsServer.open(tls, begin, tasks)
+        _log.info("gRPC listens with TLS", extra={"listen": str(at), "client_certificates": tls.client_certificates})
+        with tls.live.takes(secure.renew, secure.bundle):
+            yield secure, port
+
+
+@contextlib.contextmanager
+def _prove(listen: Endpoint) -> Iterator[int]:
+    """See ``prove_port``. Raises: CannotListen: it is not to be had."""
+    with contextlib.ExitStack() as stack:
+        try:
+            port = stack.enter_context(prove_port(listen, _WILDCARDS))
+        except OSError as error:
+            raise CannotListen.at(listen) from error
+        yield port
+
+
+def bind(server: grpc.aio.Server, listen: Endpoint, credentials: grpc.ServerCredentials | None = None) -> int:
     """
-    Have ``server`` listen there; the real port.
+    Have ``server`` listen there, by TLS if there are ``credentials``; the real port.
 
     Raises:
         CannotListen: the address is taken or not of this machine.
     """
     try:
-        port = server.add_insecure_port(str(listen))
+        if credentials is None:
+            port = server.add_insecure_port(str(listen))
+        else:
+            port = server.add_secure_port(str(listen), credentials)
     except RuntimeError:
         port = 0
     if port == 0:

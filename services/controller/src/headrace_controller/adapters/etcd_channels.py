@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 
 from headrace_common.core.errors import InvalidConfig
-from headrace_common.rpc.options import channel_options
+from headrace_common.rpc.options import Options, channel_options
 from headrace_controller.config import etcd_files_rules
 
 _KEEPALIVE: Final = (
@@ -59,6 +59,6 @@ def open_channel(target: str, tls: EtcdTls | None = None) -> grpc.aio.Channel:
     return grpc.aio.secure_channel(target, credentials, options=_options())
 
 
-def _options() -> list[tuple[str, int]]:
+def _options() -> Options:
     ours = dict(_KEEPALIVE)
     return [*((k, v) for k, v in channel_options() if k not in ours), *ours.items()]

@@ -1,0 +1,67 @@
+"""
+Decides what TLS outside of gRPC is like: versions, ciphers, and how a server of asyncio gets new certificates.
+
+TLS 1.2 and 1.3, ECDHE with AEAD only. It is what gRPC takes by itself; ``tests/runtime/test_tls_contexts.py`` asks a
+server of each kind what it takes, and finds the same.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from headrace_common.rpc.credentials import Pem
+from headrace_common.runtime.tls import Bundle
+
+CIPHERS: Final = (
+    "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "ECDHE-RSA-AES128-GCM-SHA256",
+    "ECDHE-RSA-AES256-GCM-SHA384",
+)
+"""Of TLS 1.2; all of 1.3 are of this kind."""
+
+
+def make_server_context(bundle: Bundle) -> ssl.SSLContext:
+    """
+    For a server of asyncio that asks no client for a certificate: what a context trusts can be added to and never taken
+    away, so that listeners which ask for one are gRPC's.
+    """
+    context = keep_policy(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+    renew_context(context, bundle)
+    return context
+
+
+def renew_context(context: ssl.SSLContext, bundle: Bundle) -> None:
+    """From now on the server shows ``bundle`` to who connects; connections that are there go on. Blocks shortly."""
+    with _file_of(bundle.pem) as path:
+        context.load_cert_chain(path)
+
+
+def keep_policy(context: ssl.SSLContext) -> ssl.SSLContext:
+    """``context``, of either side, which takes and offers nothing else."""
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(":".join(CIPHERS))
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    return context
+
+
+@contextmanager
+def _file_of(pem: Pem) -> Iterator[str]:
+    """The certificate and key that were checked, in a file, which is all that ``ssl`` reads; on Linux on no disk."""
+    assert pem.key is not None, "a server has a certificate"
+    assert pem.chain is not None, "a server has a certificate"
+    text = pem.chain + b"\n" + pem.key
+    if hasattr(os, "memfd_create"):
+        with open(os.memfd_create("headrace-tls"), "wb", buffering=0) as file:
+            file.write(text)
+            yield f"/proc/self/fd/{file.fileno()}"
+        return
+    with tempfile.NamedTemporaryFile(prefix="headrace-tls-") as named:
+        named.write(text)
+        named.flush()
+        yield named.name

@@ -1,0 +1,125 @@
+"""
+Looks at the certificates of a process again and again, and hands new ones on.
+
+Files change beneath a running process: Kubernetes swaps the links of a Secret's volume, certificates live for days.
+What is wrong is refused, said in the log and counted, and what was sound stays in use, even beyond its end: a process
+never ends because of its certificates. Whoever uses a bundle takes each new one by ``takes``; who could not is given it
+again at the next look.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from opentelemetry.metrics import Meter
+
+from headrace_common.core.errors import InvalidConfig
+from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.threads import run_in_thread
+from headrace_common.runtime.tls import SAYS, Bundle, TlsFiles, Wanted, read_bundle
+
+LOOK_EVERY_MS: Final = 10_000.0
+
+Taker = Callable[[Bundle], Awaitable[None]]
+"""Uses a new bundle from now on. Returns soon; raises ``OSError`` where it cannot, and goes on with the old one."""
+
+_log = logging.getLogger(__name__)
+
+
+class TlsMetrics:
+    """What is measured of certificates; one for the process."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._refused = meter.create_counter(
+            "headrace_tls_refused", description="Looks at certificates that found files which cannot be used"
+        )
+        self._not_after = meter.create_gauge(
+            "headrace_tls_not_after", unit="s", description="When the certificates in use end, since the epoch"
+        )
+
+    def count_refused(self, name: str) -> None:
+        self._refused.add(1, {"bundle": name})
+
+    def show(self, name: str, bundle: Bundle) -> None:
+        """That ``bundle`` is in use."""
+        self._not_after.set(bundle.not_after.timestamp(), {"bundle": name})
+
+
+class LiveBundle:
+    """The certificates of some files, as they were when they were last sound. For one event loop."""
+
+    def __init__(self, name: str, files: TlsFiles, wanted: Wanted, clock: Clock, metrics: TlsMetrics) -> None:
+        """
+        Reads the files, as a process does that starts.
+
+        Args:
+            name: of the bundle in metrics and logs, such as ``internal``.
+
+        Raises:
+            InvalidConfig: they cannot be used.
+        """
+        self._name = name
+        self._files = files
+        self._wanted = wanted
+        self._clock = clock
+        self._metrics = metrics
+        self._takers: dict[Taker, Bundle] = {}
+        """Each with what it uses."""
+        self._said: str | None = None
+        self.bundle = read_bundle(files, wanted, clock.now_ms())
+        """The newest that was sound."""
+        metrics.show(name, self.bundle)
+
+    @contextmanager
+    def takes(self, taker: Taker, using: Bundle) -> Iterator[None]:
+        """While the block runs, ``taker``, which begins with ``using``, gets the newest bundle."""
+        self._takers[taker] = using
+        try:
+            yield
+        finally:
+            del self._takers[taker]
+
+    async def run(self) -> None:
+        """Look for ever."""
+        while True:
+            await self._clock.sleep_ms(LOOK_EVERY_MS)
+            await self.look()
+
+    async def look(self) -> None:
+        """Read the files once, and hand a new bundle to all who lack it."""
+        try:
+            bundle = await run_in_thread(read_bundle, self._files, self._wanted, self._clock.now_ms())
+        except InvalidConfig as error:
+            self._metrics.count_refused(self._name)
+            self._say(f"the certificates in use stay: {error}")
+        else:
+            self._said = None
+            if bundle.pem != self.bundle.pem:
+                self.bundle = bundle
+                self._metrics.show(self._name, bundle)
+                about = {"bundle": self._name, "fingerprint": bundle.fingerprint, "not_after": str(bundle.not_after)}
+                _log.info("new certificates are in use", extra=about)
+        await self._hand_on()
+
+    async def _hand_on(self) -> None:
+        newest = self.bundle
+        for taker, used in list(self._takers.items()):
+            if used is newest:
+                continue
+            try:
+                await taker(newest)
+            except OSError as error:
+                _log.error("new certificates could not be taken, and will be again: %s", error)
+                continue
+            if taker in self._takers:
+                self._takers[taker] = newest
+
+    def _say(self, text: str) -> None:
+        """Each cause once."""
+        cause = text.partition(SAYS)[0]
+        if cause != self._said:
+            self._said = cause
+            _log.error(text, extra={"bundle": self._name})
