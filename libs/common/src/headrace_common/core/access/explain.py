@@ -1,0 +1,221 @@
+"""
+Why a decision is as it is, read plainly from all grants, and who may do something. For people, not for each request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from shlex import quote
+from typing import Final, NamedTuple
+
+from headrace_common.core.access.changes import Block, Change, Put, Remove, Rule
+from headrace_common.core.access.grants import Effect, Grant
+from headrace_common.core.access.names import find_fault
+from headrace_common.core.access.principal import Everyone, Grantee, PrincipalType, parse_principal
+from headrace_common.core.access.resources import (
+    INTERNAL_PREFIX,
+    OPERATIONS,
+    RESOURCE_NAME_CHARS_MAX,
+    Operation,
+    Pattern,
+    PatternKind,
+    ResourceType,
+    literal,
+    operation_set,
+    operations_in,
+)
+from headrace_common.core.access.state import Access, Caller, Source, grantees_of
+from headrace_common.core.errors import Rejected
+
+_KINDS: Final = (PatternKind.LITERAL, PatternKind.PREFIX, PatternKind.ANY)
+
+
+class Asked(NamedTuple):
+    """A request."""
+
+    operation: Operation
+    type: ResourceType
+    name: str
+    host: str | None
+
+
+class Reason(Enum):
+    """What decided; in the order in which it is asked."""
+
+    BLOCKED = "it is blocked"
+    OUT_OF_SCOPE = "its key is not for that"
+    SUPER_USER = "it is a super user"
+    NO_SUCH_NAME = "nothing can have this name"
+    DENIED = "a rule denies it"
+    ALLOWED = "a rule or role allows it"
+    NOTHING_ALLOWS = "nothing allows it"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A verdict, what it rests on, and what would turn a refusal."""
+
+    allowed: bool
+    reason: Reason
+    sources: tuple[Source, ...]
+    """The grants that match: denies first, then from the narrowest pattern to the widest. Also where none decided."""
+    remedy: tuple[Change, ...] = ()
+    """After these changes it is allowed; none: it is allowed, or no change of rules would allow it."""
+
+    @property
+    def line(self) -> str | None:
+        """The remedy as one line for a shell; None: there is none."""
+        return " && ".join(map(_command, self.remedy)) or None
+
+
+def explain(access: Access, caller: Caller, operation: Operation, type: ResourceType, name: str) -> Explanation:
+    """Why ``caller`` may, or may not. The verdict is that of ``Decisions.decide``."""
+    grantees = caller.grantees
+    asked = Asked(operation, type, name, caller.host)
+    possible = find_fault(name, RESOURCE_NAME_CHARS_MAX) is None
+    sources = _matching(access, grantees, asked)
+    denies = [source for source in sources if source.grant.effect is Effect.DENY]
+    scope = None if caller.scope is None else caller.scope.grants
+    in_scope = scope is None or (possible and any(_matches(grant, asked) for grant in scope))
+    if access.is_blocked(grantees):
+        reason = Reason.BLOCKED
+    elif not in_scope:
+        reason = Reason.OUT_OF_SCOPE
+    elif access.is_super(grantees):
+        reason = Reason.SUPER_USER
+    elif not possible:
+        reason = Reason.NO_SUCH_NAME
+    elif denies:
+        reason = Reason.DENIED
+    else:
+        reason = Reason.ALLOWED if sources else Reason.NOTHING_ALLOWS
+    if reason in {Reason.ALLOWED, Reason.SUPER_USER}:
+        return Explanation(True, reason, sources)
+    remedy = _remedy(access, caller, denies, len(denies) < len(sources), asked) if in_scope else ()
+    return Explanation(False, reason, sources, remedy)
+
+
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """Who may do something, each alone: without groups, and from the address that was asked for."""
+
+    grantees: tuple[Grantee, ...]
+    """By their text, super users included."""
+    more: bool = False
+    """There are more than were asked for."""
+
+
+def who_can(
+    access: Access,
+    operation: Operation,
+    type: ResourceType,
+    name: str,
+    host: str | None = None,
+    limit: int = 1_000,
+) -> Holders:
+    """Who may do this: principals, groups, and everyone of a type. Whom a deny of its own group stops is not told."""
+    asked = Asked(operation, type, name, host)
+    candidates: set[Grantee] = {*access.rules, *access.bindings, *access.super_users}
+    if type is ResourceType.PRINCIPAL:
+        candidates |= _named(name)
+    everyone = {one: _matching(access, (one,), asked) for one in candidates if isinstance(one, Everyone)}
+    able = []
+    for grantee in sorted(candidates, key=str):
+        grantees = grantees_of(grantee)
+        if access.is_blocked(grantees):
+            continue
+        if not access.is_super(grantees):
+            found = (everyone[one] if one in everyone else _matching(access, (one,), asked) for one in grantees)
+            sources = [source for of_one in found for source in of_one]
+            if not sources or any(source.grant.effect is Effect.DENY for source in sources):
+                continue
+        able.append(grantee)
+        if len(able) > limit:
+            return Holders(tuple(able[:limit]), more=True)
+    return Holders(tuple(able))
+
+
+def _named(name: str) -> set[Grantee]:
+    """Whom a resource of type PRINCIPAL is about: they have rights on themselves without any rule."""
+    try:
+        return {parse_principal(name)}
+    except Rejected:
+        return set()
+
+
+def _matching(access: Access, grantees: Iterable[Grantee], asked: Asked) -> tuple[Source, ...]:
+    """The grants that say something about this request, in order."""
+    if find_fault(asked.name, RESOURCE_NAME_CHARS_MAX) is not None:
+        return ()
+    sources = (source for grantee in grantees for source in access.sources_of(grantee))
+    return tuple(sorted((source for source in sources if _matches(source.grant, asked)), key=_place))
+
+
+def _matches(grant: Grant, asked: Asked) -> bool:
+    """Kafka's rules, with ours for internal names."""
+    if grant.type is not asked.type or grant.host not in {None, asked.host}:
+        return False
+    allow = grant.effect is Effect.ALLOW
+    if allow and asked.name.startswith(INTERNAL_PREFIX) and grant.pattern.kind is not PatternKind.LITERAL:
+        return False
+    said_by = asked.operation.allowed_by if allow else asked.operation.denied_by
+    return bool(grant.bits & said_by) and _names(grant.pattern, asked.name)
+
+
+def _names(pattern: Pattern, name: str) -> bool:
+    match pattern.kind:
+        case PatternKind.LITERAL:
+            return pattern.name == name
+        case PatternKind.PREFIX:
+            return name.startswith(pattern.name)
+        case PatternKind.ANY:
+            return True
+
+
+def _place(source: Source) -> tuple[bool, int, int, str]:
+    grant = source.grant
+    kind = _KINDS.index(grant.pattern.kind)
+    return grant.effect is Effect.ALLOW, kind, -len(grant.pattern.name), f"{grant} {source.grantee} {source.binding}"
+
+
+def _remedy(
+    access: Access, caller: Caller, denies: Iterable[Source], allowed: bool, asked: Asked
+) -> tuple[Change, ...]:
+    blocks = sorted(access.blocked.intersection(caller.grantees), key=str)
+    unblock = [Remove(Block(one)) for one in blocks]
+    if access.is_super(caller.grantees):
+        return tuple(unblock)
+    undo = [Remove(Rule(source.grantee, source.grant)) for source in denies]
+    if allowed:
+        return (*unblock, *undo)
+    if caller.principal.type is PrincipalType.NODE or not asked.operation.bit & OPERATIONS[asked.type]:
+        return ()
+    try:
+        grant = Grant(Effect.ALLOW, operation_set(asked.operation), asked.type, literal(asked.name))
+    except Rejected:
+        return ()
+    return (*unblock, *undo, Put(Rule(caller.principal, grant)))
+
+
+def _command(change: Change) -> str:
+    match change:
+        case Put(Rule(grantee, grant)):
+            return f"headrace access {grant.effect.value} {quote(str(grantee))} {_words(grant)}"
+        case Remove(Rule(grantee, grant)):
+            return f"headrace access remove {grant.effect.value} {quote(str(grantee))} {_words(grant)}"
+        case Remove(Block(principal)):
+            return f"headrace access unblock {quote(str(principal))}"
+    raise AssertionError(f"no remedy has {change}")
+
+
+def _words(grant: Grant) -> str:
+    operations = ",".join(one.value.lower() for one in operations_in(grant.operations))
+    name = (
+        f"--prefix {quote(grant.pattern.name)}"
+        if grant.pattern.kind is PatternKind.PREFIX
+        else quote(str(grant.pattern))
+    )
+    host = "" if grant.host is None else f" --host {grant.host}"
+    return f"{operations} {grant.type.value.lower()} {name}{host}"

@@ -1,0 +1,181 @@
+"""
+What a batch of changes means before it is made: whether somebody may make it, who gains and who loses, and that there
+is still somebody who can change rules afterwards. The controller calls ``plan`` for each batch, and for dry runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from typing import Final
+
+from headrace_common.core.access.changes import Block, Change, Rule, apply, find_touched
+from headrace_common.core.access.decisions import Decisions
+from headrace_common.core.access.gains import Shift, find_shifts
+from headrace_common.core.access.grants import Effect, Grant
+from headrace_common.core.access.policy import Policy, allows, compile_policy
+from headrace_common.core.access.principal import ANONYMOUS, Everyone, Grantee
+from headrace_common.core.access.resources import (
+    EVERY_NAME,
+    MEANINGLESS,
+    OPERATIONS,
+    Operation,
+    PatternKind,
+    ResourceType,
+    literal,
+    operations_in,
+)
+from headrace_common.core.access.roles import Binding, Role
+from headrace_common.core.access.state import Access, Caller, grantees_of
+from headrace_common.core.errors import ClusterAuthorizationFailed, ErrorCode, Rejected
+
+SHIFTS_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A batch that may be made."""
+
+    after: Access
+    shifts: tuple[Shift, ...]
+    """Who gains and who loses what."""
+    more: bool
+    """There are more shifts than ``SHIFTS_MAX``."""
+
+
+def plan(access: Access, batch: Sequence[Change], by: Caller | None) -> Plan:
+    """
+    What is so after a batch that ``by`` wants to make.
+
+    Args:
+        by: None: the system itself, which is asked for no rights: break-glass, and what the chart declares.
+
+    Raises:
+        Rejected: something of it cannot be, is over a bound, or nobody could change rules any more.
+        NotFound, Conflict: as ``changes.apply``.
+        ClusterAuthorizationFailed: ``by`` may not change this, or would give more than it has.
+    """
+    after = apply(access, batch)
+    if by is not None:
+        _check_right(access, batch, by)
+        _check_giving(access, after, by)
+    _check_not_locked_out(after)
+    shifts = tuple(islice(find_shifts(access, after), SHIFTS_MAX + 1))
+    return Plan(after, shifts[:SHIFTS_MAX], more=len(shifts) > SHIFTS_MAX)
+
+
+def _subject(change: Change) -> str:
+    """The resource of type PRINCIPAL that a change is about."""
+    match change.item:
+        case Rule(grantee) | Binding(grantee):
+            return str(grantee)
+        case Block(principal):
+            return str(principal)
+        case Role() as role:
+            return str(role)
+
+
+def _check_right(access: Access, batch: Sequence[Change], by: Caller) -> None:
+    standing = Decisions(access).standing(by)
+    for subject in sorted({_subject(change) for change in batch}):
+        if not standing.decide(Operation.ALTER, ResourceType.PRINCIPAL, subject):
+            raise ClusterAuthorizationFailed(f"{by.principal} may not ALTER PRINCIPAL {subject}; nothing was changed")
+
+
+def _check_giving(access: Access, after: Access, by: Caller) -> None:
+    standing = Decisions(access).standing(by)
+    has = _Possessions(access, by)
+    for grantee in find_touched(access, after):
+        if standing.decide(Operation.ESCALATE, ResourceType.PRINCIPAL, str(grantee)):
+            continue
+        freed = grantee in access.blocked and grantee not in after.blocked
+        if after.is_super((grantee,)) and (freed or not access.is_super((grantee,))) and not has.everything:
+            raise _gives_more(by, grantee, "everything")
+        for grant in _given(access, after, grantee, freed):
+            if not has.all_of(grant):
+                raise _gives_more(by, grantee, str(replace(grant, effect=Effect.ALLOW)))
+
+
+def _given(access: Access, after: Access, grantee: Grantee, freed: bool) -> list[Grant]:
+    """What a step adds to what somebody may do: new allows, and what denies no longer keep from it."""
+    old, new = frozenset(access.given_to(grantee)), frozenset(after.given_to(grantee))
+    allows = (grant for grant in (new if freed else new - old) if grant.effect is Effect.ALLOW)
+    return sorted([*allows, *(grant for grant in old - new if grant.effect is Effect.DENY)], key=str)
+
+
+def _gives_more(by: Caller, grantee: Grantee, what: str) -> ClusterAuthorizationFailed:
+    return ClusterAuthorizationFailed(
+        f"{by.principal} would give {grantee} more than it has itself ({what}); somebody who has this, or ESCALATE on "
+        f"PRINCIPAL {grantee}, may. Nothing was changed"
+    )
+
+
+class _Possessions:
+    """What somebody who changes rules has, wherever those whom it gives something may call from."""
+
+    def __init__(self, access: Access, by: Caller) -> None:
+        self._grants = frozenset(access.grants(by.grantees))
+        self._scope = None if by.scope is None else by.scope.grants
+        self._is_super = access.is_super(by.grantees)
+        self._policies: dict[tuple[bool, str | None], Policy] = {}
+
+    @property
+    def everything(self) -> bool:
+        return self._is_super and self._scope is None
+
+    def all_of(self, given: Grant) -> bool:
+        """Whether it may itself do all that a grant allows, or keeps from others, to every name of its pattern."""
+        if not self._is_super and not self._within(self._grants, given):
+            return False
+        return self._scope is None or self._within(self._scope, given)
+
+    def _within(self, grants: frozenset[Grant], given: Grant) -> bool:
+        key = (grants is self._scope, given.host)
+        if key not in self._policies:
+            self._policies[key] = compile_policy(_from_host(grants, given.host), given.host)
+        bits = self._policies[key].bits_on(given.type, given.pattern)
+        if given.pattern.kind is not PatternKind.LITERAL:
+            for deny in grants:  # what is denied of some of these names is not had of all
+                if deny.effect is Effect.DENY and deny.type is given.type and given.pattern.covers(deny.pattern):
+                    bits |= deny.bits
+        whole = given.operations & Operation.ALL.bit
+        asked = operations_in(OPERATIONS[given.type] if whole else given.operations & ~MEANINGLESS)
+        return all(allows(bits, operation) for operation in asked)
+
+
+def _from_host(grants: Iterable[Grant], host: str | None) -> Iterator[Grant]:
+    """For grants from any host, each host's denies count; its allows do not."""
+    for grant in grants:
+        yield replace(grant, host=None) if host is None and grant.effect is Effect.DENY else grant
+
+
+def _check_not_locked_out(after: Access) -> None:
+    candidates: Iterable[Grantee] = chain(after.super_users, after.bindings, after.rules)
+    if not any(_can_change_rules(after, one) for one in candidates):
+        raise Rejected(
+            "nobody could change rules after this: give somebody the role security or superuser in the same batch, "
+            "for example headrace access bind User:NAME security; or leave out what takes it from the last one",
+            code=ErrorCode.POLICY_VIOLATION,
+        )
+
+
+def _can_change_rules(access: Access, one: Grantee) -> bool:
+    """Of all principals, its own rules included; from some address at least."""
+    grantees = grantees_of(one)
+    if one == ANONYMOUS or access.is_blocked(grantees):
+        return False
+    if access.is_super(grantees):
+        return True
+    wide = (grant for grant in access.given_to(one) if grant.pattern == EVERY_NAME)
+    if not any(g.type is ResourceType.PRINCIPAL and g.bits & Operation.ALTER.allowed_by for g in wide):
+        return False
+    grants = frozenset(access.grants(grantees))
+    for host in {None, *(grant.host for grant in grants)}:
+        policy = compile_policy(grants, host)
+        if all(
+            allows(policy.bits_on(ResourceType.PRINCIPAL, pattern), Operation.ALTER)
+            for pattern in (EVERY_NAME, *([] if isinstance(one, Everyone) else [literal(str(one))]))
+        ):
+            return True
+    return False
