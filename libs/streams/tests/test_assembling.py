@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from libs.streams.tests.kit.stage import Stage
 
+from headrace.errors import InconsistentGroupProtocol, WaitTimedOut
 from headrace.records import Committed, TopicPartition
 from headrace_streams import agg, json
 from headrace_streams.config import StreamsConfig
@@ -27,19 +28,19 @@ class Beside(Stage):
     """Other workers run, for a while."""
 
     shares = Shared()
-    reads: frozenset[str] = frozenset()
+    reads: tuple[str, ...] = ()
     until_ms = float("inf")
 
     async def shared(self, app: str) -> Shared:
         return self.shares if self.at_ms < self.until_ms else Shared()
 
-    async def read_by(self, app: str) -> frozenset[str]:
-        return self.reads
+    async def positions(self, app: str) -> dict[TopicPartition, int]:
+        return {TopicPartition(topic, 0): 7 for topic in self.reads}
 
 
 def beside(*tasks: str, read: tuple[str, ...] = (), until_ms: float = float("inf"), **rows: str) -> Beside:
     stage = Beside(program(), "in", "out")
-    stage.shares, stage.reads, stage.until_ms = Shared(frozenset(tasks), rows), frozenset(read), until_ms
+    stage.shares, stage.reads, stage.until_ms = Shared(frozenset(tasks), rows), read, until_ms
     return stage
 
 
@@ -161,6 +162,75 @@ async def test_a_program_does_not_begin_on_rows_that_it_cannot_read(
             NotAllowed, match=f"rows wait in {HOP} .* columns k string, m int64, n int64, and .* {ROWS}"
         ):
             await worker.assemble()
+
+
+async def test_rows_that_cannot_be_read_are_not_taken_for_none() -> None:
+    async with Stage(program(), "in", "out") as stage:
+        stage.logs[HOP].append(flush(True))
+        worker = stage.worker()
+        reader = worker._outside.reader
+
+        async def nothing(*_: object) -> list[Any]:
+            stage.at_ms += 1_000
+            return []
+
+        reader.poll = reader.at_ends = nothing  # type: ignore[method-assign]
+        with pytest.raises(WaitTimedOut, match=r"rows wait in a\.by-k\.repartition-0, and could not be read in 60 s"):
+            await worker.assemble()
+
+
+async def test_rows_of_an_open_transaction_are_not_waited_for() -> None:
+    async with Stage(program(), "in", "out") as stage:
+        stage.logs[HOP].append(flush(True))
+        worker = stage.worker()
+        reader = worker._outside.reader
+
+        async def nothing(*_: object) -> list[Any]:
+            return []
+
+        reader.poll = nothing  # type: ignore[method-assign]
+        before = stage.at_ms
+        reader.at_ends = _all  # type: ignore[method-assign]
+        await worker.assemble()
+        assert stage.at_ms == before
+
+
+async def _all(partitions: Any) -> Any:
+    return partitions
+
+
+async def test_a_worker_that_is_refused_by_the_group_waits_for_the_others_and_joins() -> None:
+    """Both had looked before either was a member."""
+    async with Beside(program(), "in", "out") as stage:
+        worker = stage.worker()
+        await worker.assemble()
+        await worker.start()
+        stage.shares, stage.until_ms = Shared(frozenset({"in/0"}), {HOP: "other"}), stage.at_ms + ENDS_MS
+        refused = stage.members[-1]
+
+        async def poll(timeout_ms: float = 0) -> None:
+            raise InconsistentGroupProtocol("members of the group say something else")
+
+        refused.poll = poll  # type: ignore[method-assign]
+        await worker._persist(worker.step)
+        assert len(stage.members) == 2
+        assert stage.at_ms >= stage.until_ms
+        assert stage.calls.index("leave the group") < stage.calls.index(f"join as {stage.members[1].transactional_id}")
+
+
+async def test_a_worker_that_is_refused_by_the_group_ends_if_the_others_stay() -> None:
+    async with Beside(program(), "in", "out") as stage:
+        worker = stage.worker()
+        await worker.assemble()
+        await worker.start()
+        stage.shares = Shared(frozenset({"in/0"}), {HOP: "other"})
+
+        async def poll(timeout_ms: float = 0) -> None:
+            raise InconsistentGroupProtocol("members of the group say something else")
+
+        stage.members[-1].poll = poll  # type: ignore[method-assign]
+        with pytest.raises(NotAllowed, match="another version of a runs"):
+            await worker._persist(worker.step)
 
 
 async def test_rows_that_another_program_has_sent_before_this_one_was_a_member_are_seen() -> None:

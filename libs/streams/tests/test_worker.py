@@ -680,8 +680,8 @@ async def test_a_worker_that_waits_for_another_program_to_end_can_be_stopped() -
         async def shared(self, app: str) -> Shared:
             return Shared(frozenset({"payments/0"}))
 
-        async def read_by(self, app: str) -> frozenset[str]:
-            return frozenset({"payments"})
+        async def positions(self, app: str) -> dict[TopicPartition, int]:
+            return {TopicPartition("payments", 0): 1}
 
     class Slow(Stopped):
         async def sleep_ms(self, delay_ms: float) -> None:

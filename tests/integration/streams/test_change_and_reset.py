@@ -319,6 +319,21 @@ def test_a_program_whose_rows_have_other_columns_leaves_the_one_that_runs_alone(
         assert app.read(4) == numbered("a", "b", "a", "a")
 
 
+def test_of_two_that_start_at_once_one_waits_for_the_other(app: Changing) -> None:
+    """Both look before either is a member, or one looks first: the group lets one in."""
+    programs = [app.program(NARROW), app.program(WIDER)]
+    workers = [app.start(program, f"state-{n}", default_api_timeout_ms=5_000) for n, program in enumerate(programs)]
+    try:
+        (lost,) = wait_until(lambda: [w for w in workers if w.poll() is not None], "one has given up", app.log)
+        assert lost.returncode == Ending.FAILED, app.log()
+        assert f"another version of {app.name} runs: its workers send rows with the columns" in app.log()
+        app.send("a b a")
+        assert app.read(3) == numbered("a", "b", "a")
+    finally:
+        for worker in workers:
+            end(worker)
+
+
 def test_rows_that_wait_are_left_to_the_program_that_sent_them(app: Changing) -> None:
     worker = app.start(app.program(NARROW))
     try:

@@ -114,9 +114,9 @@ class Topics(Protocol):
         """
         ...
 
-    async def read_by(self, app: str) -> frozenset[str]:
+    async def positions(self, app: str) -> dict[TopicPartition, int]:
         """
-        The topics in which the app has positions.
+        The app's positions; those of a transaction that is open do not count, and are not waited for.
 
         Raises:
             HeadraceError: nobody answers.

@@ -91,8 +91,8 @@ def compared(app: App, servers: Any) -> list[Change]:
         waiting = await cluster.upkeep.waiting(standing.reached)
         standing = replace(standing, rows={**waiting, **shared.rows})
         found = compare(plan_reset.as_data(standing), _described(app, program))
-        read = await cluster.topics.read_by(app.name) if shared.tasks else frozenset[str]()
-        other = other_program(app.name, tasks_of(program.assembly), shared, read)
+        positions = await cluster.topics.positions(app.name) if shared.tasks else {}
+        other = other_program(app.name, tasks_of(program.assembly), shared, positions)
         if other is not None:
             found.insert(0, Change(Fate.REFUSED, *other))
         if standing.marked:

@@ -123,6 +123,9 @@ class Stage:
     async def shared(self, app: str) -> Shared:
         return Shared()
 
+    async def positions(self, app: str) -> dict[TopicPartition, int]:
+        return {tp: at.offset for tp, at in self.group.items()}
+
     def now_ms(self) -> int:
         return int(self.at_ms)
 
@@ -220,7 +223,7 @@ class _Reader:
         return {tp: len(self._stage.logs[tp.topic]) for tp in partitions}
 
     async def at_ends(self, partitions: Sequence[TopicPartition]) -> Collection[TopicPartition]:
-        return partitions
+        return [tp for tp in partitions if self._positions.get(tp, 0) >= len(self._stage.logs[tp.topic])]
 
     async def starts(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         return dict.fromkeys(partitions, 0)

@@ -235,9 +235,7 @@ def plan(
     session.show_rows("changes", rows, "fate", "what", "do", empty=f"{app.name} is the same")
     worst = max((change.fate for change in changes), default=Fate.SAFE)
     if worst is not Fate.SAFE:
-        raise CommandFailed(
-            f"{app.name} would not start with the state that is there", ExitCode.FAILED, f"{rows[0]['do']}."
-        )
+        raise CommandFailed(f"{app.name} would not start on what is there", ExitCode.FAILED, f"{rows[0]['do']}.")
 
 
 def _compared_with(app: App, path: Path) -> list[Change]:

@@ -131,9 +131,12 @@ class SdkTopics:
             return Shared()
         return Shared(frozenset(item.id for item in group.items), group.terms) if group.members else Shared()
 
-    async def read_by(self, app: str) -> frozenset[str]:
-        found = await self._admin.group_lag(app, ages=False)
-        return frozenset(tp.topic for tp, lag in found.items() if lag.committed_offset is not None)
+    async def positions(self, app: str) -> dict[TopicPartition, int]:
+        try:
+            found = await self._admin.group_lag(app, ages=False)
+        except GroupNotFound:
+            return {}
+        return {tp: lag.committed_offset for tp, lag in found.items() if lag.committed_offset is not None}
 
 
 def _limits(configs: Mapping[str, ConfigEntry]) -> Limits:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from headrace.errors import WaitTimedOut
 from headrace.records import TopicPartition
 from headrace.work_types import Declaration, WorkItem, declare
 from headrace_common.core.errors import UnknownTopicOrPartition
@@ -20,7 +21,7 @@ from headrace_streams.patience import Patience
 from headrace_streams.plan.basis import basis_of
 from headrace_streams.plan.cut import Assembly, on_topics
 from headrace_streams.plan.nodes import Plan, changelog_topic, repartition_topic, reset_topic
-from headrace_streams.ports import InternalTopic, Shared, TopicFacts
+from headrace_streams.ports import InternalTopic, Positions, Shared, TopicFacts
 from headrace_streams.runtime.globals import Globals
 from headrace_streams.runtime.owned import Outside, Owned, Spec
 from headrace_streams.runtime.taking import check_basis, lost_positions
@@ -220,8 +221,8 @@ class Assembling:
                     f"Run that one until `headrace group lag {name}` says 0 for the topic, stop its workers, then "
                     "start this one",
                 )
-        read = await patience.ask(lambda: self._outside.topics.read_by(name)) if shared.tasks else frozenset[str]()
-        return other_program(name, tasks, shared, read)
+        positions = await patience.ask(lambda: self._outside.topics.positions(name)) if shared.tasks else {}
+        return other_program(name, tasks, shared, positions)
 
     async def check_positions(self, assembled: Assembled, patience: Patience) -> None:
         """
@@ -252,24 +253,30 @@ class Assembling:
     async def check_rows(self, assembled: Assembled, patience: Patience) -> None:
         """
         Can this program read the rows that wait? Otherwise it must not begin: it would send rows of its own after them,
-        and no program could read both.
+        and no program could read both. What an open transaction holds is not waited for: whoever takes the tasks of a
+        worker that has left one ends it.
 
         Raises:
             NotAllowed: it cannot.
+            WaitTimedOut: rows wait that cannot be read.
         """
         wanted = assembled.assembly.columns
         hops = [tp for spec in assembled.specs.values() for tp in spec.partitions if tp.topic in wanted]
         if not hops:
             return
         reader, clock = self._outside.reader, self._outside.clock
-        committed = await patience.ask(lambda: reader.committed(hops))
+        positions = await patience.ask(lambda: self._outside.topics.positions(self._app.name))
         ends = await patience.ask(lambda: self._outside.changelogs.ends(hops))
-        left = {tp: -1 if (at := committed[tp]) is None else at.offset for tp in hops}
-        left = {tp: at for tp, at in left.items() if at < ends[tp]}
-        until_ms = clock.monotonic_ms() + _TAIL_MS
+        left = {tp: at for tp in hops if (at := positions.get(tp, -1)) < ends[tp]}
+        until_ms = clock.monotonic_ms() + self._config.default_api_timeout_ms
         if left:
             await reader.assign(left)
-        while left and clock.monotonic_ms() < until_ms:
+        while left:
+            if clock.monotonic_ms() >= until_ms:
+                raise WaitTimedOut(
+                    f"rows wait in {_some(map(str, left))}, and could not be read in "
+                    f"{self._config.default_api_timeout_ms / 1000:g} s to see whether {self._app.name} knows them"
+                )
             for batch in await patience.ask(lambda: reader.poll(_LOOK_MS, _TAIL_ROWS)):
                 tp = TopicPartition(batch.topic, batch.partition)
                 flushes = (decode(value) for value in batch.table["value"].to_pylist())
@@ -277,8 +284,8 @@ class Assembling:
                 if rows is not None:
                     check_columns(tp.topic, rows, wanted[tp.topic])
                     left = {other: at for other, at in left.items() if other.topic != tp.topic}
-                elif tp in left and batch.next_offset >= ends[tp]:
-                    del left[tp]
+            for tp in await reader.at_ends(list(left)):
+                left.pop(tp, None)
 
     async def _newest_progress(self, logs: list[TopicPartition], patience: Patience) -> dict[TopicPartition, Progress]:
         """As the ends of changelogs say, as far as they can be read soon: a transaction may be open in one."""
@@ -322,16 +329,17 @@ class Assembling:
 
 
 def other_program(
-    app: str, tasks: Mapping[str, Collection[str]], shared: Shared, read: Collection[str]
+    app: str, tasks: Mapping[str, Collection[str]], shared: Shared, positions: Positions
 ) -> tuple[str, str] | None:
     """
     Why the workers that run belong to another program, and what to do; None: they do not.
 
     Args:
         tasks: of this program, by label: the topics that each reads.
-        read: the topics in which the app has positions.
+        positions: of the app.
     """
     topics = {topic for of_task in tasks.values() for topic in of_task}
+    read = {tp.topic for tp in positions}
     if not shared.tasks or not shared.tasks.isdisjoint(tasks) or not topics.isdisjoint(read):
         return None
     return (

@@ -8,6 +8,7 @@ from headrace_common.core.error_kinds import Kind
 from headrace_common.core.errors import (
     FencedInstanceId,
     HeadraceError,
+    InconsistentGroupProtocol,
     Internal,
     InvalidRecord,
     OffsetOutOfRange,
@@ -16,6 +17,8 @@ from headrace_common.core.errors import (
 )
 from headrace_common.runtime.clock import Clock
 
+_PASSES: Final = (OffsetOutOfRange, InconsistentGroupProtocol)
+"""A worker goes on elsewhere, or when others have ended."""
 CALM_MS: Final = 10_000.0
 """Trouble that comes back after so long is new trouble."""
 
@@ -46,7 +49,7 @@ class Trouble:
             self._since_ms = now
         self._last_ms = now
         lasting = now - self._since_ms >= self._limit_ms
-        fatal = isinstance(error, (Rejected, Internal, FencedInstanceId)) and not isinstance(error, OffsetOutOfRange)
+        fatal = isinstance(error, (Rejected, Internal, FencedInstanceId)) and not isinstance(error, _PASSES)
         for refused in (error, error.__cause__):
             if isinstance(refused, (InvalidRecord, RecordTooLarge)):
                 raise refused  # what a broker does not take, it does not take when the same is done again

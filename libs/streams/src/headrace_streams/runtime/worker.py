@@ -17,6 +17,7 @@ from typing import Final
 
 from headrace_common.core.errors import (
     HeadraceError,
+    InconsistentGroupProtocol,
     OffsetOutOfRange,
     UnknownTopicOrPartition,
 )
@@ -384,6 +385,9 @@ class Worker:
         await self._outside.clock.sleep_ms(PAUSE_MS)
         if isinstance(error, UnknownTopicOrPartition):
             await self._look_for_internal()
+        if isinstance(error, InconsistentGroupProtocol):
+            await self._give_way(error)
+            return
         out = self._seat is None or puts_out(error)
         if isinstance(error, OffsetOutOfRange):
             out = self._seat is not None and await self._feeding.is_behind_group()
@@ -400,6 +404,18 @@ class Worker:
             self.figures.counts["rewinds"] += 1
             await self._committing.rewind()
             await self._feeding.begin()
+
+    async def _give_way(self, error: InconsistentGroupProtocol) -> None:
+        """
+        Another version was a member first. Wait until its workers have ended, as before the first join.
+
+        Raises:
+            NotAllowed: they do not end.
+        """
+        _log.warning("%s gives way: %s", self._app.name, error)
+        await self._get_up()
+        self._assembled = self.queries.assembled = await self._assembling.assemble(self._patience)
+        await self._join()
 
     async def _look_for_internal(self) -> None:
         """
