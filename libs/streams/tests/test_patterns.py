@@ -16,7 +16,7 @@ from headrace_streams.config import StreamsConfig
 from headrace_streams.plan.compare import Fate, compare
 from headrace_streams.plan.cut import Assembly, on_topics
 from headrace_streams.plan.describe import as_data, as_mermaid
-from headrace_streams.ports import InternalTopic, TopicFacts
+from headrace_streams.ports import InternalTopic, Shared, TopicFacts
 from headrace_streams.runtime.assembling import Assembling
 from headrace_streams.runtime.worker import Worker
 from headrace_streams.testing import Driver
@@ -152,8 +152,8 @@ class Cluster:
         if self.at_ms >= 2_000:
             self.topics |= {name: TopicFacts(name, count) for name, count in self.later.pop(2_000, {}).items()}
 
-    async def shared(self, app: str) -> frozenset[str]:
-        return frozenset()
+    async def shared(self, app: str) -> Shared:
+        return Shared()
 
     async def starts(self, logs: list[TopicPartition]) -> dict[TopicPartition, int]:
         return dict.fromkeys(logs, 0)
