@@ -375,20 +375,33 @@ def test_records_of_real_changes(server: Server) -> None:
     server.do("DROP TABLE e")
 
 
+def waits(server: Server, session: psycopg.Connection[Any]) -> bool:
+    """Whether commits of the session wait for a standby: they do when the checkpointer, too, has read the setting."""
+    connection = session.pgconn
+    connection.send_query(b"SELECT pg_sleep(0.01), pg_logical_emit_message(true, 'probe', '')")
+    asked = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE pid = %s AND wait_event = 'SyncRep'"
+    waited = False
+    while connection.is_busy():
+        waited = waited or server.database.execute(asked, [session.info.backend_pid]).fetchone() is not None
+        connection.consume_input()
+    while connection.get_result() is not None:
+        pass
+    return waited
+
+
 def test_a_commit_that_nobody_sees_yet_is_in_the_stream_and_not_in_a_snapshot(server: Server) -> None:
     server.do("CREATE TABLE h (id int PRIMARY KEY)")
     with psycopg.connect(server.address, autocommit=True) as hanging:
         server.do("ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
         server.do("SET synchronous_commit = local")
-        for session in (server.database, hanging):
-            while session.execute("SHOW synchronous_standby_names").fetchone() != ("nobody",):
-                session.execute("SELECT pg_sleep(0.01)")
+        while not waits(server, hanging):
+            pass
         hanging.pgconn.send_query(b"INSERT INTO h VALUES (1)")
-        found: list[Change] = []
-        while not found:
-            items, _ = read(server)
-            found = changes(items)
-        (xid,) = {item.transaction.xid for item in items if isinstance(item, Piece) and item.changes}
+        of_h: set[int] = set()
+        while not of_h:
+            pieces = [item for item in read(server)[0] if isinstance(item, Piece)]
+            of_h = {piece.transaction.xid for piece in pieces if "h" in (one.relation.name for one in piece.changes)}
+        (xid,) = of_h
         row = server.database.execute("SELECT pg_current_snapshot()::text, (SELECT count(*) FROM h)").fetchone()
         assert row is not None
         visible, count = row
