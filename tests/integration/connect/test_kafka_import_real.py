@@ -193,6 +193,18 @@ def write_kinds(bootstrap: str, topic: str) -> int:
     return committed
 
 
+def importing(side: KafkaSide, name: str, topic: str, **more: str) -> dict[str, str]:
+    """A connector that takes a topic of Kafka over."""
+    return {
+        "name": name,
+        "connector.class": "kafka-import",
+        "source.cluster.alias": name,
+        "source.cluster.bootstrap.servers": side.bootstrap,
+        "topics": topic,
+        **more,
+    }
+
+
 def _kill_and_start(side: KafkaSide) -> None:
     side.end(1, signal.SIGKILL)
     side.start(1)
@@ -201,15 +213,7 @@ def _kill_and_start(side: KafkaSide) -> None:
 def test_killed_while_it_is_written(side: KafkaSide, cluster: TestCluster, tmp_path: Path) -> None:
     topic = "orders"
     RealSite(side.bootstrap).create_named(topic, _PARTITIONS, FOR_EVER)
-    config = {
-        "name": "kafka",
-        "connector.class": "kafka-import",
-        "source.cluster.alias": "kafka",
-        "source.cluster.bootstrap.servers": side.bootstrap,
-        "topics": topic,
-        "tasks.max": "2",
-        "offset.flush.interval.ms": "100",
-    }
+    config = importing(side, "kafka", topic, **{"tasks.max": "2", "offset.flush.interval.ms": "100"})
     writer = Writer(side.bootstrap, topic)
     writer.start()
     for kill in range(_KILLS):
@@ -242,16 +246,8 @@ def test_records_of_all_kinds(side: KafkaSide, cluster: TestCluster, tmp_path: P
     """Each codec, keys and values that are null or empty, headers; killed between them at each step."""
     topic = "kinds"
     RealSite(side.bootstrap).create_named(topic, _PARTITIONS, FOR_EVER)
-    config = {
-        "name": "kinds",
-        "connector.class": "kafka-import",
-        "source.cluster.alias": "kinds",
-        "source.cluster.bootstrap.servers": side.bootstrap,
-        "topics": topic,
-        "tasks.max": "2",
-        "batch.max.rows": "17",
-        "offset.flush.interval.ms": "10",
-    }
+    more = {"tasks.max": "2", "batch.max.rows": "17", "offset.flush.interval.ms": "10"}
+    config = importing(side, topic, topic, **more)
     written = write_kinds(side.bootstrap, topic)
     for step in _STEPS:
         run(cluster, tmp_path, config, f"connect.source.{step}")
@@ -270,13 +266,7 @@ def test_what_an_open_transaction_holds_back_comes_when_it_is_committed(
     topic = "held"
     site = RealSite(side.bootstrap)
     site.create_named(topic, 1, FOR_EVER)
-    config = {
-        "name": topic,
-        "connector.class": "kafka-import",
-        "source.cluster.alias": topic,
-        "source.cluster.bootstrap.servers": side.bootstrap,
-        "topics": topic,
-    }
+    config = importing(side, topic, topic)
     before, held, behind = ([(None, b"%s%d" % (name, n), None, n) for n in range(10)] for name in (b"a", b"t", b"b"))
     site.write(topic, before)
     holds = kafka.Producer({"bootstrap.servers": side.bootstrap, "transactional.id": topic, "log_level": 0})

@@ -33,7 +33,8 @@ def of_channel(library: Any, pem: Pem) -> grpc.ChannelCredentials:
 
 def of_server(library: Any, pem: Pem, *, client_certificates: bool) -> grpc.ServerCredentials:
     """What ``library`` opens a port with. ``client_certificates``: who has none of ``pem.ca`` is cut off."""
-    assert pem.key is not None and pem.chain is not None, "a server has a certificate"  # noqa: PT018 - for mypy
+    assert pem.key is not None, "a server has a key"
+    assert pem.chain is not None, "a server has a certificate"
     ca = pem.ca if client_certificates else None
     credentials: grpc.ServerCredentials = library.ssl_server_credentials(
         [(pem.key, pem.chain)], ca, require_client_auth=client_certificates
