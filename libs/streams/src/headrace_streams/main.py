@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from traceback import print_exception
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from headrace import aio
@@ -22,6 +21,7 @@ from headrace.work_types import Declaration
 from headrace_common.core.errors import InvalidConfig, NetworkFailed
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.clock import Clock, SystemClock
+from headrace_common.runtime.stopping import listen_for_signals
 from headrace_common.runtime.threads import run_in_thread
 from headrace_streams.adapters.headrace_io import SdkReader, SdkTopics, SdkWriters
 from headrace_streams.adapters.rocksdb_store import RocksDbStores
@@ -35,9 +35,6 @@ from headrace_streams.runtime.worker import Worker
 if TYPE_CHECKING:
     from headrace_common.runtime.health import HealthPort
 
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-INTERRUPTED_TWICE: Final = 130
-"""How a process ends that was interrupted again, while it made its last commit; a shell's number."""
 _log = logging.getLogger("headrace.streams")
 
 
@@ -58,58 +55,15 @@ def run(app: App, **settings: Any) -> None:
 
 async def _run_until_signal(app: App, config: StreamsConfig) -> None:
     stop = asyncio.Event()
-    listen_for_signals(stop, app.name, config.processing_guarantee)
+    listen_for_signals(stop, _log, app.name, words_of_seen(config.processing_guarantee))
     await serve(app, config, stop)
 
 
-def listen_for_signals(stop: asyncio.Event, app: str, guarantee: ProcessingGuarantee = EXACTLY_ONCE) -> None:
-    """
-    SIGTERM and SIGINT set ``stop``; SIGINT ends the process if that was set before. SIGTERM does not: a parent may send
-    it twice. A process that a function of the program forks ends by them instead, and this one does not hear of it:
-    signals of the child would come through the socket that both have.
-    """
-
-    def interrupt() -> None:
-        if stop.is_set():
-            _log.warning("%s", words_of_early_end(app, guarantee))
-            logging.shutdown()
-            os._exit(INTERRUPTED_TWICE)
-        _log.warning("%s", words_of_end(app, signal.SIGINT))
-        stop.set()
-
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupt)
-    os.register_at_fork(
-        before=partial(signal.pthread_sigmask, signal.SIG_BLOCK, SIGNALS),
-        after_in_parent=partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, SIGNALS),
-        after_in_child=_end_by_signals,
-    )
-
-
-def words_of_end(what: str, number: int) -> str:
-    """What a signal does that came first."""
-    again = "Ctrl+C again" if number == signal.SIGINT else "a second signal"
-    return f"{what} commits what it has read and ends; {again} ends it at once, without that commit"
-
-
-def words_of_early_end(what: str, guarantee: ProcessingGuarantee) -> str:
-    """What has become of what was not committed."""
-    seen = (
-        "readers with isolation_level='read_committed' see it once"
-        if guarantee == EXACTLY_ONCE
-        else "rows may be written twice (at_least_once), and state is exact"
-    )
-    return (
-        f"{what} ended without its last commit. Nothing is lost: the next start does again what was not committed, "
-        f"and {seen}"
-    )
-
-
-def _end_by_signals() -> None:
-    signal.set_wakeup_fd(-1)
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+def words_of_seen(guarantee: ProcessingGuarantee) -> str:
+    """How often readers see what is done again."""
+    if guarantee == EXACTLY_ONCE:
+        return "readers with isolation_level='read_committed' see it once"
+    return "rows may be written twice (at_least_once), and state is exact"
 
 
 async def serve(app: App, config: StreamsConfig, stop: asyncio.Event) -> None:

@@ -22,9 +22,10 @@ from headrace import PositionReset
 from headrace_common.core.error_kinds import Kind
 from headrace_common.core.errors import HeadraceError, InvalidConfig, Then
 from headrace_common.core.ids import Endpoint
+from headrace_common.runtime.stopping import INTERRUPTED_TWICE, words_of_early_end, words_of_end
 from headrace_streams.config import StreamsConfig
 from headrace_streams.core.errors import Blocked
-from headrace_streams.main import INTERRUPTED_TWICE, run, words_of_early_end, words_of_end
+from headrace_streams.main import run, words_of_seen
 from headrace_streams.program import load
 
 _log = logging.getLogger("headrace.streams")
@@ -156,7 +157,8 @@ class Parent:
                 signal.signal(number, handler)
         ending = Ending.DONE
         if any(slot.killed for slot in self._slots):
-            _log.warning("%s", words_of_early_end(self._program, self._config.processing_guarantee))
+            seen = words_of_seen(self._config.processing_guarantee)
+            _log.warning("%s", words_of_early_end(self._program, seen))
             ending = Ending.INTERRUPTED if self._told_again else ending
         return next((slot.ending for slot in self._slots if slot.ending is not Ending.DONE), ending)
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from headrace_cli.commanding import command
 from headrace_cli.commands import connect_plugins, connect_workers
 from headrace_cli.commands.connect_plugins import check_installed, kind_of
-from headrace_cli.connector_file import File, read_connector
-from headrace_cli.exits import CommandFailed, ExitCode
+from headrace_cli.commands.connect_run import run
+from headrace_cli.connector_file import File, read_configured, read_connector
+from headrace_cli.exits import ExitCode
 from headrace_cli.session import Session, check_reachable
-
-if TYPE_CHECKING:
-    from headrace_connect.runtime.configuring import Configured
 
 HELP = "Connectors: data of other systems into topics, and topics into other systems"
 _SHOWN_CHARS_MAX: Final = 200
@@ -29,38 +26,6 @@ def register(app: typer.Typer) -> None:
     command(app, needs_cluster=False)(preview)
     command(app)(cutover)
     connect_workers.register(app)
-
-
-def run(
-    session: Session,
-    file: File,
-    *,
-    until_idle: Annotated[
-        bool, typer.Option("--until-idle", help="End when everything that is there now is committed")
-    ] = False,
-    group_id: Annotated[
-        str, typer.Option(metavar="NAME", help="The Connect cluster: two runs of one connector in it fence each other")
-    ] = "connect-cluster",
-) -> None:
-    """
-    Run a connector in this process until Ctrl+C or SIGTERM; then it commits what it has read.
-
-    A source goes on where its last run, on any machine, has committed. Tasks that fail because something outside is
-    away are started again; where the connector or its configuration is wrong, the command ends.
-    """
-    check_installed()
-    from headrace_connect.runtime import main
-    from headrace_connect.runtime.config import RunConfig
-    from headrace_connect.runtime.failing import TaskFailed
-
-    configured = _configured(file)
-    _check_group_id(group_id)
-    check_reachable(session.cluster)
-    try:
-        main.run(configured, RunConfig(session.bootstrap, group_id), until_idle=until_idle)
-    except TaskFailed as failed:
-        hint = "Nothing is lost: what was committed stays, and the next run goes on behind it."
-        raise CommandFailed(f"{configured.config.name} has failed: {failed}", ExitCode.FAILED, hint) from None
 
 
 def validate(
@@ -81,7 +46,7 @@ def validate(
     given = read_connector(file)
     problems = [{"key": problem.key or None, "problem": problem.message} for problem in find_config_problems(given)]
     if not problems and not offline:
-        problems = [{"key": None, "problem": said} for said in main.check(_configured(file, given))]
+        problems = [{"key": None, "problem": said} for said in main.check(read_configured(file, given))]
     session.show_rows("problems", problems, "key", "problem", empty=f"{given.get('name', file)} is sound")
     if problems:
         raise typer.Exit(ExitCode.FAILED)
@@ -102,7 +67,7 @@ def preview(
     from headrace_connect.runtime import main
     from headrace_connect.runtime.config import RunConfig
 
-    configured = _configured(file)
+    configured = read_configured(file)
     if kind_of(configured.plugin) == "sink":
         check_reachable(session.cluster)
     found = main.show(configured, records, RunConfig(session.bootstrap))
@@ -129,7 +94,7 @@ def cutover(
     from headrace_connect.runtime import main
     from headrace_connect.runtime.config import RunConfig
 
-    configured = _configured(file)
+    configured = read_configured(file)
     check_reachable(session.cluster)
     config = RunConfig(session.bootstrap)
     moves, done = main.cut_over(configured, group, config, wait_ms=wait_s * 1_000, execute=execute)
@@ -162,21 +127,3 @@ def _text(value: Any) -> Any:
         text = value.decode(errors="replace")
         return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}…"
     return value
-
-
-def _configured(file: str, given: Mapping[str, str] | None = None) -> Configured:
-    from headrace_connect.runtime.configuring import configure
-    from headrace_connect.settings import Secrets
-
-    return configure(read_connector(file) if given is None else given, Secrets())
-
-
-def _check_group_id(group_id: str) -> None:
-    from headrace_connect.core.names import CLUSTER_BYTES_MAX, encode
-
-    size = len(encode(group_id))
-    if not 1 <= size <= CLUSTER_BYTES_MAX:
-        raise CommandFailed(
-            f"--group-id has 1 to {CLUSTER_BYTES_MAX} bytes as it stands in ids, percent-encoded, not {size}",
-            ExitCode.USAGE,
-        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import signal
+import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -12,34 +12,45 @@ from headrace import aio
 from headrace.group_types import ResetPlan
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.runtime.clock import SystemClock
+from headrace_common.runtime.stopping import listen_for_signals
 from headrace_connect.connectors.copying.cutover import Move, carry_out, read_histories, translate_group
 from headrace_connect.connectors.copying.source import CopySource
-from headrace_connect.plugin import Source
-from headrace_connect.runtime.config import RunConfig
+from headrace_connect.plugin import Guarantee, Sink, Source
+from headrace_connect.runtime.config import RunConfig, SourceConfig
 from headrace_connect.runtime.configuring import Configured
 from headrace_connect.runtime.looking import check_connector, preview, preview_sink
-from headrace_connect.runtime.running import run_connector
+from headrace_connect.runtime.running import Heard, run_connector
 from headrace_connect.runtime.seating import open_process
 
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_log: Final = logging.getLogger(__name__)
 
 
-def run(configured: Configured, config: RunConfig, *, until_idle: bool = False) -> None:
+def run(configured: Configured, config: RunConfig, heard: Heard, *, until_idle: bool = False) -> None:
     """
-    Run a connector until SIGTERM or SIGINT: what was read is committed then.
+    Run a connector until SIGTERM or SIGINT: what was read is committed then. A SIGINT behind that ends the process at
+    once, with ``INTERRUPTED_TWICE``.
 
     Raises:
         TaskFailed: a task has failed, and starting it again does not help.
         HeadraceError: the cluster does not answer.
     """
-    asyncio.run(_until_signal(configured, config, until_idle))
+    asyncio.run(_until_signal(configured, config, heard, until_idle))
 
 
-async def _until_signal(configured: Configured, config: RunConfig, until_idle: bool) -> None:
+async def _until_signal(configured: Configured, config: RunConfig, heard: Heard, until_idle: bool) -> None:
     stop = asyncio.Event()
-    for number in SIGNALS:
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await run_connector(configured, config, stop, until_idle=until_idle)
+    listen_for_signals(stop, _log, configured.config.name, words_of_seen(configured))
+    await run_connector(configured, config, stop, heard, until_idle=until_idle)
+
+
+def words_of_seen(configured: Configured) -> str:
+    """How often others see what is done again that was not committed."""
+    plugin, config = configured.plugin, configured.config
+    if issubclass(plugin, Sink):
+        return f"the target {'may get it twice' if plugin.guarantee is Guarantee.AT_LEAST_ONCE else 'has it once'}"
+    if isinstance(config, SourceConfig) and config.exactly_once and plugin.exactly_once:
+        return "readers with isolation_level='read_committed' see it once"
+    return "records may be written twice"
 
 
 def check(configured: Configured) -> Sequence[str]:

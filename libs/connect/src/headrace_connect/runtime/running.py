@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -19,7 +20,7 @@ from headrace_connect.runtime.config import RunConfig, SinkConfig, SourceConfig
 from headrace_connect.runtime.configuring import Configured
 from headrace_connect.runtime.failing import TaskFailed
 from headrace_connect.runtime.seat import Seat
-from headrace_connect.runtime.seating import Part, Process, count_sink_tasks, make_seat, open_process
+from headrace_connect.runtime.seating import Hooks, OnTopic, Part, Process, count_sink_tasks, make_seat, open_process
 from headrace_connect.runtime.settling import settle_left
 from headrace_connect.runtime.watching import Watch, ask_splits
 
@@ -28,8 +29,23 @@ CHANCE_BITS: Final = 20
 """Of a generation, below the time in ms: two that begin in the same ms are not the same."""
 
 
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What who runs a connector hears of it."""
+
+    on_run: Callable[[int], None] = lambda _: None
+    """With the number of tasks, when all of them run; again for tasks that take their place, as splits differ."""
+    on_topic: OnTopic = lambda _: None
+    """See ``Hooks``."""
+
+
 async def run_connector(
-    configured: Configured, config: RunConfig, stop: asyncio.Event, *, until_idle: bool = False
+    configured: Configured,
+    config: RunConfig,
+    stop: asyncio.Event,
+    heard: Heard | None = None,
+    *,
+    until_idle: bool = False,
 ) -> None:
     """
     Run a connector until ``stop`` is set; with ``until_idle`` until everything that is there now is committed.
@@ -37,17 +53,19 @@ async def run_connector(
     Raises:
         TaskFailed: a task has failed, and starting it again does not help.
     """
+    heard = heard or Heard()
     async with open_process(config) as process:
         if isinstance(configured.config, SourceConfig):
-            await _Sources(process, configured, configured.config).run(stop, until_idle=until_idle)
+            await _Sources(process, configured, configured.config, heard).run(stop, until_idle=until_idle)
         else:
-            await _run_sink(process, configured, configured.config, stop, until_idle=until_idle)
+            await _run_sink(process, configured, configured.config, stop, heard, until_idle=until_idle)
 
 
 class _Seats:
     """The tasks of a connector."""
 
-    def __init__(self, seats: Sequence[Seat], clock: Clock, runner: TaskRunner) -> None:
+    def __init__(self, seats: Sequence[Seat], clock: Clock, runner: TaskRunner, heard: Heard) -> None:
+        self._on_run: Callable[[int], None] | None = heard.on_run
         self._seats = seats
         self._clock = clock
         self._tasks = [runner.start(seat.run(), name="a connector's task") for seat in seats]
@@ -62,6 +80,9 @@ class _Seats:
         until_ms = None if limit is None else self._clock.monotonic_ms() + limit
         while not stop.is_set():
             self.check()
+            if self._on_run is not None and all(seat.life.state is State.RUNNING for seat in self._seats):
+                self._on_run(len(self._seats))
+                self._on_run = None
             if until_idle and all(seat.is_idle for seat in self._seats):
                 return True
             if until_ms is not None and self._clock.monotonic_ms() >= until_ms:
@@ -98,7 +119,8 @@ class _Seats:
 class _Sources:
     """A source: its splits shared by tasks, again when the splits change."""
 
-    def __init__(self, process: Process, configured: Configured, config: SourceConfig) -> None:
+    def __init__(self, process: Process, configured: Configured, config: SourceConfig, heard: Heard) -> None:
+        self._heard = heard
         self._process = process
         self._configured = configured
         self._config = config
@@ -111,7 +133,7 @@ class _Sources:
         ended = stop.is_set()
         while not ended:
             async with TaskRunner() as runner:
-                seats = _Seats(self._seats(splits), self._process.clock, runner)
+                seats = _Seats(self._seats(splits), self._process.clock, runner, self._heard)
                 try:
                     while not (ended := await seats.wait(stop, self._config.rescan_interval_ms, until_idle=until_idle)):
                         found = await self._watch.again()
@@ -132,11 +154,14 @@ class _Sources:
         shares = share(list(by_id), self._config.tasks_max, self._at)
         self._at = {split: task for task, own in enumerate(shares) for split in own}
         parts = [Part(task, [by_id[split] for split in own], self._generation) for task, own in enumerate(shares)]
-        return [make_seat(self._process, self._fresh, self._config, part) for part in parts]
+        return [
+            make_seat(self._process, self._fresh, self._config, part, Hooks(on_topic=self._heard.on_topic))
+            for part in parts
+        ]
 
 
 async def _run_sink(
-    process: Process, configured: Configured, config: SinkConfig, stop: asyncio.Event, *, until_idle: bool
+    process: Process, configured: Configured, config: SinkConfig, stop: asyncio.Event, heard: Heard, *, until_idle: bool
 ) -> None:
     """As many members of its group as tasks."""
     count = await count_sink_tasks(process, config)
@@ -145,7 +170,7 @@ async def _run_sink(
         seats = [
             make_seat(process, lambda: configured, config, Part(task, until_idle=until_idle)) for task in range(count)
         ]
-        running = _Seats(seats, process.clock, runner)
+        running = _Seats(seats, process.clock, runner, heard)
         try:
             await running.wait(stop, None, until_idle=until_idle)
         finally:
