@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -281,6 +282,26 @@ def test_verify_shows_ranges_that_do_not_agree(worker: Worker) -> None:
     assert "stop s before" in worker.run("verify", "s", "--repair", code=1)
     worker.hosts.refuses = "Lines cannot be verified"
     assert "cannot be verified" in worker.run("verify", "s", code=2)
+
+
+def test_verifications_are_listed(worker: Worker) -> None:
+    assert "there are none" in worker.run("verifications")
+    worker.run("verifications", "s", code=3)
+    worker.run("apply", worker.file())
+    worker.run("verify", "s")
+    worker.hosts.wrong = 2
+    worker.run("verify", "s", code=1)
+    worker.hosts.refuses = "Lines cannot be verified"
+    worker.run("verify", "s", code=2)
+    lines = worker.run("verifications", "s").splitlines()
+    assert ["cannot be verified" in lines[1], "2 wrong, 0 repaired" in lines[2], "they agree" in lines[3]] == [True] * 3
+    found = worker.data("verifications")["verifications"]
+    assert [(one["state"], one["agrees"]) for one in found] == [
+        ("failed", None),
+        ("completed", False),
+        ("completed", True),
+    ]
+    assert f"{datetime.fromtimestamp(found[0]['at'] / 1_000, UTC):%Y-%m-%dT%H:%M}" in lines[1]
 
 
 def test_verify_says_once_in_a_while_how_far_it_is(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:

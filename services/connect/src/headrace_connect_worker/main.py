@@ -89,7 +89,7 @@ async def run(config: ConnectConfig, stop: asyncio.Event) -> None:
         figures.publish(metrics, Figures(hosts.figures, lambda: worker.reporting.statuses, lambda: worker.leads))
         tasks = await stack.enter_async_context(TaskRunner())
         checking = Checking(hosts, config.reach.policy)
-        verifying = Verifying(worker.herd, hosts, checking, place, tasks)
+        verifying = Verifying(worker.herd, hosts, checking, place, tasks, clock)
         parts = Worker(
             worker.herd,
             checking,

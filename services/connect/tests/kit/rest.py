@@ -69,7 +69,7 @@ _CURRENT: Final[list[Rest]] = []
 
 def make_verifying(herd: Any, hosts: Any, runner: TaskRunner) -> Verifying:
     """What carries out verifications, as ``main`` makes it."""
-    return Verifying(herd, hosts, Checking(hosts, ALLOWED), Place(ME, f"http://{ME}"), runner)
+    return Verifying(herd, hosts, Checking(hosts, ALLOWED), Place(ME, f"http://{ME}"), runner, SystemClock())
 
 
 def make_app(herd: Any, hosts: Any, forwarding: Any, verifying: Any, policy: Policy = ALLOWED) -> FastAPI:

@@ -667,6 +667,6 @@ async def _never(scope: Any, receive: Any, send: Any) -> None:
 async def test_every_operation_is_described(rest: Rest) -> None:
     document = (await rest.client.get("/openapi.json")).json()
     operations = [o for methods in document["paths"].values() for o in methods.values()]
-    assert len(operations) == 36
+    assert len(operations) == 38
     assert all(o.get("description") for o in operations)
     assert len({o["operationId"] for o in operations}) == len(operations)

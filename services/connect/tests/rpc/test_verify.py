@@ -212,3 +212,53 @@ async def test_a_worker_that_stops_ends_all_and_begins_none(rest: Rest) -> None:
     one = await get(rest, begun)
     assert (one["state"], one["error"]["status"]) == ("failed", 409)
     problem(await rest.client.post(PATH, json={}), 409, "this worker stops")
+
+
+async def test_a_list_of_them_has_the_newest_first_and_no_ranges(rest: Rest) -> None:
+    await rest.create("a/b")
+    await rest.create("s")
+    empty = await rest.client.get("/v1/verifications")
+    assert (empty.status_code, empty.json()) == (200, {"verifications": []})
+    assert (await rest.client.get(PATH)).json() == {"verifications": []}
+    first = await begin(rest, "/v1/connectors/a%2Fb/verify")
+    await until(rest, first, "completed")
+    rest.hosts.refuses = "FileStreamSource cannot be verified"
+    failed = await begin(rest)
+    await until(rest, failed, "failed")
+    rest.hosts.refuses, rest.hosts.slow = "", True
+    last = await begin(rest)
+    async with limit_s(10):
+        while not rest.hosts.verifying:
+            await pause_ms(1)
+    found = (await rest.client.get("/v1/verifications")).json()["verifications"]
+    assert [one["id"] for one in found] == [last["id"], failed["id"], first["id"]]
+    assert [one["state"] for one in found] == ["running", "failed", "completed"]
+    assert all("result" not in one for one in found)
+    nothing = {"agrees": None, "wrong": None, "repaired": None}
+    assert found[0] == {key: value for key, value in last.items() if key != "result"} | nothing | {
+        "progress": {"offsets": 100, "scanned": 0, "compared": 40}
+    }
+    assert found[1]["error"] == {"status": 400, "detail": "FileStreamSource cannot be verified"}
+    assert {key: found[2][key] for key in nothing} == {"agrees": True, "wrong": 0, "repaired": 0}
+    assert found[2]["path"] == first["path"]
+    assert (await rest.client.get(PATH)).json()["verifications"] == found[:2]
+
+
+async def test_a_list_of_a_connector_that_is_gone_has_those_that_are_retained(rest: Rest) -> None:
+    problem(await rest.client.get(PATH), 404, "Connector s not found")
+    await rest.create("s")
+    rest.hosts.slow = True
+    begun = await begin(rest)
+    await rest.client.delete("/connectors/s")
+    await until(rest, begun, "failed")
+    assert [one["id"] for one in (await rest.client.get(PATH)).json()["verifications"]] == [begun["id"]]
+    await rest.client.delete(begun["path"])
+    problem(await rest.client.get(PATH), 404, "Connector s not found")
+
+
+async def test_who_leads_is_asked_for_the_list(rest: Rest) -> None:
+    await rest.create("s")
+    rest.herd.lead(OTHER)
+    for path in ("/v1/verifications", PATH):
+        await rest.client.get(path)
+        assert rest.forwarding.sent.pop() == (OTHER, "GET", path, [("forward", "false")], b"")

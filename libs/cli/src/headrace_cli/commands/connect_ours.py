@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
-from headrace_cli.output import Output
+from headrace_cli.output import Output, moment_for_people
 from headrace_cli.session import Session
 from headrace_cli.workers import Name, Url, Workers
 
@@ -38,6 +37,6 @@ def events(
 ) -> None:
     """Show what has happened to a connector: tables that changed, rows that were read, failures. The newest is last."""
     found = Workers(url).get("v1", "connectors", name, "events", limit=limit, kind=kind)["events"]
-    rows = [{**one, "at": f"{datetime.fromtimestamp(one['at'] / 1_000, UTC):%Y-%m-%dT%H:%M:%SZ}"} for one in found]
+    rows = [{**one, "at": moment_for_people(one["at"])} for one in found]
     shown = rows if session.output is Output.TABLE else found
     session.show_rows("events", shown, "at", "kind", "task", "text", empty="nothing has happened that is still known")

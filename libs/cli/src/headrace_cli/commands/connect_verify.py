@@ -13,7 +13,7 @@ import typer
 from headrace_cli.commands.connect_apply import Wait
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.interrupts import end_if_interrupted, held
-from headrace_cli.output import Output, format_count
+from headrace_cli.output import Output, format_count, moment_for_people
 from headrace_cli.session import Session
 from headrace_cli.workers import Name, Url, Workers, refusal
 
@@ -56,6 +56,32 @@ def verify(
         session.show(found)
     if not found["agrees"]:
         raise typer.Exit(ExitCode.FAILED)
+
+
+def verifications(
+    session: Session,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Of the connector; else of all")] = None,
+    *,
+    url: Url = None,
+) -> None:
+    """List verifications: those that run, and the newest that have ended. The newest is first."""
+    path = ["v1", "verifications"] if name is None else ["v1", "connectors", name, "verify"]
+    found = Workers(url).get(*path)["verifications"]
+    if session.output is not Output.TABLE:
+        session.show({"verifications": found})
+        return
+    rows = [{**one, "at": moment_for_people(one["at"]), "how": _how(one)} for one in found]
+    session.show(rows, "id", "connector", "at", "repair", "state", "how", empty="there are none")
+
+
+def _how(one: Mapping[str, Any]) -> str:
+    if one["error"] is not None:
+        return str(one["error"]["detail"])
+    return how_far(one["progress"]) if one["agrees"] is None else _said(one)
+
+
+def _said(found: Mapping[str, Any]) -> str:
+    return "they agree" if not found["wrong"] else f"{found['wrong']} wrong, {found['repaired']} repaired"
 
 
 def _carry_out(session: Session, workers: Workers, name: str, body: Mapping[str, Any]) -> Any:
@@ -118,5 +144,4 @@ def _show(session: Session, name: str, found: Mapping[str, Any], *, all_ranges: 
         session.say(f"{name}: its target has no position of its topics yet, so there is nothing to compare")
         return
     compared = format_count(sum(one["records"] for one in found["ranges"]), "record")
-    said = "they agree" if not found["wrong"] else f"{found['wrong']} wrong, {found['repaired']} repaired"
-    session.say(f"{name}: {compared} compared with rows of the target: {said}")
+    session.say(f"{name}: {compared} compared with rows of the target: {_said(found)}")

@@ -11,7 +11,7 @@ import typer
 from headrace_cli.commanding import plain_command, read_text
 from headrace_cli.commands.connect_apply import apply
 from headrace_cli.commands.connect_ours import events, snapshot
-from headrace_cli.commands.connect_verify import verify
+from headrace_cli.commands.connect_verify import verifications, verify
 from headrace_cli.commands.partition import DryRun, confirm
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.output import Output
@@ -36,6 +36,7 @@ def register(app: typer.Typer) -> None:
     plain_command(app)(offsets)
     plain_command(app)(delete)
     plain_command(app)(verify)
+    plain_command(app)(verifications)
     plain_command(app)(snapshot)
     plain_command(app)(events)
 

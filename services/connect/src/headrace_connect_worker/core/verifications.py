@@ -28,6 +28,8 @@ class Verification:
     id: str
     connector: str
     repair: bool
+    began_ms: int
+    """Since 1970."""
     progress: Progress = field(default_factory=Progress)
     result: Mapping[str, Any] | None = None
     """As ``headrace_connect.runtime.verifying`` gives it, when it has ended well."""
@@ -47,7 +49,7 @@ class Verifications:
         self._all: dict[str, Verification] = {}
         """Those that were begun first are first."""
 
-    def begin(self, id: str, connector: ConnectorState, *, repair: bool) -> Verification:
+    def begin(self, id: str, connector: ConnectorState, now_ms: int, *, repair: bool) -> Verification:
         """
         A new one.
 
@@ -66,8 +68,12 @@ class Verifications:
         if len(running) >= RUNNING_MAX:
             named = " and ".join(one.connector for one in running)
             raise Overloaded(f"{len(running)} verifications at once are the most, and those of {named} run")
-        begun = self._all[id] = Verification(id, connector.name, repair)
+        begun = self._all[id] = Verification(id, connector.name, repair, now_ms)
         return begun
+
+    def newest_first(self) -> list[Verification]:
+        """Those that run, and the newest that have ended; the newest is first."""
+        return list(reversed(self._all.values()))
 
     def find(self, connector: str, id: str) -> Verification:
         """

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace_common.core.errors import HeadraceError
+from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import new_uuid
 from headrace_common.runtime.tasks import TaskRunner, first_of
 from headrace_connect.core.progress import Progress
@@ -27,7 +28,9 @@ from headrace_connect_worker.ports import Config, Herd, Hosts, HostUnavailable
 class Verifying:
     """See the module's text. Its methods are called where the worker leads."""
 
-    def __init__(self, herd: Herd, hosts: Hosts, checking: Checking, place: Place, runner: TaskRunner) -> None:
+    def __init__(
+        self, herd: Herd, hosts: Hosts, checking: Checking, place: Place, runner: TaskRunner, clock: Clock
+    ) -> None:
         """
         Args:
             runner: has the verifications that run.
@@ -37,6 +40,7 @@ class Verifying:
         self._checking = checking
         self._place = place
         self._runner = runner
+        self._clock = clock
         self._known = Verifications()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stopping = False
@@ -56,11 +60,15 @@ class Verifying:
         await self._checking.ensure_within(config)
         if self._stopping:
             raise Conflict("this worker stops; ask again in a moment")
-        begun = self._known.begin(new_uuid(), find(self._herd.state, name), repair=repair)
+        begun = self._known.begin(new_uuid(), find(self._herd.state, name), self._clock.now_ms(), repair=repair)
         task = self._runner.start(self._run(begun, config, topics, records_max), name=f"verify {name}")
         self._tasks[begun.id] = task
         task.add_done_callback(lambda _: self._tasks.pop(begun.id))
         return begun
+
+    def newest_first(self) -> Sequence[Verification]:
+        """Those of all connectors that run, and the newest that have ended; the newest is first."""
+        return self._known.newest_first()
 
     def find(self, name: str, id: str) -> Verification:
         """

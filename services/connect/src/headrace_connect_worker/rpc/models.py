@@ -256,17 +256,37 @@ class Failure(Shape):
     detail: str
 
 
-class Verification(Shape):
+class AnyVerification(Shape):
     """Of one connector, from its begin on."""
 
     id: str
+    at: int = Field(description="When it began, in ms since 1970.")
     path: str = Field(description="Where it can be asked for, and deleted.")
     connector: str
     repair: bool
     state: Literal["running", "completed", "failed"]
     progress: Progress
-    result: Verified | None = Field(description="When it is completed.")
     error: Failure | None = Field(description="When it has failed.")
+
+
+class ListedVerification(AnyVerification):
+    """One of several, without its ranges."""
+
+    agrees: bool | None = Field(description="When it is completed.")
+    wrong: int | None = Field(description="When it is completed: rows that are missing, different or unexpected.")
+    repaired: int | None = Field(description="When it is completed: how many of those were written.")
+
+
+class Verifications(Shape):
+    """Those that run, and the newest that have ended."""
+
+    verifications: list[ListedVerification] = Field(description="The newest is first.")
+
+
+class Verification(AnyVerification):
+    """One, with what was compared."""
+
+    result: Verified | None = Field(description="When it is completed.")
 
 
 class Change(Shape):

@@ -5,7 +5,10 @@ may be asked.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
+from typing import Final
+from urllib.parse import quote
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -19,13 +22,16 @@ from headrace_connect_worker.rpc.models import NO_CONTENT, answers
 from headrace_connect_worker.rpc.paths import ConnectorName, VerificationId
 from headrace_connect_worker.rpc.workers import Worker
 
+OF_CONNECTOR: Final = "/connectors/{name}/verify"
+ONE: Final = f"{OF_CONNECTOR}/{{verification}}"
+
 
 def verify_routes(worker: Worker) -> APIRouter:
     """The leader answers."""
-    routes = APIRouter(prefix=f"{OURS}connectors/{{name}}/verify", tags=["ours"])
+    routes = APIRouter(prefix=OURS.rstrip("/"), tags=["ours"])
 
     @routes.post(
-        "",
+        OF_CONNECTOR,
         operation_id="verify",
         status_code=202,
         responses=answers(models.Verification, 202, "It has begun; `Location` is where it can be asked for"),
@@ -44,7 +50,28 @@ def verify_routes(worker: Worker) -> APIRouter:
 
         return await worker.leading.do(request, forward, here)
 
-    @routes.get("/{verification}", operation_id="getVerification", responses=answers(models.Verification))
+    @routes.get("/verifications", operation_id="listVerifications", responses=answers(models.Verifications))
+    async def list_all(request: Request, forward: Forward = None) -> Response:
+        """Verifications of all connectors: those that run, and the newest that have ended."""
+
+        async def here() -> Response:
+            return answer(_list(worker.verifying.newest_first()))
+
+        return await worker.leading.do(request, forward, here)
+
+    @routes.get(OF_CONNECTOR, operation_id="listVerificationsOf", responses=answers(models.Verifications))
+    async def list_of(request: Request, name: ConnectorName, forward: Forward = None) -> Response:
+        """The same of one connector, also of one that was deleted while it was verified."""
+
+        async def here() -> Response:
+            found = [one for one in worker.verifying.newest_first() if one.connector == name]
+            if not found:
+                worker.views.find(name)
+            return answer(_list(found))
+
+        return await worker.leading.do(request, forward, here)
+
+    @routes.get(ONE, operation_id="getVerification", responses=answers(models.Verification))
     async def get(
         request: Request, name: ConnectorName, verification: VerificationId, forward: Forward = None
     ) -> Response:
@@ -55,7 +82,7 @@ def verify_routes(worker: Worker) -> APIRouter:
 
         return await worker.leading.do(request, forward, here)
 
-    @routes.delete("/{verification}", operation_id="deleteVerification", status_code=204, responses=NO_CONTENT)
+    @routes.delete(ONE, operation_id="deleteVerification", status_code=204, responses=NO_CONTENT)
     async def delete(
         request: Request, name: ConnectorName, verification: VerificationId, forward: Forward = None
     ) -> Response:
@@ -74,6 +101,20 @@ def verify_routes(worker: Worker) -> APIRouter:
 
 
 def _shape(one: Verification, path: str) -> Json:
+    return {**_common(one, path), "result": one.result}
+
+
+def _list(found: Iterable[Verification]) -> Json:
+    return {"verifications": [_listed(one) for one in found]}
+
+
+def _listed(one: Verification) -> Json:
+    result = one.result or {}
+    path = f"{OURS}connectors/{quote(one.connector, safe='')}/verify/{one.id}"
+    return {**_common(one, path), **{name: result.get(name) for name in ("agrees", "wrong", "repaired")}}
+
+
+def _common(one: Verification, path: str) -> Json:
     state = "running" if one.is_running else "completed" if one.error is None else "failed"
     error = None
     if one.error is not None:
@@ -81,11 +122,11 @@ def _shape(one: Verification, path: str) -> Json:
         error = {"status": status, "detail": detail}
     return {
         "id": one.id,
+        "at": one.began_ms,
         "path": path,
         "connector": one.connector,
         "repair": one.repair,
         "state": state,
         "progress": asdict(one.progress),
-        "result": one.result,
         "error": error,
     }
