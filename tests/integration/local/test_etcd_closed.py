@@ -24,7 +24,8 @@ from headrace_cli.local.plan import ClusterOptions
 from headrace_cli.local.processes import ProcessId, wait_until
 from headrace_cli.local.state import ClusterState, DataDir, Phase
 from headrace_common.core.ids import Endpoint
-from headrace_controller.adapters.etcd_channels import EtcdTls, open_channel
+from headrace_common.rpc.credentials import Pem
+from headrace_controller.adapters.etcd_channels import open_channel, read_pem
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("fakes")]
 
@@ -57,9 +58,9 @@ def unverified() -> ssl.SSLContext:
     return context
 
 
-def tls_of(data: Path) -> EtcdTls:
+def tls_of(data: Path) -> Pem:
     files = EtcdFiles(data / "certificates")
-    tls = EtcdTls.read(files.ca, files.controller, files.key(files.controller))
+    tls = read_pem(files.ca, files.controller, files.key(files.controller))
     assert tls is not None
     return tls
 
@@ -72,7 +73,7 @@ def put(address: str) -> None:
     asyncio.run(ask())
 
 
-def get(address: str, tls: EtcdTls | None) -> list[bytes]:
+def get(address: str, tls: Pem | None) -> list[bytes]:
     async def ask() -> list[bytes]:
         async with open_channel(address, tls) as channel:
             return [kv.value for kv in (await rpc.KVStub(channel).Range(rpc.RangeRequest(key=KEY), timeout=10)).kvs]
@@ -106,7 +107,7 @@ def test_etcd_answers_programs_with_a_certificate_of_its_own_ca_alone(
     other = LocalCluster(tmp_path / "other", brokers=1)
     with other:
         strange = tls_of(other.directory.path)
-    for tls in (None, EtcdTls(mine.ca, None, None), EtcdTls(mine.ca, strange.cert, strange.key)):
+    for tls in (None, Pem(mine.ca), Pem(mine.ca, strange.chain, strange.key)):
         with pytest.raises(grpc.aio.AioRpcError):
             get(address, tls)
 

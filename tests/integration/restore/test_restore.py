@@ -22,7 +22,7 @@ from headrace.admin_types import TopicInfo
 from headrace.delivery import Delivery
 from headrace.testing import TestCluster
 from headrace_common.core.ids import Endpoint
-from headrace_controller.adapters.etcd_channels import EtcdTls
+from headrace_controller.adapters.etcd_channels import read_pem
 from headrace_controller.adapters.etcd_store import EtcdStore
 from headrace_controller.core.store import Delete, Transaction
 
@@ -233,6 +233,6 @@ def topics(cluster: TestCluster) -> list[TopicInfo]:
 async def forget_topic(restorable: Restorable, name: str) -> None:
     etcd = Endpoint.parse(restorable.local.process("etcd-1").grpc)
     files = restorable.etcd_files
-    tls = EtcdTls.read(files.ca, files.controller, files.key(files.controller))
+    tls = read_pem(files.ca, files.controller, files.key(files.controller))
     async with EtcdStore.open([etcd], "/headrace/headrace/", tls=tls) as store:
         await store.commit(Transaction((), (Delete(f"topics/{name}"),)))

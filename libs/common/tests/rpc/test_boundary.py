@@ -24,6 +24,7 @@ from headrace_common.core.errors import (
     RequestTimedOut,
     UnsupportedVersion,
 )
+from headrace_common.rpc.calls import never_sent
 from headrace_common.rpc.channels import open_channel, open_sync_channel
 from headrace_common.rpc.options import MESSAGE_BYTES_MAX
 from headrace_common.rpc.status import error_from_rpc
@@ -44,6 +45,8 @@ def _outcome(text: str) -> None:
             raise Overloaded("é" * 10_000)
         case "bug":
             raise KeyError("the secret inside")
+        case "cancelled":
+            raise asyncio.CancelledError
 
 
 class Target:
@@ -148,6 +151,15 @@ async def test_a_bug_is_internal_logged_and_not_told(target: Any, kind: str, cap
     assert "secret" not in str(error)
     assert status.code() is grpc.StatusCode.INTERNAL
     assert any(r.exc_info and "secret" in str(r.exc_info[1]) for r in caplog.records)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_handler_that_is_cancelled_says_so(target: Any, kind: str) -> None:
+    """A call that ends without a word is one that no handler got, and goes out again whatever it asks."""
+    error, _ = await failure(target[1], kind, "cancelled")
+    assert isinstance(error, NetworkFailed)
+    assert "off; the outcome is unknown" in str(error)
+    assert not never_sent(error)
 
 
 async def test_a_long_text_is_cut_between_characters(target: Any) -> None:

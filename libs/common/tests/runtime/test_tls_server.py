@@ -17,7 +17,7 @@ from libs.common.tests.kit.secure import Secure, shown
 
 from headrace_common.core.errors import HeadraceError, NetworkFailed
 from headrace_common.core.ids import Endpoint
-from headrace_common.rpc.calls import CallTo
+from headrace_common.rpc.calls import CallTo, never_sent
 from headrace_common.rpc.channels import Channels, Security, SyncChannels, open_channel, open_sync_channel
 from headrace_common.rpc.credentials import Pem
 from headrace_common.runtime import tls_server
@@ -393,5 +393,7 @@ async def test_certificates_are_swapped_under_handshakes(internal: Secure, autho
     assert len(answered) > AT_ONCE
     assert sorted(answered) == sorted(internal.told), "what was done was answered, once"
     assert all(isinstance(error, NetworkFailed) for error in failed.values()), set(failed.values())
+    unsure = {request: str(error) for request, error in failed.items() if not never_sent(error)}
+    assert len(unsure) <= len(failed) // 10, unsure
     assert len(failed) <= swaps * AT_ONCE, "no more than those that were connecting then"
     assert await internal.ask(pem) == b"word"

@@ -18,7 +18,7 @@ from headrace_common.runtime.rpc_metrics import RpcMetrics
 from headrace_common.runtime.service import GrpcService, Ready, announce_ready, run_until
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_common.runtime.tracing import open_tracing
-from headrace_controller.adapters.etcd_channels import EtcdTls
+from headrace_controller.adapters.etcd_channels import read_pem
 from headrace_controller.adapters.etcd_store import EtcdStore
 from headrace_controller.adapters.grpc_inventory import GrpcInventory
 from headrace_controller.adapters.grpc_log_ends import GrpcLogEnds
@@ -44,7 +44,7 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
         config.etcd,
         config.prefix,
         request_timeout_ms=config.etcd_timeout_ms,
-        tls=EtcdTls.read(config.etcd_ca, config.etcd_cert, config.etcd_key),
+        tls=read_pem(config.etcd_ca, config.etcd_cert, config.etcd_key),
     ) as store:
         await run(config, stop, store)
 

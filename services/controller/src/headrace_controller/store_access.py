@@ -14,7 +14,7 @@ from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.private_files import keep_private
-from headrace_controller.adapters.etcd_channels import EtcdTls
+from headrace_controller.adapters.etcd_channels import read_pem
 from headrace_controller.adapters.etcd_store import EtcdStore
 from headrace_controller.ports import StoreUnavailable
 
@@ -42,7 +42,7 @@ async def open_store(given: argparse.Namespace) -> AsyncIterator[EtcdStore]:
         Endpoint.parse(part.strip().removeprefix("http://").removeprefix("https://")) for part in given.etcd.split(",")
     ]
     prefix = f"/headrace/{given.cluster}/"
-    tls = EtcdTls.read(given.etcd_ca, given.etcd_cert, given.etcd_key)
+    tls = read_pem(given.etcd_ca, given.etcd_cert, given.etcd_key)
     async with EtcdStore.open(endpoints, prefix, request_timeout_ms=given.etcd_timeout_ms, tls=tls) as store:
         yield store
 

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from headrace_common.core.errors import HeadraceError, NetworkFailed, UnknownOutcome
 from headrace_common.rpc.library import library
-from headrace_common.rpc.status import error_from_rpc
+from headrace_common.rpc.status import NOT_TAKEN, error_from_rpc
 
 Q_contra = TypeVar("Q_contra", contravariant=True)
 A_co = TypeVar("A_co", covariant=True)
@@ -26,8 +26,8 @@ A_co = TypeVar("A_co", covariant=True)
 _NOT_SENT: Final = "the request was not sent"
 _UNKNOWN_NAME: Final = ("errors resolving", "dns resolution failed", "lookup failed", "lookup error")
 _REFUSED: Final = "connection refused"
-_NEVER_SENT: Final = (_NOT_SENT, "failed to connect", *_UNKNOWN_NAME)
-"""What we and gRPC say when there was nobody to send a request to: nobody listens, or the name is not known now."""
+_NEVER_SENT: Final = (_NOT_SENT, NOT_TAKEN, "failed to connect", *_UNKNOWN_NAME)
+"""What we and gRPC say when there was nobody to send a request to, or nobody took it."""
 
 
 class Method(Protocol[Q_contra, A_co]):

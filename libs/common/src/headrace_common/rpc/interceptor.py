@@ -1,13 +1,15 @@
 """
 The RPC boundary of every server: what a handler raises becomes a status.
 
-A ``HeadraceError`` goes to the caller with its details. Anything else is our bug: it is logged with its trace, and
+A ``HeadraceError`` goes to the caller with its details, and so does that a handler was cancelled: a call that ends
+without a word was never begun (``calls.never_sent``). Anything else is our bug: it is logged with its trace, and
 the caller gets INTERNAL without the inner text. The handler is wrapped once per call; a streamed message passes
 through no frame of ours, because the wrapper takes the place of gRPC's own sending loop.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
@@ -17,7 +19,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from headrace_common.core.errors import HeadraceError, Internal, Rejected, UnsupportedVersion
+from headrace_common.core.errors import HeadraceError, Internal, NetworkFailed, Rejected, UnsupportedVersion
 from headrace_common.rpc.counts import Deserialize, counting
 from headrace_common.rpc.status import abort_with
 
@@ -96,6 +98,11 @@ def _guard(inner: Handler, streams: bool, method: str) -> Handler:
             return await inner(request, context)
         except grpc.aio.AbortError:
             raise
+        except asyncio.CancelledError:
+            if context.cancelled():
+                raise  # the caller, or the connection to it, is gone
+            # Without a word it would look like a call that no handler got, which callers send again.
+            await abort_with(context, NetworkFailed(f"the server broke {method} off; the outcome is unknown"))
         except HeadraceError as error:
             await abort_with(context, error)
         except NotImplementedError:  # what generated servicers raise for a method that nobody wrote

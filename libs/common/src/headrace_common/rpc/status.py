@@ -55,6 +55,13 @@ _STATUS_OF_CODE: Final = {
     ErrorCode.NETWORK_EXCEPTION: grpc.StatusCode.UNAVAILABLE,
 }
 
+NOT_TAKEN: Final = "the server took no more calls on this connection"
+"""A server that stops, or has new certificates, drops what arrived and went to no handler. Nothing was done."""
+
+_DROPPED: Final = "CANCELLED"
+"""What gRPC says of a call that ended without any word of a handler. Handlers of ours always say one (``interceptor``),
+and who cancels a call on this side has other texts."""
+
 _CONNECTION_BROKE: Final = ("RST_STREAM", "Stream removed", "GOAWAY", "Socket closed", "Internal error from Core")
 """What gRPC says of it; the last where a write meets a stream that the server has just ended, whose status is lost."""
 
@@ -104,6 +111,8 @@ def error_from_rpc(error: grpc.RpcError) -> HeadraceError:
         return error_of(detail)
     code, text = _code_and_text(error)
     match code:
+        case grpc.StatusCode.CANCELLED if text == _DROPPED:
+            return NetworkFailed(f"the connection failed: {NOT_TAKEN}")
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED | grpc.StatusCode.ABORTED:
             return NetworkFailed(f"the connection failed: {text}")
         case grpc.StatusCode.DEADLINE_EXCEEDED:

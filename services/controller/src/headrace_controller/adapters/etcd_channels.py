@@ -6,7 +6,6 @@ Called by the store, and by whoever changes etcd's members.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +13,7 @@ import grpc
 import grpc.aio
 
 from headrace_common.core.errors import InvalidConfig
+from headrace_common.rpc.credentials import Pem, of_channel
 from headrace_common.rpc.options import Options, channel_options
 from headrace_controller.config import etcd_files_rules
 
@@ -25,38 +25,29 @@ _KEEPALIVE: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class EtcdTls:
-    """What proves etcd to us, and us to etcd; all of it PEM."""
+def read_pem(ca: Path | None, cert: Path | None, key: Path | None) -> Pem | None:
+    """
+    What proves etcd to us, and us to etcd, from these files; None without a CA: etcd is spoken to in plain text.
 
-    ca: bytes
-    cert: bytes | None
-    key: bytes | None
-
-    @staticmethod
-    def read(ca: Path | None, cert: Path | None, key: Path | None) -> EtcdTls | None:
-        """
-        From these files; None without a CA: etcd is spoken to in plain text.
-
-        Raises:
-            InvalidConfig: files are missing from the set, or cannot be read.
-        """
-        wrong = [text for holds, text in etcd_files_rules(ca, cert, key) if not holds]
-        if wrong:
-            raise InvalidConfig("; ".join(wrong))
-        try:
-            read = [None if path is None else path.read_bytes() for path in (ca, cert, key)]
-        except OSError as error:
-            raise InvalidConfig(f"cannot read {error.filename}, which etcd's TLS needs: {error.strerror}") from error
-        return None if read[0] is None else EtcdTls(read[0], read[1], read[2])
+    Raises:
+        InvalidConfig: files are missing from the set, or cannot be read.
+    """
+    wrong = [text for holds, text in etcd_files_rules(ca, cert, key) if not holds]
+    if wrong:
+        raise InvalidConfig("; ".join(wrong))
+    if ca is None:
+        return None
+    try:
+        return Pem(ca.read_bytes(), *(None if path is None else path.read_bytes() for path in (cert, key)))
+    except OSError as error:
+        raise InvalidConfig(f"cannot read {error.filename}, which etcd's TLS needs: {error.strerror}") from error
 
 
-def open_channel(target: str, tls: EtcdTls | None = None) -> grpc.aio.Channel:
+def open_channel(target: str, pem: Pem | None = None) -> grpc.aio.Channel:
     """A channel to ``host:port``; it connects with its first call and again after every failure."""
-    if tls is None:
+    if pem is None:
         return grpc.aio.insecure_channel(target, options=_options())
-    credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.cert)
-    return grpc.aio.secure_channel(target, credentials, options=_options())
+    return grpc.aio.secure_channel(target, of_channel(grpc, pem), options=_options())
 
 
 def _options() -> Options:

@@ -22,8 +22,9 @@ from aetcd import rpc
 
 from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.calls import name_unknown
+from headrace_common.rpc.credentials import Pem
 from headrace_common.runtime.clock import limit_s
-from headrace_controller.adapters.etcd_channels import EtcdTls, open_channel
+from headrace_controller.adapters.etcd_channels import open_channel
 from headrace_controller.core.store import (
     OPERATIONS_MAX,
     TRANSACTION_BYTES_MAX,
@@ -69,7 +70,7 @@ _NEVER_APPLIED: Final = (
 class EtcdStore:
     """One cluster's prefix in etcd. Made by ``open``."""
 
-    def __init__(self, targets: Sequence[str], prefix: str, timeout_ms: int, tls: EtcdTls | None) -> None:
+    def __init__(self, targets: Sequence[str], prefix: str, timeout_ms: int, tls: Pem | None) -> None:
         self._targets = targets
         self._tls = tls
         self._channels = [open_channel(target, tls) for target in targets]
@@ -84,7 +85,7 @@ class EtcdStore:
         prefix: str,
         *,
         request_timeout_ms: int = 3_000,
-        tls: EtcdTls | None = None,
+        tls: Pem | None = None,
     ) -> AsyncIterator[EtcdStore]:
         """
         A store under ``prefix`` (it ends in ``/``); connects with the first call and needs no etcd to be there.
