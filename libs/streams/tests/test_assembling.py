@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from libs.streams.tests.kit.stage import Stage
 
 from headrace.errors import InconsistentGroupProtocol, WaitTimedOut
 from headrace.records import Committed, TopicPartition
+from headrace.work_types import GivenItem, WorkChange
+from headrace_common.core.errors import CoordinatorNotAvailable
 from headrace_streams import agg, json
 from headrace_streams.config import StreamsConfig
 from headrace_streams.core.errors import NotAllowed
@@ -17,6 +20,7 @@ from headrace_streams.dsl.app import App
 from headrace_streams.patience import Patience
 from headrace_streams.ports import Shared
 from headrace_streams.runtime.assembling import Assembling
+from headrace_streams.runtime.worker import Worker
 from headrace_streams.testing.driver import Driver
 
 HOP = "a.by-k.repartition"
@@ -233,13 +237,119 @@ async def test_a_worker_that_is_refused_by_the_group_ends_if_the_others_stay() -
             await worker._persist(worker.step)
 
 
+# --- rows that come before this one is a member, and after ------------------------------------------------------------
+
+
+async def joined(stage: Stage, *items: str, unended: tuple[str, ...] = ()) -> Worker:
+    """A worker whose tasks are given to it in its next step."""
+    worker = stage.worker()
+    await worker.assemble()
+    await worker.start()
+    given = tuple(GivenItem(item, 1, unended) for item in items or ("in/0", "by-k/0"))
+    stage.members[-1].changes.append(WorkChange(assigned=given))
+    return worker
+
+
+async def steps(stage: Stage, worker: Worker, count: int = 30) -> None:
+    for _ in range(count):
+        stage.at_ms += 10
+        await worker._persist(worker.step)
+
+
 async def test_rows_that_another_program_has_sent_before_this_one_was_a_member_are_seen() -> None:
     async with Stage(program(), "in", "out") as stage:
-        worker = stage.worker()
-        await worker.assemble()
+        worker = await joined(stage)
         stage.logs[HOP].append(flush(True, **OTHER))
         with pytest.raises(NotAllowed, match="rows wait in"):
-            await worker.start()
+            await steps(stage, worker)
+        assert not worker._here.owned
+
+
+@pytest.mark.parametrize(
+    ("row", "refused"),
+    [(flush(True, **OTHER), True), (flush(True), False), (None, False)],
+    ids=["other", "same", "aborted"],
+)
+async def test_nothing_is_fed_before_transactions_are_decided_that_hold_rows(row: Any, refused: bool) -> None:
+    """A version before this one has committed; its markers have not come yet, since a leader was away."""
+    async with Stage(program(), "in", "out") as stage:
+        stage.logs[HOP].append(row)
+        stage.decided[HOP] = 0
+        stage.write("in", (None, b'{"k": "a", "n": 1, "m": 2}'))
+        worker = await joined(stage)
+        await steps(stage, worker)
+        assert not worker._here.owned
+        assert not any(call.startswith(("send", "begin")) for call in stage.calls)
+        del stage.decided[HOP]
+        if refused:
+            with pytest.raises(NotAllowed, match="rows wait in"):
+                await steps(stage, worker)
+        else:
+            await steps(stage, worker)
+            assert worker._here.owned.keys() == {"in/0", "by-k/0"}
+            assert f"send {HOP}" in stage.calls
+
+
+async def test_what_others_have_left_open_is_ended_before_rows_are_looked_for() -> None:
+    class Late(Stage):
+        """A worker that stood still has decided while it was ended."""
+
+        async def end(self, transactional_id: str) -> None:
+            await super().end(transactional_id)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            if transactional_id == "b-2":
+                self.logs[HOP].append(flush(True, **OTHER))
+
+    async with Late(program(), "in", "out") as stage:
+        stage.write("in", (None, b'{"k": "a", "n": 1, "m": 2}'))
+        worker = await joined(stage, "in/0", unended=("b-1", "b-2"))
+        with pytest.raises(NotAllowed, match="rows wait in"):
+            await steps(stage, worker)
+
+
+async def test_a_transaction_that_is_never_decided_ends_the_worker() -> None:
+    async with Stage(program(), "in", "out") as stage:
+        stage.logs[HOP].append(flush(True, **OTHER))
+        stage.decided[HOP] = 0
+        worker = await joined(stage)
+        await steps(stage, worker)
+        stage.at_ms += 60_000
+        with pytest.raises(WaitTimedOut, match=r"rows wait in a\.by-k\.repartition-0, and could not be read in 60 s"):
+            await steps(stage, worker)
+
+
+async def test_rows_are_looked_for_through_failures_and_changes_of_the_group() -> None:
+    async with Stage(program(), "in", "out") as stage:
+        stage.logs[HOP].append(flush(True))
+        stage.decided[HOP] = 0
+        worker = await joined(stage)
+        await steps(stage, worker)
+        member, poll = stage.members[-1], stage.members[-1].poll
+
+        async def fails(timeout_ms: float = 0) -> None:
+            member.poll = poll  # type: ignore[method-assign]
+            raise CoordinatorNotAvailable("it moves")
+
+        member.poll = fails  # type: ignore[assignment, method-assign]
+        await steps(stage, worker)
+        member.changes.append(WorkChange(revoked=frozenset({"by-k/0"})))
+        await steps(stage, worker)
+        del stage.decided[HOP]
+        await steps(stage, worker)
+        assert worker._here.owned.keys() == {"in/0"}
+
+
+async def test_a_worker_that_ends_while_rows_are_looked_for_leaves_at_once() -> None:
+    async with Stage(program(), "in", "out") as stage:
+        stage.logs[HOP].append(flush(True))
+        stage.decided[HOP] = 0
+        worker = await joined(stage)
+        await steps(stage, worker)
+        checking = worker._here._checking
+        await worker.close()
+        assert checking is not None
+        assert checking.cancelled()
         assert stage.calls[-1] == "leave the group"
 
 

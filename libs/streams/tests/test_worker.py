@@ -89,6 +89,9 @@ def seated(outside: Any, *owned: Any, **settings: Any) -> Worker:
     worker._assembled = Assembled(None, {}, frozenset())  # type: ignore[arg-type]
     worker._sit(Quiet())  # type: ignore[arg-type]
     worker._here.owned |= {one.spec.label: one for one in owned}
+    checked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    checked.set_result(None)
+    worker._here._checking = checked  # type: ignore[assignment]
     worker._feeding._of = {tp: one for one in owned for tp in one.spec.partitions}
     return worker
 
@@ -743,7 +746,7 @@ def test_a_registry_that_does_not_answer_is_waited_for() -> None:
     ("rows", "dirty", "touched", "full"),
     [(9, 0, True, False), (10, 0, True, True), (0, 99, True, False), (0, 100, True, True), (0, 100, False, False)],
 )
-def test_it_commits_early_when_much_was_read_or_much_state_has_changed(
+async def test_it_commits_early_when_much_was_read_or_much_state_has_changed(
     rows: int, dirty: int, touched: bool, full: bool
 ) -> None:
     task: Any = SimpleNamespace(dirty_bytes=lambda: dirty // 2)
@@ -868,7 +871,7 @@ async def test_no_more_is_fed_than_a_transaction_has_time_for() -> None:
     assert owned.positions == {"lines": 1_010}, "gaps behind the last record count"
 
 
-def test_a_transaction_that_was_open_for_too_long_is_told_with_the_setting() -> None:
+async def test_a_transaction_that_was_open_for_too_long_is_told_with_the_setting() -> None:
     clock = Stopped(5_000.0)
     committing = seated(outside_of(clock=clock))._committing
     committing._in_transaction = True

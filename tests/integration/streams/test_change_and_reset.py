@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from collections import Counter
@@ -18,6 +19,7 @@ import orjson
 import pytest
 
 from headrace.testing import TestCluster, started_cluster
+from headrace_streams.testing.driver import Driver
 from headrace_streams.worker_process import Ending
 
 from .apps import end, wait_until
@@ -354,6 +356,37 @@ def test_rows_that_wait_are_left_to_the_program_that_sent_them(app: Changing) ->
     with app.running(app.program(WIDER)):
         app.send("b")
         assert app.read(4) == numbered("a", "b", "a", "b")
+
+
+def test_rows_of_a_transaction_that_is_not_decided_are_waited_for(app: Changing) -> None:
+    """So is what a worker has committed whose markers have not come yet, since a leader is down."""
+    narrow, hop = app.program(NARROW), f"{app.name}.by-word.repartition"
+    with app.running(narrow):
+        app.send("a")
+        app.read(1)
+        app.settle()
+    driver = Driver(runpy.run_path(str(narrow))["app"])
+    driver.pipe(app.lines, [{"value": "a"}])
+    driver.commit()
+    (row,) = [row["value"] for row in driver.read_raw(hop)]
+    with app.cluster.producer(transactional_id=f"{app.name}-before") as producer:
+        producer.begin_transaction()
+        producer.send(hop, row, partition=0)
+        producer.flush()
+        worker = app.start(app.program(WIDER))
+        try:
+            app.join()
+            app.send("b")
+            with app.cluster.consumer(app.out) as consumer:
+                assert len(consumer.poll(timeout_ms=30_000)) == 1
+                assert not consumer.poll(timeout_ms=2_000), app.log()
+            producer.commit_transaction()
+            assert worker.wait(60) == Ending.FAILED, app.log()
+            assert f"rows wait in {hop}" in app.log()
+        finally:
+            end(worker)
+    with app.running(narrow):
+        assert app.read(3) == numbered("a", "a", "b")
 
 
 # --- reset ------------------------------------------------------------------------------------------------------------

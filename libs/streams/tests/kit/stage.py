@@ -40,7 +40,9 @@ class Stage:
         """By call: what becomes of it the next times."""
         self.at_ms = 1.0
         self.logs: defaultdict[str, list[Row | None]] = defaultdict(list)
-        """By topic: what is committed; None: a fence, or another offset without a record."""
+        """By topic: what is in it; None: a fence, or another offset without a record."""
+        self.decided: dict[str, int] = {}
+        """By topic: up to where transactions are; all, if it does not say."""
         self.group: dict[TopicPartition, Committed] = {}
         self.disks = _Disks(self)
         self.members: list[Member] = []
@@ -199,7 +201,7 @@ class _Reader:
         await asyncio.sleep(0)
         found = []
         for tp, position in self._positions.items():
-            log = self._stage.logs[tp.topic]
+            log = self._decided(tp)
             if position == len(log) and tp in self._told:
                 continue
             rows = [(n, *row) for n, row in enumerate(log[position : position + max_rows], position) if row is not None]
@@ -223,7 +225,11 @@ class _Reader:
         return {tp: len(self._stage.logs[tp.topic]) for tp in partitions}
 
     async def at_ends(self, partitions: Sequence[TopicPartition]) -> Collection[TopicPartition]:
-        return [tp for tp in partitions if self._positions.get(tp, 0) >= len(self._stage.logs[tp.topic])]
+        return [tp for tp in partitions if self._positions.get(tp, 0) >= len(self._decided(tp))]
+
+    def _decided(self, tp: TopicPartition) -> list[Row | None]:
+        log = self._stage.logs[tp.topic]
+        return log[: self._stage.decided.get(tp.topic, len(log))]
 
     async def starts(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         return dict.fromkeys(partitions, 0)

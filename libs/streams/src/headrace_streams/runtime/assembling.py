@@ -250,15 +250,18 @@ class Assembling:
         for log, progress in (await self._newest_progress(list(specs), patience)).items():
             check_basis(self._app.name, specs[log], progress.basis)
 
-    async def check_rows(self, assembled: Assembled, patience: Patience) -> None:
+    async def check_rows(self, assembled: Assembled, patience: Patience, *, decided: bool = False) -> None:
         """
         Can this program read the rows that wait? Otherwise it must not begin: it would send rows of its own after them,
-        and no program could read both. What an open transaction holds is not waited for: whoever takes the tasks of a
-        worker that has left one ends it.
+        and no program could read both.
+
+        Args:
+            decided: wait for each transaction that holds rows now. Only a member can, which has ended what the workers
+                before it have left open. Otherwise what is committed is looked at alone.
 
         Raises:
             NotAllowed: it cannot.
-            WaitTimedOut: rows wait that cannot be read.
+            WaitTimedOut: rows wait that cannot be read, or a transaction was not decided.
         """
         wanted = assembled.assembly.columns
         hops = [tp for spec in assembled.specs.values() for tp in spec.partitions if tp.topic in wanted]
@@ -284,7 +287,9 @@ class Assembling:
                 if rows is not None:
                     check_columns(tp.topic, rows, wanted[tp.topic])
                     left = {other: at for other, at in left.items() if other.topic != tp.topic}
-            for tp in await reader.at_ends(list(left)):
+                elif batch.next_offset >= ends[tp]:
+                    left.pop(tp, None)
+            for tp in () if decided else await reader.at_ends(list(left)):
                 left.pop(tp, None)
 
     async def _newest_progress(self, logs: list[TopicPartition], patience: Patience) -> dict[TopicPartition, Progress]:

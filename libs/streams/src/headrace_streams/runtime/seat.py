@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from headrace.work_types import GivenItem, WorkChange
@@ -26,13 +27,20 @@ class Seat:
         changelogs: Changelogs,
         assembled: Assembled,
         membership: Membership,
+        check_rows: Callable[[], Awaitable[None]],
     ) -> None:
+        """
+        Args:
+            check_rows: can this program read the rows that its tasks have sent each other? With the worker's reader.
+        """
         self.app = app
         self._config = config
         self._outside = outside
         self._changelogs = changelogs
         self._assembled = assembled
         self.membership = membership
+        self._check_rows = check_rows
+        self._checking: asyncio.Task[None] | None = None
         self.writer: Writer | None = None
         self.writes_as: str | None = None
         self.taking: Taking
@@ -98,23 +106,36 @@ class Seat:
             taking = asyncio.create_task(self.taking.take(owned, given), name=f"take {item}")
             self.taken[item] = owned, taking
             del self.assigned[item]
+        if self._checking is None:
+            self._checking = asyncio.create_task(self._check(), name="check rows")
+
+    async def _check(self) -> None:
+        """The tasks that were created before this one have begun to end what others have left open."""
+        await self.taking.ended()
+        await self._check_rows()
+
+    @property
+    def checked(self) -> bool:
+        """Whether all rows that wait have been looked at. Before that nothing is fed, and the reader is in use."""
+        return self._checking is not None and self._checking.done()
 
     def settle(self) -> list[Owned]:
         """
         What has been taken over since; it is to be fed.
 
         Raises:
-            HeadraceError: a task cannot be taken.
+            HeadraceError: a task cannot be taken, or the program cannot read the rows that wait.
         """
-        ready = [item for item, (_, taking) in self.taken.items() if taking.done()]
-        for item in ready:
-            owned, taking = self.taken[item]
-            taking.result()
+        ready = {item: taking.result() for item, (_, taking) in self.taken.items() if taking.done()}
+        if self._checking is None or not self._checking.done():
+            return []
+        self._checking.result()
+        for item, owned in ready.items():
             del self.taken[item]
             self.owned[item] = owned
             owned.began_at_ms = self._outside.clock.monotonic_ms()
             owned.awake(owned.began_at_ms)
-        return [self.owned[item] for item in ready]
+        return list(ready.values())
 
     async def leave(self, item: str) -> None:
         """A task is no more, here."""
@@ -171,6 +192,10 @@ class Seat:
         Args:
             at_once: leave stores as they are.
         """
+        if self._checking is not None:
+            self._checking.cancel()
+            with suppress(asyncio.CancelledError, HeadraceError):
+                await self._checking
         if not at_once:
             for item in [*self.taken, *self.owned, *self.followed]:
                 await self.leave(item)

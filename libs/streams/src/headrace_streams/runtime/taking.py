@@ -92,9 +92,15 @@ class Taking:
             if transactional_id not in self._ending:
                 end = self._outside.writers.end(transactional_id)
                 self._ending[transactional_id] = asyncio.create_task(end, name=f"end {transactional_id}")
+        for transactional_id in given.unended:
             await asyncio.shield(self._ending[transactional_id])
         if given.unended:
             self._membership.report(ended=given.unended)
+
+    async def ended(self) -> None:
+        """All that was left open in the tasks that are being taken now is decided after this."""
+        for ending in list(self._ending.values()):
+            await asyncio.shield(ending)
 
     async def fence(self, owned: Owned, given: GivenItem) -> int:
         """

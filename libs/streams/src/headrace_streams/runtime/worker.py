@@ -12,6 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from math import ceil
 from typing import Final
 
@@ -131,7 +132,8 @@ class Worker:
     def _sit(self, membership: Membership) -> None:
         """What a membership has: its tasks, what they read, and its commits."""
         config, outside, figures = self._config, self._outside, self.figures
-        seat = Seat(self._app.name, config, outside, self._changelogs, self._assembled, membership)
+        look = partial(self._assembling.check_rows, self._assembled, self._patience, decided=True)
+        seat = Seat(self._app.name, config, outside, self._changelogs, self._assembled, membership, look)
         committing = Committing(
             config, outside, self._assembled, seat, self._call, self._cache, figures, self._on_commit
         )
@@ -150,12 +152,11 @@ class Worker:
         topics that it had assembled before?
 
         Raises:
-            NotAllowed: one has begun and not ended; or rows wait that another program has sent before it left.
+            NotAllowed: one has begun and not ended.
         """
         before = self._assembled.ids, self._assembled.specs.keys()
         try:
             self._assembled = self.queries.assembled = await self._assembling.assemble()
-            await self._assembling.check_rows(self._assembled, self._patience)
         except HeadraceError:
             await self._get_up()
             raise
@@ -236,7 +237,12 @@ class Worker:
             await seat.leave(item)
         seat.membership.give_up(*seat.revoked)
         seat.revoked.clear()
-        await self._feeding.begin()
+        await self._read_on()
+
+    async def _read_on(self) -> None:
+        """Read where each task is, if anything is read yet."""
+        if self._here.checked:
+            await self._feeding.begin()
 
     def _tell_lags(self, seat: Seat) -> None:
         now = self._outside.clock.monotonic_ms()
@@ -403,7 +409,7 @@ class Worker:
             _log.warning("%s goes back to its last commit: %s%s", self._app.name, error, self._committing.too_long())
             self.figures.counts["rewinds"] += 1
             await self._committing.rewind()
-            await self._feeding.begin()
+            await self._read_on()
 
     async def _give_way(self, error: InconsistentGroupProtocol) -> None:
         """
