@@ -5,6 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
+from headrace_common.core.errors import HeadraceError
 from headrace_connect_worker.core.encoding import NewerRecord, UnreadableRecord, decode_config, decode_status, encode
 from headrace_connect_worker.core.records import (
     ConfigRecord,
@@ -113,5 +114,6 @@ def test_what_is_not_known_is_skipped_and_what_is_newer_is_not() -> None:
     assert decode_status(b"other", b"{}") is None
     with pytest.raises(NewerRecord, match="version 2"):
         decode_config(b"connector-a", b'{"version": 2, "properties": {}}')
-    with pytest.raises(NewerRecord):
+    with pytest.raises(NewerRecord) as ends:
         decode_status(b"status-connector-a", b'{"version": 9}')
+    assert isinstance(ends.value, HeadraceError), "the process ends with its text, and without a trace"

@@ -29,6 +29,7 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
+from headrace_common.core.errors import UnsupportedVersion
 from headrace_connect_worker.core.records import (
     ConfigRecord,
     ConnectorConfigured,
@@ -72,8 +73,11 @@ class UnreadableRecord(Exception):
     """A record whose key is known, and whose value is not what stands there; it is skipped, and said in the log."""
 
 
-class NewerRecord(Exception):
-    """A record of a version that this worker does not know: it must not go on, for it would forget what it says."""
+class NewerRecord(UnsupportedVersion):
+    """
+    A record of a version that this worker does not know: it must not go on, for it would forget what it says. So who
+    raises ``VERSION`` ends all workers that are older as soon as it writes; fields and keys may be added without that.
+    """
 
 
 # --- out ------------------------------------------------------------------------------------------------------------
