@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from headrace_connect_worker.adapters.host_output import KEPT_BYTES, KEPT_LINES, LOGGED_LINES_MAX, Output
+from headrace_connect_worker.adapters.host_output import KEPT_BYTES, KEPT_LINES, LOGGED_LINES_MAX, Output, Whose
 
 
 def test_the_last_lines_are_kept_and_no_more() -> None:
@@ -42,3 +42,24 @@ def test_a_flood_is_logged_within_bounds(caplog: pytest.LogCaptureFixture) -> No
         output.feed(b"half ")
         output.feed(b"a line\n")
     assert caplog.records[-1].getMessage() == "half a line"
+
+
+def test_each_line_says_of_which_connector_and_task_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    """What the line itself says counts before for whom the host works alone."""
+    whose = Whose("shop", 1)
+    output = Output("shop", lambda: whose)
+    with caplog.at_level(logging.INFO, "headrace_connect_worker.adapters.host_output"):
+        output.feed(b"printed\n[a%2Fb 3] INFO x: logged\n[a%2Fb] INFO x: of the watch\n")
+        whose = Whose()
+        output.feed(b"of several\n")
+    named = [
+        (one.getMessage(), one.__dict__.get("connector"), one.__dict__.get("task"), one.__dict__["host"])
+        for one in caplog.records
+    ]
+    assert named == [
+        ("printed", "shop", 1, "shop"),
+        ("INFO x: logged", "a/b", 3, "shop"),
+        ("INFO x: of the watch", "a/b", None, "shop"),
+        ("of several", None, None, "shop"),
+    ]
+    assert "[a%2Fb 3] INFO x: logged" in output.last_lines

@@ -25,6 +25,21 @@ def test_a_task_that_wants_to_be_alone_is() -> None:
     assert hosting.place(Work("a", 1), OWN, alone=True) == (3, True)
 
 
+def test_for_whom_alone_a_host_works() -> None:
+    hosting = Hosting(1)
+    assert hosting.alone(1) == (None, None)
+    hosting.place(Work("a", None), OWN)
+    assert hosting.alone(1) == ("a", None)
+    hosting.place(Work("a", 3), OWN)
+    assert hosting.alone(1) == ("a", 3)
+    hosting.place(Work("a", 4), OWN)
+    assert hosting.alone(1) == ("a", None)
+    hosting.place(Work("b", 0), OWN)
+    assert hosting.alone(1) == (None, None)
+    hosting.lose(1)
+    assert hosting.alone(1) == (None, None)
+
+
 def test_beyond_the_most_the_one_of_the_environment_with_the_least_to_do_is_shared() -> None:
     hosting = Hosting(3)
     hosting.place(Work("a", 0), OWN)

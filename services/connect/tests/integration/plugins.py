@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +22,22 @@ class Waits(Source):
 
     def splits(self) -> Sequence[Split]:
         return [Split("a"), Split("b")]
+
+
+class Logs(Source):
+    """In its own thread, and in one that nobody knows."""
+
+    def start(self) -> None:
+        log = logging.getLogger(__name__)
+        log.warning("from its thread\nin two lines")
+        thread = threading.Thread(target=log.warning, args=("from another thread",))
+        thread.start()
+        thread.join()
+        print("printed", flush=True)
+
+    def splits(self) -> Sequence[Split]:
+        logging.getLogger(__name__).warning("from the watch")
+        return [Split("a")]
 
 
 class Sleeps(Source):

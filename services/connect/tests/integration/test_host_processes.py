@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import signal
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from headrace_common.core.errors import InvalidConfig
-from headrace_common.runtime.clock import SystemClock, limit_s
+from headrace_common.runtime.clock import SystemClock, limit_s, pause_ms
 from headrace_connect.core.errors import Fault
 from headrace_connect_worker.adapters.host_process import HostSettings
 from headrace_connect_worker.adapters.host_processes import HostProcesses
@@ -111,6 +112,31 @@ async def test_whatever_a_connector_does_its_last_lines_are_told_and_others_go_o
         again = await made.until(WorkFound, "good")
         assert isinstance(again, WorkFound)
         assert again.config_offset == 6, "its host is still there"
+
+
+async def test_each_line_of_a_log_says_of_which_connector_and_task_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    """Two connectors share a host."""
+    name = "headrace_connect_worker.adapters.host_output"
+    with caplog.at_level(logging.INFO, name):
+        async with hosts(limits=HostLimits(worker_hosts_max=1)) as made:
+            await made.all.start(task("a/b", "Logs", 3))
+            async with limit_s(WAIT_S):
+                while "printed" not in caplog.messages:
+                    await pause_ms(10)
+            await made.all.watch("c", config("c", "Logs"), 5)
+            await made.until(WorkFound, "c")
+            async with limit_s(WAIT_S):
+                while caplog.messages.count("printed") < 2:
+                    await pause_ms(10)
+    said = {
+        (one.getMessage(), one.__dict__.get("connector"), one.__dict__.get("task"))
+        for one in caplog.records
+        if one.name == name
+    }
+    of_task = {"WARNING plugins: from its thread", "in two lines", "WARNING plugins: from another thread", "printed"}
+    assert {(line, "a/b", 3) for line in of_task} <= said
+    assert {("WARNING plugins: from its thread", "c", None), ("in two lines", "c", None)} <= said
+    assert ("WARNING plugins: from another thread", None, None) in said, "nobody knows of which of two"
 
 
 async def test_a_task_that_fails_says_where_and_its_host_goes_on(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from headrace_connect.core.host_protocol import NotAMessage
 from headrace_connect.runtime.config import RunConfig
 from headrace_connect.runtime.host_link import open_host_end
 from headrace_connect.runtime.hosting import Host
+from headrace_connect.runtime.log_names import TaggedLines
 from headrace_connect.runtime.seating import open_process
 from headrace_connect.secrets import Secrets, hide_in_logs
 from headrace_connect.version import package_version
@@ -57,7 +58,9 @@ def run(own: socket.socket, parent: int) -> NoReturn:
     faulthandler.enable(_STDERR)
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_DIE)
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(TaggedLines("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("headrace_connect").setLevel(logging.INFO)
     code = 1
     try:

@@ -34,6 +34,7 @@ from headrace_connect.runtime import watching
 from headrace_connect.runtime.config import SinkConfig, SourceConfig
 from headrace_connect.runtime.configuring import Configured, configure
 from headrace_connect.runtime.failing import TaskFailed, failed_by, sound, trace_of
+from headrace_connect.runtime.log_names import name_in_logs
 from headrace_connect.runtime.seat import Seat
 from headrace_connect.runtime.seating import Hooks, Part, Process, count_sink_tasks, make_seat
 from headrace_connect.runtime.settling import settle_left
@@ -80,6 +81,7 @@ class HostedTask:
         Args:
             before: an earlier one of the same name, which ends first.
         """
+        name_in_logs(self._command.connector, self._command.task)
         if before is not None:
             await asyncio.wait([before])
         if self._stopping:
@@ -179,6 +181,7 @@ class HostedWatch:
 
     async def run(self) -> None:
         """Until it is stopped, or asking does not help any more."""
+        name_in_logs(self._command.connector)
         try:
             await self._watch()
         except Exception as error:  # noqa: BLE001 - whatever a connector does

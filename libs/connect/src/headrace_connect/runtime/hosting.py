@@ -40,6 +40,7 @@ from headrace_connect.runtime.failing import failed_by, sound, trace_of
 from headrace_connect.runtime.host_answers import answer
 from headrace_connect.runtime.host_link import Link, LinkLost
 from headrace_connect.runtime.host_work import Given, HostedTask, HostedWatch
+from headrace_connect.runtime.log_names import name_in_logs
 from headrace_connect.runtime.seating import Process
 from headrace_connect.settings import Secrets
 
@@ -142,6 +143,8 @@ class Host:
     # --- reports --------------------------------------------------------------------------------------------------
 
     async def _answer(self, question: Question) -> None:
+        if not isinstance(question, Describe | ListPlugins):
+            name_in_logs(question.config.get("name", ""))
         try:
             self._report(Answer(question.id, await answer(question, self._given)))
         except Exception as error:  # noqa: BLE001 - whatever a connector does; who asked is told

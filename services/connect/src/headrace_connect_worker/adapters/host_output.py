@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace_connect.core.log_lines import read_tag
 
 KEPT_BYTES: Final = 16 << 10
 KEPT_LINES: Final = 60
@@ -13,11 +17,25 @@ LINE_CHARS_MAX: Final = 2_000
 _log: Final = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Whose:
+    """Of what a process prints; what is None is not known."""
+
+    connector: str | None = None
+    task: int | None = None
+
+
 class Output:
     """Of one process."""
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str, whose: Callable[[], Whose] = Whose) -> None:
+        """
+        Args:
+            label: for people: whom the process was begun for.
+            whose: a line is that does not say it.
+        """
         self._label = label
+        self._whose = whose
         self._kept = b""
         self._rest = b""
         """The begin of a line that has not ended yet."""
@@ -32,9 +50,17 @@ class Output:
         for line in lines:
             if self._logged < LOGGED_LINES_MAX:
                 self._logged += 1
-                _log.info("%s", line.decode(errors="replace")[:LINE_CHARS_MAX], extra={"host": self._label})
+                self._log(line.decode(errors="replace")[:LINE_CHARS_MAX])
             else:
                 self._dropped += 1
+
+    def _log(self, line: str) -> None:
+        connector, task, text = read_tag(line)
+        if connector is None:
+            whose = self._whose()
+            connector, task = whose.connector, whose.task
+        named: dict[str, Any] = {"connector": connector, "task": task}
+        _log.info("%s", text, extra={"host": self._label} | {key: is_ for key, is_ in named.items() if is_ is not None})
 
     def breathe(self) -> None:
         """Time has passed: further lines may be logged."""

@@ -19,7 +19,7 @@ from headrace_connect.core.host_messages import Command, HostOpened, Open, Ping,
 from headrace_connect.core.host_protocol import NotAMessage
 from headrace_connect.runtime.host_link import Link, LinkLost, open_worker_end
 from headrace_connect_worker.adapters.children import Child, Started
-from headrace_connect_worker.adapters.host_output import Output
+from headrace_connect_worker.adapters.host_output import Output, Whose
 from headrace_connect_worker.core.pinging import Pinging
 from headrace_connect_worker.ports import HostUnavailable
 
@@ -63,12 +63,14 @@ class HostProcess:
         settings: HostSettings,
         clock: Clock,
         on_report: Callable[[Report], None],
+        whose: Callable[[], Whose] = Whose,
     ) -> None:
         """
         Args:
             label: for people: whom it was begun for.
             start: starts the process; see ``HostStarts.start``.
             on_report: called with each report but the first.
+            whose: what it prints is; see ``Output``.
         """
         self.memory_max = 0
         """In bytes; 0: no limit. May be changed."""
@@ -78,7 +80,7 @@ class HostProcess:
         self._settings = settings
         self._clock = clock
         self._on_report = on_report
-        self._output = Output(label)
+        self._output = Output(label, whose)
         self._link: Link[Command, Report] | None = None
         self._child: Child | None = None
         self._opened = asyncio.Event()

@@ -21,6 +21,7 @@ from headrace_connect.core.progress import Progress
 from headrace_connect.settings import Definition
 from headrace_connect_worker.adapters.environments import Environment, Environments
 from headrace_connect_worker.adapters.host_events import HostEvents, task_reported, watch_failed, work_found
+from headrace_connect_worker.adapters.host_output import Whose
 from headrace_connect_worker.adapters.host_process import MORE_MS, HostProcess, HostSettings
 from headrace_connect_worker.adapters.host_starts import HostStarts
 from headrace_connect_worker.adapters.plugin_questions import PluginQuestions
@@ -223,7 +224,9 @@ class HostProcesses:
             self._hear(number, report)
 
         start = partial(self._starts.start, environment)
-        host = self._hosts[number] = HostProcess(label, start, self._settings, self._clock, on_report)
+        host = self._hosts[number] = HostProcess(
+            label, start, self._settings, self._clock, on_report, lambda: Whose(*self._hosting.alone(number))
+        )
         self._runner.start(self._keep(number, host), name=f"host of {label}")
 
     async def _keep(self, number: HostNumber, host: HostProcess) -> None:

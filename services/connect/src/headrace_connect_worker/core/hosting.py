@@ -84,6 +84,15 @@ class Hosting:
         """What a host has to do."""
         return frozenset(self._hosts[number].work) if number in self._hosts else frozenset()
 
+    def alone(self, number: HostNumber) -> tuple[str | None, int | None]:
+        """For which connector alone a host works, and for which task of it alone; None: for several, or for none."""
+        work = self.work(number)
+        connectors = {one.connector for one in work}
+        tasks = [one.task for one in work if one.task is not None]
+        if len(connectors) != 1:
+            return None, None
+        return connectors.pop(), tasks[0] if len(tasks) == 1 else None
+
     def remove(self, work: Work) -> HostNumber | None:
         """Nothing of it is done any more. The host that has nothing left to do, which is forgotten."""
         number = self._places.pop(work, None)
