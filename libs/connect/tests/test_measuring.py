@@ -27,6 +27,7 @@ from headrace_connect.runtime.measuring import SinkMeasure, StageTimes, TimedTra
 from headrace_connect.runtime.pipeline import ConvertedChunk, Lost
 from headrace_connect.runtime.ports import Outgoing
 from headrace_connect.runtime.seat import Seat
+from headrace_connect.runtime.sending import BadRecords
 from headrace_connect.runtime.sink_task import SinkOutside, SinkTask, SinkTaskSettings
 from headrace_connect.runtime.source_task import SourceOutside, SourceTask, SourceTaskSettings
 from headrace_connect.settings import Secrets
@@ -98,7 +99,7 @@ async def run_source(log: MemoryLog, *, fails: bool = False) -> Counts:
     outside = SourceOutside(MemorySourceLog(log), TimedPipeline(), FixedClock(), NoSteps())
     rules = Rules(interval_ms=5, retry_timeout_ms=5_000, retry_delay_ms_max=10)
     settings = SourceTaskSettings(
-        rules, poll_interval_ms=1, look_interval_ms=1, tolerates=True, dead_letter_topic="dead"
+        rules, poll_interval_ms=1, look_interval_ms=1, bad=BadRecords(tolerates=True, topic="dead")
     )
     task = SourceTask(Words(NoSettings()), [Split("all")], outside, settings, counts=counts)
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from libs.sdk.tests.kit.cluster import LabCluster, Labs
@@ -24,6 +25,7 @@ from headrace_connect.runtime.adapters.topics import SdkTopics
 from headrace_connect.runtime.config import RunConfig
 from headrace_connect.runtime.failing import TaskFailed
 from headrace_connect.runtime.ports import Outgoing
+from headrace_connect.runtime.sending import BadRecords, Outbox, Sending
 from headrace_connect.runtime.source_task import SourceOutside, SourceTask, SourceTaskSettings
 from headrace_connect.testing.faults import KillAt
 from headrace_connect.testing.memory import TOPIC, RawPipeline
@@ -93,12 +95,12 @@ async def until(holds: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def committed(cluster: LabCluster, count: int) -> list[bytes | None]:
+async def committed(cluster: LabCluster, count: int, topic: str = TOPIC) -> list[bytes | None]:
     """Values that readers see, so many at least."""
     found: list[bytes | None] = []
     servers = ",".join(cluster.bootstrap_servers)
     settings = {"isolation_level": "read_committed", "auto_offset_reset": "earliest"}
-    async with aio.Consumer(TOPIC, bootstrap_servers=servers, **settings) as consumer, limit_ms(PATIENCE_MS):
+    async with aio.Consumer(topic, bootstrap_servers=servers, **settings) as consumer, limit_ms(PATIENCE_MS):
         while len(found) < count:
             found += [record.value for record in await consumer.poll(500)]
     return found
@@ -174,3 +176,31 @@ async def test_records_leave_when_they_are_handed_over_and_wait_for_no_others(la
                 took_ms.append(clock.monotonic_ms() - began_ms)
             await writer.close()
     assert min(took_ms) < ProducerSettings().linger_ms
+
+
+async def test_a_record_that_is_too_large_is_a_dead_letter_of_the_same_transaction(labs: Labs) -> None:
+    """For its topic, or for any: what is left of it follows the good records, and nothing holds the transaction up."""
+    cluster = labs(1)
+    servers, clock = ",".join(cluster.bootstrap_servers), SystemClock()
+    place = SourcePlace("shop", 0, 5, "connect-offsets", True, True, 1_000)
+    given = [b"0", b"1" * (2 << 20), b"2", b"3" * (17 << 20), b"4"]
+    with install_lab(cluster.lab):
+        async with aio.AdminClient(servers) as admin:
+            await admin.create_topic("dead", 1, configs={"max.message.bytes": 8 << 20})
+            writer = await SdkSourceLog(RunConfig(servers, "c"), place, SdkTopics(admin, clock), clock).claim()
+            sending = Sending("shop.Source", BadRecords("shop", 0, tolerates=True, topic="dead"))
+            await writer.begin()
+            table = pa.table({"value": pa.array(given, pa.binary()), "key": pa.array([b"k"] * 5, pa.binary())})
+            outbox = Outbox("all", [Outgoing(TOPIC, table, np.arange(5))])
+            sent = await sending.send(writer, outbox)
+            await writer.send_positions({"all": {"at": 5}})
+            await writer.commit()
+            assert [row for records, _ in sent for row in records.rows.tolist()] == [0, 2, 4]
+            assert [len((await one.places())[0]) for _, one in sent] == [len(records.table) for records, _ in sent]
+            await writer.close()
+        assert await committed(cluster, 3) == [b"0", b"2", b"4"]
+        assert [len(one or b"") for one in await committed(cluster, 2, "dead")] == [2 << 20, 0]
+    first, second = (one.refusal.message for one in outbox.too_large)
+    assert "row 1 of a chunk of split all: " in first
+    assert "the topic's max.message.bytes is 1048588" in first
+    assert "row 3 of a chunk of split all: " in second

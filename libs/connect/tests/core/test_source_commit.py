@@ -37,6 +37,7 @@ from headrace_connect.core.source_steps import (
     Started,
     SuspendAsked,
     Ticked,
+    Unwritable,
 )
 
 
@@ -334,3 +335,12 @@ def test_whatever_happens_each_row_is_committed_once(history: list[str], data: s
             run(task, Started())
         assert rows == list(range(len(rows)))
         assert position.get("n", 0) == len(rows)
+
+
+@pytest.mark.parametrize("due", [False, True])
+def test_a_record_that_nobody_takes_fails_the_task_and_is_not_tried_again(due: bool) -> None:
+    """Also where the commit was to follow: nothing of the transaction is committed."""
+    task = reading(rows_max=1 if due else 10)
+    assert task.handle(chunk(1))[-1] == (Commit() if due else Send())
+    assert task.handle(Unwritable("it is too large")) == [Halt(), Abort()]
+    assert task.handle(Aborted()) == [Halt(), End(Fault.DATA, "it is too large")]

@@ -45,6 +45,7 @@ from headrace_connect.core.source_steps import (
     Started,
     SuspendAsked,
     Ticked,
+    Unwritable,
 )
 
 DRAINED_MS: Final = 20.0
@@ -147,6 +148,8 @@ class SourceCommit:
                 return self._not_delivered(event)
             case Aborted():
                 return self._have_aborted()
+            case Unwritable(reason):
+                return self._fail(End(Fault.DATA, reason))
             case SuspendAsked():
                 return self._finish(Phase.SUSPENDED)
             case ResumeAsked():

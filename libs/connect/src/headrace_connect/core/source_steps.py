@@ -98,6 +98,13 @@ class Aborted:
 
 
 @dataclass(frozen=True, slots=True)
+class Unwritable:
+    """A record that nobody will ever take, and bad records are not tolerated."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class SuspendAsked:
     """Commit what there is, and read no more."""
 
@@ -125,6 +132,7 @@ Event = (
     | OutcomeUnknown
     | NotDelivered
     | Aborted
+    | Unwritable
     | SuspendAsked
     | ResumeAsked
     | CloseAsked

@@ -12,6 +12,7 @@ from headrace.records import PartitionTable
 from headrace_common.runtime.clock import Clock
 from headrace_connect.core.batch import Batch
 from headrace_connect.core.counts import Counts
+from headrace_connect.runtime.pipeline import Lost
 from headrace_connect.runtime.ports import Outgoing
 from headrace_connect.transforms.chain import Transformed
 
@@ -126,6 +127,12 @@ class SourceMeasure:
                 newest = pc.max(one.table["timestamp_ms"]).as_py()
                 if newest is not None:
                     self._newest_ms = newest if self._newest_ms is None else max(newest, self._newest_ms)
+
+    def lose(self, records: Sequence[Lost]) -> None:
+        """These are none that are sent after all."""
+        self._records -= len(records)
+        self._bytes -= sum(len(one.key or b"") + len(one.value or b"") for one in records)
+        self._dead += len(records)
 
     def retry(self) -> None:
         """Something has failed, and is tried again."""

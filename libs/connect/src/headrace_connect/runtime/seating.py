@@ -32,6 +32,7 @@ from headrace_connect.runtime.converting import ChunkPipeline, Converting, Table
 from headrace_connect.runtime.measuring import StageTimes, TimedTransforms
 from headrace_connect.runtime.polling import Polls
 from headrace_connect.runtime.seat import Loop, Seat
+from headrace_connect.runtime.sending import BadRecords
 from headrace_connect.runtime.sink_task import SinkOutside, SinkTask, SinkTaskSettings
 from headrace_connect.runtime.source_task import SourceOutside, SourceTask, SourceTaskSettings
 from headrace_connect.runtime.watching import RESTART
@@ -189,7 +190,7 @@ def _source_loop(process: Process, fresh: Fresh, part: Part, hooks: Hooks, on_op
     source.units = SdkUnits(process.config, config.name, log, process.clock)
     source.jobs = find_jobs(f"{process.config.bootstrap_servers} {process.config.group_id}", configured.texts)
     source.notify = _on_loop(hooks.on_event)
-    settings = _source_settings(config)
+    settings = _source_settings(config, part.task)
     task = SourceTask(
         source,
         part.splits,
@@ -208,7 +209,7 @@ def _timed(configured: Configured, times: StageTimes) -> Converting:
     return replace(converting, transforms=TimedTransforms(converting.transforms, times))
 
 
-def _source_settings(config: SourceConfig) -> SourceTaskSettings:
+def _source_settings(config: SourceConfig, task: int) -> SourceTaskSettings:
     return SourceTaskSettings(
         Rules(
             boundary=config.transaction_boundary,
@@ -217,10 +218,14 @@ def _source_settings(config: SourceConfig) -> SourceTaskSettings:
             retry_delay_ms_max=config.errors_retry_delay_max_ms,
         ),
         poll_interval_ms=config.poll_interval_ms,
-        tolerates=config.errors_tolerance == "all",
-        dead_letter_topic=config.errors_deadletterqueue_topic_name or None,
-        dead_letter_headers=config.errors_deadletterqueue_context_headers_enable,
-        logs_errors=config.errors_log_enable,
+        bad=BadRecords(
+            config.name,
+            task,
+            tolerates=config.errors_tolerance == "all",
+            topic=config.errors_deadletterqueue_topic_name or None,
+            headers=config.errors_deadletterqueue_context_headers_enable,
+            logs=config.errors_log_enable,
+        ),
     )
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from headrace_common.core.errors import ErrorCode, HeadraceError, Then
+from headrace_common.core.errors import ErrorCode, HeadraceError, RecordTooLarge, Then
 from headrace_common.runtime.clock import Clock, until_beat_ms
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_connect.core import source_steps as core
@@ -29,9 +29,10 @@ from headrace_connect.runtime.failing import FENCED, TaskFailed, reason_of
 from headrace_connect.runtime.inbox import Inbox
 from headrace_connect.runtime.measuring import SourceMeasure, StageTimes
 from headrace_connect.runtime.noting import Notes
-from headrace_connect.runtime.pipeline import SourcePipeline, dead_letters
+from headrace_connect.runtime.pipeline import SourcePipeline
 from headrace_connect.runtime.polling import Polls
-from headrace_connect.runtime.ports import Outgoing, SourceLog, SourceWriter, Steps
+from headrace_connect.runtime.ports import SourceLog, SourceWriter, Steps
+from headrace_connect.runtime.sending import BadRecords, Outbox, Sending
 
 _PAUSE_MS: Final = 100.0
 _log: Final = logging.getLogger(__name__)
@@ -60,12 +61,7 @@ class SourceTaskSettings:
     """How long a drained source that shares its thread is left alone."""
     look_interval_ms: float = 5_000
     """How often it looks what the source's system keeps for it."""
-    tolerates: bool = False
-    """``errors.tolerance=all``."""
-    dead_letter_topic: str | None = None
-    """None: bad rows that are tolerated are dropped."""
-    dead_letter_headers: bool = True
-    logs_errors: bool = False
+    bad: BadRecords = BadRecords()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +117,8 @@ class SourceTask:
         self._reading = 0
         self._opened = False
         self._writer: SourceWriter | None = None
-        self._outgoing: Sequence[Outgoing] = ()
+        self._outbox = Outbox("", ())
+        self._sending = Sending(f"{type(source).__module__}.{type(source).__qualname__}", settings.bad)
         self._notes = Notes(source, self._calls) if type(source).note is not Source.note else None
         self._end: core.End | None = None
         self._drained: dict[str, bool] = {}
@@ -201,29 +198,26 @@ class SourceTask:
         chunk = read.chunk
         with self._times.spend("convert"):
             converted = self._outside.pipeline.apply(chunk)
-        outgoing = list(converted.outgoing)
-        for records in outgoing:
+        for records in converted.outgoing:
             self._on_topic(records.topic)
-        self._measure.read(len(chunk.rows), outgoing, len(converted.lost))
+        self._measure.read(len(chunk.rows), converted.outgoing, len(converted.lost))
+        bad = self._settings.bad
         if converted.lost:
-            for one in converted.lost if self._settings.logs_errors or not self._settings.tolerates else ():
+            for one in converted.lost if bad.logs or not bad.tolerates else ():
                 _log.warning("%s", one)
-            if not self._settings.tolerates:
+            if not bad.tolerates:
                 await self._handle(
                     core.ReadFailed(read.split, False, Fault.DATA, str(converted.lost[0]), self._now_ms())
                 )
                 return
-            topic = self._settings.dead_letter_topic
-            if topic is not None:
-                outgoing.append(dead_letters(topic, converted.lost, headers=self._settings.dead_letter_headers))
-        self._outgoing = outgoing
+        self._outbox = Outbox(read.split, converted.outgoing, converted.lost)
         if self._notes is not None:
             self._notes.take(self._splits[read.split], chunk)
         await self._handle(
             core.Arrived(
                 read.split,
                 chunk.position,
-                sum(one.table.num_rows for one in outgoing),
+                self._outbox.count(letters=bad.topic is not None),
                 converted.bytes,
                 chunk.boundary,
                 chunk.drained,
@@ -315,7 +309,8 @@ class SourceTask:
                 await self._open_writer().begin()
             case core.Send():
                 since_ms = self._now_ms()
-                sent = [(records, await self._open_writer().send(records)) for records in self._outgoing]
+                sent = await self._sending.send(self._open_writer(), self._outbox)
+                self._measure.lose(self._outbox.too_large)
                 self._times.add("write", self._now_ms() - since_ms)
                 if self._notes is not None:
                     self._notes.sent(sent)
@@ -362,6 +357,8 @@ class SourceTask:
             return core.OutcomeUnknown()
         if error.then == Then.FENCED:
             return None
+        if isinstance(error, RecordTooLarge):
+            return core.Unwritable(reason_of(error))
         _log.warning("a transaction is given up: %s", error)
         self._measure.retry()
         return core.NotDelivered(reason_of(error), self._now_ms())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +18,7 @@ from headrace_common.core.errors import (
     FencedOwner,
     InvalidProducerIdMapping,
     ProducerFenced,
+    RecordTooLarge,
     Then,
     TransactionAbortable,
 )
@@ -54,6 +56,10 @@ class MemoryLog:
     forgotten: set[int] = field(default_factory=set)
     """Commits by number before which the coordinator forgets the id."""
     commits: int = 0
+    record_bytes_max: float = inf
+    """Of key and value together; what is larger is refused before it is sent."""
+    record_bytes_max_of: dict[str, float] = field(default_factory=dict)
+    """The same of a topic that has a limit of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +121,9 @@ class MemoryWriter:
         assert self._open, "records are sent in transactions"
         self._check()
         rows = records.table.to_pylist()
+        largest = max((len(row.get("key") or b"") + len(row["value"] or b"") for row in rows), default=0)
+        if largest > self._log.record_bytes_max_of.get(records.topic, self._log.record_bytes_max):
+            raise RecordTooLarge(f"the record has {largest} bytes")
         for row in rows:
             row["partition"] = row.get("partition") or 0
             at = TopicPartition(records.topic, row["partition"])

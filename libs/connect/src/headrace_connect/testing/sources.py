@@ -20,6 +20,7 @@ from headrace_connect.plugin import Position, Source, Split
 from headrace_connect.runtime.calling import Calls
 from headrace_connect.runtime.failing import TaskFailed
 from headrace_connect.runtime.ports import Steps
+from headrace_connect.runtime.sending import BadRecords
 from headrace_connect.runtime.source_task import SourceOutside, SourceTask, SourceTaskSettings
 from headrace_connect.testing.faults import HoldAt, KillAt, Killed
 from headrace_connect.testing.memory import MemoryLog, MemorySourceLog, NoSteps, RawPipeline
@@ -27,7 +28,7 @@ from headrace_connect.testing.memory import MemoryLog, MemorySourceLog, NoSteps,
 LIMIT_S: Final = 60.0
 _AWAY_MS: Final = 10
 _RULES: Final = Rules(interval_ms=5, rows_max=10, retry_timeout_ms=5_000, retry_delay_ms_max=10)
-_SETTINGS: Final = SourceTaskSettings(_RULES, poll_interval_ms=1, tolerates=True)
+_SETTINGS: Final = SourceTaskSettings(_RULES, poll_interval_ms=1, bad=BadRecords(tolerates=True))
 
 
 class SourceCase(ABC):
