@@ -61,3 +61,11 @@ def test_a_command_that_a_group_does_not_have_is_told_as_ever() -> None:
     assert code == 2
     assert "helth" in said
     assert built > 5
+
+
+def test_no_command_loads_what_asks_workers_before_it_asks_one() -> None:
+    code = (
+        "import sys, headrace_cli.app; print({'urllib.request', 'http.client', 'grpc', 'pyarrow'} & set(sys.modules))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout == "set()\n"

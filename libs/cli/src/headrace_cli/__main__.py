@@ -8,6 +8,7 @@ import sys
 from types import TracebackType
 
 from headrace_cli.interrupts import held, interruptible
+from headrace_common.runtime.early import importing
 
 INTERRUPTED = 130
 """As ``exits.ExitCode`` has it, which is not there yet when Ctrl+C comes early."""
@@ -26,7 +27,7 @@ def main() -> None:
 
 
 def _run() -> None:
-    with held(signal.SIGINT):  # Python drops what is raised while it ends the import of a module
+    with held(signal.SIGINT), importing():  # Python drops what is raised while it ends the import of a module
         from headrace_cli.app import app, build_only
 
     if "_HEADRACE_COMPLETE" not in os.environ:

@@ -6,18 +6,18 @@ from __future__ import annotations
 
 import json
 import os
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
-from http.client import HTTPException
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 import typer
 
 from headrace.finding import CLUSTER_FILE, DATA_DIR
 from headrace_cli.exits import CommandFailed, ExitCode
+
+if TYPE_CHECKING:
+    from urllib.error import HTTPError
 
 DEFAULT_URL: Final = "http://127.0.0.1:8083"
 ANSWER_SECONDS: Final = 100.0
@@ -83,13 +83,15 @@ class Workers:
         Raises:
             CommandFailed: it is no URL of HTTP.
         """
+        from urllib.request import ProxyHandler, build_opener  # most commands ask no worker
+
         url = find_url(Path()) if url is None else url
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
             raise CommandFailed(f"{url!r} is no URL of a worker", ExitCode.USAGE, f"Write it as {DEFAULT_URL}.")
         self._url = url.rstrip("/")
         # no proxy: workers are near, and a proxy of the environment may not know them
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        self._opener = build_opener(ProxyHandler({}))
 
     def get(self, *path: str, **query: Any) -> Any:
         return self._ask("GET", path, query, None)
@@ -122,15 +124,19 @@ class Workers:
         Raises:
             CommandFailed: the worker says no, or nobody answers.
         """
+        from http.client import HTTPException
+        from urllib.error import HTTPError
+        from urllib.request import Request
+
         url = "/".join([self._url, *(quote(part, safe="") for part in path)])
         asked = {name: value for name, value in query.items() if value is not None}
         url += f"?{urlencode(asked, doseq=True)}" if asked else ""
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+        request = Request(url, data, {"Content-Type": "application/json"}, method=method)
         try:
             with self._opener.open(request, timeout=ANSWER_SECONDS) as answer:
                 return self._read(answer.read(ANSWER_BYTES_MAX))
-        except urllib.error.HTTPError as error:
+        except HTTPError as error:
             raise self._refused(error) from None
         except TimeoutError:
             hint = "What was asked may still happen; `headrace connect status` shows how it is."
@@ -151,7 +157,7 @@ class Workers:
                 f"{self._url} does not answer as a worker does", ExitCode.FAILED, "Is it the URL of a Connect worker?"
             ) from None
 
-    def _refused(self, error: urllib.error.HTTPError) -> CommandFailed:
+    def _refused(self, error: HTTPError) -> CommandFailed:
         with error:
             content = error.read(1 << 20)
         try:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import sys
 
-from headrace_streams.worker_process import end_with_parent, work
+from headrace_common.runtime.early import importing
 
 if __name__ == "__main__":
+    with importing():
+        from headrace_streams.worker_process import end_with_parent, work
     program, settings, *more = [*sys.argv[1:], "{}"][: max(2, len(sys.argv) - 1)]
     if more:
         end_with_parent()
