@@ -1,6 +1,7 @@
 """
 For all tests: no deadlines on properties (machines differ), and more examples on request; and what saves minutes: a
-stage imports no file that has none of its tests, files that take long go first, and garbage is looked for less.
+stage imports no file that has none of its tests, files that take long go first, garbage is looked for less, and what
+tests start imports no pandas that it does not need.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ STAGES: Final = ("integration", "chaos", "spark", "chart", "kubernetes")
 """Marks that a stage of ``make test`` asks for, or leaves to another one."""
 GARBAGE: Final = 50_000
 """So many new objects before garbage is looked for."""
+OF_PROCESSES: Final = ("integration", "chaos")
+"""Stages that start thousands of processes; those of Spark need pandas."""
+WITHOUT_PANDAS: Final = str(Path(__file__).parent / "tests/without_pandas")
 LONGEST: Final = (
     "tests/lab/test_run.py",
     "libs/streams/tests/spark/test_engines.py",
@@ -73,13 +77,21 @@ LONGEST: Final = (
 """They begin first, the longest before the others: else one worker is still at them when the others have ended."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Before anything is collected; the processes of xdist find what this one has set."""
+    gc.set_threshold(GARBAGE)
+    path = os.environ.get("PYTHONPATH", "")
+    if config.option.markexpr.partition(" ")[0] in OF_PROCESSES and WITHOUT_PANDAS not in path:
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (WITHOUT_PANDAS, path)))
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Files are not even imported that do not name the mark a stage asks for, or whose every test has one it leaves."""
-    asked = re.fullmatch(r"(?:not )?(\w+)( and not \w+)*", config.option.markexpr)
-    if asked is None or asked[1] not in STAGES or not collection_path.match("test_*.py"):
+    asked = _asked(config)
+    if asked not in STAGES or not collection_path.match("test_*.py"):
         return None
     left = re.findall(r"not (\w+)", config.option.markexpr)
-    wanted = (asked[1] in left or _names(collection_path, asked[1])) and _mark_of_all(collection_path) not in left
+    wanted = (asked in left or _names(collection_path, asked)) and _mark_of_all(collection_path) not in left
     return None if wanted else True
 
 
@@ -97,7 +109,12 @@ def pytest_collection_finish() -> None:
     """What was imported and collected lives until the end: it is never looked through for garbage."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(GARBAGE)
+
+
+def _asked(config: pytest.Config) -> str:
+    """The mark that tests are asked for by, or to be without; empty: another expression."""
+    asked = re.fullmatch(r"(?:not )?(\w+)( and not \w+)*", config.option.markexpr)
+    return "" if asked is None else asked[1]
 
 
 @cache
