@@ -19,6 +19,10 @@ fi
 if found=$(command -v helm) && recent "$found"; then echo "$found"; exit; fi
 cached=${XDG_CACHE_HOME:-$HOME/.cache}/headrace/helm-$version
 if [ ! -x "$cached/helm" ]; then
+  mkdir -p "$cached"
+  exec 9>"$cached/lock" && flock 9  # who comes meanwhile waits, and finds it
+fi
+if [ ! -x "$cached/helm" ]; then
   export GOTOOLCHAIN=local GOFLAGS="-mod=readonly -buildvcs=false" GOWORK=off
   command -v go >/dev/null ||
     fail "The chart's checks need Helm: install helm 3.16 or later, or Go 1.24 or later so that it can be built here."
@@ -29,13 +33,12 @@ if [ ! -x "$cached/helm" ]; then
   source=$(field Dir)
   kubernetes=$(awk '$1 == "k8s.io/client-go" { split($2, part, "."); print part[2] }' "$source/go.mod")
   echo "Building helm $version into $cached (once, minutes) ..." >&2
-  mkdir -p "$cached"
   # What Helm's own release build sets; a chart's kubeVersion is compared with the latter.
   flags="-s -w -X helm.sh/helm/v3/internal/version.version=v$version"
   for package in pkg/chartutil pkg/lint/rules; do
     flags+=" -X helm.sh/helm/v3/$package.k8sVersionMajor=1 -X helm.sh/helm/v3/$package.k8sVersionMinor=$kubernetes"
   done
   (cd "$source" && go build -ldflags "$flags" -o "$cached/helm.$$" ./cmd/helm)
-  mv "$cached/helm.$$" "$cached/helm"  # whole or not at all; another process may build beside us
+  mv "$cached/helm.$$" "$cached/helm"  # whole or not at all
 fi
 echo "$cached/helm"

@@ -11,6 +11,10 @@ if [ -n "${VERSITYGW:-}" ]; then
 fi
 cached=${XDG_CACHE_HOME:-$HOME/.cache}/headrace/versitygw-$version
 if [ ! -x "$cached/versitygw" ]; then
+  mkdir -p "$cached"
+  exec 9>"$cached/lock" && flock 9  # who comes meanwhile waits, and finds it
+fi
+if [ ! -x "$cached/versitygw" ]; then
   export GOTOOLCHAIN=local GOFLAGS="-mod=readonly -buildvcs=false" GOWORK=off
   command -v go >/dev/null || fail "Tests of snapshots on S3 need Go 1.25 or later, to build the server versitygw."
   told=$(cd / && GOFLAGS= go mod download -json "github.com/versity/versitygw@v$version") ||
@@ -18,8 +22,7 @@ if [ ! -x "$cached/versitygw" ]; then
   field() { sed -n "s/^.*\"$1\": \"\(.*\)\".*$/\1/p" <<<"$told"; }
   [ "$(field Sum)" = "$sum" ] || fail "The module of versitygw $version is not the one that is pinned: $(field Sum)."
   echo "Building versitygw $version into $cached (once, minutes) ..." >&2
-  mkdir -p "$cached"
   (cd "$(field Dir)" && go build -trimpath -ldflags "-s -w" -o "$cached/versitygw.$$" ./cmd/versitygw)
-  mv "$cached/versitygw.$$" "$cached/versitygw"  # whole or not at all; another process may build beside us
+  mv "$cached/versitygw.$$" "$cached/versitygw"  # whole or not at all
 fi
 echo "$cached/versitygw"

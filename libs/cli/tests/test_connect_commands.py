@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -139,9 +140,15 @@ def typed_on(page: str) -> list[tuple[str, bool]]:
     return found + [(one, False) for one in named]
 
 
+@cache
+def tree() -> Any:
+    """All commands; to make their parser takes longer than to read most lines."""
+    return get_command(app)
+
+
 def parse(words: list[str], *, whole: bool) -> None:
     """As the shell's words are read, and nothing is done. Raises: ClickException."""
-    command: Any = get_command(app)
+    command: Any = tree()
     context: Any = None
     rest = words
     while True:
