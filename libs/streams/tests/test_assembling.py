@@ -11,7 +11,7 @@ from libs.streams.tests.kit.stage import Stage
 from headrace.errors import InconsistentGroupProtocol, WaitTimedOut
 from headrace.records import Committed, TopicPartition
 from headrace.work_types import GivenItem, WorkChange
-from headrace_common.core.errors import CoordinatorNotAvailable
+from headrace_common.core.errors import CoordinatorNotAvailable, UnknownMemberId
 from headrace_streams import agg, json
 from headrace_streams.config import StreamsConfig
 from headrace_streams.core.errors import NotAllowed
@@ -235,6 +235,59 @@ async def test_a_worker_that_is_refused_by_the_group_ends_if_the_others_stay() -
         stage.members[-1].poll = poll  # type: ignore[method-assign]
         with pytest.raises(NotAllowed, match="another version of a runs"):
             await worker._persist(worker.step)
+
+
+async def test_a_worker_that_gives_way_to_others_can_be_stopped() -> None:
+    stop = asyncio.Event()
+
+    class Told(Beside):
+        """It is told to stop in its third look at the others."""
+
+        async def sleep_ms(self, ms: float) -> None:
+            await super().sleep_ms(ms)
+            if self.at_ms > 1_000:
+                stop.set()
+
+    async with Told(program(), "in", "out") as stage:
+        worker = stage.worker()
+        await worker.assemble()
+        await worker.start()
+        stage.shares = Shared(frozenset({"in/0"}), {HOP: "other"})
+
+        async def poll(timeout_ms: float = 0) -> None:
+            raise InconsistentGroupProtocol("members of the group say something else")
+
+        stage.members[-1].poll = poll  # type: ignore[method-assign]
+        await worker.run(stop)
+        assert stage.calls[-1] == "leave the group"
+        assert len(stage.members) == 1
+        assert stage.at_ms < ENDS_MS, "it has not waited for them to end"
+
+
+@pytest.mark.parametrize("fails", ["poll", "commit in@1, a.by-k.repartition@0"])
+async def test_a_worker_that_is_put_out_while_it_ends_does_not_join_anew(
+    fails: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    stop = asyncio.Event()
+    async with Stage(program(), "in", "out", commit_interval_ms=60_000) as stage:
+        stage.write("in", (None, b'{"k": "a", "n": 1, "m": 2}'))
+        worker = await stage.working("in/0", "by-k/0")
+        await worker.step()
+        if fails == "poll":
+
+            async def poll(timeout_ms: float = 0) -> None:
+                stop.set()
+                raise UnknownMemberId("it was put out")
+
+            stage.members[-1].poll = poll  # type: ignore[method-assign]
+        else:
+            stop.set()
+            stage.fails[fails].append(UnknownMemberId("it was put out"))
+        stage.at_ms += 100
+        await worker.run(stop)
+        assert len(stage.members) == 1
+        assert stage.calls[-1] == "leave the group"
+        assert "a ends without its last commit, and others do that again: it was put out" in caplog.text
 
 
 # --- rows that come before this one is a member, and after ------------------------------------------------------------

@@ -34,13 +34,13 @@ from headrace_streams.core.errors import Blocked, NotAllowed, RegistryRefused, R
 from headrace_streams.core.rows import NO_TIME
 from headrace_streams.core.state.changelog import NotReadable, Progress, of_remark, remark
 from headrace_streams.dsl.app import App
-from headrace_streams.main import _before
 from headrace_streams.patience import Patience
 from headrace_streams.plan.cut import Assembly, SubTopology
 from headrace_streams.ports import InternalTopic, Shared, TopicFacts
 from headrace_streams.runtime.assembling import Assembled, Assembling
 from headrace_streams.runtime.owned import Kept, Owned, Spec, moved
 from headrace_streams.runtime.pacing import Pace
+from headrace_streams.runtime.stopping import before
 from headrace_streams.runtime.taking import Differs, Taking
 from headrace_streams.runtime.trouble import Trouble
 from headrace_streams.runtime.worker import Worker
@@ -596,7 +596,7 @@ async def test_a_worker_that_waits_for_topics_can_be_stopped() -> None:
         waits.set()
         await asyncio.Event().wait()
 
-    begun = asyncio.create_task(_before(stop, wait()))
+    begun = asyncio.create_task(before(stop, wait()))
     await waits.wait()
     stop.set()
     assert not await begun
@@ -609,9 +609,9 @@ async def test_what_is_done_before_a_stop_counts() -> None:
     async def fails() -> None:
         raise NotAllowed("x")
 
-    assert await _before(asyncio.Event(), done())
+    assert await before(asyncio.Event(), done())
     with pytest.raises(NotAllowed):
-        await _before(asyncio.Event(), fails())
+        await before(asyncio.Event(), fails())
 
 
 class Anew:
@@ -694,7 +694,7 @@ async def test_a_worker_that_waits_for_another_program_to_end_can_be_stopped() -
     app = App("a")
     app.stream("orders", value=string).to("orders")
     worker = Worker(app, StreamsConfig(), outside_of(topics=Taken(""), clock=Slow(0.0)))
-    begun = asyncio.create_task(_before(stop, worker.assemble()))
+    begun = asyncio.create_task(before(stop, worker.assemble()))
     async with asyncio.timeout(5):
         await waits.wait()
         stop.set()

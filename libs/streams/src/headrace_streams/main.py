@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import partial
@@ -30,6 +30,7 @@ from headrace_streams.core.errors import NotAllowed
 from headrace_streams.dsl.app import App
 from headrace_streams.ports import Membership, Snapshots, TaskStores
 from headrace_streams.runtime.owned import Outside
+from headrace_streams.runtime.stopping import before
 from headrace_streams.runtime.worker import Worker
 
 if TYPE_CHECKING:
@@ -141,24 +142,9 @@ async def work(
         worker = Worker(app, config, outside)
         asked_at = await stack.enter_async_context(_observed(worker, config, clock))
         stack.push_async_callback(worker.close)
-        if await _before(stop, worker.assemble()):
+        if await before(stop, worker.assemble()):
             await worker.start()
             await worker.run(stop)
-
-
-async def _before(stop: asyncio.Event, steps: Coroutine[Any, Any, None]) -> bool:
-    """Whether it was done before ``stop`` was set, which cancels it."""
-    doing, stopping = asyncio.ensure_future(steps), asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait([doing, stopping], return_when=asyncio.FIRST_COMPLETED)
-        if not doing.done():
-            return False
-        doing.result()
-        return True
-    finally:
-        for one in (doing, stopping):
-            one.cancel()
-        await asyncio.wait([doing, stopping])
 
 
 @asynccontextmanager

@@ -40,6 +40,7 @@ from headrace_streams.runtime.queries import Queries
 from headrace_streams.runtime.restoring import Restoring
 from headrace_streams.runtime.seat import Seat
 from headrace_streams.runtime.snapshotting import Snapshotting
+from headrace_streams.runtime.stopping import before
 from headrace_streams.runtime.taking import Differs
 from headrace_streams.runtime.trouble import Trouble, puts_out
 
@@ -84,6 +85,8 @@ class Worker:
         self._committing: Committing
         self._feeding: Feeding
         self._trouble = Trouble(outside.clock, config.default_api_timeout_ms)
+        self._stop = asyncio.Event()
+        """Set: it is to end."""
         self._heard_at_ms = self._told_lags_at_ms = float("-inf")
         self._looked_at_ms = self._tidied_at_ms = 0.0
         self.settled = asyncio.Event()
@@ -104,7 +107,7 @@ class Worker:
             UnknownTopicOrPartition: a topic does not exist.
             NotFound: positions are gone, and there is state of what would be read again.
         """
-        self._assembled = self.queries.assembled = await self._assembling.assemble(self._patience)
+        await self._assemble()
         await self._assembling.check_positions(self._assembled, self._patience)
         await self._assembling.check_state(self._assembled, self._patience)
         await self._assembling.check_rows(self._assembled, self._patience)
@@ -289,6 +292,7 @@ class Worker:
             RowFailed, StateFailed: the program cannot go on; nothing since the last commit counts.
             FencedInstanceId: another process is this worker now.
         """
+        self._stop = stop
         while not stop.is_set():
             await self._persist(self.step)
         await self._persist(self._commit)
@@ -298,7 +302,8 @@ class Worker:
 
     async def _persist(self, do: Callable[[], Awaitable[None]]) -> None:
         """
-        Do something, again after each failure that one gets over.
+        Do something, again after each failure that one gets over. A worker that is to end and has lost its place has
+        nothing more to do.
 
         Raises:
             HeadraceError: it cannot go on, or has not got on for ``default_api_timeout_ms``.
@@ -308,6 +313,8 @@ class Worker:
             try:
                 if failure is not None:
                     await self._recover(failure)
+                    if self._seat is None:
+                        return
                 await do()
                 return
             except HeadraceError as error:
@@ -400,7 +407,10 @@ class Worker:
             if not out:
                 self._trouble.final = error
                 raise error
-        if out:
+        if out and self._stop.is_set():
+            _log.warning("%s ends without its last commit, and others do that again: %s", self._app.name, error)
+            await self._get_up()
+        elif out:
             read_on = "others have its tasks by now, and read on where it stood; nothing is lost"
             _log.warning("%s joins anew: %s", self._app.name, read_on if isinstance(error, OffsetOutOfRange) else error)
             await self._get_up()
@@ -413,15 +423,19 @@ class Worker:
 
     async def _give_way(self, error: InconsistentGroupProtocol) -> None:
         """
-        Another version was a member first. Wait until its workers have ended, as before the first join.
+        Another version was a member first. Wait until its workers have ended, as before the first join, or until this
+        one is to end.
 
         Raises:
             NotAllowed: they do not end.
         """
         _log.warning("%s gives way: %s", self._app.name, error)
         await self._get_up()
+        if await before(self._stop, self._assemble()):
+            await self._join()
+
+    async def _assemble(self) -> None:
         self._assembled = self.queries.assembled = await self._assembling.assemble(self._patience)
-        await self._join()
 
     async def _look_for_internal(self) -> None:
         """
