@@ -360,6 +360,21 @@ async def test_rows_do_not_wait_for_the_commit_at_least_once() -> None:
         assert counts(stage) == [1, 1, 2]
 
 
+@pytest.mark.parametrize("item", ["lines/0", "by-word/0"])
+async def test_rows_for_other_tasks_are_in_their_topic_before_positions_are_taken(item: str) -> None:
+    """A worker that is put out in between has sent nothing that comes later."""
+    app = App("a")
+    words = app.stream("lines", value=string).group_by("value", name="by-word")
+    words.agg(n=agg.count(), name="counts").to("out")
+    async with Stage(app, "lines", "out") as stage:
+        worker = await stage.working(item)
+        stage.write("lines", (None, b"x"))
+        calls = await step(stage, worker, due=True)
+        sent = "send a.by-word.repartition"
+        first = [call.split("@")[0] for call in calls if call in {sent, "flush"} or call.startswith("commit")]
+        assert first == ([sent, "flush", "commit lines"] if item == "lines/0" else ["commit a.by-word.repartition"])
+
+
 async def test_repartition_topics_are_trimmed_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
     """Below what is committed; it is only space, so a failure stops nothing."""
     app = App("a")
@@ -372,8 +387,8 @@ async def test_repartition_topics_are_trimmed_now_and_then(caplog: pytest.LogCap
             stage.write("lines", (None, b"x"))
             stage.at_ms += 10_000
             if turn == 6:
-                stage.fails[f"trim a.by-word.repartition@{turn - 1}"].append(NetworkFailed("nobody there"))
+                stage.fails[f"trim a.by-word.repartition@{turn}"].append(NetworkFailed("nobody there"))
             with caplog.at_level(logging.WARNING):
                 trims += [one for one in await step(stage, worker, due=True) if one.startswith("trim")]
-        assert trims == ["trim a.by-word.repartition@2", "trim a.by-word.repartition@5"]
+        assert trims == ["trim a.by-word.repartition@3", "trim a.by-word.repartition@6"]
         assert stage.group[TopicPartition("a.by-word.repartition", 0)].offset >= 5

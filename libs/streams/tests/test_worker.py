@@ -213,7 +213,7 @@ class Owner:
 
 
 def taking(*, resends: bool = False) -> Taking:
-    return Taking("a", StreamsConfig(), outside_of(), None, None, None, resends=resends)  # type: ignore[arg-type]
+    return Taking("a", StreamsConfig(), outside_of(), None, None, None, hops=(), resends=resends)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("replaced", [False, True])

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import CoordinatorNotAvailable, HeadraceError, NotEnoughReplicas
+from headrace.records import TopicPartition
 from headrace_streams.adapters.headrace_io import SdkWriter
 from headrace_streams.config import StreamsConfig
 from headrace_streams.core.operators.headers import HEADERS
@@ -18,6 +19,24 @@ from headrace_streams.dsl.app import App
 from headrace_streams.patience import Patience
 from headrace_streams.runtime.assembling import Assembled
 from headrace_streams.runtime.worker import Worker
+
+
+class Sent:
+    """One record, at offset 6."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+
+    def failure(self) -> HeadraceError | None:
+        return self._producer.fails
+
+    def __getitem__(self, place: int) -> Any:
+        return self
+
+    def result(self, timeout: float) -> Any:
+        if self._producer.fails is not None:
+            raise self._producer.fails
+        return SimpleNamespace(offset=6)
 
 
 class Producer:
@@ -38,12 +57,13 @@ class Producer:
         self,
         topic: str,
         values: list[bytes | None],
-        keys: list[bytes | None],
+        keys: list[bytes | None] | None = None,
         *,
-        headers: list[Any] | None,
-        partition: int | None,
-        timestamps_ms: list[int] | None,
+        headers: list[Any] | None = None,
+        partition: int | None = None,
+        timestamps_ms: list[int] | None = None,
     ) -> Any:
+        keys = [None] * len(values) if keys is None else keys
         self.rows = [{"key": key, "value": value} for key, value in zip(keys, values, strict=True)]
         for place, row in enumerate(self.rows):
             if timestamps_ms is not None:
@@ -56,10 +76,13 @@ class Producer:
 
     def _sent(self, topic: str) -> Any:
         self._calls.append(f"{self._name} sends to {topic}")
-        return SimpleNamespace(failure=lambda: self.fails)
+        return Sent(self)
 
     async def flush(self) -> None:
         self._calls.append(f"{self._name} delivers")
+
+    async def begin_transaction(self) -> None:
+        self._calls.append(f"{self._name} begins")
 
     async def commit_transaction(self) -> None:
         self._calls.append(f"{self._name} commits")
@@ -107,6 +130,21 @@ def at_once(calls: list[str]) -> Producer:
 def writer(calls: list[str], at_once: Producer) -> SdkWriter:
     patience = Patience(Now(), 0)  # type: ignore[arg-type]
     return SdkWriter(Producer("transactional", calls), None, patience, at_once)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fails", [None, NotEnoughReplicas("one is away")])
+async def test_what_lies_behind_all_that_is_there_is_written_and_not_seen(
+    writer: SdkWriter, calls: list[str], fails: HeadraceError | None
+) -> None:
+    partitions = [TopicPartition("rows", 0), TopicPartition("rows", 1)]
+    writer._producer.fails = fails  # type: ignore[attr-defined]
+    if fails is None:
+        assert await writer.behind(partitions) == dict.fromkeys(partitions, 7)
+    else:
+        with pytest.raises(NotEnoughReplicas):
+            await writer.behind(partitions)
+    sends = ["sends to rows", "sends to rows", "delivers", "aborts"]
+    assert calls == [f"transactional {what}" for what in ("begins", *sends)]
 
 
 async def test_a_commit_comes_after_what_was_sent_at_once(writer: SdkWriter, calls: list[str]) -> None:

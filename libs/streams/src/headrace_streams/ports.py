@@ -251,6 +251,20 @@ class Writer(Protocol):
         """Accept records that are of no transaction: who reads them does not wait for one."""
         ...
 
+    async def flush(self) -> None:
+        """Wait until all that was sent is in its logs, or has failed, which ``commit`` tells."""
+        ...
+
+    async def behind(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """
+        Offsets that lie behind everything that was acknowledged in these before the call: of records that nobody sees,
+        in a transaction that is aborted. The end of a log that a broker tells may be that of a leader that was deposed.
+
+        Raises:
+            HeadraceError: one was not written.
+        """
+        ...
+
     async def commit(self, positions: Mapping[TopicPartition, Committed]) -> None:
         """
         Deliver everything, what was sent at once first, and commit with these positions; asks until the verdict is

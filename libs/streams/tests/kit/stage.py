@@ -264,6 +264,17 @@ class _Writer:
         keys, values = (output.records[name].to_pylist() for name in ("key", "value"))
         self._stage.logs[output.topic] += zip(keys, values, strict=True)
 
+    async def flush(self) -> None:
+        self._stage.call("flush")
+
+    async def behind(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        for _ in range(5):  # it takes a while
+            await asyncio.sleep(0)
+        self._stage.call(f"mark {', '.join(tp.topic for tp in partitions)}")
+        for tp in partitions:
+            self._stage.logs[tp.topic].append(None)
+        return {tp: len(self._stage.logs[tp.topic]) for tp in partitions}
+
     async def commit(self, positions: Mapping[TopicPartition, Committed]) -> None:
         self._stage.call(f"commit {_at(positions)}")
         for output in self._open:

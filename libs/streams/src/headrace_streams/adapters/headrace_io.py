@@ -337,6 +337,18 @@ class SdkWriter:
             if failure is not None:
                 raise failure
 
+    async def flush(self) -> None:
+        await self._producer.flush()
+
+    async def behind(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        await self.begin()
+        try:
+            sent = {tp: await self._producer.send_many(tp.topic, [b""], partition=tp.partition) for tp in partitions}
+            await self.flush()
+            return {tp: _Sent(deliveries).end() for tp, deliveries in sent.items()}
+        finally:
+            await self.abort()
+
     async def commit(self, positions: Mapping[TopicPartition, Committed]) -> None:
         await self._deliver()
         if positions:

@@ -68,6 +68,11 @@ class Assembled:
         return self.repartitions | {spec.changelog.topic for spec in self.specs.values() if spec.changelog is not None}
 
     @property
+    def hops(self) -> list[TopicPartition]:
+        """The partitions of its repartition topics."""
+        return [tp for spec in self.specs.values() for tp in spec.partitions if tp.topic in self.repartitions]
+
+    @property
     def resends(self) -> bool:
         """Whether it has tasks that keep nothing but positions."""
         return any(spec.changelog is None for spec in self.specs.values())
@@ -250,26 +255,30 @@ class Assembling:
         for log, progress in (await self._newest_progress(list(specs), patience)).items():
             check_basis(self._app.name, specs[log], progress.basis)
 
-    async def check_rows(self, assembled: Assembled, patience: Patience, *, decided: bool = False) -> None:
+    async def check_rows(
+        self, assembled: Assembled, patience: Patience, ends: Mapping[TopicPartition, int] | None = None
+    ) -> None:
         """
         Can this program read the rows that wait? Otherwise it must not begin: it would send rows of its own after them,
         and no program could read both.
 
         Args:
-            decided: wait for each transaction that holds rows now. Only a member can, which has ended what the workers
-                before it have left open. Otherwise what is committed is looked at alone.
+            ends: look at all rows below, and wait for transactions that hold some. Only a member can, which has ended
+                what the workers before it have left open. Otherwise what is committed is looked at alone.
 
         Raises:
             NotAllowed: it cannot.
             WaitTimedOut: rows wait that cannot be read, or a transaction was not decided.
         """
         wanted = assembled.assembly.columns
-        hops = [tp for spec in assembled.specs.values() for tp in spec.partitions if tp.topic in wanted]
+        hops = assembled.hops
         if not hops:
             return
+        decided = ends is not None
         reader, clock = self._outside.reader, self._outside.clock
         positions = await patience.ask(lambda: self._outside.topics.positions(self._app.name))
-        ends = await patience.ask(lambda: self._outside.changelogs.ends(hops))
+        if ends is None:
+            ends = await patience.ask(lambda: self._outside.changelogs.ends(hops))
         left = {tp: at for tp in hops if (at := positions.get(tp, -1)) < ends[tp]}
         until_ms = clock.monotonic_ms() + self._config.default_api_timeout_ms
         if left:

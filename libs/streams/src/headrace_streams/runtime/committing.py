@@ -61,6 +61,8 @@ class Committing:
         self.at_ms = self._trimmed_at_ms = outside.clock.monotonic_ms()
         """Of the last commit, by the monotonic clock."""
         self._in_transaction = False
+        self._hopped = False
+        """Whether it has rows for repartition topics."""
         self._began_ms = 0.0
 
     # --- what is written --------------------------------------------------------------------------------------------
@@ -70,6 +72,7 @@ class Committing:
         for output in outputs:
             if self.waits(output.topic):
                 await self._begin()
+                self._hopped |= output.topic in self._assembled.repartitions
                 await self._writer.send(output)
             else:
                 await self._writer.send_at_once(output)
@@ -89,7 +92,7 @@ class Committing:
         if not self._in_transaction:
             self._began_ms = self._outside.clock.monotonic_ms()
             await self._writer.begin()
-            self._in_transaction = True
+            self._in_transaction, self._hopped = True, False
 
     # --- when it is time --------------------------------------------------------------------------------------------
 
@@ -144,6 +147,10 @@ class Committing:
             failpoint("streams.encoded")
             sent = [await self._log(k) if k.rows else None for k in kept]
             failpoint("streams.changelog")
+            if self._hopped:
+                # The group takes positions of members alone. Rows that came behind them could come after it was put
+                # out, when others have looked which rows there are (Taking.ends).
+                await self._writer.flush()
             await self._writer.commit(moved(kept))
             self._in_transaction = False
             failpoint("streams.committed")

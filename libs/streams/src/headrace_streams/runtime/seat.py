@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
+from headrace.records import TopicPartition
 from headrace.work_types import GivenItem, WorkChange
 from headrace_common.core.errors import HeadraceError, UnknownMemberId
 from headrace_streams.config import StreamsConfig
@@ -27,11 +28,12 @@ class Seat:
         changelogs: Changelogs,
         assembled: Assembled,
         membership: Membership,
-        check_rows: Callable[[], Awaitable[None]],
+        check_rows: Callable[[Mapping[TopicPartition, int]], Awaitable[None]],
     ) -> None:
         """
         Args:
-            check_rows: can this program read the rows that its tasks have sent each other? With the worker's reader.
+            check_rows: can this program read the rows below these offsets of repartition topics? With the worker's
+                reader.
         """
         self.app = app
         self._config = config
@@ -43,7 +45,7 @@ class Seat:
         self._checking: asyncio.Task[None] | None = None
         self.writer: Writer | None = None
         self.writes_as: str | None = None
-        self.taking: Taking
+        self.taking: Taking | None = None
         self.assigned: dict[str, GivenItem] = {}
         """To be taken over."""
         self.taken: dict[str, tuple[Owned, asyncio.Task[Owned]]] = {}
@@ -85,9 +87,7 @@ class Seat:
         if not self.assigned:
             return
         if self.writes_as != self.membership.transactional_id:  # its first tasks, or the first under another member id
-            if self.writer is not None:
-                await self.writer.close()
-                self.writer = None
+            await self._end_taking()
             self.writer = await self._outside.writers.open(self.membership)
             self.taking = Taking(
                 self.app,
@@ -96,9 +96,11 @@ class Seat:
                 self._changelogs,
                 self.membership,
                 self.writer,
+                hops=self._assembled.hops,
                 resends=self._assembled.resends,
             )
             self.writes_as = self.membership.transactional_id
+        assert self.taking is not None
         for item, given in list(self.assigned.items()):
             owned = self.followed.pop(item, None)
             if owned is None:
@@ -107,12 +109,23 @@ class Seat:
             self.taken[item] = owned, taking
             del self.assigned[item]
         if self._checking is None:
-            self._checking = asyncio.create_task(self._check(), name="check rows")
+            self._checking = asyncio.create_task(self._check(self.taking), name="check rows")
 
-    async def _check(self) -> None:
-        """The tasks that were created before this one have begun to end what others have left open."""
-        await self.taking.ended()
-        await self._check_rows()
+    async def _check(self, taking: Taking) -> None:
+        """Tasks that were created before this one have begun to end what others have left open."""
+        await self._check_rows(await taking.ends())
+
+    async def _end_taking(self) -> None:
+        """Nothing is looked for or written any more."""
+        if self._checking is not None:
+            self._checking.cancel()
+            with suppress(asyncio.CancelledError, HeadraceError):
+                await self._checking
+        if self.taking is not None:
+            await self.taking.close()
+        if self.writer is not None:
+            await self.writer.close()
+        self._checking = self.taking = self.writer = None
 
     @property
     def checked(self) -> bool:
@@ -160,6 +173,7 @@ class Seat:
             FencedWriter: another has a higher one.
         """
         for item, given in list(self.raised.items()):
+            assert self.taking is not None
             await self.taking.end(given)
             if self.owned[item].store is not None:
                 await self.taking.fence(self.owned[item], given)
@@ -192,13 +206,8 @@ class Seat:
         Args:
             at_once: leave stores as they are.
         """
-        if self._checking is not None:
-            self._checking.cancel()
-            with suppress(asyncio.CancelledError, HeadraceError):
-                await self._checking
         if not at_once:
             for item in [*self.taken, *self.owned, *self.followed]:
                 await self.leave(item)
-        if self.writer is not None:
-            await self.writer.close()
+        await self._end_taking()
         await self.membership.close()

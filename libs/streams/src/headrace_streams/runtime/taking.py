@@ -6,11 +6,12 @@ goes on where that one was.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from headrace.records import Committed, TopicPartition
 from headrace.work_types import GivenItem
-from headrace_common.core.errors import FencedWriter, NotFound
+from headrace_common.core.errors import FencedWriter, HeadraceError, NotFound
 from headrace_streams.config import StreamsConfig
 from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.state.changelog import Progress, of_remark
@@ -41,10 +42,12 @@ class Taking:
         membership: Membership,
         writer: Writer,
         *,
+        hops: Sequence[TopicPartition],
         resends: bool,
     ) -> None:
         """
         Args:
+            hops: the partitions of the app's repartition topics.
             resends: whether the app has tasks that keep nothing but positions: without these they would write again
                 what others have counted.
         """
@@ -54,9 +57,11 @@ class Taking:
         self._changelogs = changelogs
         self._membership = membership
         self._writer = writer
+        self._hops = hops
         self._resends = resends
         self._patience = Patience(outside.clock, config.default_api_timeout_ms)
         self._ending: dict[str, asyncio.Task[None]] = {}
+        self._marking: asyncio.Task[Mapping[TopicPartition, int]] | None = None
 
     async def take(self, owned: Owned, given: GivenItem) -> Owned:
         """
@@ -68,6 +73,7 @@ class Taking:
             Differs: they are not those of its state; or another worker has it by now.
         """
         await self.end(given)
+        await self.ends()
         if owned.store is None:
             owned.progress = await self._of_group(owned)
         else:
@@ -97,10 +103,26 @@ class Taking:
         if given.unended:
             self._membership.report(ended=given.unended)
 
-    async def ended(self) -> None:
-        """All that was left open in the tasks that are being taken now is decided after this."""
+    async def ends(self) -> Mapping[TopicPartition, int]:
+        """
+        Offsets in the repartition topics: all rows of those who had tasks before are below. They are found once, when
+        what is open of the tasks that are taken first has been ended, and before this writer fences a changelog.
+        """
+        if self._marking is None:
+            self._marking = asyncio.create_task(self._mark(), name="mark repartitions")
+        return await asyncio.shield(self._marking)
+
+    async def _mark(self) -> Mapping[TopicPartition, int]:
         for ending in list(self._ending.values()):
             await asyncio.shield(ending)
+        return await self._patience.ask(lambda: self._writer.behind(self._hops)) if self._hops else {}
+
+    async def close(self) -> None:
+        """Nothing is written after this."""
+        if self._marking is not None:
+            self._marking.cancel()
+            with suppress(asyncio.CancelledError, HeadraceError):
+                await self._marking
 
     async def fence(self, owned: Owned, given: GivenItem) -> int:
         """

@@ -135,7 +135,7 @@ class Worker:
     def _sit(self, membership: Membership) -> None:
         """What a membership has: its tasks, what they read, and its commits."""
         config, outside, figures = self._config, self._outside, self.figures
-        look = partial(self._assembling.check_rows, self._assembled, self._patience, decided=True)
+        look = partial(self._assembling.check_rows, self._assembled, self._patience)
         seat = Seat(self._app.name, config, outside, self._changelogs, self._assembled, membership, look)
         committing = Committing(
             config, outside, self._assembled, seat, self._call, self._cache, figures, self._on_commit
