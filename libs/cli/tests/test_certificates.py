@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from headrace_cli.local.certificates import LEAF_LIFE, renew
-from headrace_cli.local.etcd import EtcdFiles
+from headrace_cli.local.certificate_files import EtcdFiles, NodeFiles
+from headrace_cli.local.certificates import LEAF_LIFE, renew, renew_nodes
 from headrace_cli.local.failures import LocalClusterFailed
+from headrace_common.core.ids import NodeId
+from headrace_common.core.image import NodeKey, Role
 from headrace_common.runtime.certificates import CA_LIFE
+from headrace_common.runtime.service_tls import wanted_of
+from headrace_common.runtime.tls import TlsFiles, read_bundle
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 HERE = {"127.0.0.1"}
@@ -85,5 +89,21 @@ def test_what_is_missing_torn_or_of_another_ca_is_made_anew(
 
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "certificates").write_text("a file")
-    with pytest.raises(LocalClusterFailed, match="cannot write etcd's certificates to"):
+    with pytest.raises(LocalClusterFailed, match="cannot write certificates to"):
         renew(EtcdFiles(tmp_path / "certificates"), HERE, NOW)
+
+
+def test_services_get_what_they_want_of_a_ca_of_their_own(files: EtcdFiles) -> None:
+    nodes = NodeFiles(files.directory / "nodes")
+    roles = ["admin", "broker", "connect"]
+    made = ["ca.pem", "admin.pem", "broker.pem", "connect.pem"]
+    assert renew_nodes(nodes, roles, HERE, NOW) == made
+    assert renew_nodes(nodes, roles, HERE, NOW) == []
+    now_ms = int(NOW.timestamp() * 1_000)
+    for role, key in (("broker", NodeKey(Role.BROKER, NodeId(1))), ("connect", None)):
+        cert = nodes.of(role)
+        wanted = wanted_of(key, "headrace")
+        assert read_bundle(TlsFiles(cert, nodes.key(cert), nodes.ca), wanted, now_ms).trusted
+    assert nodes.ca.read_bytes() != files.ca.read_bytes()
+    assert renew_nodes(nodes, roles, {*HERE, "10.0.0.1"}, NOW) == made[1:]
+    assert renew_nodes(nodes, roles, HERE, NOW + timedelta(days=LEAF_DAYS * 0.7)) == made[1:]

@@ -204,3 +204,19 @@ def test_services_get_the_environment_so_that_tests_can_arm_failpoints(
     supervise = [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {say!r}])"]
     assert spawn_supervisor(supervise, tmp_path / "supervisor.log", owned=False).wait(30) == 0
     assert log.read_text() == (tmp_path / "supervisor.log").read_text() == f"{tmp_path}\n"
+
+
+def test_with_tls_certificates_take_the_place_of_the_token() -> None:
+    plain, secure = (planned(ClusterOptions(brokers=1, connect=True, tls=tls)) for tls in (False, True))
+    for name in ("controller-1", "broker-1", "coordinator-1", "admin-1"):
+        role = name.partition("-")[0]
+        files = "/data/certificates/nodes"
+        shown = f"--tls-cert {files}/{role}.pem --tls-key {files}/{role}.key --tls-ca {files}/ca.pem"
+        assert shown in secure[name]
+        assert "node-token" not in secure[name]
+        assert "tls" not in plain[name]
+        assert "--node-token-file /data/node-token" in plain[name]
+    assert secure["connect-1"].startswith("env HEADRACE_CA=/data/certificates/nodes/ca.pem /bin/python ")
+    assert "--tls-cert /data/certificates/nodes/connect.pem" in secure["connect-1"]
+    assert "HEADRACE_CA" not in plain["connect-1"]
+    assert secure["etcd-1"] == plain["etcd-1"]

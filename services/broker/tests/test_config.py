@@ -62,3 +62,14 @@ def test_a_socket_with_a_path_that_is_too_long_is_refused_with_what_to_do() -> N
 def test_an_external_listener_needs_an_address_to_be_reached_by() -> None:
     with pytest.raises(InvalidConfig, match="external_advertise"):
         load("--external-listen", "0.0.0.0:9294")
+
+
+def test_with_tls_nodes_have_a_listener_of_their_own() -> None:
+    files = ("--tls-cert", "tls.crt", "--tls-key", "tls.key", "--tls-ca", "ca.crt")
+    with pytest.raises(InvalidConfig, match="tls_cert needs internal_listen"):
+        load(*files)
+    assert load(*files, "--internal-listen", "127.0.0.1:0").server.tls.on
+    assert load(HEADRACE_BROKER_TLS_TRUST_DOMAIN="prod").server.tls.trust_domain == "prod"
+    with pytest.raises(InvalidConfig, match="are set together"):
+        load("--tls-cert", "tls.crt")
+    assert not load().server.tls.on

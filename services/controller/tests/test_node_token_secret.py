@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from libs.common.tests.kit.api_server import BEARER, make_account, make_certificates, serving
 
-from headrace_cli.local.etcd import EtcdFiles
+from headrace_cli.local.certificate_files import EtcdFiles
 from headrace_common.runtime.token_file import read_tokens
 from headrace_controller.node_token_secret import KEY, main
 

@@ -19,7 +19,8 @@ from libs.common.tests.kit.ports import free_port, give_back
 from tests.integration.local.conftest import MakeCluster
 
 from headrace_cli.local import LocalCluster, StartFailed
-from headrace_cli.local.etcd import EtcdFiles, etcd_serves, find_etcd
+from headrace_cli.local.certificate_files import EtcdFiles
+from headrace_cli.local.etcd import etcd_serves, find_etcd
 from headrace_cli.local.plan import ClusterOptions
 from headrace_cli.local.processes import ProcessId, wait_until
 from headrace_cli.local.state import ClusterState, DataDir, Phase

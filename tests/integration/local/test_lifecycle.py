@@ -31,13 +31,13 @@ def test_cluster_json_says_where_everything_is_and_afterwards_that_nothing_runs(
     cluster.start()
     file = tmp_path / "data" / "cluster.json"
     told = json.loads(file.read_text())
-    assert set(told) == {"cluster_id", "data_dir", "bootstrap_servers", "admin_url", "connect_url", "processes"}
+    assert set(told) == {"cluster_id", "data_dir", "bootstrap_servers", "admin_url", "connect_url", "ca", "processes"}
     assert told["data_dir"] == os.path.realpath(tmp_path / "data")
     assert [p["name"] for p in told["processes"]] == NAMES
     assert all(set(p) == {"name", "role", "pid", "grpc", "metrics"} for p in told["processes"])
     assert told["bootstrap_servers"] == cluster.bootstrap_servers == [p["grpc"] for p in told["processes"][2:5]]
     assert told["admin_url"] == cluster.admin_url
-    assert told["connect_url"] is None
+    assert (told["connect_url"], told["ca"]) == (None, None)
     for process in told["processes"]:
         os.kill(process["pid"], 0)
         assert (tmp_path / "data" / "logs" / f"{process['name']}.log").exists()

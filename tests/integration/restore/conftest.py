@@ -20,7 +20,8 @@ from libs.common.tests.kit.ports import free_port
 
 from headrace.testing import TestCluster
 from headrace_cli.local import LocalCluster
-from headrace_cli.local.etcd import EtcdFiles, etcd_serves, find_etcd
+from headrace_cli.local.certificate_files import EtcdFiles
+from headrace_cli.local.etcd import etcd_serves, find_etcd
 
 
 @dataclass

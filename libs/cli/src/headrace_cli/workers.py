@@ -13,10 +13,11 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import typer
 
-from headrace.finding import CLUSTER_FILE, DATA_DIR
+from headrace.finding import CA_VARIABLE, CLUSTER_FILE, DATA_DIR
 from headrace_cli.exits import CommandFailed, ExitCode
 
 if TYPE_CHECKING:
+    import ssl
     from urllib.error import HTTPError
 
 DEFAULT_URL: Final = "http://127.0.0.1:8083"
@@ -56,13 +57,26 @@ class NobodyThere(NotNow):
 
 def find_url(here: Path) -> str:
     """The worker of the local cluster of this directory (``headrace up --connect``); where it has none, the default."""
+    url = _local(here).get("connect_url")
+    return url if isinstance(url, str) else DEFAULT_URL
+
+
+def _local(here: Path) -> Mapping[str, Any]:
+    """What the local cluster of this directory says of itself; nothing where there is none, or a copy of another."""
     data_dir = here / DATA_DIR
     try:
-        local = json.loads((data_dir / CLUSTER_FILE).read_text())
-        own, url = local["data_dir"] == os.path.realpath(data_dir), local["connect_url"]
+        local: dict[str, Any] = json.loads((data_dir / CLUSTER_FILE).read_text())
+        return local if local["data_dir"] == os.path.realpath(data_dir) else {}
     except (OSError, ValueError, KeyError, TypeError):
-        return DEFAULT_URL
-    return url if own and isinstance(url, str) else DEFAULT_URL
+        return {}
+
+
+def _trusting() -> ssl.SSLContext | None:
+    """Whom to trust: the CAs of ``HEADRACE_CA``, else of the local cluster here; None: those of the system."""
+    from headrace_common.runtime.tls_contexts import make_client_context
+
+    ca = os.environ.get(CA_VARIABLE) or _local(Path()).get("ca")
+    return make_client_context(Path(ca)) if isinstance(ca, str) else None
 
 
 def refusal(status: int, message: str) -> CommandFailed:
@@ -83,7 +97,7 @@ class Workers:
         Raises:
             CommandFailed: it is no URL of HTTP.
         """
-        from urllib.request import ProxyHandler, build_opener  # most commands ask no worker
+        from urllib.request import HTTPSHandler, ProxyHandler, build_opener  # most commands ask no worker
 
         url = find_url(Path()) if url is None else url
         parts = urlsplit(url)
@@ -91,7 +105,8 @@ class Workers:
             raise CommandFailed(f"{url!r} is no URL of a worker", ExitCode.USAGE, f"Write it as {DEFAULT_URL}.")
         self._url = url.rstrip("/")
         # no proxy: workers are near, and a proxy of the environment may not know them
-        self._opener = build_opener(ProxyHandler({}))
+        secure = [HTTPSHandler(context=_trusting())] if parts.scheme == "https" else []
+        self._opener = build_opener(ProxyHandler({}), *secure)
 
     def get(self, *path: str, **query: Any) -> Any:
         return self._ask("GET", path, query, None)

@@ -6,13 +6,17 @@ import asyncio
 import contextlib
 import json
 import resource
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 
 import pytest
+from libs.common.tests.kit.authority import BROKER, Authority
+from libs.common.tests.kit.clock import FakeClock
 
 from headrace_common.core.ids import Endpoint
 from headrace_common.http import json_gate, protocol
@@ -20,7 +24,13 @@ from headrace_common.http.foreign_pages import Hosts
 from headrace_common.http.problems import refusal
 from headrace_common.http.protocol import HEAD_BYTES_MAX, BoundedProtocol, HttpBounds
 from headrace_common.http.server import HttpServer
+from headrace_common.rpc.channels import Certificates
+from headrace_common.runtime.metrics import open_metrics
+from headrace_common.runtime.service_tls import ServiceTls
 from headrace_common.runtime.tasks import TaskRunner
+from headrace_common.runtime.tls import Wanted
+from headrace_common.runtime.tls_contexts import make_client_context
+from headrace_common.runtime.tls_watch import LiveBundle, TlsMetrics
 
 NEVER_MS = 3_600_000
 WHOLE = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -69,10 +79,12 @@ class Served:
     server: HttpServer
     stack: AsyncExitStack
 
-    async def connect(self, sent: bytes = b"", source: str = "127.0.0.1") -> tuple[asyncio.StreamReader, Any]:
-        """From an address of this machine."""
+    async def connect(
+        self, sent: bytes = b"", source: str = "127.0.0.1", context: ssl.SSLContext | None = None
+    ) -> tuple[asyncio.StreamReader, Any]:
+        """From an address of this machine; by TLS with a ``context``."""
         at = self.server.endpoint
-        reader, writer = await asyncio.open_connection(at.host, at.port, local_addr=(source, 0))
+        reader, writer = await asyncio.open_connection(at.host, at.port, local_addr=(source, 0), ssl=context)
         self.stack.callback(writer.transport.abort)
         writer.write(sent)
         await writer.drain()
@@ -80,7 +92,7 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(gated: int | None = None, **bounds: int) -> AsyncIterator[Served]:
+async def serving(gated: int | None = None, tls: ServiceTls | None = None, **bounds: int) -> AsyncIterator[Served]:
     """``gated``: the largest body, where one is refused."""
     app = App()
     entry = app if gated is None else json_gate.JsonGate(app, gated, Hosts())
@@ -92,7 +104,7 @@ async def serving(gated: int | None = None, **bounds: int) -> AsyncIterator[Serv
     } | bounds
     async with TaskRunner() as tasks, AsyncExitStack() as stack:
         opened = HttpServer.open(
-            entry, Endpoint("127.0.0.1", 0), tasks, HttpBounds(**named, refusal=refusal), drain_ms_max=1_000
+            entry, Endpoint("127.0.0.1", 0), tasks, HttpBounds(**named, refusal=refusal), drain_ms_max=1_000, tls=tls
         )
         yield Served(app, await stack.enter_async_context(opened), stack)
 
@@ -264,3 +276,71 @@ async def test_what_comes_after_that_is_not_read_for_ever(
         with contextlib.suppress(ConnectionError):
             async with asyncio.timeout(60):
                 assert await reader.read() == b""
+
+
+# --- by TLS --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def authority() -> Authority:
+    return Authority()
+
+
+@pytest.fixture
+def tls(authority: Authority, tmp_path: Path) -> ServiceTls:
+    files = authority.files(tmp_path / "tls")
+    clock = FakeClock(int(authority.now.timestamp() * 1_000))
+    with open_metrics("t", 1, None) as metrics:
+        live = LiveBundle("service", files, Wanted(), clock, TlsMetrics(metrics.meter))
+    return ServiceTls(live, Certificates(live.bundle.pem), "headrace", files.ca)
+
+
+async def test_requests_over_tls_are_answered(tls: ServiceTls) -> None:
+    context = make_client_context(tls.ca)
+    async with serving(tls=tls) as served:
+        assert served.server.scheme == "https"
+        reader, writer = await served.connect(WHOLE, context=context)
+        assert await status(reader) == 200
+        writer.write(WHOLE)
+        assert await status(reader) == 200
+        plain, _ = await served.connect(WHOLE)
+        async with asyncio.timeout(20):
+            assert b"HTTP" not in await plain.read(), "plain text is not answered"
+
+
+async def test_who_connects_is_shown_new_certificates(tls: ServiceTls, authority: Authority) -> None:
+    context = make_client_context(tls.ca)
+    async with serving(tls=tls) as served:
+        before, early = await served.connect(WHOLE, context=context)
+        assert await status(before) == 200
+        authority.write(tls_files(tls), authority.make(BROKER))
+        await tls.live.look()
+        _, late = await served.connect(WHOLE, context=context)
+        shown = [one.get_extra_info("ssl_object").getpeercert(binary_form=True) for one in (early, late)]
+        assert shown[0] != shown[1]
+        assert shown[1] == ssl.PEM_cert_to_DER_cert(tls_files(tls).cert.read_text())
+        early.write(WHOLE)
+        assert await status(before) == 200, "who was there goes on"
+
+
+def tls_files(tls: ServiceTls) -> Any:
+    return tls.live._files
+
+
+async def test_silent_ones_before_the_handshake_keep_nobody_out(tls: ServiceTls) -> None:
+    context = make_client_context(tls.ca)
+    async with serving(tls=tls, connections_per_address_max=8, connections_max=20) as served:
+        silent = [await served.connect() for _ in range(100)]
+        for source in ("127.0.0.1", "127.0.0.2"):
+            reader, _ = await served.connect(WHOLE, source, context=context)
+            assert await status(reader) == 200
+        async with asyncio.timeout(20):
+            assert await silent[0][0].read() == b"", "the oldest gave way"
+
+
+async def test_a_handshake_has_an_end(tls: ServiceTls) -> None:
+    async with serving(tls=tls, head_ms_max=200) as served:
+        silent, _ = await served.connect()
+        half, _ = await served.connect(b"\x16\x03\x01")
+        async with asyncio.timeout(20):
+            assert await silent.read() == await half.read() == b""

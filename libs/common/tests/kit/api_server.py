@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from headrace_cli.local import certificates
-from headrace_cli.local.etcd import EtcdFiles
+from headrace_cli.local.certificate_files import EtcdFiles
 
 BEARER: Final = "account-token"
 NAMESPACE: Final = "streams"

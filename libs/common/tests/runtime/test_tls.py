@@ -19,7 +19,7 @@ from headrace_common.runtime.certificates import Leaf, Pair, make_pair
 from headrace_common.runtime.tls import Bundle, TlsFiles, Wanted, read_bundle
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
-WANTED = Wanted(frozenset({"broker.headrace", "127.0.0.1"}), "spiffe://headrace/broker")
+WANTED = Wanted(frozenset({"broker.headrace", "127.0.0.1"}), frozenset({"spiffe://headrace/broker"}))
 
 
 @pytest.fixture
@@ -202,8 +202,12 @@ def test_a_clock_that_is_wrong_is_told_with_both_times(files: TlsFiles, authorit
     [
         (BROKER, Wanted(frozenset({"admin.headrace"})), "lacks the name admin.headrace; it has 127.0.0.1, broker"),
         (Leaf("x"), Wanted(frozenset({"a"}), server=False), "lacks the name a; it has none"),
-        (BROKER, Wanted(uri="spiffe://headrace/admin"), "must be of spiffe://headrace/admin and nobody else; it is of"),
-        (Leaf("x"), Wanted(uri="spiffe://headrace/admin", server=False), "it is of none"),
+        (
+            BROKER,
+            Wanted(uris=frozenset({"spiffe://headrace/admin"})),
+            "must be of spiffe://headrace/admin and nobody else; it is of",
+        ),
+        (Leaf("x"), Wanted(uris=frozenset({"spiffe://headrace/admin"}), server=False), "it is of none"),
         (of_client(), Wanted(), "is not one of servers"),
     ],
 )
@@ -216,7 +220,7 @@ def test_a_certificate_that_says_something_else(
 
 def test_what_clients_show_needs_no_name(files: TlsFiles, authority: Authority) -> None:
     authority.write(files, authority.make(of_client()))
-    assert read(files, Wanted(uri="spiffe://headrace/coordinator", server=False))
+    assert read(files, Wanted(uris=frozenset({"spiffe://headrace/coordinator"}), server=False))
 
 
 def test_a_key_that_others_may_read_is_narrowed(files: TlsFiles, caplog: pytest.LogCaptureFixture) -> None:

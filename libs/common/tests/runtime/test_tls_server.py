@@ -57,7 +57,7 @@ async def refused(secure: Secure, pem: Pem | None, **more: Any) -> str:
 
 async def test_who_trusts_its_ca_is_served(secure: Secure, authority: Authority) -> None:
     assert await secure.ask(shown(authority)) == b"word"
-    assert await secure.ask(shown(authority), server_name="broker.headrace") == b"word"
+    assert await secure.ask(shown(authority), server_name=lambda _: "broker.headrace") == b"word"
     with open_sync_channel(secure.target, Security(pem=shown(authority))) as channel:
         call = channel.unary_unary("/t.T/echo")
         assert await asyncio.to_thread(lambda: call(b"sync", timeout=20)) == b"sync"
@@ -65,7 +65,7 @@ async def test_who_trusts_its_ca_is_served(secure: Secure, authority: Authority)
 
 async def test_who_trusts_another_ca_or_wants_another_name_goes_away(secure: Secure, authority: Authority) -> None:
     assert "CERTIFICATE_VERIFY_FAILED" in await refused(secure, shown(Authority()))
-    assert await refused(secure, shown(authority), server_name="admin.headrace")
+    assert await refused(secure, shown(authority), server_name=lambda _: "admin.headrace")
     assert not secure.told
 
 
@@ -143,7 +143,7 @@ async def test_other_hosts(host: str, authority: Authority, tmp_path: Path) -> N
         await secure.replace()
         await secure.until_shown("::1" if host == "::1" else "127.0.0.1")
         target = f"[::1]:{secure.port}" if host == "::1" else secure.target
-        named = Security(pem=shown(authority), server_name="broker.headrace")
+        named = Security(pem=shown(authority), server_name=lambda _: "broker.headrace")
         async with open_channel(target, named) as channel:
             assert await channel.unary_unary("/t.T/echo")(b"w", timeout=20) == b"w"
         with pytest.raises(CannotListen):

@@ -19,12 +19,19 @@ Servers = str | Sequence[str] | Mapping[str, Any] | None
 """What the clients take as their cluster: addresses, or all settings in a dict, as confluent-kafka does."""
 
 SERVERS: Final = ("bootstrap.servers", "bootstrap_servers", "metadata.broker.list")
-PLAINTEXT: Final = ("security.protocol", "security_protocol")
 
-_SECURITY: Final = "{name}: TLS and SASL are not there yet; see docs/coming-from.md#tls-and-sasl"
+_SECURITY: Final = (
+    "{name}: SASL is not there yet, and clients show no certificate; see docs/coming-from.md#tls-and-sasl"
+)
+_CA: Final = "{name}: write the CAs of the brokers into a file in PEM, and its path as ssl_ca_location"
+_CHECKED: Final = "{name}: certificates and the names in them are always checked; leave it out"
 _LEAVE_OUT: Final = "{name} means nothing here: leave it out"
 _LOGS: Final = "{name}: logs go to logging.getLogger('headrace'); leave it out"
 _SOCKETS: Final = "{name}: connections are gRPC's, which sees to that itself; leave it out"
+
+_ALWAYS: Final = frozenset(
+    {"enable_ssl_certificate_verification", "ssl_check_hostname", "ssl_endpoint_identification_algorithm"}
+)
 
 _ELSEWHERE: Final[Mapping[str, str]] = {
     "api_version": _LEAVE_OUT,
@@ -83,7 +90,11 @@ _ELSEWHERE: Final[Mapping[str, str]] = {
 def explain_setting(name: str) -> str | None:
     """What to do about a setting of another client; None: nobody knows it."""
     plain = name.replace(".", "_")
-    if plain.startswith(("ssl_", "sasl_")) or plain in ("security_protocol", "enable_ssl_certificate_verification"):
+    if plain.startswith("ssl_truststore_") or plain in ("ssl_cafile", "ssl_ca_pem", "ssl_context"):
+        return _CA.format(name=name)
+    if plain in _ALWAYS:
+        return _CHECKED.format(name=name)
+    if plain.startswith(("ssl_", "sasl_")):
         return _SECURITY.format(name=name)
     if plain.startswith(("socket_", "sock_")):
         return _SOCKETS.format(name=name)
@@ -108,8 +119,7 @@ def split(servers: Servers, settings: Mapping[str, Any]) -> tuple[str | Sequence
     if len(found) + (servers is not None) > 1:
         raise InvalidConfig(f"the cluster is given more than once ({', '.join(found)}); give its addresses once")
     addresses: str | Sequence[str] | None = settings[found[0]] if found else servers
-    plaintext = {name for name in PLAINTEXT if settings.get(name) == "PLAINTEXT"}  # what it is anyway
-    return addresses, {name: value for name, value in settings.items() if name not in {*SERVERS, *plaintext}}
+    return addresses, {name: value for name, value in settings.items() if name not in SERVERS}
 
 
 def _plain(name: str) -> str:

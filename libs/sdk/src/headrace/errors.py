@@ -70,6 +70,7 @@ Every failure that Headrace reports, as one tree. ``str(error)`` says what happe
     │   └── Overloaded                  the broker's queue is full
     ├── UnknownOutcome                  it may have happened; retry only what is idempotent
     │   ├── NetworkFailed               the connection broke before the answer came
+    │   │   ├── TlsFailed               TLS on one side only, or a certificate that is not trusted; nothing was sent
     │   │   └── ClusterUnreachable      nobody listens at the addresses, and nobody ever answered there
     │   ├── RequestTimedOut             no answer came in time
     │   ├── NotEnoughReplicasAfterAppend written, and not committed yet
@@ -167,6 +168,7 @@ from headrace_common.core.errors import RequestTimedOut as RequestTimedOut
 from headrace_common.core.errors import StaleMemberEpoch as StaleMemberEpoch
 from headrace_common.core.errors import StorageFailed as StorageFailed
 from headrace_common.core.errors import Then as Then
+from headrace_common.core.errors import TlsFailed as TlsFailed
 from headrace_common.core.errors import TopicAlreadyExists as TopicAlreadyExists
 from headrace_common.core.errors import TransactionAbortable as TransactionAbortable
 from headrace_common.core.errors import TransactionalIdNotFound as TransactionalIdNotFound
@@ -191,8 +193,9 @@ class BufferExhausted(Busy, code=ErrorCode.OVERLOADED):
 
 class ClusterUnreachable(NetworkFailed):
     """
-    This client has never had an answer, and for some seconds nobody listened at any of its addresses, or their names
-    were unknown; nothing was sent. The same call may be made again, and is told so again at once while that is so.
+    This client has never had an answer, and for some seconds nobody listened at any of its addresses, their names were
+    unknown, or TLS let no connection come about; nothing was sent. The same call may be made again, and is told so
+    again at once while that is so.
     """
 
 

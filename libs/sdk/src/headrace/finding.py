@@ -10,6 +10,7 @@ The first of these that is there: the argument, ``HEADRACE_BOOTSTRAP``, ``HEADRA
     [staging]
     bootstrap = "b1.example.com:9292,b2.example.com:9292"
     output = "json"
+    ca = "/etc/headrace/ca.crt"
 
 Ports are reused: where a local cluster was, another may listen now. ``cluster.json`` therefore has the cluster's id,
 and a client that was led by that file takes no answer of another cluster (``ClusterAddress.check``). A copied directory
@@ -32,12 +33,14 @@ from headrace_common.core.ids import Endpoint
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9292"
 BOOTSTRAP_VARIABLE: Final = "HEADRACE_BOOTSTRAP"
 PROFILE_VARIABLE: Final = "HEADRACE_PROFILE"
+CA_VARIABLE: Final = "HEADRACE_CA"
 CONFIG_VARIABLE: Final = "HEADRACE_CONFIG"
 DATA_DIR: Final = ".headrace"
 CLUSTER_FILE: Final = "cluster.json"
 CHOSEN: Final = "profile"
 """The key of config.toml that names the profile to take where nothing else is said."""
-PROFILE_KEYS: Final = ("bootstrap", "output")
+PROFILE_KEYS: Final = ("bootstrap", "output", "ca")
+PLAINTEXT: Final = "PLAINTEXT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,8 @@ class ClusterAddress(Sequence[str]):
     """The ``cluster.json`` that says so."""
     output: str | None = None
     """How the profile wants the command to print."""
+    ca: str | None = None
+    """The file with the CAs of its certificates; None: it is spoken to in plain text."""
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -103,8 +108,32 @@ def bootstrap_addresses(given: str | Sequence[str] | None, source: str = "bootst
     if isinstance(given, ClusterAddress):
         return given
     if given is not None:
-        return ClusterAddress(_addresses(given, source), source)
+        return ClusterAddress(_addresses(given, source), source, ca=os.environ.get(CA_VARIABLE) or None)
     return find_cluster(None, None, os.environ, Path.cwd)
+
+
+def secured(found: ClusterAddress, protocol: str | None, ca: str | None) -> ClusterAddress:
+    """
+    ``found`` as the settings of a client want it to be spoken to.
+
+    Args:
+        protocol: ``SSL``, ``PLAINTEXT``, or None: as is known of the cluster.
+        ca: the file of its CAs, if the settings name one.
+
+    Raises:
+        InvalidConfig: by TLS, and with no file of CAs; or with one, and in plain text.
+    """
+    if protocol == PLAINTEXT:
+        if ca is not None:
+            raise InvalidConfig("ssl_ca_location needs TLS: leave security_protocol out, or write SSL")
+        return replace(found, ca=None)
+    ca = ca or found.ca
+    if protocol is not None and ca is None:
+        raise InvalidConfig(
+            f"security_protocol SSL needs ssl_ca_location or {CA_VARIABLE}: a file with the CAs of the brokers' "
+            "certificates, in PEM; the system's are often in /etc/ssl/certs/ca-certificates.crt"
+        )
+    return replace(found, ca=ca)
 
 
 def find_cluster(
@@ -117,29 +146,29 @@ def find_cluster(
         InvalidConfig: an address is not ``host:port``; there is no such profile, or its file cannot be read; the local
             cluster's directory is there and does not tell where its cluster is.
     """
-    file = config_file(env)
+    file, ca = config_file(env), env.get(CA_VARIABLE) or None
     from_env = env.get(BOOTSTRAP_VARIABLE)
     named = profile or (None if bootstrap or from_env else env.get(PROFILE_VARIABLE) or chosen_profile(file))
     section = read_profile(named, file) if named else {}
     if bootstrap:
-        found = ClusterAddress(_addresses(bootstrap, "--bootstrap"), "--bootstrap")
+        found = ClusterAddress(_addresses(bootstrap, "--bootstrap"), "--bootstrap", ca=section.get("ca", ca))
     elif in_profile := section.get("bootstrap"):
         source = f"profile {named!r}"
-        found = ClusterAddress(_addresses(in_profile, source), source)
+        found = ClusterAddress(_addresses(in_profile, source), source, ca=section.get("ca", ca))
     elif from_env:
-        found = ClusterAddress(_addresses(from_env, BOOTSTRAP_VARIABLE), BOOTSTRAP_VARIABLE)
+        found = ClusterAddress(_addresses(from_env, BOOTSTRAP_VARIABLE), BOOTSTRAP_VARIABLE, ca=ca)
     else:
-        found = _nearby(here)
+        found = _nearby(here, ca)
     return replace(found, output=section.get("output"))
 
 
-def _nearby(here: Callable[[], Path]) -> ClusterAddress:
+def _nearby(here: Callable[[], Path], ca: str | None) -> ClusterAddress:
     try:
         directory = here()
     except OSError:  # it was removed meanwhile
         directory = None
     local = local_cluster(directory / DATA_DIR) if directory is not None else None
-    return local or ClusterAddress((DEFAULT_BOOTSTRAP,), "the default")
+    return local or ClusterAddress((DEFAULT_BOOTSTRAP,), "the default", ca=ca)
 
 
 def local_cluster(data_dir: Path) -> ClusterAddress | None:
@@ -163,7 +192,7 @@ def local_cluster(data_dir: Path) -> ClusterAddress | None:
         raise _unusable(f"{file} has no cluster id: the first start is not ready yet, or did not get so far; {_START}")
     if written_in is None:
         raise _unusable(f"{file} has no data_dir: an older version wrote it; {_START}")
-    return ClusterAddress(tuple(servers), str(file), id, str(file))
+    return ClusterAddress(tuple(servers), str(file), id, str(file), ca=local.get("ca"))
 
 
 _START: Final = "`headrace up` writes it again, after `headrace down` where the cluster runs"
@@ -197,7 +226,7 @@ def _read_cluster_file(file: Path) -> dict[str, Any] | None:
         raise _unusable(f"{file} cannot be read: {error}; {_START}") from None
     try:
         local: dict[str, Any] = json.loads(text)
-        told = [local["bootstrap_servers"], local.get("cluster_id"), local.get("data_dir")]
+        told = [local["bootstrap_servers"], local.get("cluster_id"), local.get("data_dir"), local.get("ca")]
     except (ValueError, KeyError, TypeError, AttributeError):
         told = [None, None, None]
     servers, *texts = told
@@ -268,7 +297,7 @@ def read_profile(name: str, path: Path) -> dict[str, str]:
     unknown = sorted(section.keys() - set(PROFILE_KEYS))
     if unknown or not all(isinstance(value, str) for value in section.values()):
         raise InvalidConfig(
-            f"profile {name!r} in {path} may have {' and '.join(PROFILE_KEYS)}, both texts: look at "
+            f"profile {name!r} in {path} may have {', '.join(PROFILE_KEYS)}, all texts: look at "
             f"{', '.join(unknown) or 'their values'}; `headrace profile show {name}` shows it"
         )
     return section

@@ -14,7 +14,6 @@ from headrace.aio._consumer_setup import PartitionLike, check_offset, check_time
 from headrace.aio._log_watching import LogBounds, LogWatching, TopicLayout
 from headrace.consumer_settings import reading_settings
 from headrace.errors import Rejected
-from headrace.finding import bootstrap_addresses
 from headrace.records import TopicPartition
 from headrace_common.runtime.clock import SystemClock
 
@@ -69,7 +68,7 @@ class LogWatch(Lifetime):
         **settings: Unpack[ReadingSettingsDict],
     ) -> None:
         read = reading_settings(self._KIND, settings)
-        addresses = bootstrap_addresses(bootstrap_servers)
+        addresses = read.find(bootstrap_servers)
         transport = open_transport(addresses, read, settings) if _transport is None else _transport
         self._watching = watching = LogWatching(transport, read, SystemClock())
 

@@ -39,7 +39,6 @@ from headrace.aio._engine import ProducerEngine
 from headrace.aio.producer import INTERRUPTED_SECONDS, _dial, explain_exhaustion
 from headrace.delivery import Delivery
 from headrace.errors import HeadraceError, UnknownTopicOrPartition, WaitTimedOut
-from headrace.finding import bootstrap_addresses
 from headrace.records import HeadersIn
 from headrace.settings import ProducerSettings, read_settings
 
@@ -75,7 +74,7 @@ class Producer(BulkCalls, FenceCalls, TransactionCalls):
         self._closed = True  # until it works, there is nothing to warn of
         servers, given = split(bootstrap_servers, settings)
         self._settings = read_settings(ProducerSettings, given)
-        self._engine = ProducerEngine(_transport or _dial(bootstrap_addresses(servers), given), self._settings)
+        self._engine = ProducerEngine(_transport or _dial(self._settings.find(servers), given), self._settings)
         self._intake = self._engine.intake
         self._token = self._intake.token
         self._fast = self._intake.fast

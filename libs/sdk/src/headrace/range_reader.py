@@ -30,7 +30,6 @@ from headrace.errors import (
     UnknownTopicOrPartition,
     WaitTimedOut,
 )
-from headrace.finding import bootstrap_addresses
 from headrace_common.core.ids import TopicId
 from headrace_common.runtime.clock import SystemClock
 
@@ -93,7 +92,7 @@ class RangeReader(Lifetime):
         **settings: Unpack[ReadingSettingsDict],
     ) -> None:
         read = reading_settings(self._KIND, settings)
-        addresses = bootstrap_addresses(bootstrap_servers)
+        addresses = read.find(bootstrap_servers)
         self._columns = _check_columns(columns)
         self._queue = RangeQueue(ranges)
         self._topic_ids = _parse_ids(topic_ids or {})

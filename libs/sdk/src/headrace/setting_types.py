@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Acks: TypeAlias = Literal["all", "-1", "0", "1", -1, 0, 1]
 CompressionType: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+SecurityProtocol: TypeAlias = Literal["PLAINTEXT", "SSL"]
 GroupProtocol: TypeAlias = Literal["consumer", "classic"]
 RemoteAssignor: TypeAlias = Literal["uniform", "range"]
 IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
@@ -71,6 +72,8 @@ class ClientSettingsDict(TypedDict, total=False):
     metadata_max_age_ms: int
     retry_backoff_ms: int
     retry_backoff_max_ms: int
+    security_protocol: SecurityProtocol | None
+    ssl_ca_location: str | None
 
 
 class DecidingSettingsDict(ClientSettingsDict, total=False):

@@ -21,7 +21,8 @@ from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, get_args
 
 from headrace._setting_names import explain_setting
-from headrace.setting_types import Acks, CompressionType, Partitioner, SerializerName
+from headrace.finding import ClusterAddress, bootstrap_addresses, secured
+from headrace.setting_types import Acks, CompressionType, Partitioner, SecurityProtocol, SerializerName
 from headrace_common.core.bounds import find_problem, setting
 from headrace_common.core.errors import InvalidConfig
 
@@ -57,6 +58,20 @@ class ClientSettings:
     """Wait before the first repetition, in ms; doubles with each."""
     retry_backoff_max_ms: int = _int(1_000, 0)
     """Longest wait between repetitions, in ms."""
+    security_protocol: SecurityProtocol | None = setting(None, choices=get_args(SecurityProtocol))
+    """SSL or PLAINTEXT; without it TLS where there is a file of CAs. SASL is not there yet."""
+    ssl_ca_location: str | None = None
+    """File with the CAs of the cluster's certificates, in PEM; without it ``HEADRACE_CA``, or what the profile says, or
+    the local cluster. It is read again when a certificate is not taken, so CAs can be changed beneath a client."""
+
+    def find(self, servers: str | Sequence[str] | None) -> ClusterAddress:
+        """
+        The cluster that is meant by ``servers``, and how to speak to it.
+
+        Raises:
+            InvalidConfig: an address or a setting is wrong.
+        """
+        return secured(bootstrap_addresses(servers), self.security_protocol, self.ssl_ca_location)
 
     def rules(self) -> list[str]:
         """What is wrong between fields; empty when nothing is."""

@@ -12,7 +12,14 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import InconsistentClusterId, InvalidConfig
-from headrace.finding import ClusterAddress, bootstrap_addresses, chosen_profile, find_cluster, local_cluster
+from headrace.finding import (
+    ClusterAddress,
+    bootstrap_addresses,
+    chosen_profile,
+    find_cluster,
+    local_cluster,
+    secured,
+)
 
 CONFIG = """
 profile = "chosen"
@@ -206,3 +213,35 @@ def test_what_was_found_is_taken_as_it_is() -> None:
     found = ClusterAddress(("a:1", "b:2"), cluster_id="c")
     assert bootstrap_addresses(found) is found
     assert str(found) == "a:1,b:2"
+
+
+def test_how_a_cluster_is_spoken_to_is_known_with_its_address(tmp_path: Path, config: Path) -> None:
+    config.write_text(CONFIG.replace('bootstrap = "chosen:1"', 'bootstrap = "chosen:1"\nca = "chosen.pem"'))
+    env = {"HEADRACE_CONFIG": str(config), "HEADRACE_CA": "env.pem"}
+    assert find(tmp_path, **env).ca == "chosen.pem"
+    assert find(tmp_path, "arg:1", **env).ca == "env.pem"
+    assert find(tmp_path, profile="two", **env).ca == "env.pem"
+    assert find(tmp_path, HEADRACE_BOOTSTRAP="env:1", **env).ca == "env.pem"
+    assert find(tmp_path, HEADRACE_CA="env.pem").ca == "env.pem"
+    local_file(tmp_path, cluster_id="c")
+    assert find(tmp_path, HEADRACE_CA="env.pem").ca is None, "its own file says that it speaks plain text"
+    local_file(tmp_path, cluster_id="c", ca="local.pem")
+    assert find(tmp_path, HEADRACE_CA="env.pem").ca == "local.pem"
+    local_file(tmp_path, cluster_id="c", ca=5)
+    with pytest.raises(InvalidConfig, match="is damaged"):
+        find(tmp_path)
+
+
+def test_settings_decide_how_it_is_spoken_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_CA", "env.pem")
+    found = bootstrap_addresses("a:1")
+    assert secured(found, None, None).ca == "env.pem"
+    assert secured(found, "SSL", None).ca == "env.pem"
+    assert secured(found, None, "mine.pem").ca == "mine.pem"
+    assert secured(found, "PLAINTEXT", None).ca is None
+    with pytest.raises(InvalidConfig, match="needs TLS"):
+        secured(found, "PLAINTEXT", "mine.pem")
+    monkeypatch.delenv("HEADRACE_CA")
+    with pytest.raises(InvalidConfig, match=r"SSL needs ssl_ca_location or HEADRACE_CA"):
+        secured(bootstrap_addresses("a:1"), "SSL", None)
+    assert secured(bootstrap_addresses("a:1"), None, None).ca is None

@@ -35,12 +35,13 @@ from headrace_common.http.server import HttpServer
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.entropy import new_incarnation
 from headrace_common.runtime.health import HealthPort
-from headrace_common.runtime.listeners import Listeners
+from headrace_common.runtime.listeners import Guard, Listeners
 from headrace_common.runtime.logs import configure_logs, logger
 from headrace_common.runtime.metrics import open_metrics
 from headrace_common.runtime.node_tokens import open_tokens
 from headrace_common.runtime.rpc_metrics import RpcMetrics
 from headrace_common.runtime.service import Ready, announce_ready, run_until
+from headrace_common.runtime.service_tls import ServiceTls, open_tls
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_common.runtime.tracing import open_tracing
 from headrace_proto.v1.admin_pb2_grpc import add_AdminServicer_to_server
@@ -85,6 +86,8 @@ async def run(
         metrics_at = server.reachable(metrics.endpoint)
         tracing = stack.enter_context(open_tracing("admin", config.node_id))
         tasks = await stack.enter_async_context(TaskRunner())
+        key = NodeKey(Role.ADMIN, NodeId(config.node_id))
+        tls = await stack.enter_async_context(open_tls(server.tls, key, SystemClock(), metrics.meter, tasks))
         client = await stack.enter_async_context(
             ControllerClient.open(
                 config.controllers,
@@ -93,10 +96,11 @@ async def run(
                 clock=SystemClock(),
                 tasks=tasks,
                 tokens=open_tokens(server, SystemClock()),
+                tls=tls,
                 beats=beats,
             )
         )
-        engines = _make_engines(config, client, stack)
+        engines = _make_engines(config, client, tls, stack)
         tasks.start(engines.statuses.absences.follow(client.images()), name="absences")
         watch = WaitingWatch(engines.open_transactions, SystemClock())
         publish(metrics.meter, watch.readings())
@@ -106,7 +110,9 @@ async def run(
             rest_app, engines, limits, ready=lambda: state.ready and not stop.is_set(), hosts=hosts, meter=metrics.meter
         )
         http = await stack.enter_async_context(
-            open_http(make_app, config.http_listen, tasks, _http_bounds(limits), drain_ms_max=server.drain_ms_max)
+            open_http(
+                make_app, config.http_listen, tasks, _http_bounds(limits), drain_ms_max=server.drain_ms_max, tls=tls
+            )
         )
         grpc = await stack.enter_async_context(
             Listeners.open(
@@ -115,7 +121,8 @@ async def run(
                 inside=[(add_AdminServicer_to_server, AdminServicer(engines))],
                 outside=[(add_AdminServicer_to_server, AdminServicer(engines, outside=True))],
                 health_names=[SERVICE],
-                interceptors=[tracing, RpcMetrics(metrics.meter), client.gate],
+                interceptors=[tracing, RpcMetrics(metrics.meter)],
+                guard=Guard(client.gate, tls),
             )
         )
         http_endpoint = server.choose_endpoint(http.endpoint.port, listen_host=config.http_listen.host)
@@ -128,13 +135,15 @@ async def run(
         await _leave(client)
 
 
-def _make_engines(config: AdminConfig, client: ControllerClient, stack: AsyncExitStack) -> Engines:
+def _make_engines(
+    config: AdminConfig, client: ControllerClient, tls: ServiceTls | None, stack: AsyncExitStack
+) -> Engines:
     """All of them over gRPC; ``stack`` closes their connections."""
     cluster = GrpcCluster(client)
     brokers = GrpcBrokers(cluster, config.limits.call_ms_max, client.security)
     coordinators = GrpcCoordinators(min(config.limits.call_ms_max, _COORDINATOR_MS_MAX), client.security)
     workers = GrpcWorkers(min(config.limits.call_ms_max, _COORDINATOR_MS_MAX))
-    log = HeadraceMessages(cluster)
+    log = HeadraceMessages(cluster, None if tls is None else str(tls.ca))
     for port in (brokers, coordinators, workers, log):
         stack.push_async_callback(port.close)
     administration = Administration(cluster, GrpcControllers(client, config.limits.call_ms_max), brokers)

@@ -73,6 +73,7 @@ class BrokerConfig:
         check(
             self,
             (bool(self.controllers), "controllers needs at least one address, such as 127.0.0.1:9390"),
+            self.internal.check_beside(self.server),
             (
                 self.leave_socket is None or len(os.fsencode(self.leave_socket)) <= SOCKET_PATH_BYTES_MAX,
                 f"leave_socket takes a path of at most {SOCKET_PATH_BYTES_MAX} bytes, as every unix socket does: "

@@ -45,7 +45,7 @@ from headrace_common.core.image import Node, NodeKey, Role
 from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.entropy import new_incarnation
 from headrace_common.runtime.health import HealthPort
-from headrace_common.runtime.listeners import Listeners
+from headrace_common.runtime.listeners import Guard, Listeners
 from headrace_common.runtime.logs import configure_logs
 from headrace_common.runtime.memory import keep_freed_memory
 from headrace_common.runtime.metrics import open_metrics
@@ -53,6 +53,7 @@ from headrace_common.runtime.node_tokens import open_tokens
 from headrace_common.runtime.private_files import narrow
 from headrace_common.runtime.rpc_metrics import RpcMetrics
 from headrace_common.runtime.service import Ready, announce_ready, run_until
+from headrace_common.runtime.service_tls import ServiceTls, open_tls
 from headrace_common.runtime.tasks import TaskRunner, first_of
 from headrace_common.runtime.threads import run_in_thread
 from headrace_common.runtime.tracing import open_tracing
@@ -100,7 +101,9 @@ async def run(
         if storage is None:
             return
         tasks = await stack.enter_async_context(TaskRunner())
-        client = await stack.enter_async_context(_connect(config, clock, tasks, beats))
+        key = NodeKey(Role.BROKER, NodeId(config.node_id))
+        tls = await stack.enter_async_context(open_tls(config.server.tls, key, clock, metrics.meter, tasks))
+        client = await stack.enter_async_context(_connect(config, clock, tasks, tls, beats))
         identity = storage.directory.identity
         who = Who(NodeId(config.node_id), new_incarnation(), "" if identity is None else identity.cluster_id)
         transactions = GrpcTransactions(tasks, client.security, lambda: client.image.has(TRANSACTION_STREAMS))
@@ -118,8 +121,8 @@ async def run(
         broker.upkeep.remember(storage.times)
         publish(metrics, broker.measures, broker.gauges(), broker.partition_gauges, broker.topic_gauges)
         draining = asyncio.Event()
-        interceptors = [tracing, RpcMetrics(metrics.meter), client.gate]
-        server = await stack.enter_async_context(_listen(config, broker, client, draining, interceptors))
+        interceptors = [tracing, RpcMetrics(metrics.meter)]
+        server = await stack.enter_async_context(_listen(config, broker, client, draining, interceptors, tls))
         node = replace(_as_node(config, who, server.endpoint, metrics_at), internal=server.internal)
         ready = Ready(f"broker-{config.node_id}", server.endpoint, metrics=metrics_at, health=health.endpoint)
         member = _Member(broker, client, storage.directory, server, ready)
@@ -142,7 +145,7 @@ async def run(
 
 
 def _connect(
-    config: BrokerConfig, clock: Clock, tasks: TaskRunner, beats: MakeHeartbeats
+    config: BrokerConfig, clock: Clock, tasks: TaskRunner, tls: ServiceTls | None, beats: MakeHeartbeats
 ) -> AbstractAsyncContextManager[ControllerClient]:
     return ControllerClient.open(
         config.controllers,
@@ -151,6 +154,7 @@ def _connect(
         clock=clock,
         tasks=tasks,
         tokens=open_tokens(config.server, clock),
+        tls=tls,
         beats=beats,
     )
 
@@ -161,6 +165,7 @@ def _listen(
     client: ControllerClient,
     draining: asyncio.Event,
     interceptors: Sequence[grpc.aio.ServerInterceptor | None],
+    tls: ServiceTls | None,
 ) -> AbstractAsyncContextManager[Listeners]:
     servicer = partial(BrokerServicer, broker, draining, client.gate, request_bytes_max=config.server.request_bytes_max)
     inside = servicer(apart=config.server.calls_per_address_max > 0)
@@ -173,6 +178,7 @@ def _listen(
         internal=config.internal,
         health_names=[SERVICE],
         interceptors=interceptors,
+        guard=Guard(client.gate, tls),
     )
 
 

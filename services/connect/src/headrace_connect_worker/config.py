@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.finding import DEFAULT_BOOTSTRAP
@@ -10,6 +10,7 @@ from headrace_common.core.bounds import LOG_LEVELS, check, setting
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.env import inline
 from headrace_common.runtime.service import ServerConfig
+from headrace_common.runtime.tls_config import TlsConfig
 from headrace_connect_worker.core.policy import Policy
 
 
@@ -139,6 +140,8 @@ class ConnectConfig:
     """Open HTTP connections, and at most a quarter of the descriptors that the process may have."""
     http_connections_per_address_max: int = setting(64, low=0)
     """Open HTTP connections of one address, for IPv6 of one /64; 0 behind a proxy: only the sum is bounded then."""
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    """Its certificates."""
     metrics_listen: Endpoint | None = None
     """Address of the Prometheus endpoint; port 0 takes a free one. Without it metrics are off."""
     health_listen: Endpoint | None = None
@@ -175,4 +178,5 @@ class ConnectConfig:
             drain_ms_max=self.drain_ms_max,
             ready_file=self.ready_file,
             log_level=self.log_level,
+            tls=self.tls,
         )

@@ -18,6 +18,7 @@ from headrace_common.runtime.health import HealthPort
 from headrace_common.runtime.logs import configure_logs, logger
 from headrace_common.runtime.metrics import Metrics, open_metrics
 from headrace_common.runtime.service import Ready, announce_ready, run_until
+from headrace_common.runtime.service_tls import ServiceTls, open_tls
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_connect.runtime.adapters.topics import SdkTopics
 from headrace_connect_worker.adapters import figures
@@ -88,19 +89,20 @@ async def run(config: ConnectConfig, stop: asyncio.Event) -> None:
         worker = ConnectWorker(outside, place, limits)
         figures.publish(metrics, Figures(hosts.figures, lambda: worker.reporting.statuses, lambda: worker.leads))
         tasks = await stack.enter_async_context(TaskRunner())
+        tls = await stack.enter_async_context(open_tls(config.tls, None, clock, metrics.meter, tasks))
         checking = Checking(hosts, config.reach.policy)
         verifying = Verifying(worker.herd, hosts, checking, place, tasks, clock)
         parts = Worker(
             worker.herd,
             checking,
             verifying,
-            await _open_leading(config, worker, place, stack),
+            await _open_leading(config, worker, place, tls, stack),
             Loggers(clock),
             About(VERSION, "", lambda: cluster.id),
         )
-        http = await _open_rest(config, parts, metrics, tasks, stack)
+        http = await _open_rest(config, parts, metrics, tasks, tls, stack)
         endpoint = server.choose_endpoint(http.endpoint.port, listen_host=config.http_listen.host)
-        place.worker_id, place.url = str(endpoint), f"http://{endpoint}"
+        place.worker_id, place.url = str(endpoint), f"{http.scheme}://{endpoint}"
         worker.begin(tasks)
         tasks.start(cluster.learn(admin, clock), name="cluster id")
         ready = Ready(
@@ -147,13 +149,20 @@ def _outside(
     return Outside(configs, statuses, events, offsets, membership, hosts, clock)
 
 
-async def _open_leading(config: ConnectConfig, worker: ConnectWorker, place: Place, stack: AsyncExitStack) -> AtLeader:
-    forwarding = await stack.enter_async_context(HttpForwarding.open(config.answer_ms_max + FORWARD_MS))
+async def _open_leading(
+    config: ConnectConfig, worker: ConnectWorker, place: Place, tls: ServiceTls | None, stack: AsyncExitStack
+) -> AtLeader:
+    forwarding = await stack.enter_async_context(HttpForwarding.open(config.answer_ms_max + FORWARD_MS, tls))
     return AtLeader(worker.herd, forwarding, lambda: place.url)
 
 
 async def _open_rest(
-    config: ConnectConfig, parts: Worker, metrics: Metrics, tasks: TaskRunner, stack: AsyncExitStack
+    config: ConnectConfig,
+    parts: Worker,
+    metrics: Metrics,
+    tasks: TaskRunner,
+    tls: ServiceTls | None,
+    stack: AsyncExitStack,
 ) -> HttpServer:
     own = [socket.gethostname(), config.advertise_host, config.http_listen.host]
     app = rest_app(parts, hosts=Names.of([*(name for name in own if name), *config.hosts]), meter=metrics.meter)
@@ -165,5 +174,5 @@ async def _open_rest(
         refusal=refuse_connection,
     )
     return await stack.enter_async_context(
-        HttpServer.open(app, config.http_listen, tasks, bounds, drain_ms_max=config.drain_ms_max)
+        HttpServer.open(app, config.http_listen, tasks, bounds, drain_ms_max=config.drain_ms_max, tls=tls)
     )

@@ -16,6 +16,7 @@ from headrace_common.runtime.metrics import open_metrics
 from headrace_common.runtime.node_tokens import open_tokens
 from headrace_common.runtime.rpc_metrics import RpcMetrics
 from headrace_common.runtime.service import GrpcService, Ready, announce_ready, run_until
+from headrace_common.runtime.service_tls import open_tls
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_common.runtime.tracing import open_tracing
 from headrace_controller.adapters.etcd_channels import read_pem
@@ -57,12 +58,16 @@ async def run(config: ControllerConfig, stop: asyncio.Event, store: MetadataStor
         metrics = stack.enter_context(open_metrics("controller", config.node_id, config.server.metrics_listen))
         metrics_at = config.server.reachable(metrics.endpoint)
         tracing = stack.enter_context(open_tracing("controller", config.node_id, config.otlp_endpoint))
+        tasks = await stack.enter_async_context(TaskRunner())
+        key = NodeKey(Role.CONTROLLER, NodeId(config.node_id))
+        tls = await stack.enter_async_context(open_tls(config.server.tls, key, clock, metrics.meter, tasks))
         tokens = open_tokens(config.server, clock)
-        gate = NodeGate(tokens, lambda: engine.follower.mirror.image)
+        gate = NodeGate(tokens, lambda: engine.follower.mirror.image, tls and tls.trust_domain)
         security = node_security(
-            NodeKey(Role.CONTROLLER, NodeId(config.node_id)),
+            key,
             tokens,
             KnownNodes(lambda: engine.follower.mirror.image, lambda: _active(engine.follower.mirror.image)),
+            tls and tls.certificates,
         )
         peer = await stack.enter_async_context(GrpcPeer.open(security))
         serving: list[Endpoint] = []  # known once the server is bound, which needs the engine
@@ -76,7 +81,6 @@ async def run(config: ControllerConfig, stop: asyncio.Event, store: MetadataStor
             endpoint=lambda: serving[0],
             new_cluster=_new_cluster,
         )
-        tasks = await stack.enter_async_context(TaskRunner())
         server = await stack.enter_async_context(
             GrpcService.open(
                 config.server,
@@ -86,6 +90,7 @@ async def run(config: ControllerConfig, stop: asyncio.Event, store: MetadataStor
                 health_names=[SERVICE],
                 interceptors=[tracing, RpcMetrics(metrics.meter), gate],
                 serving=False,
+                tls=tls and tls.serving(nodes=True),
             )
         )
         serving.append(server.endpoint)

@@ -60,4 +60,8 @@ class CoordinatorConfig:
     """Where traces go (OTLP over gRPC); without it there are none."""
 
     def __post_init__(self) -> None:
-        check(self, (bool(self.controllers), "controllers needs at least one address, such as 127.0.0.1:9390"))
+        check(
+            self,
+            (bool(self.controllers), "controllers needs at least one address, such as 127.0.0.1:9390"),
+            self.internal.check_beside(self.server),
+        )

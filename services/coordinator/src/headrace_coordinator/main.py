@@ -21,13 +21,14 @@ from headrace_common.core.image import Node, NodeKey, Role
 from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.entropy import new_incarnation
 from headrace_common.runtime.health import HealthPort
-from headrace_common.runtime.listeners import Listeners
+from headrace_common.runtime.listeners import Guard, Listeners
 from headrace_common.runtime.logs import configure_logs, logger
 from headrace_common.runtime.memory import keep_freed_memory, take_turns_quickly
 from headrace_common.runtime.metrics import open_metrics
 from headrace_common.runtime.node_tokens import open_tokens
 from headrace_common.runtime.rpc_metrics import RpcMetrics
 from headrace_common.runtime.service import Ready, Servicer, announce_ready, run_until
+from headrace_common.runtime.service_tls import open_tls
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_common.runtime.tracing import open_tracing
 from headrace_coordinator.adapters.broker_connections import BrokerConnections
@@ -78,6 +79,8 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event, beats: MakeHeartbe
         tracing = stack.enter_context(open_tracing("coordinator", config.node_id, config.otlp_endpoint))
         tasks = await stack.enter_async_context(TaskRunner())
         clock = SystemClock()
+        key = NodeKey(Role.COORDINATOR, NodeId(config.node_id))
+        tls = await stack.enter_async_context(open_tls(config.server.tls, key, clock, metrics.meter, tasks))
         client = await stack.enter_async_context(
             ControllerClient.open(
                 config.controllers,
@@ -86,6 +89,7 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event, beats: MakeHeartbe
                 clock=clock,
                 tasks=tasks,
                 tokens=open_tokens(config.server, clock),
+                tls=tls,
                 beats=beats,
             )
         )
@@ -108,11 +112,8 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event, beats: MakeHeartbe
                 outside=servicers,
                 internal=config.internal,
                 health_names=SERVICES,
-                interceptors=[
-                    tracing,
-                    RpcMetrics(metrics.meter),
-                    client.gate,
-                ],
+                interceptors=[tracing, RpcMetrics(metrics.meter)],
+                guard=Guard(client.gate, tls),
             )
         )
         node = replace(_node(config, engines.groups.who, server.endpoint, metrics_at), internal=server.internal)

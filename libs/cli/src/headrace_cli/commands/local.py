@@ -47,6 +47,7 @@ def up(
     connect: Annotated[
         bool | None, typer.Option("--connect/--no-connect", help="A Connect worker too; none unless ...")
     ] = None,
+    tls: Annotated[bool | None, typer.Option("--tls/--no-tls", help="TLS on all listeners; none unless ...")] = None,
     data_dir: DataDirOption = Path(DEFAULT_DATA_DIR),
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Return when it is ready and leave it running")
@@ -90,6 +91,7 @@ def up(
         coordinators=coordinators if coordinators is not None else saved.coordinators if saved else 1,
         etcd_members=etcd_members or (saved.etcd_members if saved else 1),
         connect=connects,
+        tls=tls if tls is not None else saved is not None and saved.tls,
         flush=flush or (saved.flush if saved else "group"),
         restart=restart,
         restart_delay_ms=restart_delay_ms,

@@ -80,6 +80,9 @@ def set_profile(
         str | None, typer.Option("--bootstrap", "-b", metavar="HOST:PORT[,...]", help="Where the cluster is")
     ] = None,
     print_as: Annotated[Output | None, typer.Option("--print-as", help="How commands print with this profile")] = None,
+    ca: Annotated[
+        str | None, typer.Option("--ca", metavar="FILE", help="CAs of a cluster that speaks TLS, in PEM")
+    ] = None,
 ) -> None:
     """Make a profile, or change what is given of one."""
     if not name or name == CHOSEN or not all(c.isalnum() or c in "-_" for c in name) or not name.isascii():
@@ -88,7 +91,7 @@ def set_profile(
         )
     file = config_file(os.environ)
     before: dict[str, Any] = profiles(file).get(name, {})
-    given = {"bootstrap": bootstrap, "output": None if print_as is None else print_as.value}
+    given = {"bootstrap": bootstrap, "output": None if print_as is None else print_as.value, "ca": ca}
     section = {**before, **{key: value for key, value in given.items() if value is not None}}
     if section.get("bootstrap") is None:
         raise CommandFailed(f"profile {name!r} needs an address", ExitCode.USAGE, "Give --bootstrap HOST:PORT.")

@@ -1,6 +1,7 @@
 """
-Keeps the certificates of a local cluster's etcd: a CA of this data directory, one pair for its members, one for those
-who may use it. The supervisor calls ``renew`` at each start, before any process runs.
+Keeps the certificates of a local cluster. For etcd a CA of this data directory, one pair for its members, one for those
+who may use it; for services with TLS another CA, and one pair for each role. The supervisor makes them at each start,
+before any process runs.
 
 What is there is kept as long as it is sound and lasts; whatever is missing, torn, of another CA or old is made anew.
 All processes start after that, so nobody is left with what was replaced.
@@ -8,12 +9,16 @@ All processes start after that, so nobody is left with what was replaced.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Final
 
-from headrace_cli.local.etcd import EtcdFiles
+from headrace_cli.local.certificate_files import CertificateFiles, EtcdFiles, NodeFiles
 from headrace_cli.local.failures import LocalClusterFailed
+from headrace_common.core.image import Role
+from headrace_common.core.node_rules import host_of, uri_of
 from headrace_common.runtime.certificates import (
     Leaf,
     lasts,
@@ -23,6 +28,9 @@ from headrace_common.runtime.certificates import (
     read_pair,
     write_pair,
 )
+
+TRUST_DOMAIN: Final = "headrace"
+"""What services take without a setting."""
 
 LEAF_LIFE: Final = timedelta(days=1_095)
 """A cluster that is started today runs for a third of that at least, without being started again."""
@@ -38,25 +46,60 @@ def renew(files: EtcdFiles, hosts: Collection[str], now: datetime) -> list[str]:
     Raises:
         LocalClusterFailed: files cannot be written.
     """
-    try:
+    leaves = {
+        files.member: Leaf(files.member.stem, frozenset(hosts)),
+        files.controller: Leaf(files.controller.stem),
+    }
+    with _writing(files.directory):
         files.directory.mkdir(mode=0o700, exist_ok=True)
-        return _renew(files, frozenset(hosts), now)
+        return _renew(files.ca, "headrace local CA", leaves, now)
+
+
+def renew_nodes(files: NodeFiles, roles: Collection[str], hosts: Collection[str], now: datetime) -> list[str]:
+    """
+    The same for the services: a CA of their own, which cannot reach etcd, and one pair for each of ``roles``.
+
+    Args:
+        hosts: where they listen, as addresses or names.
+
+    Raises:
+        LocalClusterFailed: files cannot be written.
+    """
+    nodes = {role.value for role in Role}
+    leaves = {
+        files.of(role): Leaf(
+            role,
+            frozenset({*hosts, host_of(role)}),
+            uri_of(TRUST_DOMAIN, role) if role in nodes else None,  # others are no nodes of the cluster
+        )
+        for role in roles
+    }
+    with _writing(files.directory):
+        files.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return _renew(files.ca, "headrace local CA of nodes", leaves, now)
+
+
+@contextmanager
+def _writing(directory: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise LocalClusterFailed(
-            f"cannot write etcd's certificates to {error.filename or files.directory}: {error.strerror}"
+            f"cannot write certificates to {error.filename or directory}: {error.strerror}"
         ) from error
 
 
-def _renew(files: EtcdFiles, hosts: frozenset[str], now: datetime) -> list[str]:
+def _renew(ca_file: Path, ca_name: str, leaves: Mapping[Path, Leaf], now: datetime) -> list[str]:
     made: list[str] = []
-    ca = read_pair(files.ca, files.key(files.ca))
+    ca = read_pair(ca_file, CertificateFiles.key(ca_file))
     if ca is None or not lasts(ca, ca, now):
-        ca = make_ca("headrace local CA", now)
-        write_pair(files.ca, files.key(files.ca), ca)
-        made.append(files.ca.name)
-    for path, names in ((files.member, hosts), (files.controller, frozenset[str]())):
-        leaf = read_pair(path, files.key(path))
-        if leaf is None or not lasts(leaf, ca, now) or not names <= names_of(leaf.certificate):
-            write_pair(path, files.key(path), make_pair(ca, Leaf(path.stem, names), now, LEAF_LIFE))
+        ca = make_ca(ca_name, now)
+        write_pair(ca_file, CertificateFiles.key(ca_file), ca)
+        made.append(ca_file.name)
+    for path, wanted in leaves.items():
+        leaf = read_pair(path, CertificateFiles.key(path))
+        named = {*wanted.hosts, *([wanted.uri] if wanted.uri else [])}
+        if leaf is None or not lasts(leaf, ca, now) or not named <= names_of(leaf.certificate):
+            write_pair(path, CertificateFiles.key(path), make_pair(ca, wanted, now, LEAF_LIFE))
             made.append(path.name)
     return made

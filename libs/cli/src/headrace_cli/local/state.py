@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from headrace_cli.local.etcd_peers import with_plain_peers
 from headrace_cli.local.failures import LocalClusterFailed
-from headrace_cli.local.plan import ClusterOptions
+from headrace_cli.local.plan import ClusterOptions, node_files
 from headrace_cli.local.processes import ProcessId
 
 FORMAT: Final = 1
@@ -120,8 +120,14 @@ class ClusterState:
         """The Connect worker's; None where there is none."""
         return self._url_of("connect")
 
+    @property
+    def ca(self) -> str | None:
+        """The file of the CA that clients trust; None: in plain text."""
+        return str(node_files(Path(self.data_dir)).ca) if self.options.tls and self.data_dir else None
+
     def _url_of(self, role: str) -> str | None:
-        return next((f"http://{process.http}" for process in self.processes if process.role == role), None)
+        scheme = "https" if self.options.tls else "http"
+        return next((f"{scheme}://{process.http}" for process in self.processes if process.role == role), None)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -307,6 +313,7 @@ def public(state: ClusterState) -> dict[str, Any]:
         "bootstrap_servers": state.bootstrap_servers,
         "admin_url": state.admin_url,
         "connect_url": state.connect_url,
+        "ca": state.ca,
         "processes": [
             {"name": p.name, "role": p.role, "pid": p.pid, "grpc": p.grpc, "metrics": p.metrics}
             for p in state.processes

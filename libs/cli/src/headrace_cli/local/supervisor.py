@@ -21,9 +21,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from headrace_cli.local.certificates import renew
+from headrace_cli.local.certificate_files import EtcdFiles
+from headrace_cli.local.certificates import renew, renew_nodes
 from headrace_cli.local.children import Child
-from headrace_cli.local.etcd import EtcdFiles, find_etcd
+from headrace_cli.local.etcd import find_etcd
 from headrace_cli.local.etcd_peers import PLAIN, MovingMember, move_peers
 from headrace_cli.local.failures import AlreadyRunning, LocalClusterFailed
 from headrace_cli.local.plan import (
@@ -34,7 +35,9 @@ from headrace_cli.local.plan import (
     ClusterOptions,
     ProcessPlan,
     host_of,
+    node_files,
     plan,
+    slots,
 )
 from headrace_cli.local.ports import PortClaims, choose_ports, ports_of_a_copy
 from headrace_cli.local.processes import ProcessId, kill_children, tail
@@ -185,7 +188,17 @@ class Supervisor:
         made = renew(files, hosts, datetime.now(UTC))
         if made:
             self._say("certificates", f"made {', '.join(made)} for etcd")
+        if self._state.options.tls:
+            self._renew_nodes()
         return files
+
+    def _renew_nodes(self) -> None:
+        names = {slot.partition(".")[0] for slot in slots(self._state.options)}
+        roles = {name.rpartition("-")[0] for name in names} - {"etcd"}
+        hosts = {HOST, "localhost", *(host_of(self._state.options, name) for name in names)}
+        made = renew_nodes(node_files(self._directory.path), sorted(roles), hosts, datetime.now(UTC))
+        if made:
+            self._say("certificates", f"made {', '.join(made)} for the services")
 
     def _make_token(self) -> None:
         path = self._directory.path / NODE_TOKEN

@@ -41,6 +41,7 @@ from headrace_common.rpc.convert import node_key_to_proto, partition_ref_to_prot
 from headrace_common.rpc.node_gate import KnownNodes, NodeGate, Tokens, node_security
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import backoff_ms
+from headrace_common.runtime.service_tls import ServiceTls
 from headrace_common.runtime.tasks import TaskRunner, first_of
 from headrace_proto.v1 import controller_pb2 as pb
 
@@ -96,6 +97,7 @@ class ControllerClient:
         clock: Clock,
         tasks: TaskRunner,
         tokens: Tokens | None = None,
+        tls: ServiceTls | None = None,
         beats: MakeHeartbeats = HeartbeatThread,
     ) -> AsyncIterator[ControllerClient]:
         """
@@ -104,16 +106,17 @@ class ControllerClient:
         Args:
             bootstrap: controllers to begin with, at least one; it learns of others.
             tokens: what it shows to other nodes of the cluster; None: nothing.
+            tls: its certificates, which it shows instead.
             beats: what says that it lives; where there are no threads, another than a thread.
             tasks: runs its loops. When another process takes over this node's id, a loop fails with
                 ``DuplicateRegistration``, so that this process stops.
         """
         key, route = NodeKey(role, NodeId(id)), ControllerRoute(bootstrap)
         known = KnownNodes(lambda: client.image, lambda: route.addresses)
-        security = node_security(key, tokens, known)
+        security = node_security(key, tokens, known, tls and tls.certificates)
         calls = ControllerCalls(route, clock, security)
         client = ControllerClient(calls, key, clock, tasks, security, beats)
-        client.gate = NodeGate(tokens, lambda: client.image)
+        client.gate = NodeGate(tokens, lambda: client.image, tls and tls.trust_domain)
         follower = tasks.start(client._stream.follow(), name="follow-metadata")
         client._beats.start()
         try:

@@ -23,6 +23,7 @@ from headrace_common.core.image import NodeKey
 from headrace_common.rpc.calls import name_unknown
 from headrace_common.rpc.channels import PLAIN, Security, open_sync_channel
 from headrace_common.rpc.convert import role_to_proto
+from headrace_common.rpc.credentials import Pem
 from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import backoff_ms
@@ -191,7 +192,8 @@ class HeartbeatThread:
         self._on_answer = on_answer
         self._wake = Event()
         self._stopping = False
-        self._channel: tuple[Endpoint, grpc.Channel] | None = None
+        self._channel: tuple[tuple[Endpoint, Pem | None], grpc.Channel] | None = None
+        """Where it leads and what it was opened with; and it."""
         self._thread = Thread(target=self._run, name=f"heartbeat-{key}", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -248,10 +250,11 @@ class HeartbeatThread:
             self._talk.answered(beat, target, answer, sent_ms)
 
     def _stub(self, target: Endpoint) -> ControllerStub:
-        if self._channel is None or self._channel[0] != target:
+        opened = target, self._security.newest
+        if self._channel is None or self._channel[0] != opened:
             if self._channel is not None:
                 self._channel[1].close()
-            self._channel = (target, open_sync_channel(str(target), self._security, own_connection=True))
+            self._channel = (opened, open_sync_channel(str(target), self._security, own_connection=True))
         return ControllerStub(self._channel[1])
 
     def _tell(self, what: BeatAnswered | BeatRefused) -> None:

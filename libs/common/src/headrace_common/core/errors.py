@@ -200,6 +200,10 @@ class NetworkFailed(UnknownOutcome, code=ErrorCode.NETWORK_EXCEPTION):
     """The connection broke before the answer came."""
 
 
+class TlsFailed(NetworkFailed):
+    """No connection, for want of TLS on one side, or of a certificate that the other takes; nothing was sent."""
+
+
 class RequestTimedOut(UnknownOutcome, code=ErrorCode.REQUEST_TIMED_OUT):
     """No answer came in time."""
 

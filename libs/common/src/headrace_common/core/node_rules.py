@@ -125,19 +125,29 @@ WHO_MAY_CALL: Final[Mapping[str, frozenset[Role] | None]] = {
 """By ``SERVICE/OPERATION``. Operators ask the admin service, which asks the others as a node."""
 
 
-def refusal(operation: str, allowed: Collection[Role], caller: NodeKey | None) -> ClusterAuthorizationFailed | None:
+NO_TOKEN: Final = (
+    "the call showed no node token that is valid here. Programs ask the admin service; a node is started with "
+    "--node-token-file, a file that holds the cluster's token"
+)
+NO_CERTIFICATE: Final = (
+    "the call showed no certificate of a node, or of another node than it says. Programs ask the admin service; a node "
+    "comes to the internal listener, with a certificate that names it as spiffe://TRUST-DOMAIN/ROLE"
+)
+
+
+def refusal(
+    operation: str, allowed: Collection[Role], caller: NodeKey | None, unproven: str = NO_TOKEN
+) -> ClusterAuthorizationFailed | None:
     """
     Why ``caller`` may not call ``operation``; None: it may.
 
     Args:
         allowed: its row of the table.
-        caller: the node that it has shown to be; None: it has shown no valid node token.
+        caller: the node that it has shown to be; None: none.
+        unproven: what is said then.
     """
     if caller is None:
-        return ClusterAuthorizationFailed(
-            f"{operation} is for nodes of the cluster: the call showed no node token that is valid here. Programs ask "
-            "the admin service; a node is started with --node-token-file, a file that holds the cluster's token"
-        )
+        return ClusterAuthorizationFailed(f"{operation} is for nodes of the cluster: {unproven}")
     if caller.role in allowed:
         return None
     names = " and ".join(sorted(role.value for role in allowed))
@@ -150,6 +160,28 @@ def foreign(caller: NodeKey | None, claimed: NodeKey) -> ClusterAuthorizationFai
     return ClusterAuthorizationFailed(f"{who} cannot speak for {claimed}; is a node id given twice?")
 
 
+def host_of(role: str) -> str:
+    """The name that the certificates of all nodes of ``role`` have: other nodes ask for it, whatever the address is."""
+    return f"{role}.headrace"
+
+
+def uri_of(trust_domain: str, role: str) -> str:
+    """How a certificate names the nodes of ``role``; ``/ID`` behind it names one of them."""
+    return f"spiffe://{trust_domain}/{role}"
+
+
+def node_named(uri: str, trust_domain: str) -> tuple[Role, NodeId | None] | None:
+    """The role that ``uri`` names, and the id if it names one; None: no node of ``trust_domain``."""
+    for role in Role:
+        whole = uri_of(trust_domain, role.value)
+        number = uri.removeprefix(f"{whole}/")
+        if uri == whole:
+            return role, None
+        if number != uri and _is_number(number):
+            return role, NodeId(int(number))
+    return None
+
+
 def node_key_of(text: str) -> NodeKey:
     """
     The inverse of ``str(NodeKey)``.
@@ -158,8 +190,12 @@ def node_key_of(text: str) -> NodeKey:
         Rejected: it names no node.
     """
     name, _, number = text.rpartition("-")
-    if number.isascii() and number.isdigit() and len(number) <= _DIGITS_MAX:
+    if _is_number(number):
         for role in Role:
             if role.value == name:
                 return NodeKey(role, NodeId(int(number)))
     raise Rejected(f"{text[:80]!r} names no node; names are like broker-1")
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX

@@ -6,6 +6,7 @@ client that does not read its answer. Made by the HTTP server for each connectio
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -21,7 +22,7 @@ FLUSH_SECONDS: Final = 30.0
 """For what is still to be sent when a connection is closed."""
 
 if TYPE_CHECKING:
-    Open: TypeAlias = Connections["BoundedProtocol"]
+    Open: TypeAlias = Connections["Endable"]
 
 Phase: TypeAlias = Literal["idle", "head", "body"]
 """What of a request is awaited; idle: a further request may come, or not."""
@@ -43,7 +44,15 @@ class HttpBounds:
     """A whole answer with this status, what is wrong, and what to do; it closes the connection."""
 
 
-class BoundedProtocol(HttpToolsProtocol):
+class Endable(ABC):
+    """A connection that can be ended for another's sake."""
+
+    @abstractmethod
+    def give_way(self) -> None:
+        """End at once: a newer connection takes this place."""
+
+
+class BoundedProtocol(HttpToolsProtocol, Endable):
     """Subclassed by ``bounded`` with what all connections of one server share."""
 
     open_connections: Open
@@ -121,8 +130,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().timeout_keep_alive_handler()
         self._closing()
 
+    @override
     def give_way(self) -> None:
-        """End at once: a newer connection takes this place."""
         self.transport.abort()
 
     # --- deadlines --------------------------------------------------------------------------------------------------

@@ -9,23 +9,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import resource
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 
 from headrace_common.core.connections import Connections
 from headrace_common.core.ids import Endpoint
-from headrace_common.http.protocol import BoundedProtocol, HttpBounds, bounded
+from headrace_common.http.protocol import Endable, HttpBounds, bounded
 from headrace_common.runtime.service import CannotListen, warn_unless_loopback
+from headrace_common.runtime.service_tls import ServiceTls
 from headrace_common.runtime.tasks import TaskRunner, first_of
+
+if TYPE_CHECKING:  # only who has certificates has what reads them
+    from headrace_common.runtime.tls import Bundle
 
 _DESCRIPTORS_SHARE: Final = 4
 """Of the descriptors of the process one in so many is for HTTP; the rest is for gRPC, files and the cluster."""
 _IDLE_SECONDS: Final = 30
+
+_log = logging.getLogger(__name__)
 
 
 class _Server(uvicorn.Server):
@@ -47,9 +54,10 @@ class _Server(uvicorn.Server):
 class HttpServer:
     """Made by ``open``."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, *, secure: bool = False) -> None:
         self.endpoint = endpoint
         """Where it listens, with the real port."""
+        self.scheme = "https" if secure else "http"
 
     @staticmethod
     @asynccontextmanager
@@ -61,19 +69,21 @@ class HttpServer:
         *,
         drain_ms_max: int,
         option: str = "--http-listen",
+        tls: ServiceTls | None = None,
     ) -> AsyncIterator[HttpServer]:
         """
         Serve ``app`` until the block ends, then finish what is under way within ``drain_ms_max``.
 
         Args:
             option: what sets ``listen``, for messages.
+            tls: its certificates; None: in plain text.
 
         Raises:
             OSError: the address is taken or not of this machine.
         """
         bound = _bound(listen, option)
         total = min(bounds.connections_max, _descriptors_max() // _DESCRIPTORS_SHARE)
-        connections: Connections[BoundedProtocol] = Connections(total, bounds.connections_per_address_max)
+        connections: Connections[Endable] = Connections(total, bounds.connections_per_address_max)
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -85,17 +95,39 @@ class HttpServer:
             timeout_keep_alive=_IDLE_SECONDS,
             timeout_graceful_shutdown=max(1, drain_ms_max // 1_000),
         )
-        server = _Server(config)
-        serving = tasks.start(server.serve(sockets=[bound]), name="http")
-        try:
-            await first_of(server.serves.wait(), asyncio.wait([serving]))
-            endpoint = Endpoint(listen.host, bound.getsockname()[1])
-            warn_unless_loopback("HTTP", endpoint)
-            yield HttpServer(endpoint)
-        finally:
-            server.should_exit = True
-            await asyncio.wait([serving])
-            bound.close()
+        endpoint = Endpoint(listen.host, bound.getsockname()[1])
+        with _speaking(config, endpoint, tls, tasks):
+            server = _Server(config)
+            serving = tasks.start(server.serve(sockets=[bound]), name="http")
+            try:
+                await first_of(server.serves.wait(), asyncio.wait([serving]))
+                yield HttpServer(endpoint, secure=tls is not None)
+            finally:
+                server.should_exit = True
+                await asyncio.wait([serving])
+                bound.close()
+
+
+@contextlib.contextmanager
+def _speaking(config: uvicorn.Config, endpoint: Endpoint, tls: ServiceTls | None, tasks: TaskRunner) -> Iterator[None]:
+    """Have the server of ``config`` speak TLS, if there are certificates; new ones are shown to who connects next."""
+    if tls is None:
+        warn_unless_loopback("HTTP", endpoint)
+        yield
+        return
+    from headrace_common.http.handshakes import secured
+    from headrace_common.runtime.tls_contexts import make_server_context, renew_context
+
+    context = make_server_context(tls.live.bundle)
+    protocol: Any = config.http
+    config.http = secured(protocol, context, tasks)  # type: ignore[assignment]  # uvicorn only calls it
+
+    async def take(bundle: Bundle) -> None:
+        renew_context(context, bundle)
+
+    _log.info("HTTP listens with TLS", extra={"listen": str(endpoint)})
+    with tls.live.takes(take, tls.live.bundle):
+        yield
 
 
 def _bound(listen: Endpoint, option: str) -> socket.socket:

@@ -11,12 +11,13 @@ Connections to etcd are no connections to a service; the controller has its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
+from weakref import WeakValueDictionary
 
 import grpc
 import grpc.aio
@@ -30,6 +31,31 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 Address = TypeVar("Address", bound=Hashable)
 Opened = TypeVar("Opened", grpc.aio.Channel, grpc.Channel)
 
+GRACE_MS: Final = 600_000.0
+"""How long calls on channels with old certificates may take."""
+
+
+class Certificates:
+    """
+    What a process shows and trusts, while that changes: channels that are opened have the newest, and pools that have
+    others let them go. Any thread may read; one event loop renews, that of the pools.
+    """
+
+    def __init__(self, pem: Pem) -> None:
+        self.pem = pem
+        """The newest."""
+        self._pools: WeakValueDictionary[int, Channels[Any]] = WeakValueDictionary()  # a mapping has no hash
+
+    def follow(self, pool: Channels[Any]) -> None:
+        """Have ``pool``, which was made with these, hear of new ones for as long as it is there."""
+        self._pools[id(pool)] = pool
+
+    async def renew(self, pem: Pem, *, grace_ms: float = GRACE_MS) -> None:
+        """Show and trust ``pem`` from now on; see ``Channels.renew``. Returns when the last old channel is closed."""
+        self.pem = pem
+        closings = [closing for pool in list(self._pools.values()) for closing in pool.retire(grace_ms)]
+        await _close_all(closings)
+
 
 @dataclass(frozen=True, slots=True)
 class Security:
@@ -40,17 +66,26 @@ class Security:
     Asked at the start of each call, with the ``host:port`` it goes to, for what is added to the call's own metadata.
     What it raises the call raises. None: nothing is added.
     """
-    pem: Pem | None = None
+    pem: Pem | Certificates | None = None
     """With what to speak TLS. None: in plain text."""
-    server_name: str | None = None
-    """What the other side's certificate has to name; None: the host that is connected to."""
+    server_name: Callable[[str], str | None] | None = None
+    """
+    Asked when a channel to ``host:port`` is opened for what the certificate there has to name; None, or its answer: the
+    host that is connected to.
+    """
+
+    @property
+    def newest(self) -> Pem | None:
+        """What a channel that is opened now shows and trusts."""
+        return self.pem.pem if isinstance(self.pem, Certificates) else self.pem
+
+    def name_of(self, target: str) -> str | None:
+        """See ``server_name``."""
+        return None if self.server_name is None else self.server_name(target)
 
 
 PLAIN: Final = Security()
 """Shows nothing, in plain text."""
-
-GRACE_MS: Final = 600_000.0
-"""How long calls on channels with old certificates may take."""
 
 
 def open_channel(
@@ -68,7 +103,7 @@ def open_channel(
         reconnect_ms_max: longest pause between two attempts to connect.
     """
     options = channel_options(
-        own_connection=own_connection, reconnect_ms_max=reconnect_ms_max, server_name=security.server_name
+        own_connection=own_connection, reconnect_ms_max=reconnect_ms_max, server_name=security.name_of(target)
     )
     with opening() as grpc_here:
         channel: grpc.aio.Channel = _dial(grpc_here, grpc_here.aio, target, security, options)
@@ -84,7 +119,7 @@ def open_sync_channel(
 ) -> grpc.Channel:
     """The same for a thread without an event loop."""
     options = channel_options(
-        own_connection=own_connection, reconnect_ms_max=reconnect_ms_max, server_name=security.server_name
+        own_connection=own_connection, reconnect_ms_max=reconnect_ms_max, server_name=security.name_of(target)
     )
     with opening() as grpc_here:
         channel: grpc.Channel = _dial(grpc_here, grpc_here, target, security, options)
@@ -93,9 +128,10 @@ def open_sync_channel(
 
 def _dial(library: Any, kind: Any, target: str, security: Security, options: Options) -> Any:
     """A channel of ``kind``, which is ``library`` or its part for asyncio."""
-    if security.pem is None:
+    pem = security.newest
+    if pem is None:
         return kind.insecure_channel(target, options=options)
-    return kind.secure_channel(target, of_channel(library, security.pem), options=options)
+    return kind.secure_channel(target, of_channel(library, pem), options=options)
 
 
 class _Pool(Mapping[Address, Opened]):
@@ -135,6 +171,13 @@ class _Pool(Mapping[Address, Opened]):
 class Channels(_Pool[Address, grpc.aio.Channel]):
     """Channels of one event loop. Calls that are under way when theirs is closed fail, their outcome unknown."""
 
+    def __init__(
+        self, security: Security = PLAIN, *, own_connection: bool = False, reconnect_ms_max: int = RECONNECT_MS_MAX
+    ) -> None:
+        super().__init__(security, own_connection=own_connection, reconnect_ms_max=reconnect_ms_max)
+        if isinstance(security.pem, Certificates):
+            security.pem.follow(self)
+
     def _open(self, target: str) -> grpc.aio.Channel:
         return open_channel(
             target,
@@ -143,18 +186,20 @@ class Channels(_Pool[Address, grpc.aio.Channel]):
             reconnect_ms_max=self._reconnect_ms_max,
         )
 
-    async def renew(self, security: Security, *, grace_ms: float = GRACE_MS) -> None:
+    async def renew(self, security: Security | None = None, *, grace_ms: float = GRACE_MS) -> None:
         """
-        Open channels with ``security`` from now on. Those that are open begin no new call, and close when their calls
-        have ended, or after ``grace_ms``; 0 where they were opened with what is not trusted any more. Returns then.
+        Open channels with ``security`` from now on; None: with what that of now has become. Those that are open begin
+        no new call, and close when their calls have ended, or after ``grace_ms``; 0 where they were opened with what is
+        not trusted any more. Returns then.
         """
-        self._security = security
-        channels = list(self._opened.values())
+        self._security = security or self._security
+        await _close_all(self.retire(grace_ms))
+
+    def retire(self, grace_ms: float) -> list[Coroutine[Any, Any, None]]:
+        """From now on channels are opened anew; what closes those that are open, to be awaited."""
+        closings = [channel.close(grace_ms / 1_000) for channel in self._opened.values()]
         self._opened.clear()
-        closing = [channel.close(grace_ms / 1_000) for channel in channels]
-        for closed in await asyncio.gather(*closing, return_exceptions=True):
-            if isinstance(closed, BaseException) and not isinstance(closed, library().aio.UsageError):
-                raise closed  # UsageError: it was being closed
+        return closings
 
     async def keep(self, known: Collection[Address]) -> None:
         """Close the channels to all other addresses: nobody is there any more."""
@@ -177,8 +222,23 @@ class Channels(_Pool[Address, grpc.aio.Channel]):
         await self.trim(0)
 
 
+async def _close_all(closings: Sequence[Coroutine[Any, Any, None]]) -> None:
+    for closed in await asyncio.gather(*closings, return_exceptions=True):
+        if isinstance(closed, BaseException) and not isinstance(closed, library().aio.UsageError):
+            raise closed  # UsageError: it was being closed
+
+
 class SyncChannels(_Pool[Address, grpc.Channel]):
     """Channels of a thread that may block; one thread at a time."""
+
+    _opened_with: Pem | None = None
+
+    def to(self, address: Address) -> grpc.Channel:
+        """The channel to ``address``; with new certificates all are opened anew: the thread has no call there."""
+        if self._opened_with is not self._security.newest:
+            self.close()
+            self._opened_with = self._security.newest
+        return super().to(address)
 
     def _open(self, target: str) -> grpc.Channel:
         return open_sync_channel(

@@ -1,9 +1,10 @@
 """
 Decides which calls come from nodes of the cluster: what a node adds to its calls, and what a server asks of them.
 
-A node says in the metadata of each call who it is, and shows the cluster's node token to addresses that it knows to be
-those of other nodes. The gate of a server refuses by the table of ``core.node_rules`` before anything of the request is
-read. The token is one for the whole cluster: it tells nodes from others, while which node it is remains what it says.
+A node says in the metadata of each call who it is. With TLS its certificate proves the role, and the servers that nodes
+come to ask for one. Without it a node shows the cluster's node token, to addresses that it knows to be those of other
+nodes: the token tells nodes from others, while which node it is remains what it says. The gate of a server refuses by
+the table of ``core.node_rules``; callers without a token or certificate before anything of the request is read.
 """
 
 from __future__ import annotations
@@ -19,9 +20,18 @@ from headrace_common.core.errors import HeadraceError, MetadataUnavailable, Reje
 from headrace_common.core.features import NODE_TOKEN
 from headrace_common.core.ids import Endpoint
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, NodeKey, Role
-from headrace_common.core.node_rules import WHO_MAY_CALL, foreign, node_key_of, refusal
-from headrace_common.rpc.channels import PLAIN, Metadata, Security
-from headrace_common.rpc.interceptor import Continuation
+from headrace_common.core.node_rules import (
+    NO_CERTIFICATE,
+    NO_TOKEN,
+    WHO_MAY_CALL,
+    foreign,
+    host_of,
+    node_key_of,
+    node_named,
+    refusal,
+)
+from headrace_common.rpc.channels import PLAIN, Certificates, Metadata, Security
+from headrace_common.rpc.interceptor import Continuation, Handler, with_behavior
 
 NODE_KEY: Final = "headrace-node"
 TOKEN_KEY: Final = "headrace-node-token"
@@ -49,23 +59,43 @@ class KnownNodes:
     """Where nodes of the cluster are. Safe to use from several threads."""
 
     def __init__(self, image: Callable[[], ClusterImage], others: Callable[[], Iterable[Endpoint]] = tuple) -> None:
-        """``others``: those that are known before there is an image, such as the controllers of the settings."""
+        """``others``: controllers that are known before there is an image, such as those of the settings."""
         self._image = image
         self._others = others
         self._of: ClusterImage | None = None
-        self._addresses: frozenset[str] = frozenset()
+        self._roles: dict[str, Role] = {}
 
     def __contains__(self, address: object) -> bool:
+        return self.role_at(address) is not None
+
+    def role_at(self, address: object) -> Role | None:
+        """What is at ``host:port`` as far as the cluster says, whatever answers there; None: no node."""
         image = self._image()
         if self._of is not image:
             nodes = image.nodes.values()
-            self._addresses = frozenset(str(at) for node in nodes for at in (node.grpc, node.internal) if at)
+            self._roles = {str(at): node.key.role for node in nodes for at in (node.grpc, node.internal) if at}
             self._of = image
-        return address in self._addresses or any(str(at) == address for at in self._others())
+        role = self._roles.get(str(address))
+        if role is None and any(str(at) == address for at in self._others()):
+            return Role.CONTROLLER
+        return role
 
 
-def node_security(key: NodeKey, tokens: Tokens | None, known: KnownNodes) -> Security:
-    """How the node ``key`` shows who it is, with ``tokens`` to ``known`` nodes; without any it shows nothing."""
+def node_security(
+    key: NodeKey, tokens: Tokens | None, known: KnownNodes, certificates: Certificates | None = None
+) -> Security:
+    """
+    How the node ``key`` shows who it is: with ``certificates`` by TLS, to whoever shows the role that the cluster says;
+    else with ``tokens`` to ``known`` nodes; without any it shows nothing.
+    """
+    if certificates is not None:
+        said = ((NODE_KEY, str(key)),)
+
+        def name_at(target: str) -> str | None:
+            role = known.role_at(target)
+            return None if role is None else host_of(role.value)
+
+        return Security(lambda _: said, certificates, name_at)
     if tokens is None:
         return PLAIN
     name = (NODE_KEY, str(key))
@@ -91,18 +121,29 @@ class NodeGate(grpc.aio.ServerInterceptor):
     """
     The innermost interceptor of a server, one for all servers of a process.
 
-    It refuses nothing without ``tokens``, nor where the cluster, by its ``image``, is below the level of node tokens.
+    Where the process has certificates, of ``trust_domain``, callers are the nodes that theirs name. Else tokens decide:
+    it refuses nothing without ``tokens``, nor where the cluster, by its ``image``, is below the level of node tokens.
     Who shows no token has to wait until there is an image.
     """
 
-    def __init__(self, tokens: Tokens | None = None, image: Callable[[], ClusterImage] = lambda: EMPTY_IMAGE) -> None:
+    def __init__(
+        self,
+        tokens: Tokens | None = None,
+        image: Callable[[], ClusterImage] = lambda: EMPTY_IMAGE,
+        trust_domain: str | None = None,
+    ) -> None:
         self._tokens = tokens
         self._image = image
+        self._trust_domain = trust_domain
+
+    def of_clients(self) -> grpc.aio.ServerInterceptor:
+        """The same for a server that asks nobody for a certificate: what nodes alone may ask is refused unread."""
+        return self if self._trust_domain is None else _NoNodes()
 
     @property
     def closed(self) -> bool:
-        """Whether who shows no token is no node."""
-        return self._demanded and self._image().feature_level >= NODE_TOKEN.level
+        """Whether who shows no token, or no certificate, is no node."""
+        return self._trust_domain is not None or (self._demanded and self._image().feature_level >= NODE_TOKEN.level)
 
     @property
     def _demanded(self) -> bool:
@@ -114,15 +155,29 @@ class NodeGate(grpc.aio.ServerInterceptor):
         """The method's handler, or one that refuses the call and reads nothing of it."""
         operation = handler_call_details.method.rpartition(".")[2]
         allowed = WHO_MAY_CALL.get(operation)
+        if allowed is not None and self._trust_domain is not None:
+            handler = await continuation(handler_call_details)
+            return handler and with_behavior(handler, lambda inner, _: self._holding(inner, operation, allowed))
         if allowed is not None and self._demanded:
             error = self._refusal(operation, allowed, handler_call_details.invocation_metadata)
             if error is not None:
                 return _refusing(error)
         return await continuation(handler_call_details)
 
+    def _holding(self, inner: Handler, operation: str, allowed: Collection[Role]) -> Handler:
+        """A certificate is the connection's, of which an interceptor is told nothing; the handler is."""
+
+        def held(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            error = refusal(operation, allowed, self.caller(context), NO_CERTIFICATE)
+            if error is not None:
+                raise error
+            return inner(request, context)
+
+        return held
+
     def _refusal(self, operation: str, allowed: Collection[Role], metadata: Any) -> HeadraceError | None:
         if self.closed:
-            return refusal(operation, allowed, self._caller(metadata))
+            return refusal(operation, allowed, self._caller(metadata), NO_TOKEN)
         if self._image().revision == EMPTY_IMAGE.revision and self._caller(metadata) is None:
             return MetadataUnavailable(
                 f"this node has no metadata yet, so it cannot tell who may ask it for {operation}; try again soon"
@@ -130,7 +185,9 @@ class NodeGate(grpc.aio.ServerInterceptor):
         return None
 
     def caller(self, context: grpc.aio.ServicerContext[Any, Any]) -> NodeKey | None:
-        """The node that a call has shown to come from; None: it shows no valid token."""
+        """The node that a call has shown to come from; None: it shows no valid token, or no certificate of a node."""
+        if self._trust_domain is not None:
+            return _named(context, self._trust_domain)
         return self._caller(context.invocation_metadata())
 
     def hold(self, caller: NodeKey | None, claimed: NodeKey, *besides: Role) -> None:
@@ -150,7 +207,8 @@ class NodeGate(grpc.aio.ServerInterceptor):
         """
         caller, allowed = self.caller(context), WHO_MAY_CALL[operation]
         assert allowed is not None, f"{operation} is for nodes"
-        error = refusal(operation, allowed, caller)
+        shown = NO_TOKEN if self._trust_domain is None else NO_CERTIFICATE
+        error = refusal(operation, allowed, caller, shown)
 
         def hold() -> None:
             if error is not None and self.closed:
@@ -161,14 +219,42 @@ class NodeGate(grpc.aio.ServerInterceptor):
     def _caller(self, metadata: Any) -> NodeKey | None:
         if self._tokens is None:
             return None
-        found = {key: value for key, value in metadata or () if key in {NODE_KEY, TOKEN_KEY}}
-        token, name = found.get(TOKEN_KEY), found.get(NODE_KEY)
-        if not isinstance(token, str) or not isinstance(name, str) or not self._tokens.takes(token):
+        token = dict(metadata or ()).get(TOKEN_KEY)
+        if not isinstance(token, str) or not self._tokens.takes(token):
             return None
-        try:
-            return node_key_of(name)
-        except Rejected:
-            return None
+        return _node_said(metadata)
+
+
+class _NoNodes(grpc.aio.ServerInterceptor):
+    """See ``NodeGate.of_clients``."""
+
+    async def intercept_service(
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """The method's handler, or one that refuses the call and reads nothing of it."""
+        operation = handler_call_details.method.rpartition(".")[2]
+        allowed = WHO_MAY_CALL.get(operation)
+        error = None if allowed is None else refusal(operation, allowed, None, NO_CERTIFICATE)
+        return await continuation(handler_call_details) if error is None else _refusing(error)
+
+
+def _named(context: grpc.aio.ServicerContext[Any, Any], trust_domain: str) -> NodeKey | None:
+    """The node of a call: its certificate says the role, and the id if it has one; else the call does."""
+    for uri in context.auth_context().get("peer_spiffe_id", ()):
+        named = node_named(uri.decode(errors="replace"), trust_domain)
+        said = _node_said(context.invocation_metadata())
+        if said is not None and named in ((said.role, None), (said.role, said.id)):
+            return said
+    return None
+
+
+def _node_said(metadata: Any) -> NodeKey | None:
+    """Which node a call says that it comes from."""
+    name = dict(metadata or ()).get(NODE_KEY)
+    try:
+        return node_key_of(name) if isinstance(name, str) else None
+    except Rejected:
+        return None
 
 
 def _refusing(error: HeadraceError) -> grpc.RpcMethodHandler[Any, Any]:

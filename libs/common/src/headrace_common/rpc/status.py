@@ -23,9 +23,11 @@ from headrace_common.core.errors import (
     RecordTooLarge,
     Rejected,
     RequestTimedOut,
+    TlsFailed,
     UnsupportedVersion,
     error_for,
 )
+from headrace_common.rpc.handshakes import explain_handshake
 from headrace_common.rpc.library import library
 from headrace_proto.v1 import errors_pb2
 
@@ -113,6 +115,8 @@ def error_from_rpc(error: grpc.RpcError) -> HeadraceError:
     match code:
         case grpc.StatusCode.CANCELLED if text == _DROPPED:
             return NetworkFailed(f"the connection failed: {NOT_TAKEN}")
+        case grpc.StatusCode.UNAVAILABLE if (why := explain_handshake(text)) is not None:
+            return TlsFailed(f"the connection failed: {why} ({text})")
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED | grpc.StatusCode.ABORTED:
             return NetworkFailed(f"the connection failed: {text}")
         case grpc.StatusCode.DEADLINE_EXCEEDED:

@@ -18,9 +18,11 @@ import grpc.aio
 
 from headrace_common.core.bounds import check, setting
 from headrace_common.core.ids import Endpoint
+from headrace_common.rpc.node_gate import NodeGate
 from headrace_common.rpc.options import MESSAGE_BYTES_MAX
 from headrace_common.runtime.descriptors import connections_max
 from headrace_common.runtime.service import GrpcService, ServerConfig, Servicer
+from headrace_common.runtime.service_tls import ServiceTls
 
 CALLS_OF_NODES: Final = 10_000
 """At least so many calls of other nodes are taken at one time, whatever the number for clients is."""
@@ -62,6 +64,13 @@ class InternalListener:
     """Address of the gRPC server for other nodes; port 0 takes a free one. Without it they come to listen, as nodes of
     a version before internal listeners always do."""
 
+    def check_beside(self, config: ServerConfig) -> tuple[bool, str]:
+        """What must hold of both, for ``check``, and what is said where it does not."""
+        return (
+            not config.tls.on or self.internal_listen is not None,
+            "tls_cert needs internal_listen: nodes show certificates there, and clients, who have none, come to listen",
+        )
+
     def over(self, config: ServerConfig) -> list[ServerConfig]:
         """The settings of its server; none where there is no such listener."""
         if self.internal_listen is None:
@@ -82,6 +91,20 @@ class InternalListener:
 
 NOBODY_BESIDE: Final = InternalListener()
 """Other nodes come where clients come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Whom the servers of a process let in."""
+
+    gate: NodeGate
+    """What nodes alone may ask; the innermost interceptor."""
+    tls: ServiceTls | None
+    """All of them speak it, and the one for nodes asks for certificates. None: in plain text."""
+
+
+UNGUARDED: Final = Guard(NodeGate(), None)
+"""Everybody."""
 
 
 class Listeners:
@@ -105,6 +128,7 @@ class Listeners:
         internal: InternalListener = NOBODY_BESIDE,
         health_names: Sequence[str],
         interceptors: Sequence[grpc.aio.ServerInterceptor | None],
+        guard: Guard = UNGUARDED,
     ) -> AsyncIterator[Listeners]:
         """
         Serve until the block ends, then drain; health is NOT_SERVING until ``serving``.
@@ -112,6 +136,7 @@ class Listeners:
         Args:
             inside: for clients in the cluster's network, and for other nodes wherever they come.
             outside: for clients from outside, where there is such a listener.
+            guard: whom each of them lets in.
 
         Raises:
             OSError: an address is taken or not of this machine.
@@ -127,13 +152,19 @@ class Listeners:
                 calls_per_address_max=external.external_calls_per_address_max,
             )
             ways = [(config, inside), (beyond, outside)]
+        opened: list[GrpcService] = []
         async with AsyncExitStack() as stack:
-            opened = [
-                await stack.enter_async_context(
-                    GrpcService.open(server, servicers, health_names, interceptors, serving=False)
-                )
-                for server, servicers in [*ways, *between]
-            ]
+            for nodes, listeners in ((False, ways), (True, between)):
+                inner = guard.gate if nodes else guard.gate.of_clients()
+                tls = guard.tls and guard.tls.serving(nodes=nodes)
+                opened += [
+                    await stack.enter_async_context(
+                        GrpcService.open(
+                            server, servicers, health_names, [*interceptors, inner], serving=False, tls=tls
+                        )
+                    )
+                    for server, servicers in listeners
+                ]
             yield Listeners(opened, opened[-1].endpoint if between else None)
 
     async def serving(self, *names: str) -> None:

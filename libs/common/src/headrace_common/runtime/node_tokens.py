@@ -73,11 +73,13 @@ class NodeTokens:
 
 def open_tokens(config: ServerConfig, clock: Clock) -> NodeTokens | None:
     """
-    The tokens of the process's settings; None, with a warning, where no file is named.
+    The tokens of the process's settings; None where it has certificates, and, with a warning, where no file is named.
 
     Raises:
         InvalidConfig: the file cannot be read, or holds something else.
     """
+    if config.tls.on:
+        return None
     if config.node_token_file is not None:
         return NodeTokens(
             config.node_token_file,
@@ -86,7 +88,7 @@ def open_tokens(config: ServerConfig, clock: Clock) -> NodeTokens | None:
             loopback_only=config.node_token_loopback_only,
         )
     _log.warning(
-        "no node token: anyone who reaches a port of a node can pass for a node; give all nodes the same "
+        "no node token and no TLS: anyone who reaches a port of a node can pass for a node; give all nodes the same "
         "--node-token-file, made with python -m headrace_common.runtime.token_file FILE"
     )
     return None

@@ -17,7 +17,7 @@ import socket
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
@@ -36,6 +36,7 @@ from headrace_common.runtime.admission import Admission
 from headrace_common.runtime.descriptors import connections_max, raise_descriptor_limit
 from headrace_common.runtime.port_claims import prove_port
 from headrace_common.runtime.tasks import TaskRunner, first_of
+from headrace_common.runtime.tls_config import TlsConfig
 
 if TYPE_CHECKING:  # only who has certificates has what reads them
     from headrace_common.runtime.tls_server import ServerTls
@@ -88,12 +89,15 @@ class ServerConfig:
     """From which level on it logs."""
     node_token_file: Path | None = None
     """File with the cluster's node token (or two, a line each, while it is changed): shown to other nodes, and demanded
-    of them once all know that there is one. Without it nothing is shown or demanded."""
+    of them once all know that there is one. Without it nothing is shown or demanded; nor with TLS, where certificates
+    say who is a node."""
     node_token_demanded: bool = True
     """Whether what only nodes may ask is refused without the token. false: it is shown only, while a cluster that runs
     without one gets it node by node."""
     node_token_loopback_only: bool = False
     """Whether the token is shown to nodes on this machine only."""
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    """Its certificates."""
     feature_level_max: int = setting(HIGHEST, low=0, high=HIGHEST)
     """Highest feature level of the cluster that this process says it knows; a lower one holds the cluster's level back
     until it is taken away."""

@@ -61,8 +61,8 @@ class Wanted:
 
     names: frozenset[str] = frozenset()
     """Names and addresses that it must have."""
-    uri: str | None = None
-    """The node that it must be of, and of no other: ``spiffe://TRUSTDOMAIN/ROLE``."""
+    uris: frozenset[str] = frozenset()
+    """One of these it must be of, and of nobody else: ``spiffe://TRUSTDOMAIN/ROLE``. None: it does not matter."""
     server: bool = True
     """Whether it is shown to clients."""
     client: bool = True
@@ -221,11 +221,11 @@ def _check_says(path: Path, certificate: x509.Certificate, wanted: Wanted) -> No
         raise InvalidConfig(
             f"the certificate {path} lacks the name {', '.join(sorted(missing))}; it has {_list(names)}"
         )
-    if wanted.uri is not None:
+    if wanted.uris:
         uris = _uris_of(certificate)
-        if uris != [wanted.uri]:  # gRPC takes an identity from a certificate that has one URI, and no other
+        if len(uris) != 1 or uris[0] not in wanted.uris:  # gRPC takes an identity from one that has one URI
             raise InvalidConfig(
-                f"the certificate {path} must be of {wanted.uri} and nobody else; it is of {_list(uris)}"
+                f"the certificate {path} must be of {min(wanted.uris, key=len)} and nobody else; it is of {_list(uris)}"
             )
     uses = {
         ExtendedKeyUsageOID.SERVER_AUTH: ("servers", wanted.server),

@@ -1,5 +1,6 @@
 """
-Decides what TLS outside of gRPC is like: versions, ciphers, and how a server of asyncio gets new certificates.
+Decides what TLS outside of gRPC is like, of servers and clients: versions, ciphers, and how a server of asyncio gets
+new certificates.
 
 TLS 1.2 and 1.3, ECDHE with AEAD only. It is what gRPC takes by itself; ``tests/runtime/test_tls_contexts.py`` asks a
 server of each kind what it takes, and finds the same.
@@ -12,10 +13,14 @@ import ssl
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
+from headrace_common.core.errors import InvalidConfig
 from headrace_common.rpc.credentials import Pem
-from headrace_common.runtime.tls import Bundle
+
+if TYPE_CHECKING:  # reading certificates takes a library that clients do without
+    from headrace_common.runtime.tls import Bundle
 
 CIPHERS: Final = (
     "ECDHE-ECDSA-AES128-GCM-SHA256",
@@ -34,6 +39,19 @@ def make_server_context(bundle: Bundle) -> ssl.SSLContext:
     context = keep_policy(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
     renew_context(context, bundle)
     return context
+
+
+def make_client_context(ca: Path) -> ssl.SSLContext:
+    """
+    For a client that trusts the CAs of this file, and shows none of its own.
+
+    Raises:
+        InvalidConfig: it cannot be read, or has no certificate.
+    """
+    try:
+        return keep_policy(ssl.create_default_context(cafile=ca))
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidConfig(f"{ca} has no certificates of CAs, in PEM, that can be read: {error}") from error
 
 
 def renew_context(context: ssl.SSLContext, bundle: Bundle) -> None:

@@ -13,8 +13,9 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 from headrace._core import phases
@@ -24,10 +25,19 @@ from headrace._transport.grpc_coordinators import CoordinatorCalls
 from headrace._transport.whereabouts import Whereabouts
 from headrace.errors import ClientClosed, ClusterUnreachable
 from headrace.finding import ClusterAddress
-from headrace_common.core.errors import HeadraceError, InconsistentClusterId, NetworkFailed, Overloaded, RequestTimedOut
+from headrace_common.core.errors import (
+    HeadraceError,
+    InconsistentClusterId,
+    InvalidConfig,
+    NetworkFailed,
+    Overloaded,
+    RequestTimedOut,
+    TlsFailed,
+)
 from headrace_common.core.ids import NodeId
 from headrace_common.rpc.calls import CallTo, nobody_there
 from headrace_common.rpc.channels import PLAIN, Channels, Security
+from headrace_common.rpc.credentials import Pem
 from headrace_common.rpc.library import INSTEAD, library
 from headrace_common.rpc.options import EAGER_RECONNECT_MS_MAX
 from headrace_common.runtime.asking import Asking, AskingStream
@@ -112,6 +122,24 @@ def _begin(transport: GrpcTransport) -> None:
     connected(transport)
 
 
+def _security_of(ca: Path | None) -> Security:
+    """
+    By TLS with the CAs of a file, or in plain text.
+
+    Raises:
+        InvalidConfig: it cannot be read, or has none.
+    """
+    if ca is None:
+        return PLAIN
+    try:
+        text = ca.read_bytes()
+    except OSError as error:
+        raise InvalidConfig(f"the file of CAs {ca} cannot be read: {error.strerror}; see ssl_ca_location") from error
+    if b"-----BEGIN CERTIFICATE-----" not in text:
+        raise InvalidConfig(f"the file of CAs {ca} has no certificate in PEM; see ssl_ca_location")
+    return Security(pem=Pem(text))
+
+
 class GrpcTransport(CoordinatorCalls):
     """
     See ``port.Transport``. Made on any thread; used on one event loop.
@@ -120,6 +148,7 @@ class GrpcTransport(CoordinatorCalls):
     With a ``ClusterAddress`` that knows its cluster's id, what brokers of another cluster answer is not taken.
 
     Raises:
+        InvalidConfig: the file of the cluster's CAs cannot be read.
         Rejected: this is a forked child of a process that had connections, and cannot load a gRPC of its own.
         Overloaded: no file descriptor is left for that.
     """
@@ -132,7 +161,7 @@ class GrpcTransport(CoordinatorCalls):
         bootstrap: Sequence[str],
         *,
         call_timeout_ms: float = CALL_TIMEOUT_MS,
-        security: Security = PLAIN,
+        security: Security | None = None,
         patient: bool = False,
     ) -> None:
         assert bootstrap, "at least one address"
@@ -142,6 +171,8 @@ class GrpcTransport(CoordinatorCalls):
         """The process whose connections these are."""
         self._bootstrap = list(bootstrap)
         self._meant = bootstrap if isinstance(bootstrap, ClusterAddress) else None
+        self._ca = None if self._meant is None or self._meant.ca is None else Path(self._meant.ca)
+        security = security or _security_of(self._ca)
         self._call_timeout = call_timeout_ms / 1_000
         self._security = security
         self._patient = patient
@@ -192,9 +223,7 @@ class GrpcTransport(CoordinatorCalls):
         left = self._addresses(elsewhere)
         if self._asked_since is None:
             self._asked_since = clock()
-        said: list[str] = []
-        refused = True
-        others: InconsistentClusterId | None = None
+        failed: dict[str, HeadraceError] = {}
         asked: dict[asyncio.Task[R | HeadraceError], tuple[str, float]] = {}
         try:
             while left or asked:
@@ -213,9 +242,7 @@ class GrpcTransport(CoordinatorCalls):
                         self._answered = address
                         self._avoided.pop(address, None)
                         return outcome
-                    said.append(f"{address}: {outcome}")
-                    refused = refused and nobody_there(outcome)
-                    others = others or (outcome if isinstance(outcome, InconsistentClusterId) else None)
+                    failed[address] = outcome
                     self._avoid(address)
                     if isinstance(outcome, RequestTimedOut):
                         await self._renew(address)
@@ -225,20 +252,44 @@ class GrpcTransport(CoordinatorCalls):
                 task.cancel()
                 if clock() - since > HEDGE_MS / 1_000:
                     await self._renew(address)
-        if others is not None:
-            raise others
-        if refused and self._answered is None and not self._patient:
-            self._give_up_after(clock() - self._asked_since)
-        raise NetworkFailed("no broker answered; is the cluster up? " + "; ".join(said))
+        raise self._explain(failed, clock() - self._asked_since)
 
-    def _give_up_after(self, asked_s: float) -> None:
-        """Nobody listens at any address. Raises: ``ClusterUnreachable``: nobody ever did, and that for long enough."""
-        if asked_s * 1_000 >= phases.UNREACHABLE_MS:
-            raise ClusterUnreachable(
-                f"nobody has listened at {', '.join(self._bootstrap)} since this client first asked, {asked_s:.0f} s "
-                "ago: start the cluster (`headrace up`), or name the one that is meant with bootstrap_servers or "
-                "HEADRACE_BOOTSTRAP; a client with a max_block_ms or default_api_timeout_ms of its own waits as long"
-            )
+    def _explain(self, failed: Mapping[str, HeadraceError], asked_s: float) -> HeadraceError:
+        """Why nobody has answered, by address."""
+        others = [error for error in failed.values() if isinstance(error, InconsistentClusterId)]
+        if others:
+            return others[0]
+        untrusted = [error for error in failed.values() if isinstance(error, TlsFailed)]
+        if untrusted:
+            self._suspected = f"{untrusted[0]}."
+            self._look_at_cas()
+        silent = all(nobody_there(error) or isinstance(error, TlsFailed) for error in failed.values())
+        if silent and self._answered is None and not self._patient and asked_s * 1_000 >= phases.UNREACHABLE_MS:
+            return self._unreachable(asked_s, untrusted)
+        said = "; ".join(f"{address}: {error}" for address, error in failed.items())
+        kind = TlsFailed if len(untrusted) == len(failed) else NetworkFailed
+        return kind(f"no broker answered; is the cluster up? {said}")
+
+    def _look_at_cas(self) -> None:
+        """They may have been changed since; connections are made anew with others, and those there are end."""
+        try:
+            security = _security_of(self._ca)
+        except InvalidConfig as error:
+            _log.warning("%s; those of before stay in use", error)
+            return
+        if security != self._security:
+            self._security = security
+            self._tasks.start(self._channels.renew(security), "connections with other CAs")
+
+    def _unreachable(self, asked_s: float, untrusted: Sequence[TlsFailed]) -> ClusterUnreachable:
+        """Nobody can be spoken to, and nobody ever could."""
+        if untrusted:
+            return ClusterUnreachable(f"{untrusted[0]}; so since this client first asked, {asked_s:.0f} s ago")
+        return ClusterUnreachable(
+            f"nobody has listened at {', '.join(self._bootstrap)} since this client first asked, {asked_s:.0f} s "
+            "ago: start the cluster (`headrace up`), or name the one that is meant with bootstrap_servers or "
+            "HEADRACE_BOOTSTRAP; a client with a max_block_ms or default_api_timeout_ms of its own waits as long"
+        )
 
     async def _outcome(
         self, ask: Callable[[BrokerAsyncStub], Awaitable[R]], stub: BrokerAsyncStub, address: str

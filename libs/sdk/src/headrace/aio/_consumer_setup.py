@@ -11,7 +11,7 @@ from headrace._descriptors import needing_descriptors
 from headrace._setting_names import Servers, split
 from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import InvalidConfig, NoGroup, Rejected
-from headrace.finding import ClusterAddress, bootstrap_addresses
+from headrace.finding import ClusterAddress
 from headrace.records import TopicPartition
 from headrace.serializers import deserializer
 from headrace.settings import read_settings, waits_as_told
@@ -62,7 +62,7 @@ def read_arguments(
         deserializer_of("value_deserializer", read.value_deserializer),
     )
     names = tuple(check_topic_name(name) for name in topics)
-    return ConsumerArguments(names, bootstrap_addresses(servers), read, deserializers, frozenset(given))
+    return ConsumerArguments(names, read.find(servers), read, deserializers, frozenset(given))
 
 
 @needing_descriptors()

@@ -17,7 +17,6 @@ from headrace.aio._conversing import Conversing
 from headrace.aio._coordinators import CoordinatorLink
 from headrace.aio._work_wire import WorkWire, transactional_id
 from headrace.errors import InvalidConfig, RebalanceInProgress, UnknownMemberId
-from headrace.finding import bootstrap_addresses
 from headrace.group_types import ConsumerGroupMetadata
 from headrace.settings import read_settings
 from headrace.work_settings import WorkSettings
@@ -153,7 +152,7 @@ def open_work(
         with needing_descriptors():
             from headrace._transport.grpc import GrpcTransport
 
-            transport = GrpcTransport(bootstrap_addresses(servers), call_timeout_ms=settings.request_timeout_ms)
+            transport = GrpcTransport(settings.find(servers), call_timeout_ms=settings.request_timeout_ms)
     return Work(name, declaration, settings, transport, SystemClock(), notify)
 
 

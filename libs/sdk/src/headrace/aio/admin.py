@@ -46,7 +46,6 @@ from headrace.errors import (
     WaitTimedOut,
     error_for,
 )
-from headrace.finding import bootstrap_addresses
 from headrace.records import TopicPartition
 from headrace.settings import ClientSettings, read_settings, waits_as_told
 from headrace_common.core.bounds import setting
@@ -124,7 +123,7 @@ class AdminClient(ClusterAdmin, GroupAdmin, TransactionAdmin, RestoreAdmin):
 
             timeout_ms = min(self._settings.request_timeout_ms, self._settings.default_api_timeout_ms)
             _transport = GrpcTransport(
-                bootstrap_addresses(servers),
+                self._settings.find(servers),
                 call_timeout_ms=timeout_ms,
                 patient=waits_as_told("default_api_timeout_ms", given),
             )

@@ -37,7 +37,6 @@ from headrace.aio._fence_calls import FenceCalls
 from headrace.aio._transaction_calls import TransactionCalls
 from headrace.delivery import Delivery, finish
 from headrace.errors import BufferExhausted, UnknownTopicOrPartition, WaitTimedOut
-from headrace.finding import bootstrap_addresses
 from headrace.records import HeadersIn
 from headrace.settings import ProducerSettings, read_settings, waits_as_told
 from headrace_common.runtime.clock import Deadline, give_way
@@ -80,7 +79,7 @@ class Producer(BulkCalls, FenceCalls, TransactionCalls):
         self._closed = True  # until it works, there is nothing to warn of
         servers, given = split(bootstrap_servers, settings)
         self._settings = read_settings(ProducerSettings, given)
-        self._engine = ProducerEngine(_transport or _dial(bootstrap_addresses(servers), given), self._settings)
+        self._engine = ProducerEngine(_transport or _dial(self._settings.find(servers), given), self._settings)
         self._intake = self._engine.intake
         self._fast = self._intake.fast
         self._loop: asyncio.AbstractEventLoop | None = None

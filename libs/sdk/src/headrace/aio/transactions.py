@@ -14,7 +14,6 @@ from headrace._transport.port import CoordinatorCall, Transport
 from headrace.aio._coordinators import CoordinatorLink
 from headrace.aio._transactions import check_verdict
 from headrace.errors import ClientClosed, InvalidTxnState, Rejected, Then, WaitTimedOut
-from headrace.finding import bootstrap_addresses
 from headrace.settings import DecidingSettings, read_settings, waits_as_told
 from headrace_common.runtime.clock import SystemClock
 from headrace_proto.v1 import broker_pb2
@@ -55,7 +54,7 @@ class _Deciding:
                 from headrace._transport.grpc import GrpcTransport
 
             _transport = GrpcTransport(
-                bootstrap_addresses(bootstrap_servers), patient=waits_as_told("default_api_timeout_ms", settings)
+                self._settings.find(bootstrap_servers), patient=waits_as_told("default_api_timeout_ms", settings)
             )
         self._transport = _transport
         self._clock = SystemClock()

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from headrace import aio
+from headrace.finding import ClusterAddress
 from headrace.records import Record, TopicPartition
 from headrace_admin.ports import Cluster, MessagePage, NewMessage, StoredMessage, WrittenMessage
 from headrace_common.core.errors import LeaderNotAvailable, OffsetOutOfRange
@@ -25,8 +26,10 @@ _POLL_MS_MIN: Final = 1_500
 class HeadraceMessages:
     """One event loop."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, ca: str | None = None) -> None:
+        """``ca``: the file of the brokers' CAs; None: in plain text."""
         self._cluster = cluster
+        self._ca = ca
         self._producer: aio.Producer | None = None
 
     async def append(self, topic: str, messages: Sequence[NewMessage]) -> Sequence[WrittenMessage]:
@@ -93,11 +96,11 @@ class HeadraceMessages:
         finally:
             await consumer.close()
 
-    def _bootstrap(self) -> list[str]:
+    def _bootstrap(self) -> ClusterAddress:
         brokers = [str(node.grpc) for node in self._cluster.image.brokers()]
         if not brokers:
             raise LeaderNotAvailable("no broker is registered; start one and try again")
-        return brokers
+        return ClusterAddress(tuple(brokers), "the cluster image", ca=self._ca)
 
 
 async def _collected(consumer: aio.Consumer, limit: int, bytes_max: int, end: int, wait_ms: int) -> list[Record]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from typing import Final
+import ssl
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Final
 
 import httpx
 
 from headrace_common.core.errors import NetworkFailed
+from headrace_common.runtime.service_tls import ServiceTls
 from headrace_connect_worker.core.refusals import NotLeader
 from headrace_connect_worker.ports import Forwarded
+
+if TYPE_CHECKING:  # only who has certificates has what reads them
+    from headrace_common.runtime.tls import Bundle
 
 ANSWER_BYTES_MAX: Final = 8 << 20
 CONNECTIONS_MAX: Final = 32
@@ -25,15 +30,17 @@ class HttpForwarding:
 
     @staticmethod
     @asynccontextmanager
-    async def open(answer_ms_max: float) -> AsyncIterator[HttpForwarding]:
+    async def open(answer_ms_max: float, tls: ServiceTls | None = None) -> AsyncIterator[HttpForwarding]:
         """
         Args:
             answer_ms_max: how long a leader may take for an answer.
+            tls: has the CAs of the workers; None: they speak plain text.
         """
         timeout = httpx.Timeout(answer_ms_max / 1_000, connect=_CONNECT_S)
         limits = httpx.Limits(max_connections=CONNECTIONS_MAX)
-        async with httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False) as client:
-            yield HttpForwarding(client)
+        with _trusting(tls) as verify:
+            async with httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False, verify=verify) as client:
+                yield HttpForwarding(client)
 
     async def send(self, url: str, method: str, path: str, query: Sequence[tuple[str, str]], body: bytes) -> Forwarded:
         """See ``Forwarding``."""
@@ -51,6 +58,23 @@ class HttpForwarding:
             raise NetworkFailed(
                 f"the leader at {url} did not answer: {str(error) or type(error).__name__}; it may have carried it out"
             ) from error
+
+
+@contextmanager
+def _trusting(tls: ServiceTls | None) -> Iterator[ssl.SSLContext | bool]:
+    """What the client checks; CAs are added beneath it, and taken away by the next start."""
+    if tls is None:
+        yield True
+        return
+    from headrace_common.runtime.tls_contexts import make_client_context
+
+    context = make_client_context(tls.ca)
+
+    async def take(bundle: Bundle) -> None:
+        context.load_verify_locations(cadata=bundle.pem.ca.decode())
+
+    with tls.live.takes(take, tls.live.bundle):
+        yield context
 
 
 async def _read(answer: httpx.Response) -> Forwarded:

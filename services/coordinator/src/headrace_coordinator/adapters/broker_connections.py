@@ -35,7 +35,7 @@ class BrokerConnections:
     def __init__(self, tasks: TaskRunner, security: Security = PLAIN) -> None:
         self._tasks = tasks
         self._channels: Channels[Endpoint] = Channels(security, reconnect_ms_max=EAGER_RECONNECT_MS_MAX)
-        self._stubs: dict[Endpoint, BrokerAsyncStub] = {}
+        self._stubs: dict[Endpoint, tuple[grpc.aio.Channel, BrokerAsyncStub]] = {}
         self._streams: list[AskingStreams[Any, Any]] = []
         self._produce: AskingStreams[pb.ProduceRequest, pb.ProduceResponse] = self.streams(
             lambda at: self.stub(at).Produce(), "broker"
@@ -98,10 +98,11 @@ class BrokerConnections:
         return answer.producer_id, answer.producer_epoch
 
     def stub(self, at: Endpoint) -> BrokerAsyncStub:
-        stub = self._stubs.get(at)
-        if stub is None:
-            stub = self._stubs[at] = BrokerStub(self.channel(at))
-        return stub
+        channel = self.channel(at)
+        held = self._stubs.get(at)
+        if held is None or held[0] is not channel:  # new certificates mean new channels
+            held = self._stubs[at] = channel, BrokerStub(channel)
+        return held[1]
 
     def streams(self, open_call: Callable[[Endpoint], Any], who: str) -> AskingStreams[Any, Any]:
         """Streams on these connections; see ``AskingStreams``."""

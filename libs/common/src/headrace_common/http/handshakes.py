@@ -1,0 +1,85 @@
+"""
+One connection of HTTPS before it is one of HTTP: counted from its first moment on, and with an end to its handshake.
+
+A server of asyncio that is given a context tells nobody of a connection before the handshake is over, and waits for
+that a minute; whoever says nothing would count for nothing. Here the bounds of HTTP hold for it too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+from typing_extensions import override
+
+from headrace_common.core.connections import Refused
+from headrace_common.http.protocol import BoundedProtocol, Endable
+from headrace_common.runtime.tasks import TaskRunner
+
+
+class Handshaking(asyncio.Protocol, Endable):
+    """Becomes ``http`` once both sides have agreed; until then it is one of its server's open connections itself."""
+
+    def __init__(self, http: BoundedProtocol, context: ssl.SSLContext, tasks: TaskRunner) -> None:
+        self._http = http
+        self._context = context
+        self._tasks = tasks
+        self._transport: Any = None
+        self._early = bytearray()
+        """What came with the last of the handshake."""
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._transport.pause_reading()  # the first bytes are for TLS
+        peer = transport.get_extra_info("peername")
+        outcome = self._http.open_connections.admit(self, str(peer[0]) if peer else "")
+        if isinstance(outcome, Refused):
+            self._transport.abort()  # nothing can be said in plain text
+            return
+        if outcome.instead_of is not None:
+            outcome.instead_of.give_way()
+        self._tasks.start(self._shake_hands(), name="TLS handshake")
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        self._early += data
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._http.open_connections.closed(self)
+
+    @override
+    def give_way(self) -> None:
+        self._transport.abort()
+
+    async def _shake_hands(self) -> None:
+        seconds_max = self._http.bounds.head_ms_max / 1_000
+        try:
+            secure: Any = await asyncio.get_running_loop().start_tls(
+                self._transport, self, self._context, server_side=True, ssl_handshake_timeout=seconds_max
+            )
+        except OSError:  # of TLS and of the network alike
+            self._transport.abort()
+            self._http.open_connections.closed(self)
+            return
+        self._http.open_connections.closed(self)
+        if secure is None or secure.is_closing():
+            return
+        secure.set_protocol(self._http)
+        self._http.connection_made(secure)
+        if self._early:
+            self._http.data_received(bytes(self._early))
+
+
+def secured(
+    protocol: type[BoundedProtocol], context: ssl.SSLContext, tasks: TaskRunner
+) -> Callable[..., asyncio.Protocol]:
+    """The protocol of the connections of one server with TLS; ``tasks`` lives as long as the server."""
+
+    def make(**given: Any) -> asyncio.Protocol:
+        return Handshaking(protocol(**given), context, tasks)
+
+    return make

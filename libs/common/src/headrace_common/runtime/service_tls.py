@@ -1,0 +1,96 @@
+"""
+The certificates of a service, for all of its listeners and channels: opened once by its ``main``.
+
+A node's certificate names its role twice, as a host that other nodes ask for (``broker.headrace``) and as who it is
+(``spiffe://TRUST-DOMAIN/broker``), so that servers and clients of the cluster find each other out by the one CA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+from opentelemetry.metrics import Meter
+
+from headrace_common.core.image import NodeKey
+from headrace_common.core.node_rules import host_of, uri_of
+from headrace_common.rpc.channels import GRACE_MS, Certificates
+from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.tasks import TaskRunner
+from headrace_common.runtime.tls_config import TlsConfig
+
+if TYPE_CHECKING:  # only who has certificates has what reads them
+    from headrace_common.runtime.tls import Bundle, Wanted
+    from headrace_common.runtime.tls_server import ServerTls
+    from headrace_common.runtime.tls_watch import LiveBundle
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ServiceTls:
+    """Made by ``open_tls``."""
+
+    live: LiveBundle
+    """For servers."""
+    certificates: Certificates
+    """For channels; the newest that are sound, too."""
+    trust_domain: str
+    ca: Path
+    """The file of the CAs, for clients that read it themselves."""
+
+    def serving(self, *, nodes: bool) -> ServerTls:
+        """For a gRPC listener: of ``nodes``, who show certificates, or of clients, who are asked for none."""
+        from headrace_common.runtime.tls_server import ServerTls
+
+        return ServerTls(self.live, client_certificates=nodes)
+
+
+@asynccontextmanager
+async def open_tls(
+    config: TlsConfig, node: NodeKey | None, clock: Clock, meter: Meter, tasks: TaskRunner
+) -> AsyncIterator[ServiceTls | None]:
+    """
+    The certificates of ``config``, watched by ``tasks`` until the block ends; None: it names none.
+
+    Args:
+        node: whom they must name; None: a process that is no node of the cluster, and serves clients alone.
+
+    Raises:
+        InvalidConfig: they cannot be used; the text says which file, and why.
+    """
+    if not config.on:
+        yield None
+        return
+    from headrace_common.runtime.tls import TlsFiles
+    from headrace_common.runtime.tls_watch import LiveBundle, TlsMetrics
+
+    assert config.cert is not None, "checked with the settings"
+    assert config.key is not None, "checked with the settings"
+    assert config.ca is not None, "checked with the settings"
+    files = TlsFiles(config.cert, config.key, config.ca)
+    live = LiveBundle("service", files, wanted_of(node, config.trust_domain), clock, TlsMetrics(meter))
+    tls = ServiceTls(live, Certificates(live.bundle.pem), config.trust_domain, config.ca)
+    used = live.bundle
+
+    async def take(bundle: Bundle) -> None:
+        nonlocal used
+        grace_ms = 0.0 if bundle.distrusts(used) else GRACE_MS
+        used = bundle
+        tasks.start(tls.certificates.renew(bundle.pem, grace_ms=grace_ms), name="channels with new certificates")
+
+    with live.takes(take, live.bundle):
+        tasks.start(live.run(), name="watch certificates")
+        yield tls
+
+
+def wanted_of(node: NodeKey | None, trust_domain: str) -> Wanted:
+    """What the certificate of ``node`` has to say; None: of a process that is no node, and serves clients alone."""
+    from headrace_common.runtime.tls import Wanted
+
+    if node is None:
+        return Wanted(client=False)
+    uri = uri_of(trust_domain, node.role.value)
+    return Wanted(frozenset({host_of(node.role.value)}), frozenset({uri, f"{uri}/{node.id}"}))

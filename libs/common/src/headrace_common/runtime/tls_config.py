@@ -1,0 +1,39 @@
+"""The settings of a process's TLS. Without any it speaks plain text, and loads nothing of TLS."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace_common.core.bounds import check
+
+
+@dataclass(frozen=True)
+class TlsConfig:
+    """Where a process has its certificates; it looks at them every 10 s, and takes new ones without a restart."""
+
+    cert: Path | None = None
+    """File with this process's certificate, then those that lead to a CA (PEM). With it all listeners but those of
+    health and metrics speak TLS, and other nodes are called by it. All nodes of a cluster have it, or none."""
+    key: Path | None = None
+    """File with the key of tls_cert, ECDSA P-256 without a password (PEM)."""
+    ca: Path | None = None
+    """File with the CAs of the nodes' certificates, two while a CA is changed (PEM)."""
+    trust_domain: str = "headrace"
+    """Of the cluster's nodes, whose certificates name them as spiffe://TRUST_DOMAIN/ROLE."""
+
+    def __post_init__(self) -> None:
+        given = {self.cert is None, self.key is None, self.ca is None}
+        check(
+            self,
+            (len(given) == 1, "tls_cert, tls_key and tls_ca are set together: certificate, key, and whom to trust"),
+            (
+                bool(self.trust_domain) and not set(self.trust_domain) & set("/: "),
+                f"tls_trust_domain takes a name such as headrace.example, not {self.trust_domain!r}",
+            ),
+        )
+
+    @property
+    def on(self) -> bool:
+        """Whether the process speaks TLS."""
+        return self.cert is not None

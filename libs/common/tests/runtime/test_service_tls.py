@@ -1,0 +1,144 @@
+"""The certificates of a service: whom they must name, and that its channels take new ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from libs.common.tests.kit.authority import BROKER, Authority
+from libs.common.tests.kit.clock import FakeClock
+from libs.common.tests.kit.secure import Secure, shown
+
+from headrace_common.core.errors import InvalidConfig, TlsFailed
+from headrace_common.core.ids import NodeId
+from headrace_common.core.image import NodeKey, Role
+from headrace_common.rpc.calls import CallTo
+from headrace_common.rpc.channels import Certificates, Channels, Security, SyncChannels
+from headrace_common.runtime.metrics import open_metrics
+from headrace_common.runtime.service_tls import ServiceTls, open_tls
+from headrace_common.runtime.tasks import TaskRunner
+from headrace_common.runtime.tls import TlsFiles
+from headrace_common.runtime.tls_config import TlsConfig
+
+KEY = NodeKey(Role.BROKER, NodeId(3))
+
+
+def config_of(files: TlsFiles, **more: Any) -> TlsConfig:
+    return TlsConfig(files.cert, files.key, files.ca, **more)
+
+
+@asynccontextmanager
+async def opened(
+    config: TlsConfig, authority: Authority, node: NodeKey | None = KEY
+) -> AsyncIterator[ServiceTls | None]:
+    clock = FakeClock(int(authority.now.timestamp() * 1_000))
+    async with AsyncExitStack() as stack:
+        metrics = stack.enter_context(open_metrics("t", 1, None))
+        tasks = await stack.enter_async_context(TaskRunner())
+        yield await stack.enter_async_context(open_tls(config, node, clock, metrics.meter, tasks))
+
+
+@pytest.mark.parametrize(
+    ("leaf", "node", "wrong"),
+    [
+        (BROKER, KEY, None),
+        (replace(BROKER, uri="spiffe://headrace/broker/3"), KEY, None),
+        (replace(BROKER, uri="spiffe://headrace/broker/33"), KEY, "must be of spiffe://headrace/broker and nobody"),
+        (replace(BROKER, uri="spiffe://elsewhere/broker"), KEY, "must be of spiffe://headrace/broker and nobody"),
+        (BROKER, NodeKey(Role.ADMIN, NodeId(1)), "lacks the name admin.headrace"),
+        (replace(BROKER, uri=None), KEY, "it is of none"),
+        (replace(BROKER, uri=None), None, None),
+    ],
+)
+async def test_whom_it_must_name(tmp_path: Path, leaf: Any, node: NodeKey | None, wrong: str | None) -> None:
+    authority = Authority()
+    config = config_of(authority.files(tmp_path / "tls", leaf))
+    if wrong is None:
+        async with opened(config, authority, node) as tls:
+            assert tls is not None
+        return
+    with pytest.raises(InvalidConfig, match=wrong):
+        async with opened(config, authority, node):
+            pass
+
+
+async def test_without_settings_there_is_nothing() -> None:
+    async with opened(TlsConfig(), Authority()) as tls:
+        assert tls is None
+
+
+def test_settings_are_whole() -> None:
+    with pytest.raises(InvalidConfig, match="tls_cert, tls_key and tls_ca are set together"):
+        TlsConfig(Path("a"), Path("b"))
+    with pytest.raises(InvalidConfig, match="trust_domain takes a name"):
+        TlsConfig(trust_domain="spiffe://x")
+
+
+async def test_channels_that_are_there_take_new_certificates(tmp_path: Path) -> None:
+    """A pool opens anew, a stream that is open goes on, and a thread's channels are opened anew too."""
+    first, second = Authority(), Authority()
+    files = first.files(tmp_path / "client")
+    async with Secure.open(first, tmp_path, client_certificates=True) as server, opened(config_of(files), first) as tls:
+        assert tls is not None
+        pool: Channels[str] = Channels(Security(pem=tls.certificates))
+        thread: SyncChannels[str] = SyncChannels(Security(pem=tls.certificates))
+        before = pool.to(server.target)
+        call: Any = before.unary_unary("/t.T/echo")
+        assert await call(b"a", timeout=20) == b"a"
+        talk: Any = before.stream_stream("/t.T/echoes")()
+        await talk.write(b"1")
+        assert await talk.read() == b"1"
+        await asyncio.to_thread(ask, thread, server.target)
+        first.write(files, first.make(), second)  # trusts both now
+        await tls.live.look()
+        await settle(lambda: tls.certificates.pem is tls.live.bundle.pem)
+        assert pool.to(server.target) is not before
+        await talk.write(b"2")
+        assert await talk.read() == b"2", "what is under way goes on"
+        await server.replace(second, first)
+        await server.until_shown()
+        again: Any = pool.to(server.target).unary_unary("/t.T/echo")
+        with CallTo("server"):
+            assert await again(b"b", timeout=20, wait_for_ready=True) == b"b"
+        await asyncio.to_thread(ask, thread, server.target)
+        await talk.done_writing()
+        second.write(files, second.make())
+        await tls.live.look()
+        await settle(lambda: tls.certificates.pem is tls.live.bundle.pem)
+        assert not pool, "who was trusted is let go"
+        await pool.close()
+        thread.close()
+
+
+def ask(channels: SyncChannels[str], target: str) -> None:
+    channel: Any = channels.to(target)
+    assert channel.unary_unary("/t.T/echo")(b"c", timeout=20, wait_for_ready=True) == b"c"
+
+
+async def settle(reached: Any) -> None:
+    async with asyncio.timeout(20):
+        while not reached():
+            await asyncio.sleep(0)
+
+
+async def test_a_pool_that_is_gone_is_not_held(tmp_path: Path) -> None:
+    certificates = Certificates(shown(Authority()))
+    Channels[str](Security(pem=certificates))
+    await certificates.renew(shown(Authority()), grace_ms=0)
+    assert not list(certificates._pools)
+
+
+async def test_a_server_with_another_role_is_not_spoken_to(tmp_path: Path) -> None:
+    authority = Authority()
+    async with Secure.open(authority, tmp_path) as server:
+        pool: Channels[str] = Channels(Security(pem=shown(authority), server_name=lambda _: "controller.headrace"))
+        call: Any = pool.to(server.target).unary_unary("/t.T/echo")
+        with pytest.raises(TlsFailed, match="does not have the name"), CallTo("server"):
+            await call(b"a", timeout=20)
+        assert server.told == []
+        await pool.close()

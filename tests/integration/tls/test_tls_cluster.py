@@ -1,0 +1,296 @@
+"""
+A cluster of real services with TLS on all listeners: it works, who has no business there is told why, and certificates
+are changed beneath it under load. ``TLS_LONG=1``: the CA too, in its four steps.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from headrace import AdminClient, Consumer, Producer
+from headrace.errors import ClusterUnreachable, HeadraceError, TlsFailed
+from headrace.finding import ClusterAddress, local_cluster
+from headrace_cli.local import LocalCluster
+from headrace_cli.local.certificate_files import NodeFiles
+from headrace_cli.local.certificates import renew_nodes
+from headrace_cli.local.plan import node_files
+from headrace_common.core.errors import ClusterAuthorizationFailed
+from headrace_common.core.ids import Endpoint
+from headrace_common.rpc.channels import Security, open_sync_channel
+from headrace_common.rpc.credentials import Pem
+from headrace_common.rpc.node_gate import NODE_KEY
+from headrace_common.rpc.status import error_from_rpc
+from headrace_common.runtime.certificates import Leaf, make_ca, make_pair, read_pair, write_pair, write_private
+from headrace_common.runtime.tls_watch import LOOK_EVERY_MS
+from headrace_proto.v1 import controller_pb2
+from headrace_proto.v1.controller_pb2_grpc import ControllerStub
+
+pytestmark = pytest.mark.integration
+
+LONG = os.environ.get("TLS_LONG") == "1"
+SHOWN_S = 4 * LOOK_EVERY_MS / 1_000
+"""Within which all processes have looked at their files."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    made = LocalCluster(tmp_path_factory.mktemp("tls") / "data", brokers=3, tls=True)
+    with made:
+        with AdminClient(made.address) as admin:
+            admin.create_topic("orders", partitions=3, replication_factor=3)
+        yield made
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is never answered is told so soon."""
+    monkeypatch.setattr("headrace._core.phases.UNREACHABLE_MS", 300)
+
+
+@pytest.fixture
+def files(cluster: LocalCluster) -> NodeFiles:
+    return node_files(cluster.directory.path)
+
+
+# --- it works ------------------------------------------------------------------------------------------------
+
+
+def test_all_clients_speak_tls(cluster: LocalCluster) -> None:
+    with Producer(cluster.address, transactional_id="tls") as producer:
+        producer.begin_transaction()
+        for n in range(100):
+            producer.send("orders", b"%d" % n)
+        producer.commit_transaction()
+    settings: dict[str, Any] = {"ssl_ca_location": cluster.address.ca, "security_protocol": "SSL"}
+    with Consumer(
+        "orders",
+        bootstrap_servers=cluster.bootstrap_servers,
+        group_id="tls",
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+        **settings,
+    ) as consumer:
+        read: list[bytes | None] = []
+        end = time.monotonic() + 30
+        while len(read) < 100 and time.monotonic() < end:
+            read += [record.value for record in consumer.poll(timeout_ms=1_000)]
+        consumer.commit()
+    assert sorted(int(value or b"-1") for value in read) == list(range(100))
+    with AdminClient(cluster.address) as admin:
+        assert "tls" in [group.group_id for group in admin.list_groups().groups]
+
+
+def test_rest_speaks_tls(cluster: LocalCluster) -> None:
+    assert cluster.admin_url.startswith("https://")
+    context = ssl.create_default_context(cafile=cluster.address.ca)
+    with urllib.request.urlopen(f"{cluster.admin_url}/v1/topics/orders", timeout=20, context=context) as answer:
+        assert b"orders" in answer.read()
+
+
+def test_clients_of_the_directory_find_the_ca(cluster: LocalCluster) -> None:
+    found = local_cluster(cluster.directory.path)
+    assert found is not None
+    with AdminClient(found) as admin:
+        assert "orders" in [topic.name for topic in admin.list_topics()]
+
+
+def test_only_health_and_metrics_speak_plain_text(cluster: LocalCluster) -> None:
+    context = ssl.create_default_context(cafile=cluster.address.ca)
+    for process in cluster.processes:
+        if process.role == "etcd":
+            continue
+        at = Endpoint.parse(process.grpc)
+        plain = socket.create_connection((at.host, at.port), timeout=10)
+        with context.wrap_socket(plain, server_hostname=f"{process.role}.headrace") as secure:
+            assert secure.version() in ("TLSv1.2", "TLSv1.3"), process.name
+
+
+# --- who has no business there -------------------------------------------------------------------------------
+
+
+def refused(address: Any) -> str:
+    with pytest.raises(ClusterUnreachable) as raised, AdminClient(address) as admin:
+        admin.list_topics()
+    return str(raised.value)
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_client_without_tls_is_told_what_to_set(cluster: LocalCluster) -> None:
+    said = refused(cluster.bootstrap_servers)
+    assert "as one does that speaks TLS" in said
+    assert "ssl_ca_location or HEADRACE_CA" in said
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_client_that_trusts_another_ca(cluster: LocalCluster, tmp_path: Path) -> None:
+    other = tmp_path / "other.pem"
+    write_private(other, make_ca("another", datetime.now(UTC)).certificate_pem)
+    said = refused(ClusterAddress(tuple(cluster.bootstrap_servers), ca=str(other)))
+    assert "leads to no CA that is trusted here" in said
+
+
+def ask_controller(cluster: LocalCluster, files: NodeFiles, cert: Path | None, says: str) -> HeadraceError:
+    """What a controller says to a stranger that wants to create a topic."""
+    shown = () if cert is None else (cert.read_bytes(), files.key(cert).read_bytes())
+    security = Security(lambda _: ((NODE_KEY, says),), Pem(files.ca.read_bytes(), *shown))
+    at = cluster.process("controller").grpc
+    with open_sync_channel(at, security, own_connection=True) as channel, pytest.raises(grpc.RpcError) as raised:
+        ControllerStub(channel).CreateTopics(controller_pb2.CreateTopicsRequest(), timeout=20)
+    return error_from_rpc(raised.value)
+
+
+def test_a_peer_is_held_to_its_certificate(cluster: LocalCluster, files: NodeFiles, tmp_path: Path) -> None:
+    nobody = ask_controller(cluster, files, None, "admin-1")
+    assert isinstance(nobody, TlsFailed)
+    assert "shown no certificate of the cluster" in str(nobody)
+    broker = ask_controller(cluster, files, files.of("broker"), "admin-1")
+    assert isinstance(broker, ClusterAuthorizationFailed)
+    assert "of another node than it says" in str(broker)
+    honest = ask_controller(cluster, files, files.of("broker"), "broker-1")
+    assert "CreateTopics is for admin nodes, and broker-1 is none" in str(honest)
+    now = datetime.now(UTC)
+    ca = read_pair(files.ca, files.key(files.ca))
+    assert ca is not None
+    for name, signed_by, life in (("foreign", make_ca("another", now), 1.0), ("expired", ca, -0.5)):
+        cert = tmp_path / f"{name}.pem"
+        leaf = Leaf("admin", uri="spiffe://headrace/admin")
+        write_pair(cert, files.key(cert), make_pair(signed_by, leaf, now, timedelta(days=life)))
+        error = ask_controller(cluster, files, cert, "admin-1")
+        assert isinstance(error, TlsFailed), (name, error)
+
+
+# --- other certificates under load ---------------------------------------------------------------------------
+
+
+class Load:
+    """Writes in order to all partitions, and makes topics, until it is to end."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+        self._ends = threading.Event()
+        self.acked: list[int] = []
+        self.failed: list[Exception] = []
+        self.topics: list[str] = []
+        self._threads = [threading.Thread(target=target) for target in (self._write, self._make)]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        for thread in self._threads:
+            thread.join(60)
+            assert not thread.is_alive()
+
+    def _write(self) -> None:
+        with Producer(self._cluster.address, linger_ms=1) as producer:
+            n = 0
+            while not self._ends.is_set():
+                sent = [(n + k, producer.send("load", b"%d" % (n + k), partition=0)) for k in range(20)]
+                n += 20
+                for number, delivery in sent:
+                    try:
+                        delivery.result(60)
+                        self.acked.append(number)
+                    except HeadraceError as error:
+                        self.failed.append(error)
+
+    def _make(self) -> None:
+        with AdminClient(self._cluster.address) as admin:
+            while not self._ends.wait(0.2):
+                name = f"made-{len(self.topics)}"
+                try:
+                    admin.create_topic(name, partitions=1)
+                except HeadraceError as error:
+                    self.failed.append(error)
+                self.topics.append(name)
+
+
+def test_certificates_are_swapped_under_load(cluster: LocalCluster, files: NodeFiles) -> None:
+    with AdminClient(cluster.address) as admin:
+        admin.create_topic("load", partitions=1, replication_factor=3)
+    with Load(cluster) as load:
+        wait_for(lambda: len(load.acked) > 100)
+        before = len(load.acked)
+        make_new(files)
+        wait_until_shown(cluster, files)
+        if LONG:
+            change_ca(cluster, files)
+        at = len(load.acked)
+        wait_for(lambda: len(load.acked) > at + 500)
+    assert len(load.acked) > before
+    assert load.failed == []
+    with Consumer("load", bootstrap_servers=cluster.address, auto_offset_reset="earliest") as consumer:
+        read = [int(record.value or b"-1") for record in consumer.read_to_end()]
+    assert read == load.acked, "nothing lost, doubled or out of order"
+    with AdminClient(cluster.address) as admin:
+        assert {topic.name for topic in admin.list_topics()} >= set(load.topics)
+    assert [process.restarts for process in cluster.processes] == [0] * len(cluster.processes)
+
+
+def make_new(files: NodeFiles) -> None:
+    """Other pairs of the same CA for all roles."""
+    for role in ("broker", "controller", "coordinator", "admin"):
+        files.of(role).unlink()
+    renew_nodes(files, ("broker", "controller", "coordinator", "admin"), HOSTS, datetime.now(UTC))
+
+
+HOSTS = ("127.0.0.1", "localhost")
+
+
+def change_ca(cluster: LocalCluster, files: NodeFiles) -> None:
+    """Trust both; show what the new one signed; trust the new one alone."""
+    now = datetime.now(UTC)
+    old, new = files.ca.read_bytes(), make_ca("headrace local CA of nodes", now)
+    write_private(files.ca, old + new.certificate_pem)
+    time.sleep(
+        2 * LOOK_EVERY_MS / 1_000
+    )  # nothing is to be seen from outside: who trusts it is in nobody's answers yet
+    for role in ("broker", "controller", "coordinator", "admin"):
+        leaf = Leaf(role, frozenset({*HOSTS, f"{role}.headrace"}), f"spiffe://headrace/{role}")
+        write_pair(files.of(role), files.key(files.of(role)), make_pair(new, leaf, now, timedelta(days=2)))
+    wait_until_shown(cluster, files)
+    write_private(files.ca, new.certificate_pem)
+    time.sleep(2 * LOOK_EVERY_MS / 1_000)
+
+
+def wait_until_shown(cluster: LocalCluster, files: NodeFiles) -> None:
+    """Return once all services show what is in their files."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    for process in cluster.processes:
+        if process.role not in ("broker", "coordinator", "admin"):
+            continue  # a controller shows nothing to who has no certificate
+        newest = ssl.PEM_cert_to_DER_cert(files.of(process.role).read_text())
+        at = Endpoint.parse(process.grpc)
+
+        def shows(at: Endpoint = at, newest: bytes = newest) -> bool:
+            try:
+                plain = socket.create_connection((at.host, at.port), timeout=5)
+                with context.wrap_socket(plain) as secure:
+                    return secure.getpeercert(binary_form=True) == newest
+            except OSError:
+                return False
+
+        wait_for(shows)
+
+
+def wait_for(reached: Callable[[], bool]) -> None:
+    end = time.monotonic() + SHOWN_S
+    while not reached():
+        assert time.monotonic() < end, "not in time"
+        time.sleep(0.05)
