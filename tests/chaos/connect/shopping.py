@@ -103,6 +103,10 @@ class Databases:
         """Keys and versions, in the order in which they were written."""
         return self.rows(self.target, b"select id, version from log order by n")
 
+    def count_logged(self) -> int:
+        """How many they are; 0 while the server recovers."""
+        return next((count for (count,) in self.rows(self.target, b"select count(*) from log")), 0)
+
     def audited(self) -> list[Change]:
         """Keys and versions of all changes, in the order of commits."""
         return self.rows(self.shop.conninfo, b"select id, version from audit order by n")
