@@ -42,6 +42,7 @@ class FakeHost:
         settings: HostSettings,
         clock: object,
         on_report: Callable[[Report], None],
+        whose: Callable[[], object],
     ) -> None:
         self.report = on_report
         self.memory_max = 0

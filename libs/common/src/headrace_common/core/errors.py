@@ -362,6 +362,7 @@ def _with_subclasses(root: type[HeadraceError]) -> list[type[HeadraceError]]:
 
 _CLASS_OF: Final[dict[ErrorCode, type[HeadraceError]]] = {
     **{cls.code: cls for cls in _with_subclasses(HeadraceError)},  # the most specific class of a code comes last
+    ErrorCode.NETWORK_EXCEPTION: NetworkFailed,  # that TLS failed is seen on this side alone
     ErrorCode.POLICY_VIOLATION: Rejected,
     ErrorCode.INVALID_REQUIRED_ACKS: Rejected,
     ErrorCode.RECORD_LIST_TOO_LARGE: Rejected,

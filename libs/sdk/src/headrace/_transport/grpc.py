@@ -267,7 +267,7 @@ class GrpcTransport(CoordinatorCalls):
         if silent and self._answered is None and not self._patient and asked_s * 1_000 >= phases.UNREACHABLE_MS:
             return self._unreachable(asked_s, untrusted)
         said = "; ".join(f"{address}: {error}" for address, error in failed.items())
-        kind = TlsFailed if len(untrusted) == len(failed) else NetworkFailed
+        kind = TlsFailed if failed and len(untrusted) == len(failed) else NetworkFailed
         return kind(f"no broker answered; is the cluster up? {said}")
 
     def _look_at_cas(self) -> None:
