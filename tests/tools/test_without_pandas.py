@@ -10,9 +10,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import WITHOUT_PANDAS, pytest_configure
 
+ROOT = Path(__file__).parents[2]
+WITHOUT_PANDAS = str(ROOT / "tests/without_pandas")
 LOOK = "import sys, pyarrow; print(pyarrow.array([1]).to_pylist(), 'pandas' in sys.modules)"
+
+
+@pytest.fixture
+def configure(pytestconfig: pytest.Config) -> Any:
+    """What the conftest of the root does; by its path, as many modules are named conftest."""
+    return pytestconfig.pluginmanager.get_plugin(str(ROOT / "conftest.py")).pytest_configure  # type: ignore[union-attr]
 
 
 def asked(marks: str) -> Any:
@@ -21,18 +28,18 @@ def asked(marks: str) -> Any:
 
 
 @pytest.mark.parametrize("marks", ["integration and not spark", "chaos", "chaos and not spark"])
-def test_a_stage_of_processes_spares_them_pandas(marks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_of_processes_spares_them_pandas(configure: Any, marks: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "before")
     for _ in range(2):
-        pytest_configure(asked(marks))
+        configure(asked(marks))
     assert os.environ["PYTHONPATH"].split(os.pathsep) == [WITHOUT_PANDAS, "before"]
     assert Path(WITHOUT_PANDAS, "pandas.py").exists()
 
 
 @pytest.mark.parametrize("marks", ["", "spark", "not integration and not chaos and not spark"])
-def test_others_have_it(marks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_have_it(configure: Any, marks: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "before")
-    pytest_configure(asked(marks))
+    configure(asked(marks))
     assert os.environ["PYTHONPATH"] == "before"
 
 
