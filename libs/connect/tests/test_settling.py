@@ -14,6 +14,7 @@ from headrace.errors import AlreadyDecided
 from headrace.records import TopicPartition
 from headrace_common.runtime.clock import SystemClock
 from headrace_connect.core.names import dead_letters_id
+from headrace_connect.core.task import State
 from headrace_connect.plugin import Guarantee, Rows, Sink
 from headrace_connect.runtime import running
 from headrace_connect.runtime.config import RunConfig
@@ -84,6 +85,7 @@ class Idle:
     """A seat of a task that has nothing to do."""
 
     is_idle = True
+    life = SimpleNamespace(state=State.RUNNING)
 
     async def run(self) -> None:
         """It ends at once."""
@@ -147,7 +149,7 @@ async def test_one_process_settles_what_tasks_left_that_it_does_not_have(monkeyp
     monkeypatch.setattr(running, "make_seat", lambda *_: Idle())
     process = SimpleNamespace(prepared=prepared, config=RunConfig(group_id="c"), clock=SystemClock())
     config: Any = configured().config
-    await running._run_sink(process, configured(), config, asyncio.Event(), until_idle=True)  # type: ignore[arg-type]
+    await running._run_sink(process, configured(), config, asyncio.Event(), running.Heard(), until_idle=True)  # type: ignore[arg-type]
     assert prepared.decided == {b"1": False, b"2": False}
 
 
