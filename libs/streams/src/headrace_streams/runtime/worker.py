@@ -128,6 +128,7 @@ class Worker:
             self.figures.counts["joins"] += 1
             self._heard_at_ms = self._told_lags_at_ms = float("-inf")
             if await self._is_same():
+                _log.info("%s has joined its group, and waits for tasks", self._app.name)
                 return
             _log.warning("%s joins anew: its topics have changed meanwhile", self._app.name)
             await self._get_up()
