@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import json
 import resource
+import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from libs.common.tests.kit.authority import BROKER, Authority
 from libs.common.tests.kit.clock import FakeClock
 
@@ -292,7 +294,7 @@ def tls(authority: Authority, tmp_path: Path) -> ServiceTls:
     clock = FakeClock(int(authority.now.timestamp() * 1_000))
     with open_metrics("t", 1, None) as metrics:
         live = LiveBundle("service", files, Wanted(), clock, TlsMetrics(metrics.meter))
-    return ServiceTls(live, Certificates(live.bundle.pem), "headrace", files.ca)
+    return ServiceTls(live, Certificates(live.bundle.pem), "headrace", "", files.ca)
 
 
 async def test_requests_over_tls_are_answered(tls: ServiceTls) -> None:
@@ -306,6 +308,30 @@ async def test_requests_over_tls_are_answered(tls: ServiceTls) -> None:
         plain, _ = await served.connect(WHOLE)
         async with asyncio.timeout(20):
             assert b"HTTP" not in await plain.read(), "plain text is not answered"
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_a_handshake_that_comes_before_the_loop_looks(
+    tls: ServiceTls, new_loop: Callable[[], asyncio.AbstractEventLoop], pieces: int
+) -> None:
+    """A busy server finds the connection and what the client said in it at once."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = make_client_context(tls.ca).wrap_bio(incoming, outgoing, server_hostname="broker.headrace")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    hello = outgoing.read()
+
+    async def connect() -> bytes:
+        async with serving(tls=tls) as served:
+            with socket.create_connection(("127.0.0.1", served.server.endpoint.port), timeout=20) as plain:
+                for piece in range(pieces):
+                    plain.sendall(hello[len(hello) * piece // pieces : len(hello) * (piece + 1) // pieces])
+                    await asyncio.sleep(0)
+                return await asyncio.to_thread(plain.recv, 3)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        assert runner.run(connect()).hex() == "160303", "the answer of TLS to the client's first words"
 
 
 async def test_who_connects_is_shown_new_certificates(tls: ServiceTls, authority: Authority) -> None:

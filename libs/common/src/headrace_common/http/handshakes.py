@@ -28,12 +28,11 @@ class Handshaking(asyncio.Protocol, Endable):
         self._tasks = tasks
         self._transport: Any = None
         self._early = bytearray()
-        """What came with the last of the handshake."""
+        """What came before TLS had the connection, and later what came with the last of the handshake."""
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
-        self._transport.pause_reading()  # the first bytes are for TLS
         peer = transport.get_extra_info("peername")
         outcome = self._http.open_connections.admit(self, str(peer[0]) if peer else "")
         if isinstance(outcome, Refused):
@@ -42,6 +41,9 @@ class Handshaking(asyncio.Protocol, Endable):
         if outcome.instead_of is not None:
             outcome.instead_of.give_way()
         self._tasks.start(self._shake_hands(), name="TLS handshake")
+        # In the turn after the one in which that begins: TLS has the connection then, and nothing more was read.
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.call_soon, self._pass_on)
 
     @override
     def data_received(self, data: bytes) -> None:
@@ -55,7 +57,19 @@ class Handshaking(asyncio.Protocol, Endable):
     def give_way(self) -> None:
         self._transport.abort()
 
+    def _pass_on(self) -> None:
+        """uvloop begins to read before any task runs, so that a client's first bytes may have come here."""
+        first, self._early = self._early, bytearray()
+        while first and not self._transport.is_closing():
+            buffer = self._transport.get_protocol().get_buffer(len(first))
+            count = min(len(first), len(buffer))
+            buffer[:count] = first[:count]
+            self._transport.get_protocol().buffer_updated(count)
+            del first[:count]
+
     async def _shake_hands(self) -> None:
+        if self._transport.is_closing():
+            return
         seconds_max = self._http.bounds.head_ms_max / 1_000
         try:
             secure: Any = await asyncio.get_running_loop().start_tls(
