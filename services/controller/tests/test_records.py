@@ -55,6 +55,8 @@ def test_a_cluster_that_has_risen_is_refused_by_controllers_from_before_there_we
 def test_the_other_addresses_are_kept() -> None:
     node = replace(NODE, external=Endpoint("e.example", 9), internal=Endpoint("b", 2))
     assert records.decode(KEY, records.encode(node)) == node
+    node = replace(NODE, grpc=replace(NODE.grpc, server_name="broker.headrace"))
+    assert records.decode(KEY, records.encode(node)) == node
 
 
 def test_a_node_is_written_so_that_the_older_version_reads_it() -> None:

@@ -34,7 +34,8 @@ from headrace_common.rpc.node_gate import NODE_KEY
 from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.certificates import Leaf, make_ca, make_pair, read_pair, write_pair, write_private
 from headrace_common.runtime.tls_watch import LOOK_EVERY_MS
-from headrace_proto.v1 import controller_pb2
+from headrace_proto.v1 import broker_pb2, cluster_pb2, controller_pb2
+from headrace_proto.v1.broker_pb2_grpc import BrokerStub
 from headrace_proto.v1.controller_pb2_grpc import ControllerStub
 
 pytestmark = pytest.mark.integration
@@ -90,6 +91,19 @@ def test_all_clients_speak_tls(cluster: LocalCluster) -> None:
     assert sorted(int(value or b"-1") for value in read) == list(range(100))
     with AdminClient(cluster.address) as admin:
         assert "tls" in [group.group_id for group in admin.list_groups().groups]
+
+
+def test_clients_are_told_what_certificates_name(cluster: LocalCluster) -> None:
+    assert cluster.address.ca is not None
+    pem = Pem(Path(cluster.address.ca).read_bytes())
+    with open_sync_channel(cluster.address[0], Security(pem=pem), own_connection=True) as channel:
+        broker = BrokerStub(channel)
+        nodes = broker.Metadata(broker_pb2.MetadataRequest(), timeout=20).nodes
+        asked = broker_pb2.FindCoordinatorRequest(type=broker_pb2.GROUP, keys=["tls"])
+        [found] = broker.FindCoordinator(asked, timeout=20).coordinators
+    named = {(node.role, node.grpc.server_name) for node in nodes}
+    assert {(cluster_pb2.BROKER, "broker.headrace"), (cluster_pb2.ADMIN, "admin.headrace")} <= named
+    assert found.endpoint.server_name == "coordinator.headrace"
 
 
 def test_rest_speaks_tls(cluster: LocalCluster) -> None:

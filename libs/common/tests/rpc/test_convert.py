@@ -34,7 +34,7 @@ sixteen = st.binary(min_size=16, max_size=16)
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 node_ids = st.lists(int32, max_size=4).map(tuple)
 configs = st.dictionaries(text, text, max_size=3)
-endpoints = st.builds(Endpoint, st.text("abc.0-", min_size=1), st.integers(1, 65535))
+endpoints = st.builds(Endpoint, st.text("abc.0-", min_size=1), st.integers(1, 65535), st.text("abc.", max_size=5))
 keys = st.builds(NodeKey, st.sampled_from(Role), int32)
 optional_endpoint = st.none() | endpoints
 nodes = st.builds(

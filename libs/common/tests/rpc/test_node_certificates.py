@@ -62,7 +62,7 @@ async def listening(authority: Authority, directory: Path) -> AsyncIterator[Clus
     clock = FakeClock(int(authority.now.timestamp() * 1_000))
     with open_metrics("t", 1, None) as metrics:
         live = LiveBundle("service", files, Wanted(), clock, TlsMetrics(metrics.meter))
-    tls = ServiceTls(live, Certificates(live.bundle.pem), "headrace", files.ca)
+    tls = ServiceTls(live, Certificates(live.bundle.pem), "headrace", "", files.ca)
     gate = NodeGate(trust_domain="headrace")
     servicers = [(broker_pb2_grpc.add_BrokerServicer_to_server, servicer)]
     async with Listeners.open(

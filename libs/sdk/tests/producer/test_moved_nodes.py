@@ -191,6 +191,7 @@ async def test_connections_stay_as_many_as_nodes_are_known(transport: GrpcTransp
             transport._channel(at)
     assert len(transport._channels) == 6
     assert BOOT in transport._channels
+    assert len(transport._nodes._names) <= 2 * 6
 
 
 async def test_a_bootstrap_address_that_a_node_has_left_stays(transport: GrpcTransport) -> None:

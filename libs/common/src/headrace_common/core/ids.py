@@ -54,6 +54,8 @@ class Endpoint:
 
     host: str
     port: int
+    server_name: str = ""
+    """What its certificate names, where that is not ``host``; a role, as pods come and go with their addresses."""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -62,7 +62,7 @@ def role_from_proto(role: int) -> Role:
 
 
 def endpoint_to_proto(endpoint: Endpoint) -> pb.Endpoint:
-    return pb.Endpoint(host=endpoint.host, port=endpoint.port)
+    return pb.Endpoint(host=endpoint.host, port=endpoint.port, server_name=endpoint.server_name)
 
 
 def endpoint_from_proto(endpoint: pb.Endpoint) -> Endpoint:
@@ -74,7 +74,7 @@ def endpoint_from_proto(endpoint: pb.Endpoint) -> Endpoint:
     """
     if not endpoint.host or not 1 <= endpoint.port <= 65535:
         raise Rejected(f"endpoint {endpoint.host[:60]!r}:{endpoint.port} is not a host with a port from 1 to 65535")
-    return Endpoint(endpoint.host, endpoint.port)
+    return Endpoint(endpoint.host, endpoint.port, endpoint.server_name)
 
 
 def node_key_to_proto(key: NodeKey) -> pb.NodeKey:

@@ -110,9 +110,9 @@ UNGUARDED: Final = Guard(NodeGate(), None)
 class Listeners:
     """The gRPC servers of one process. Made by ``open``."""
 
-    def __init__(self, servers: Sequence[GrpcService], internal: Endpoint | None) -> None:
+    def __init__(self, servers: Sequence[GrpcService], internal: Endpoint | None, server_name: str) -> None:
         self._servers = servers
-        self.endpoint = servers[0].endpoint
+        self.endpoint = replace(servers[0].endpoint, server_name=server_name)
         """The address to register with the controller, of clients in the cluster's network."""
         self.internal = internal
         """The address to register for other nodes; None: they come to ``endpoint``."""
@@ -165,7 +165,7 @@ class Listeners:
                     )
                     for server, servicers in listeners
                 ]
-            yield Listeners(opened, opened[-1].endpoint if between else None)
+            yield Listeners(opened, opened[-1].endpoint if between else None, guard.tls.host if guard.tls else "")
 
     async def serving(self, *names: str) -> None:
         """The process and these services of it are healthy from now on."""

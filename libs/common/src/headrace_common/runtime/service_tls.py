@@ -38,6 +38,8 @@ class ServiceTls:
     certificates: Certificates
     """For channels; the newest that are sound, too."""
     trust_domain: str
+    host: str
+    """What the certificate of a node names wherever it runs; empty: of a process that is no node."""
     ca: Path
     """The file of the CAs, for clients that read it themselves."""
 
@@ -72,7 +74,8 @@ async def open_tls(
     assert config.ca is not None, "checked with the settings"
     files = TlsFiles(config.cert, config.key, config.ca)
     live = LiveBundle("service", files, wanted_of(node, config.trust_domain), clock, TlsMetrics(meter))
-    tls = ServiceTls(live, Certificates(live.bundle.pem), config.trust_domain, config.ca)
+    host = "" if node is None else host_of(node.role.value)
+    tls = ServiceTls(live, Certificates(live.bundle.pem), config.trust_domain, host, config.ca)
     used = live.bundle
 
     async def take(bundle: Bundle) -> None:

@@ -73,19 +73,23 @@ class Endpoint(_message.Message):
 
     HOST_FIELD_NUMBER: _builtins.int
     PORT_FIELD_NUMBER: _builtins.int
+    SERVER_NAME_FIELD_NUMBER: _builtins.int
     host: _builtins.str
     """A name or address that clients can reach. Never empty."""
     port: _builtins.int
     """1 to 65535."""
+    server_name: _builtins.str
+    """What its certificate names, where that is not host: a node of many addresses has one certificate. Empty: host."""
     def __init__(
         self,
         *,
         host: _builtins.str = ...,
         port: _builtins.int = ...,
+        server_name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "port", b"port"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "port", b"port", "server_name", b"server_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

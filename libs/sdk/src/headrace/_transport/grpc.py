@@ -14,6 +14,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
@@ -175,14 +176,14 @@ class GrpcTransport(CoordinatorCalls):
         security = security or _security_of(self._ca)
         self._call_timeout = call_timeout_ms / 1_000
         self._security = security
+        self._nodes = Whereabouts()
         self._patient = patient
         self._asked_since: float | None = None
         self._channels: Channels[str] = Channels(
-            security,
+            self._named(security),
             own_connection=True,  # a server bounds the calls of one; other clients of the process are not to wait
             reconnect_ms_max=EAGER_RECONNECT_MS_MAX,
         )
-        self._nodes = Whereabouts()
         self._produce: dict[NodeId, GrpcProduceStream] = {}
         self._fetch: dict[NodeId, GrpcFetchStream] = {}
         self._answered: str | None = None
@@ -270,6 +271,13 @@ class GrpcTransport(CoordinatorCalls):
         kind = TlsFailed if failed and len(untrusted) == len(failed) else NetworkFailed
         return kind(f"no broker answered; is the cluster up? {said}")
 
+    def _named(self, security: Security) -> Security:
+        """To nodes that are known by what the cluster says their certificates name, in place of an address."""
+        return replace(security, server_name=self._server_name_at)
+
+    def _server_name_at(self, address: str) -> str | None:
+        return self._nodes.server_name_at(address)
+
     def _look_at_cas(self) -> None:
         """They may have been changed since; connections are made anew with others, and those there are end."""
         try:
@@ -279,7 +287,7 @@ class GrpcTransport(CoordinatorCalls):
             return
         if security != self._security:
             self._security = security
-            self._tasks.start(self._channels.renew(security), "connections with other CAs")
+            self._tasks.start(self._channels.renew(self._named(security)), "connections with other CAs")
 
     def _unreachable(self, asked_s: float, untrusted: Sequence[TlsFailed]) -> ClusterUnreachable:
         """Nobody can be spoken to, and nobody ever could."""
@@ -361,7 +369,9 @@ class GrpcTransport(CoordinatorCalls):
         await self._leave_others()
 
     async def _leave_others(self) -> None:
-        """Close the connections to where no node is, as far as is known; the configured ones stay."""
+        """Close the connections to where no node is, or one of another role; the configured ones stay."""
+        for address in self._nodes.take_renamed():
+            await self._channels.drop(address)
         await self._channels.keep(self._nodes.addresses.union(self._bootstrap))
 
     def produce_stream(self, broker: NodeId) -> GrpcProduceStream:

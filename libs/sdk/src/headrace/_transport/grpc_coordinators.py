@@ -132,7 +132,7 @@ class CoordinatorCalls(ABC):
         if found.error:
             raise error_for(found.error, found.message or f"no coordinator for {key!r}")
         coordinator = Coordinator(NodeId(found.coordinator), str(Endpoint(found.endpoint.host, found.endpoint.port)))
-        self._nodes.coordinator_at(coordinator.node, coordinator.address)
+        self._nodes.coordinator_at(coordinator.node, coordinator.address, found.endpoint.server_name)
         await self._leave_others()
         return coordinator
 

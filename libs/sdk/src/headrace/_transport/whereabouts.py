@@ -38,11 +38,22 @@ class Whereabouts:
         """Where each may be."""
         self._left: dict[NodeId, str] = {}
         """Where each was before."""
+        self._names: dict[str, str] = {}
+        self._renamed: set[str] = set()
 
     @property
     def addresses(self) -> set[str]:
         """Where nodes are, as far as is known."""
         return {home.address for home in self._homes.values()}.union(*self._coordinators.values())
+
+    def server_name_at(self, address: str) -> str | None:
+        """What the certificate of the node that is there names; None: its address."""
+        return self._names.get(address) or None
+
+    def take_renamed(self) -> set[str]:
+        """Where, since this was asked last, another kind of node has come to be: pods take over addresses."""
+        renamed, self._renamed = self._renamed, set()
+        return renamed
 
     def learn(self, answer: pb.MetadataResponse) -> dict[NodeId, str]:
         """Brokers that have moved, and where they were. What an older registration said of a node changes nothing."""
@@ -59,6 +70,8 @@ class Whereabouts:
             home, known = _Home(node.epoch, str(Endpoint(node.grpc.host, node.grpc.port))), self._homes.get(who)
             if known is not None and known.epoch > home.epoch:
                 home = known
+            else:
+                self._is_named(home.address, node.grpc.server_name)
             self._homes[who] = home
             if node.role == cluster_pb2.ADMIN:
                 admins.append((node.fenced, home.address))
@@ -68,13 +81,15 @@ class Whereabouts:
                 moved[id] = known.address
         self.living = {self.brokers[NodeId(node.id)] for node in answer.nodes if node.role == cluster_pb2.BROKER}
         self.admins = [address for _, address in sorted(admins, key=lambda admin: admin[0])]
+        self._names = {address: name for address, name in self._names.items() if address in self.addresses}
         return moved
 
-    def coordinator_at(self, id: NodeId, address: str) -> None:
+    def coordinator_at(self, id: NodeId, address: str, server_name: str = "") -> None:
         """
         A broker says that a coordinator is there. It counts as moved when that is news. The place that it has left last
         is no news: a broker that lags may have said so, or it is back, and until the next news both count.
         """
+        self._is_named(address, server_name)
         places = self._coordinators.get(id, ())
         if address in places:
             return
@@ -85,9 +100,14 @@ class Whereabouts:
             self._left[id] = places[0]
         self._coordinators[id] = (address,)
 
+    def _is_named(self, address: str, name: str) -> None:
+        if self._names.get(address, name) != name:
+            self._renamed.add(address)
+        self._names[address] = name
+
     def copy(self) -> Whereabouts:
         """What is known of brokers and admin services, for another client."""
         twin = Whereabouts()
         twin.brokers, twin.admins, twin._newest = dict(self.brokers), list(self.admins), copy.copy(self._newest)
-        twin.living, twin._homes = set(self.living), dict(self._homes)
+        twin.living, twin._homes, twin._names = set(self.living), dict(self._homes), dict(self._names)
         return twin

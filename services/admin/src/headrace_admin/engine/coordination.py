@@ -24,8 +24,9 @@ from headrace_common.core.errors import (
     UnknownOutcome,
     error_for,
 )
-from headrace_common.core.ids import NO_NODE, Endpoint, NodeId
+from headrace_common.core.ids import NO_NODE, NodeId
 from headrace_common.core.image import INTERNAL_TOPICS, ClusterImage, NodeKey, Role, ShardKey, ShardKind
+from headrace_common.rpc.convert import endpoint_from_proto
 from headrace_common.runtime.clock import Clock, limit_ms
 from headrace_proto.v1 import broker_pb2, errors_pb2
 
@@ -212,7 +213,7 @@ class Coordination:
         """Brokers tell where clients find it; the image knows where it takes nodes."""
         if found.error != errors_pb2.NONE:
             return error_for(found.error, found.message)
-        at = Endpoint(found.endpoint.host, found.endpoint.port)
+        at = endpoint_from_proto(found.endpoint)
         node = self._cluster.image.nodes.get(NodeKey(Role.COORDINATOR, NodeId(found.coordinator)))
         return CoordinatorPlace(NodeId(found.coordinator), node.inside if node is not None and node.grpc == at else at)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 from headrace_common.core.errors import UnsupportedVersion
@@ -229,6 +229,7 @@ def _node_fields(node: Node) -> dict[str, Any]:
         "external": _address(node.external),
         "feature_level_max": node.feature_level_max,
         "internal": _address(node.internal),
+        "server_name": node.grpc.server_name,
     }
 
 
@@ -252,7 +253,7 @@ def _node(rest: str, fields: dict[str, Any]) -> Node:
     assert grpc is not None, "a node is registered with its address"
     return Node(
         key=node_key_of(rest),
-        grpc=grpc,
+        grpc=replace(grpc, server_name=fields.get("server_name", "")),  # nor what one before TLS wrote
         http=_endpoint(fields["http"]),
         metrics=_endpoint(fields["metrics"]),
         rack=fields["rack"],
