@@ -54,7 +54,7 @@ def serving(answer: Answer, files: EtcdFiles) -> Iterator[dict[str, str]]:
             self.end_headers()
             self.wfile.write(raw)
 
-        do_GET = do_POST = do_DELETE = _handle
+        do_GET = do_POST = do_PUT = do_DELETE = _handle
 
         def log_message(self, *_: object) -> None:
             """Says nothing."""

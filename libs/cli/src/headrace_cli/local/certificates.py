@@ -17,15 +17,14 @@ from typing import Final
 
 from headrace_cli.local.certificate_files import CertificateFiles, EtcdFiles, NodeFiles
 from headrace_cli.local.failures import LocalClusterFailed
-from headrace_common.core.image import Role
-from headrace_common.core.node_rules import host_of, uri_of
 from headrace_common.runtime.certificates import (
     Leaf,
     lasts,
+    leaf_of,
     make_ca,
     make_pair,
-    names_of,
     read_pair,
+    serves,
     write_pair,
 )
 
@@ -65,15 +64,7 @@ def renew_nodes(files: NodeFiles, roles: Collection[str], hosts: Collection[str]
     Raises:
         LocalClusterFailed: files cannot be written.
     """
-    nodes = {role.value for role in Role}
-    leaves = {
-        files.of(role): Leaf(
-            role,
-            frozenset({*hosts, host_of(role)}),
-            uri_of(TRUST_DOMAIN, role) if role in nodes else None,  # others are no nodes of the cluster
-        )
-        for role in roles
-    }
+    leaves = {files.of(role): leaf_of(role, hosts, TRUST_DOMAIN) for role in roles}
     with _writing(files.directory):
         files.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         return _renew(files.ca, "headrace local CA of nodes", leaves, now)
@@ -98,8 +89,7 @@ def _renew(ca_file: Path, ca_name: str, leaves: Mapping[Path, Leaf], now: dateti
         made.append(ca_file.name)
     for path, wanted in leaves.items():
         leaf = read_pair(path, CertificateFiles.key(path))
-        named = {*wanted.hosts, *([wanted.uri] if wanted.uri else [])}
-        if leaf is None or not lasts(leaf, ca, now) or not named <= names_of(leaf.certificate):
+        if leaf is None or not serves(leaf, ca, wanted, now):
             write_pair(path, CertificateFiles.key(path), make_pair(ca, wanted, now, LEAF_LIFE))
             made.append(path.name)
     return made

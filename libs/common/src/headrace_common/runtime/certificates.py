@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -19,6 +20,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from headrace_common.core.image import Role
+from headrace_common.core.node_rules import host_of, uri_of
 
 CA_LIFE: Final = timedelta(days=3_650)
 LEFT_AT_LEAST: Final = 1 / 3
@@ -55,6 +59,12 @@ class Leaf:
     """Names and addresses by which a server is reached. Without any it is of a client alone."""
     uri: str | None = None
     """Which node it is of: ``spiffe://TRUSTDOMAIN/ROLE``."""
+
+
+def leaf_of(role: str, hosts: Iterable[str], trust_domain: str) -> Leaf:
+    """Of the processes of ``role``, reached at ``hosts``. One that is no role of nodes, as Connect's, has no URI."""
+    uri = uri_of(trust_domain, role) if role in {node.value for node in Role} else None
+    return Leaf(role, frozenset({*hosts, host_of(role)}), uri)
 
 
 def make_ca(name: str, now: datetime, life: timedelta = CA_LIFE) -> Pair:
@@ -114,14 +124,28 @@ def names_of(certificate: x509.Certificate) -> frozenset[str]:
     return frozenset(str(name.value) for name in names)
 
 
+def serves(pair: Pair, ca: Pair, leaf: Leaf, now: datetime) -> bool:
+    """Whether it says all that ``leaf`` says, and ``lasts``."""
+    named = {*leaf.hosts, *([leaf.uri] if leaf.uri else [])}
+    return lasts(pair, ca, now) and named <= names_of(pair.certificate)
+
+
+def parse_pair(certificate: bytes, key: bytes) -> Pair | None:
+    """Of two texts in PEM. None: one of the two is none."""
+    try:
+        read = x509.load_pem_x509_certificate(certificate)
+        secret = serialization.load_pem_private_key(key, password=None)
+    except (ValueError, TypeError):
+        return None
+    return Pair(read, secret) if isinstance(secret, ec.EllipticCurvePrivateKey) else None
+
+
 def read_pair(certificate: Path, key: Path) -> Pair | None:
     """What ``write_pair`` wrote. None: one of the two is missing, or is none."""
     try:
-        read = x509.load_pem_x509_certificate(certificate.read_bytes())
-        secret = serialization.load_pem_private_key(key.read_bytes(), password=None)
-    except (OSError, ValueError, TypeError):
+        return parse_pair(certificate.read_bytes(), key.read_bytes())
+    except OSError:
         return None
-    return Pair(read, secret) if isinstance(secret, ec.EllipticCurvePrivateKey) else None
 
 
 def write_pair(certificate: Path, key: Path, pair: Pair) -> None:
