@@ -129,6 +129,19 @@ BY_NAME: Final[dict[str, dict[str, Any]]] = {
     "connect alone": {"connect": {"enabled": True, "replicas": 1}},
     "open network": {"networkPolicy": {"enabled": False}},
     "node token of ours": {"nodeToken": {"existingSecret": "the-token"}},
+    "TLS": {"tls": {"enabled": True, "hosts": ["192.0.2.7", "log.example.com"]}},
+    "TLS for all": CONNECT
+    | {
+        "tls": {"enabled": True},
+        "streamsApps": STREAMS_APPS,
+        "topics": [{"name": "orders"}],
+    },
+    "certificates of ours": {
+        "tls": {
+            "enabled": True,
+            "existing": {"broker": "b", "controller": "c", "coordinator": "d", "admin": "a", "ca": "ours"},
+        }
+    },
     "no budgets": {"podDisruptionBudget": {"enabled": False}},
     "placement": dict.fromkeys(("statefulset", "controller", "coordinator", "admin", "etcd"), _PODS),
     "racks": {"rackAwareness": {"enabled": True}, "topologySpread": {"zone": "DoNotSchedule"}},

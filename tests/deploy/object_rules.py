@@ -63,8 +63,8 @@ def named(manifests: Sequence[Manifest]) -> Iterator[str]:
 def without_rights(manifests: Sequence[Manifest]) -> Iterator[str]:
     """
     Nothing asks for rights in the cluster's API, but a Spark driver for what starts executors; the job that makes the
-    node token for that: it may make Secrets, and neither read nor change one; and workers of Connect for Spark
-    applications, where they start one.
+    node token for that: it may make Secrets, and neither read nor change one; those that keep certificates: they read
+    and change no Secrets but these; and workers of Connect for Spark applications, where they start one.
     """
     starts = any(True for _ in _unnamed_applications(manifests))
     for manifest in of_kind(manifests, *_RIGHTS):
@@ -75,6 +75,9 @@ def without_rights(manifests: Sequence[Manifest]) -> Iterator[str]:
             if component == "node-token":
                 if rule != {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]}:
                     yield f"{name_of(manifest)}: who makes a Secret needs no such rights"
+            elif component == "certificates":
+                if rule not in _of_certificates(manifest["metadata"]["name"].partition("-certificates")[0]):
+                    yield f"{name_of(manifest)}: who keeps certificates needs no such rights"
             elif component == "connect":
                 if rule != _OF_WORKERS or not starts:
                     yield f"{name_of(manifest)}: a worker needs no such rights"
@@ -123,12 +126,26 @@ def _unnamed_applications(manifests: Sequence[Manifest]) -> Iterator[Manifest]:
                 yield {**made, "metadata": {**made["metadata"], "name": manifest["metadata"]["name"]}}
 
 
-_ASKING = frozenset({"spark-job", "node-token", "connect"})
+_ASKING = frozenset({"spark-job", "node-token", "certificates", "connect"})
 _OF_WORKERS = {
     "apiGroups": ["sparkoperator.k8s.io"],
     "resources": ["sparkapplications"],
     "verbs": ["create", "get", "list", "delete"],
 }
+_ROLES = ("broker", "controller", "coordinator", "admin")
+
+
+def _of_certificates(release: str) -> list[dict[str, Any]]:
+    """``release``: what the names of its objects start with."""
+    secrets = [f"{release}-ca", *(f"{release}-{role}-tls" for role in _ROLES)]
+    looks = {"apiGroups": [""], "verbs": ["get", "update"]}
+    return [
+        {"apiGroups": [""], "resources": ["secrets", "configmaps"], "verbs": ["create"]},
+        {**looks, "resources": ["secrets"], "resourceNames": secrets},
+        {**looks, "resources": ["configmaps"], "resourceNames": [f"{release}-ca"]},
+    ]
+
+
 _OF_DRIVERS = frozenset({"pods", "services", "configmaps", "persistentvolumeclaims"})
 
 
@@ -247,7 +264,7 @@ def _with_own(selector: Mapping[str, str], pod: Pod) -> dict[str, str]:
 def referring(manifests: Sequence[Manifest]) -> Iterator[str]:
     """Whatever one object names of the release is there: services, accounts, ConfigMaps, Secrets, keys in them."""
     there = {name_of(m): m for m in manifests}
-    made = {f"Secret/{command[3]}" for command in _commands(manifests) if command[:3] == _MAKES_A_SECRET}
+    made = {made for command in _commands_of_hooks(manifests) for made in _made_by(command)}
     for manifest in of_kind(manifests, "StatefulSet"):
         service = there.get(f"Service/{manifest['spec']['serviceName']}")
         if service is None:
@@ -270,11 +287,23 @@ def referring(manifests: Sequence[Manifest]) -> Iterator[str]:
             yield f"{name_of(manifest)}: goes to the namespace {namespace}"
 
 
-_MAKES_A_SECRET = ["python", "-m", "headrace_controller.node_token_secret"]
+def _made_by(command: Sequence[str]) -> Iterator[str]:
+    """Objects that a job of ours makes."""
+    match list(command[:4]):
+        case ["python", "-m", "headrace_controller.node_token_secret", name]:
+            yield f"Secret/{name}"
+        case ["python", "-m", "headrace_controller.certificate_secrets", name]:
+            yield f"ConfigMap/{name}-ca"
+            for role in _ROLES:
+                if any(argument.startswith(f"{role}=") for argument in command):
+                    yield f"Secret/{name}-{role}-tls"
 
 
-def _commands(manifests: Sequence[Manifest]) -> Iterator[list[str]]:
-    return (container.get("command", []) for pod in pods(manifests) for container in pod.containers)
+def _commands_of_hooks(manifests: Sequence[Manifest]) -> Iterator[list[str]]:
+    """What runs before anything else is there."""
+    for pod in pods(manifests):
+        if "pre-install" in pod.owner["metadata"].get("annotations", {}).get("helm.sh/hook", ""):
+            yield from (container.get("command", []) for container in pod.containers)
 
 
 def _namespace(manifests: Sequence[Manifest]) -> str | None:

@@ -21,6 +21,7 @@ MEANT = {
     ("disrupted_one_at_a_time", "dev"),
     ("spread", "racks"),
     ("referring", "node token of ours"),
+    ("referring", "certificates of ours"),
 }
 """What these values ask for is what the rule is against."""
 
@@ -179,6 +180,9 @@ DAMAGE: dict[str, list[tuple[str, tuple[str | int, ...], Any]]] = {
         ("Role/headrace-node-token", ("kind",), "ClusterRole"),
         ("Role/headrace-node-token", ("rules", 0, "verbs"), ["create", "get"]),
         ("Role/headrace-node-token", ("rules", 0, "resources"), ["secrets", "pods"]),
+        ("Role/headrace-certificates", ("rules", 1, "resourceNames"), _GONE),
+        ("Role/headrace-certificates", ("rules", 1, "verbs"), ["get", "update", "delete"]),
+        ("Role/headrace-certificates-hook", ("rules", 1, "resourceNames"), ["headrace-node-token"]),
         ("Role/headrace-connect", ("kind",), "ClusterRole"),
         ("Role/headrace-connect", ("rules", 0, "verbs"), ["create", "get", "list", "delete", "patch"]),
         ("Role/headrace-connect", ("rules", 0, "resources"), ["sparkapplications", "scheduledsparkapplications"]),
@@ -228,6 +232,7 @@ DAMAGE: dict[str, list[tuple[str, tuple[str | int, ...], Any]]] = {
         ("Job/headrace-node-token", (*MAIN, "command", 3), "another"),
         ("ConfigMap/headrace-streams-words", ("metadata", "name"), "gone"),
         ("Job/headrace-node-token", (*POD, "serviceAccountName"), "another"),
+        ("Job/headrace-certificates-hook", (*MAIN, "command", 3), "another"),
         (BOOTSTRAP, ("metadata", "namespace"), "kube-system"),
     ],
     "imaged": [
@@ -249,8 +254,11 @@ def test_every_rule_is_tried() -> None:
 )
 def test_a_rule_finds_what_breaks_it(rule: str, number: int) -> None:
     spark = {"sparkJobs": [*combinations.SPARK_JOBS, combinations.SNAPSHOTS]}
-    manifests = chart.render(spark | combinations.BY_NAME["streams"] | combinations.CONNECT)
     name, path, value = DAMAGE[rule][number]
+    secure = combinations.BY_NAME["TLS for all"]
+    manifests = chart.render(
+        secure if "certificates" in name else spark | combinations.BY_NAME["streams"] | combinations.CONNECT
+    )
     assert not list(RULES[rule](manifests))
     _set(one(manifests, name), path, value)
     assert list(RULES[rule](manifests)), "nothing was found"

@@ -163,7 +163,22 @@ def test_lint_has_nothing_to_say(which: str) -> None:
         ({"config": {"broker": {"flush": "never"}}}, "flush"),
         ({"config": {"cluster": {"log.retention.hours": 3}}}, "log.retention.hours"),
         ({"monitoring": {"podMonitor": {"interval": "30"}}}, "interval"),
-        ({"tls": {"enabled": True}}, "tls"),
+        ({"tls": {"enabled": True, "existing": {"broker": "b", "ca": "c"}}}, "tls.existing: broker, ca alone"),
+        ({"tls": {"enabled": True}, "sparkJobs": [{"name": "a", "job": "retention_audit"}]}, "leave sparkJobs empty"),
+        ({"tls": {"enabled": True, "hosts": ["a b"]}}, 'tls.hosts: "a b"'),
+        ({"tls": {"enabled": True, "schedule": "0 25 * * *"}}, 'tls.schedule: "25" is no hour'),
+        (
+            {
+                "tls": {"enabled": True},
+                "external": {
+                    "enabled": True,
+                    "type": "Gateway",
+                    "domain": "a.b",
+                    "gateway": {"parentRefs": [{"name": "edge"}]},
+                },
+            },
+            "external.type Gateway routes plain text",
+        ),
         ({"auth": {}}, "auth"),
         ({"etcd": {"restore": {"file": "headrace-1.backup"}}}, "etcd.restore.file"),  # left from a restore
         ({"etcd": {"restore": {"brokers": [0]}}}, "etcd.restore.brokers"),

@@ -247,3 +247,29 @@ capabilities:
 {{- $of := ternary "broker" .component (eq .component "bootstrap") -}}
 {{- int (get .root.Values.listeners $of).externalPort -}}
 {{- end -}}
+
+{{/* Name of the Secret with the certificate of a role. Takes root and role. */}}
+{{- define "headrace.tlsSecret" -}}
+{{- default (printf "%s-%s-tls" (include "headrace.fullname" .root) .role) (get .root.Values.tls.existing .role) -}}
+{{- end -}}
+
+{{/* With TLS: what clients trust, as a volume tls and where it is in a pod. Services have it beside their certificate. */}}
+{{- define "headrace.caVolume" -}}
+- name: tls
+  configMap:
+    name: {{ default (printf "%s-ca" (include "headrace.fullname" .)) .Values.tls.existing.ca }}
+{{- end -}}
+
+{{- define "headrace.caEnv" -}}
+{{- if .Values.tls.enabled }}
+- name: HEADRACE_CA
+  value: /etc/headrace/tls/ca.crt
+{{- end }}
+{{- end -}}
+
+{{/* Names of a service of the release, from the shortest on. Takes root and name (what follows that of the release). */}}
+{{- define "headrace.serviceNames" -}}
+{{- $name := printf "%s-%s" (include "headrace.fullname" .root) .name -}}
+{{- $inside := printf "%s.%s" $name .root.Release.Namespace -}}
+{{- list $name $inside (printf "%s.svc" $inside) (printf "%s.svc.%s" $inside .root.Values.clusterDomain) | join "," -}}
+{{- end -}}

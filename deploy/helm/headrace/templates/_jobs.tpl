@@ -1,5 +1,5 @@
 {{/*
-The pod of a job of ours. Takes root, component (job, backup or node-token), service (whose image), command, env, mounts,
+The pod of a job of ours. Takes root, component (job, which is a client; backup, node-token or certificates), service (whose image), command, env, mounts,
 volumes, and account if it asks the API server.
 */}}
 {{- define "headrace.jobPod" -}}
@@ -39,6 +39,7 @@ containers:
       {{- if eq .component "job" }}
       - name: HEADRACE_BOOTSTRAP
         value: {{ include "headrace.bootstrap" .root }}
+      {{- with (include "headrace.caEnv" .root) }}{{ trim . | nindent 6 }}{{ end }}
       {{- end }}
     resources:
       {{- toYaml .root.Values.resources.jobs | nindent 6 }}
@@ -47,6 +48,11 @@ containers:
     volumeMounts:
       - name: tmp
         mountPath: /tmp
+      {{- if and (eq .component "job") .root.Values.tls.enabled }}
+      - name: tls
+        mountPath: /etc/headrace/tls
+        readOnly: true
+      {{- end }}
       {{- with .mounts }}
       {{- toYaml . | nindent 6 }}
       {{- end }}
@@ -54,6 +60,9 @@ volumes:
   - name: tmp
     emptyDir:
       sizeLimit: 64Mi
+  {{- if and (eq .component "job") .root.Values.tls.enabled }}
+  {{- include "headrace.caVolume" .root | nindent 2 }}
+  {{- end }}
   {{- with .volumes }}
   {{- toYaml . | nindent 2 }}
   {{- end }}

@@ -3,8 +3,9 @@ The one template of all workloads: a StatefulSet and its headless service.
 
 Takes root, component, app (of streams: one of many workloads of this component), pod (the user's settings of this
 workload) and of, a dictionary:
-  service     whose image runs, as a node of the cluster: it gets the node token
+  service     whose image runs, as a node of the cluster: it gets the node token, and with TLS a certificate
   image       instead, what runs that is no node
+  cluster     true: it is a client of the cluster, and with TLS gets the CA
   command     instead of the image's own
   directory   where it runs, instead of the image's own
   init        init containers
@@ -193,6 +194,11 @@ spec:
               mountPath: /etc/headrace/node-token
               readOnly: true
             {{- end }}
+            {{- if and $root.Values.tls.enabled (or .of.service .of.cluster) }}
+            - name: tls
+              mountPath: /etc/headrace/tls
+              readOnly: true
+            {{- end }}
             {{- with .of.claim }}
             - name: data
               mountPath: {{ .mountPath }}
@@ -211,6 +217,16 @@ spec:
             defaultMode: 288  # 0440, of the pod's group
             items:
               - {key: node-token, path: node-token}
+        {{- end }}
+        {{- if $root.Values.tls.enabled }}
+        {{- if .of.service }}
+        - name: tls
+          secret:
+            secretName: {{ include "headrace.tlsSecret" (dict "root" $root "role" .of.service) }}
+            defaultMode: 288  # 0440, of the pod's group
+        {{- else if .of.cluster }}
+        {{- include "headrace.caVolume" $root | nindent 8 }}
+        {{- end }}
         {{- end }}
         {{- with .of.volumes }}
         {{- toYaml . | nindent 8 }}
@@ -322,6 +338,15 @@ liveness:
       fieldPath: status.podIP
 - name: {{ $prefix }}_NODE_TOKEN_FILE
   value: /etc/headrace/node-token/node-token
+{{- if .root.Values.tls.enabled }}
+- name: {{ $prefix }}_TLS_CERT
+  value: /etc/headrace/tls/tls.crt
+- name: {{ $prefix }}_TLS_KEY
+  value: /etc/headrace/tls/tls.key
+- name: {{ $prefix }}_TLS_CA
+  value: /etc/headrace/tls/ca.crt
+{{- include "headrace.caEnv" .root }}
+{{- end }}
 - name: {{ $prefix }}_METRICS_LISTEN
   value: 0.0.0.0:{{ int .root.Values.listeners.metrics.port }}
 - name: {{ $prefix }}_HEALTH_LISTEN
