@@ -21,7 +21,7 @@ from headrace_common.core.setting_tables import TOPIC_SETTINGS
 
 pytestmark = pytest.mark.chart
 
-_ELSEWHERE = {"HEADRACE_BOOTSTRAP"}
+_ELSEWHERE = {"HEADRACE_BOOTSTRAP", "HEADRACE_CA"}
 """Of the command and the SDK, for whoever runs them in a pod."""
 
 
