@@ -15,7 +15,7 @@ from datetime import datetime
 import headrace
 
 from .kube import Kube, Object, call, wait_until
-from .loading import restricted_pod
+from .loading import restricted_pod, trusting
 from .notes import commands
 from .release import CHART, COMPONENT
 from .results import Result
@@ -198,7 +198,7 @@ def client(stage: Stage, name: str = "client") -> Iterator[Ask]:
         "resources": {"limits": {"memory": "1Gi"}},
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
     }
-    stage.kube.apply(restricted_pod(name, container, [{"name": "tmp", "emptyDir": {}}]))
+    stage.kube.apply(trusting(stage.release, restricted_pod(name, container, [{"name": "tmp", "emptyDir": {}}])))
     try:
         stage.kube.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=60s", seconds=70)
         yield Ask(stage.kube, name)

@@ -18,6 +18,7 @@ from .release import Release
 SCRIPTS = {path.name: path.read_text() for path in Path(__file__).with_name("pod").glob("*.py")}
 """As they were when this was loaded: a run of many minutes judges what these write, whatever becomes of the files."""
 OUT = "/out"
+CA = "/etc/headrace/ca"
 USER = 10001
 BEGIN_S = 180.0
 END_S = 420.0
@@ -51,6 +52,17 @@ def restricted_pod(name: str, container: dict[str, Any], volumes: list[dict[str,
             "volumes": volumes,
         },
     }
+
+
+def trusting(release: Release, pod: dict[str, Any]) -> dict[str, Any]:
+    """The pod as a client of the release: with TLS it has the CAs, which Kubernetes renews beneath it."""
+    if not release.tls:
+        return pod
+    [container] = pod["spec"]["containers"]
+    container.setdefault("env", []).append({"name": "HEADRACE_CA", "value": f"{CA}/ca.crt"})
+    container["volumeMounts"].append({"name": "ca", "mountPath": CA, "readOnly": True})
+    pod["spec"]["volumes"].append({"name": "ca", "configMap": {"name": f"{release.fullname}-ca"}})
+    return pod
 
 
 @dataclass(slots=True)
@@ -178,7 +190,7 @@ def load_pod(release: Release, name: str, image: str, directory: Path, brokers: 
     directory.mkdir(parents=True, exist_ok=True)
     load = Load(kube, pod, directory, plan)
     kube.delete("pod", pod)
-    kube.apply(config, restricted_pod(pod, container, volumes))
+    kube.apply(config, trusting(release, restricted_pod(pod, container, volumes)))
     try:
         wait_until(f"the load of {name} has begun", lambda: load.has("ready"), BEGIN_S)
         yield load

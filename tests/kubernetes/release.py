@@ -46,6 +46,11 @@ class Release:
         return f"{self.fullname}-{component}"
 
     @property
+    def tls(self) -> bool:
+        """Whether it speaks TLS."""
+        return "tls.enabled=true" in self.values
+
+    @property
     def bootstrap(self) -> str:
         """For clients inside of the cluster."""
         return f"{self.fullname}-bootstrap:{CLIENT_PORT}"
