@@ -114,12 +114,14 @@ def test_a_web_hook_is_killed_while_senders_ask(cluster: TestCluster, tmp_path: 
         answered: list[int] = []
         sent = pool.submit(send_all, f"http://127.0.0.1:{port}/", answered, over)
         kill_at("confirmed")
+        unanswered: set[int] = set()
         for _ in range(STARTS_MAX):  # a commit has a position alone if nobody has asked before it
             kill_at("committed")
-            if numbers_in(cluster, topic):
+            # Readers may see it later: then the next start knows the number by its id, and answers.
+            unanswered = set(numbers_in(cluster, topic)) - set(answered)
+            if unanswered:
                 break
-        assert numbers_in(cluster, topic)
-        assert answered == [], "it was killed between the commit and the answers"
+        assert unanswered, "it was killed between the commit and the answers"
         with running(cluster, tmp_path, config) as process:
             tries = sent.result(RUN_S)
             process.terminate()
