@@ -37,6 +37,7 @@ disk that is full                     ``…a_disk_that_is_one_commit_behind_is_b
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -122,6 +123,39 @@ async def test_a_transaction_is_committed_before_it_times_out_however_seldom_com
         assert await step(stage, worker) == []
         stage.at_ms += 1
         assert (await step(stage, worker))[:2] == COMMIT
+
+
+@pytest.mark.parametrize("said", [TransactionAbortable("timed out"), InvalidProducerEpoch("timed out")], ids=str)
+async def test_a_row_that_takes_longer_than_a_transaction_may_is_got_past(
+    said: HeadraceError, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rows before it have begun one. All is done again from the last commit, and then each part in one of its own."""
+
+    def work(row: dict[str, Any]) -> dict[str, Any]:
+        stage.at_ms += 15_000 if row["value"] == "slow" else 1
+        return row
+
+    app = App("a")
+    app.stream("lines", value=string, key="k").map(work).to("out")
+    async with Stage(app, "lines", "out", transaction_timeout_ms=10_000) as stage:
+        stage.timed_out = said
+        lines = [b"%d" % n for n in range(900)]
+        lines[550] = lines[899] = b"slow"
+        stage.write("lines", *((b"k", line) for line in lines))
+        worker = await stage.working("lines/0")
+        joined = len(stage.members)
+        async with asyncio.timeout(30):
+            for _ in range(40):
+                await step(stage, worker)
+                if len(stage.members) > joined:
+                    joined = len(stage.members)
+                    stage.members[-1].changes.append(WorkChange(assigned=(GivenItem("lines/0", joined),)))
+        assert stage.group[TopicPartition("lines", 0)].offset == 900
+        out = [orjson.loads(row[1] or b"")["value"].encode() for row in stage.logs["out"] if row is not None]
+        assert out == lines, "each once"
+        assert stage.calls.count("begin") < 20
+    told = [record.getMessage() for record in caplog.records if "transaction_timeout_ms" in record.getMessage()]
+    assert len(told) == 1, "once it is careful, it comes no more"
 
 
 async def test_a_successor_ends_what_was_open() -> None:

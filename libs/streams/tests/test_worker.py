@@ -883,7 +883,7 @@ async def test_a_transaction_that_was_open_for_too_long_is_told_with_the_setting
 
 
 def test_the_pace_is_that_of_the_last_part() -> None:
-    pace = Pace(1_250, 10_000)
+    pace = Pace(10_000, 1_250, 10_000)
     assert pace.rows("a") == 500
     pace.took("a", 500, 5)
     assert (pace.rows("a"), pace.rows("b")) == (10_000, 500)
@@ -893,4 +893,4 @@ def test_the_pace_is_that_of_the_last_part() -> None:
     assert pace.rows("a") == 1
     pace.took("a", 1, 0)
     assert pace.rows("a") == 10_000
-    assert Pace(1_250, 3).rows("a") == 3
+    assert Pace(10_000, 1_250, 3).rows("a") == 3

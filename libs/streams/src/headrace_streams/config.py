@@ -36,7 +36,10 @@ class StreamsConfig:
     state, positions and internal topics are exactly once either way.
     """
     commit_interval_ms: int = setting(100, low=0, high=600_000)
-    """How often to commit while there is something to commit, in ms."""
+    """
+    How often to commit while there is something to commit, in ms; at the latest when a transaction has been open for a
+    fourth of transaction_timeout_ms.
+    """
     commit_rows: int = setting(100_000, low=1, high=10_000_000)
     """A commit is made after so many rows at the latest."""
     commit_state_bytes: int = setting(32 << 20, low=1, high=2**53)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headrace.records import Committed, PartitionTable, TopicPartition
 from headrace.work_types import GivenItem, WorkChange
-from headrace_common.core.errors import HeadraceError
+from headrace_common.core.errors import HeadraceError, TransactionAbortable
 from headrace_streams.adapters.memory_store import MemoryStores, MemoryTaskStore
 from headrace_streams.config import StreamsConfig
 from headrace_streams.core.outputs import Limits, Output
@@ -41,6 +41,8 @@ class Stage:
         self.at_ms = 1.0
         self.logs: defaultdict[str, list[Row | None]] = defaultdict(list)
         """By topic: what is in it; None: a fence, or another offset without a record."""
+        self.timed_out: HeadraceError = TransactionAbortable("it has timed out")
+        """What is said of a transaction that was open for too long."""
         self.decided: dict[str, int] = {}
         """By topic: up to where transactions are; all, if it does not say."""
         self.group: dict[TopicPartition, Committed] = {}
@@ -241,6 +243,7 @@ class _Writer:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self._open: list[Output] = []
+        self._until_ms = float("inf")
 
     async def fence(self, partition: TopicPartition, token: int) -> int:
         self._stage.call(f"fence {partition.topic} with {token}")
@@ -250,6 +253,7 @@ class _Writer:
     async def begin(self) -> None:
         self._stage.call("begin")
         assert not self._open
+        self._until_ms = self._stage.at_ms + self._stage.config.transaction_timeout_ms
 
     async def send(self, output: Output) -> Any:
         self._stage.call(f"send {output.topic}")
@@ -277,6 +281,8 @@ class _Writer:
 
     async def commit(self, positions: Mapping[TopicPartition, Committed]) -> None:
         self._stage.call(f"commit {_at(positions)}")
+        if self._stage.at_ms >= self._until_ms:
+            raise self._stage.timed_out
         for output in self._open:
             self._append(output)
         self._open = []

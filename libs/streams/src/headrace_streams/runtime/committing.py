@@ -97,6 +97,11 @@ class Committing:
     # --- when it is time --------------------------------------------------------------------------------------------
 
     @property
+    def is_open(self) -> bool:
+        """Whether there is a transaction."""
+        return self._in_transaction
+
+    @property
     def is_under_way(self) -> bool:
         """Whether something was done since the last commit."""
         return self._in_transaction or self.rows > 0
@@ -123,12 +128,12 @@ class Committing:
 
     def too_long(self) -> str:
         """What else is to be said of a failure, if the transaction was open for too long."""
-        timeout_ms = self._config.transaction_timeout_ms
-        if not self._in_transaction or self._open_ms < timeout_ms:
+        if not self._in_transaction or self._open_ms < self._config.transaction_timeout_ms:
             return ""
         return (
-            f" (its transaction was open for {self._open_ms / 1e3:.0f} s; transaction_timeout_ms is {timeout_ms:,}. It "
-            "does less in one from now on; if this comes again, raise that setting, or start more workers)"
+            f" (its transaction was open for {self._open_ms / 1e3:.0f} s; transaction_timeout_ms is "
+            f"{self._config.transaction_timeout_ms:,}. It does less in one for a while; if this comes again and again, "
+            "raise that setting, or start more workers)"
         )
 
     # --- the commit -------------------------------------------------------------------------------------------------

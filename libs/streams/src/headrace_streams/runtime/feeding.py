@@ -104,6 +104,8 @@ class Feeding:
     async def _feed_all(self, owned: Owned, portions: list[Portion]) -> None:
         """Feed records of some of a task's inputs, together."""
         given = [(one.topic, one.records) for one in portions if one.records.num_rows]
+        if given:
+            await self._commit_before()
         owned.touched |= bool(given) or any(owned.positions.get(one.topic) != one.next_offset for one in portions)
         if given:
             owned.task.tell(self._outside.clock.now_ms())
@@ -114,6 +116,11 @@ class Feeding:
                 self._figures.fed(topic, records)
             failpoint("streams.fed")
         owned.positions |= {one.topic: one.next_offset for one in portions}
+
+    async def _commit_before(self) -> None:
+        """Before user code runs."""
+        if self._committing.is_open and self._pace.is_careful(self._outside.clock.monotonic_ms()):
+            await self._committing.commit()
 
     def _pause(self) -> None:
         """Read no more of inputs that are ahead of the others of their tasks."""
@@ -130,10 +137,12 @@ class Feeding:
         quiet: dict[TopicPartition, Owned] = {}
         for owned in self._seat.owned.values():
             if (due := owned.task.due) is not None and due <= self._outside.clock.now_ms():
+                await self._commit_before()
                 owned.touched = True
                 await self._call(owned.task.tick, self._outside.clock.now_ms())
                 await self._committing.send(owned.task.take())
             if owned.task.waits and now - owned.began_at_ms >= self._config.idle_after_ms:
+                await self._commit_before()
                 owned.touched = True
                 await self._call(owned.task.rest_again)
                 await self._committing.send(owned.task.take())
@@ -155,6 +164,7 @@ class Feeding:
                 owned.rows_at_ms[at.topic] = self._outside.clock.monotonic_ms()
                 continue
             owned.idle.add(at.topic)
+            await self._commit_before()
             owned.touched = True
             await self._call(owned.task.idle, at.topic)
             await self._committing.send(owned.task.take())

@@ -81,7 +81,8 @@ class Worker:
         self._following: asyncio.Task[None] | None = None
         self._taking_snapshots: asyncio.Task[None] | None = None
         self._call = Calling(app.name, outside.compute, config.max_poll_interval_ms)
-        self._pace = Pace(config.transaction_timeout_ms / (2 * COMMITS_IN_TIMEOUT), config.max_batch_rows)
+        timeout_ms = config.transaction_timeout_ms
+        self._pace = Pace(timeout_ms, timeout_ms / (2 * COMMITS_IN_TIMEOUT), config.max_batch_rows)
         self._committing: Committing
         self._feeding: Feeding
         self._trouble = Trouble(outside.clock, config.default_api_timeout_ms)
@@ -402,6 +403,7 @@ class Worker:
         if isinstance(error, InconsistentGroupProtocol):
             await self._give_way(error)
             return
+        too_long = self._look_at_time()
         out = self._seat is None or puts_out(error)
         if isinstance(error, OffsetOutOfRange):
             out = self._seat is not None and await self._feeding.is_behind_group()
@@ -413,14 +415,22 @@ class Worker:
             await self._get_up()
         elif out:
             read_on = "others have its tasks by now, and read on where it stood; nothing is lost"
-            _log.warning("%s joins anew: %s", self._app.name, read_on if isinstance(error, OffsetOutOfRange) else error)
+            said = read_on if isinstance(error, OffsetOutOfRange) else error
+            _log.warning("%s joins anew: %s%s", self._app.name, said, too_long)
             await self._get_up()
             await self._join()
         else:
-            _log.warning("%s goes back to its last commit: %s%s", self._app.name, error, self._committing.too_long())
+            _log.warning("%s goes back to its last commit: %s%s", self._app.name, error, too_long)
             self.figures.counts["rewinds"] += 1
             await self._committing.rewind()
             await self._read_on()
+
+    def _look_at_time(self) -> str:
+        """Was the transaction open for too long? Then less is done in one for a while; what is said of it."""
+        said = "" if self._seat is None else self._committing.too_long()
+        if said:
+            self._pace.was_too_long(self._outside.clock.monotonic_ms())
+        return said
 
     async def _give_way(self, error: InconsistentGroupProtocol) -> None:
         """
