@@ -18,6 +18,7 @@ from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.operators.hop import Flush, encode, rows_text
 from headrace_streams.dsl.app import App
 from headrace_streams.patience import Patience
+from headrace_streams.plan.known import Known
 from headrace_streams.ports import Shared
 from headrace_streams.runtime.assembling import Assembling
 from headrace_streams.runtime.worker import Worker
@@ -48,9 +49,9 @@ def beside(*tasks: str, read: tuple[str, ...] = (), until_ms: float = float("inf
     return stage
 
 
-def program(**more: Any) -> App:
+def program(name: str = "a", **more: Any) -> App:
     """Its tasks are ``in/0`` and ``by-k/0``; with more sums it sends rows with more columns."""
-    app = App("a")
+    app = App(name)
     groups = app.stream("in", value=json("k string, n bigint, m bigint")).group_by("k", name="by-k")
     groups.agg(name="sums", n=agg.sum("n"), **more).to("out")
     return app
@@ -96,6 +97,45 @@ async def test_a_program_whose_name_is_taken_makes_no_topic() -> None:
 
 
 # --- rows with other columns ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parts", "topic", "of"),
+    [(("b.by-k",), "", "changelog"), ((), "a.b.by-k.repartition", "repartition")],
+)
+async def test_a_program_whose_topics_are_another_apps_makes_none(parts: tuple[str, ...], topic: str, of: str) -> None:
+    """The app a has a step called b.by-k, and the app a.b has one called by-k."""
+    stage = Stage(program("a.b"), "in", "out")
+    at = {TopicPartition(topic, 0): 7} if topic else {}
+    stage.known_["a"] = Known("a", True, 0, frozenset(parts), frozenset(), at)
+    text = rf"a\.b\.by-k\.{of} belongs to the app a, and a\.b would use it .*; .* headrace group delete a, then"
+    with pytest.raises(NotAllowed, match=text):
+        await stage.worker().assemble()
+    assert stage.topics == {"in", "out"}
+
+
+async def test_two_that_start_at_once_are_told_apart_when_one_is_a_member() -> None:
+    stage = Stage(program("a.b"), "in", "out")
+    worker = stage.worker()
+    await worker.assemble()
+    stage.known_["a"] = Known("a", True, 1, frozenset({"b.by-k"}))
+    with pytest.raises(NotAllowed, match="belongs to the app a"):
+        await worker.start()
+    assert stage.calls[-1] == "leave the group"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Known("a", True, 1, frozenset({"by-k", "in"}), frozenset({"a.by-k.repartition"})),
+        Known("a", False, 1, positions={TopicPartition("a.b.by-k.repartition", 0): 7}),
+    ],
+    ids=["its own", "a reader"],
+)
+async def test_an_app_whose_name_begins_like_anothers_begins_beside_it(other: Known) -> None:
+    stage = Stage(program("a.b"), "in", "out")
+    stage.known_["a"] = other
+    await stage.worker().assemble()
 
 
 async def test_a_program_does_not_begin_beside_one_that_sends_other_columns(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,6 +6,7 @@ import pytest
 from libs.streams.tests.kit.upkeep import COMPACTED, MemoryUpkeep
 
 from headrace_streams.core.state.changelog import is_remark, remark
+from headrace_streams.plan.known import Known
 from headrace_streams.runtime.listing import AppFound, find_apps
 
 
@@ -31,6 +32,14 @@ async def test_an_app_is_known_by_its_topics_or_by_what_it_has_committed(upkeep:
 async def test_a_topic_that_only_has_such_a_name_makes_no_app(upkeep: MemoryUpkeep) -> None:
     upkeep.add("readers.lines.changelog", 1, {})
     assert [one.app for one in await find_apps(upkeep)] == ["counts", "counts.eu"]
+
+
+async def test_of_two_whose_names_fit_a_topic_it_is_whose_group_says_so(upkeep: MemoryUpkeep) -> None:
+    upkeep.add("counts.eu.words.changelog", 1, COMPACTED)
+    upkeep.known_["counts"] = Known("counts", True, 2, frozenset({"lines", "eu.words"}))
+    owners = {topic: one.app for one in await find_apps(upkeep) for topic in one.topics}
+    assert owners["counts.eu.words.changelog"] == "counts"
+    assert owners["counts.eu.lines.changelog"] == "counts.eu"
 
 
 async def test_who_has_topics_is_not_asked_for_positions(upkeep: MemoryUpkeep) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from libs.streams.tests.kit.upkeep import COMPACTED, MemoryUpkeep
 
@@ -10,7 +12,9 @@ from headrace_common.core.errors import HeadraceError, NetworkFailed, NonEmptyGr
 from headrace_streams.core.state.changelog import CONTROL, Progress, prefix, rows
 from headrace_streams.core.state.store import Changes
 from headrace_streams.plan import reset
+from headrace_streams.plan.known import Known
 from headrace_streams.plan.reset import Delete, Drop, Forget, Mark, Place, Standing, Stateful, Step, Unmark
+from headrace_streams.runtime.filling import check_new
 from headrace_streams.runtime.resetting import carry_out, survey
 
 HOP, HOP_LOG, LOG = "a.by-word.repartition", "a.by-word.changelog", "a.lines.changelog"
@@ -69,6 +73,81 @@ async def test_topics_that_only_have_such_a_name_are_left_alone() -> None:
     standing = await survey(upkeep, "a")
     assert standing.topics == {HOP: 2, HOP_LOG: 2, LOG: 2}
     assert standing.foreign == ["a.b.lines.changelog", "a.orders.changelog", "a.words.repartition"]
+
+
+def beside(name: str, members: int = 0, *topics: str, parts: tuple[str, ...] = ()) -> Known:
+    """Another app, whose group stands in these topics."""
+    positions = {TopicPartition(topic, 0): 3 for topic in topics}
+    return Known(name, True, members, frozenset(parts), frozenset(), positions)
+
+
+@pytest.mark.parametrize("members", [0, 1])
+async def test_topics_are_the_apps_whose_group_says_so_whatever_their_names(members: int) -> None:
+    """The app a has a step called b.x; of the app a.b, with a step x, the topics would be called the same."""
+    upkeep = cluster()
+    upkeep.add("a.b.x.repartition")
+    upkeep.add("a.b.x.changelog", 1, COMPACTED)
+    upkeep.groups_ |= {"a": members, "a.b": 0}
+    upkeep.known_["a"] = beside("a", members, "a.b.x.repartition", parts=("b.x",))
+    other = await survey(upkeep, "a.b")
+    assert (other.topics, other.foreign) == ({}, ["a.b.x.changelog", "a.b.x.repartition"])
+    standing = await survey(upkeep, "a")
+    assert {"a.b.x.repartition", "a.b.x.changelog"} < standing.topics.keys()
+    assert standing.foreign == []
+
+
+async def test_topics_that_an_app_that_runs_may_have_made_are_left_alone() -> None:
+    upkeep = cluster()
+    upkeep.add("a.b.x.changelog", 1, COMPACTED)
+    upkeep.groups_ = {"a": 1, "a.b": 0}
+    upkeep.known_["a"] = beside("a", 1, parts=("y",))
+    assert (await survey(upkeep, "a.b")).foreign == ["a.b.x.changelog"]
+    assert (await survey(upkeep, "a.b", own=["a.b.x.changelog"])).topics == {"a.b.x.changelog": 1}
+    upkeep.known_["a.b"] = beside("a.b", parts=("x",))
+    assert (await survey(upkeep, "a.b")).topics == {"a.b.x.changelog": 1}
+    upkeep.known_ = {"a": beside("a", 0, parts=("y",))}
+    assert (await survey(upkeep, "a.b")).topics == {"a.b.x.changelog": 1}
+
+
+@pytest.mark.parametrize("own", [("a.b.x.repartition",), ()])
+async def test_nothing_is_changed_of_an_app_that_shares_a_topic(own: tuple[str, ...]) -> None:
+    upkeep = cluster()
+    upkeep.add("a.b.x.repartition")
+    upkeep.groups_ = {"a": 1, "a.b": 0}
+    upkeep.known_["a"] = beside("a", 1, "a.b.x.repartition")
+    if not own:
+        upkeep.known_["a.b"] = beside("a.b", 0, "a.b.x.repartition")
+    standing = await survey(upkeep, "a.b", own)
+    assert (standing.topics, standing.foreign, standing.shared) == ({}, [], {"a.b.x.repartition": "a"})
+    for plan in (lambda: reset.whole(standing, {}, None), lambda: reset.of_store(standing, "c")):
+        with pytest.raises(
+            Rejected, match=r"a\.b\.x\.repartition belongs to the app a, .* headrace group delete a, then"
+        ):
+            plan()
+    with pytest.raises(Rejected, match="belongs to the app a"):
+        check_new(standing)
+
+
+async def test_a_topic_that_is_not_there_yet_may_be_anothers() -> None:
+    upkeep = cluster()
+    upkeep.groups_ = {"a": 0, "a.b": 0}
+    upkeep.known_["a"] = beside("a", 0, parts=("b.x",))
+    assert (await survey(upkeep, "a.b", own=["a.b.x.changelog"])).shared == {"a.b.x.changelog": "a"}
+
+
+async def test_a_repartition_that_workers_send_to_is_theirs_before_anything_of_it_is_read() -> None:
+    upkeep = cluster()
+    upkeep.groups_ = {"a": 1, "a.b": 0}
+    upkeep.known_["a"] = replace(beside("a", 1), hops=frozenset({"a.b.x.repartition"}))
+    assert (await survey(upkeep, "a.b", own=["a.b.x.repartition"])).shared == {"a.b.x.repartition": "a"}
+
+
+async def test_who_only_reads_a_topic_does_not_have_it() -> None:
+    upkeep = cluster()
+    upkeep.add("a.b.x.repartition")
+    upkeep.groups_ = {"a": 1, "a.b": 0}
+    upkeep.known_["a"] = replace(beside("a", 1, "a.b.x.repartition"), works=False)
+    assert (await survey(upkeep, "a.b")).topics == {"a.b.x.repartition": 1}
 
 
 async def test_a_program_knows_its_own_topics_and_those_of_others() -> None:

@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -493,6 +493,27 @@ def test_an_app_that_runs_is_not_reset(app: Changing) -> None:
     with app.running(program):
         app.send("a")
         assert app.read(3) == numbered("a", "a", "a")
+
+
+def test_an_app_whose_topics_would_be_another_ones_is_refused_and_leaves_that_alone(app: Changing) -> None:
+    program = app.program(HOP.replace("by-word", "b.x"))
+    other = replace(app, name=f"{app.name}.b")
+    second = other.program(HOP.replace("by-word", "x"))
+    said = f"belongs to the app {app.name}, and {other.name} would use it too"
+    app.send("a")
+    with app.running(program):
+        app.read(1)
+        assert said in other.fails(second)
+        assert [(change["fate"], said in change["what"]) for change in other.differs(second)[:2]] == [
+            ("refused", True)
+        ] * 2
+        for named in (other.name, str(second)):
+            assert other.command("reset", named, "--execute").returncode
+    app.send("a")
+    with app.running(program):
+        assert app.read(2) == numbered("a", "a")
+    assert said in other.fails(second)
+    assert other.command("reset", str(second), "--execute").returncode
 
 
 @pytest.mark.parametrize("point", ["mark", "delete", "forget", "place"])

@@ -18,6 +18,7 @@ from headrace_streams.core.outputs import Limits, Output
 from headrace_streams.core.snapshots import Snapshot
 from headrace_streams.core.state.changelog import Progress
 from headrace_streams.core.state.store import Changes, Cold
+from headrace_streams.plan.known import Known
 
 Positions = Mapping[TopicPartition, int]
 
@@ -117,6 +118,15 @@ class Topics(Protocol):
     async def positions(self, app: str) -> dict[TopicPartition, int]:
         """
         The app's positions; those of a transaction that is open do not count, and are not waited for.
+
+        Raises:
+            HeadraceError: nobody answers.
+        """
+        ...
+
+    async def known(self, app: str) -> Known:
+        """
+        What the group of an app says of it, also while no worker runs; nothing if there is no such group.
 
         Raises:
             HeadraceError: nobody answers.
@@ -542,6 +552,10 @@ class Upkeep(Protocol):
 
     async def members(self, app: str) -> int:
         """Of the app's group; 0 also if there is no such group."""
+        ...
+
+    async def known(self, app: str) -> Known:
+        """What the group of an app says of it, also while no worker runs; nothing if there is no such group."""
         ...
 
     async def committed(self, app: str) -> dict[TopicPartition, int]:

@@ -23,8 +23,9 @@ from headrace_streams.plan import reset as plan_reset
 from headrace_streams.plan.compare import Change, Fate, compare
 from headrace_streams.plan.cut import Assembly, on_topics
 from headrace_streams.plan.describe import as_data
+from headrace_streams.plan.known import CHANGELOG, taken
 from headrace_streams.plan.nodes import Plan, changelog_topic
-from headrace_streams.plan.reset import CHANGELOG, EARLIEST, LATEST, Standing, Stateful
+from headrace_streams.plan.reset import EARLIEST, LATEST, Standing, Stateful
 from headrace_streams.ports import InternalTopic, TopicFacts
 from headrace_streams.runtime.assembling import other_program, tasks_of
 from headrace_streams.runtime.filling import History, check_new, place
@@ -95,6 +96,8 @@ def compared(app: App, servers: Any) -> list[Change]:
         other = other_program(app.name, tasks_of(program.assembly), shared, positions)
         if other is not None:
             found.insert(0, Change(Fate.REFUSED, *other))
+        for topic, owner in sorted(standing.shared.items()):
+            found.insert(0, Change(Fate.REFUSED, *taken(app.name, topic, owner)))
         if standing.marked:
             again = f"headrace streams reset {app.name} --execute"
             way_out = f"wait for it, or, if it was cut off, run it again: {again}"
@@ -296,7 +299,7 @@ async def _program(cluster: _Cluster, app: App) -> _Program:
 async def _survey(cluster: _Cluster, name: str, app: App | None, program: _Program | None) -> Standing:
     if app is None or program is None:
         standing = await survey(cluster.upkeep, name)
-        if not standing.topics and not standing.positions and not standing.marked:
+        if not standing.topics and not standing.positions and not standing.marked and not standing.shared:
             raise NotFound(f"there is no app {name!r} here; `headrace streams list` shows those there are")
         return standing
     outside = Assembly.topics_of(program.graph, app.on_error)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,7 @@ from headrace_streams.config import StreamsConfig
 from headrace_streams.core.outputs import Limits, Output
 from headrace_streams.core.state.store import Changes
 from headrace_streams.dsl.app import App
+from headrace_streams.plan.known import Known
 from headrace_streams.ports import Checkpoint, InternalTopic, Shared, TopicFacts
 from headrace_streams.runtime.owned import Outside
 from headrace_streams.runtime.worker import Worker
@@ -46,6 +48,8 @@ class Stage:
         self.decided: dict[str, int] = {}
         """By topic: up to where transactions are; all, if it does not say."""
         self.group: dict[TopicPartition, Committed] = {}
+        self.known_: dict[str, Known] = {}
+        """What groups say of their apps."""
         self.disks = _Disks(self)
         self.members: list[Member] = []
         self._workers: list[Worker] = []
@@ -129,6 +133,10 @@ class Stage:
 
     async def positions(self, app: str) -> dict[TopicPartition, int]:
         return {tp: at.offset for tp, at in self.group.items()}
+
+    async def known(self, app: str) -> Known:
+        known = self.known_.get(app, Known(app))
+        return replace(known, positions=await self.positions(app)) if app == self.app.name else known
 
     def now_ms(self) -> int:
         return int(self.at_ms)

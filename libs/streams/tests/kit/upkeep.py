@@ -9,6 +9,7 @@ from headrace_common.core.errors import NetworkFailed
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.state.changelog import CONTROL, Progress
 from headrace_streams.core.state.store import Changes
+from headrace_streams.plan.known import Known
 from headrace_streams.ports import InternalTopic, ListedTopic, Positions, Stored, TopicFacts
 
 FOREVER = {"retention.ms": "-1", "retention.bytes": "-1"}
@@ -23,6 +24,8 @@ class MemoryUpkeep:
         self.groups_: dict[str, int] = {}
         self.work: dict[str, bool] = {}
         """Groups that share named work, and whether there are event times beside their positions."""
+        self.known_: dict[str, Known] = {}
+        """What groups say of their apps."""
         self.positions: dict[TopicPartition, int] = {}
         self.logs: dict[TopicPartition, Changes] = {}
         self.written: set[str] = set()
@@ -75,6 +78,9 @@ class MemoryUpkeep:
 
     async def members(self, app: str) -> int:
         return self.groups_.get(app, 0)
+
+    async def known(self, app: str) -> Known:
+        return self.known_.get(app, Known(app, members=self.groups_.get(app, 0)))
 
     async def committed(self, app: str) -> dict[TopicPartition, int]:
         return dict(self.positions)

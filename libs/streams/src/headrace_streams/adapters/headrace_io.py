@@ -26,9 +26,12 @@ from headrace_streams.config import EXACTLY_ONCE, StreamsConfig
 from headrace_streams.core.outputs import Limits, Output
 from headrace_streams.core.state.changelog import TOPIC_BYTES_MAX
 from headrace_streams.patience import PAUSE_MS, Patience
+from headrace_streams.plan.known import Known
 from headrace_streams.ports import InternalTopic, Membership, Positions, Shared, TopicFacts
 
 _NEVER: Final = "-1"
+_WORK: Final = "work"
+"""The protocol of groups whose members share named work."""
 _LEVEL_MS: Final = 5_000.0
 """A cluster that has just started knows after a moment what all its nodes can do."""
 _SOON_S: Final = 1.0
@@ -137,6 +140,16 @@ class SdkTopics:
         except GroupNotFound:
             return {}
         return {tp: lag.committed_offset for tp, lag in found.items() if lag.committed_offset is not None}
+
+    async def known(self, app: str) -> Known:
+        try:
+            group = await self._admin.describe_group(app)
+        except GroupNotFound:
+            return Known(app)
+        parts = {item.id.rpartition("/")[0] for item in group.items if item.stateful}
+        works = group.protocol == _WORK
+        positions = await self.positions(app)
+        return Known(app, works, len(group.members), frozenset(parts), frozenset(group.terms), positions)
 
 
 def _limits(configs: Mapping[str, ConfigEntry]) -> Limits:

@@ -19,6 +19,7 @@ from headrace_streams.core.operators.hop import columns_of, decode, rows_text
 from headrace_streams.core.outputs import Output
 from headrace_streams.core.state.changelog import CONTROL, Progress, is_remark
 from headrace_streams.core.state.store import Changes
+from headrace_streams.plan.known import Known
 from headrace_streams.plan.reset import LATEST
 from headrace_streams.ports import InternalTopic, ListedTopic, Positions, Stored, TopicFacts
 
@@ -95,6 +96,9 @@ class SdkUpkeep:
             return len((await self._admin.describe_group(app)).members)
         except GroupNotFound:
             return 0
+
+    async def known(self, app: str) -> Known:
+        return await self._topics.known(app)
 
     async def committed(self, app: str) -> dict[TopicPartition, int]:
         found = await self._admin.group_lag(app, ages=False)

@@ -17,14 +17,13 @@ from headrace.records import TopicPartition
 from headrace_common.core.errors import NotFound, Rejected
 from headrace_streams.core.state.changelog import Progress
 from headrace_streams.plan.compare import TOPIC, store_of
+from headrace_streams.plan.known import CHANGELOG, Known, is_internal, part_of, taken
 from headrace_streams.plan.nodes import reset_topic
 
 Positions = Mapping[TopicPartition, int]
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
-CHANGELOG: Final = ".changelog"
-REPARTITION: Final = ".repartition"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +35,10 @@ class Standing:
     """Its internal topics, with their partitions."""
     foreign: Sequence[str] = ()
     """Topics whose names look like one of its internal ones, and that may be somebody else's."""
+    shared: Mapping[str, str] = field(default_factory=dict)
+    """Internal topics of this app and of another one, by the other's name."""
+    known: Known = field(default_factory=lambda: Known(""))
+    """What its group says."""
     positions: Positions = field(default_factory=dict)
     """Of its group, except in its internal topics."""
     progress: Mapping[TopicPartition, Progress] = field(default_factory=dict)
@@ -55,7 +58,7 @@ class Standing:
 
     def part_of(self, changelog: str) -> str:
         """The name of the sub-topology whose state is there."""
-        return changelog.removeprefix(f"{self.app}.").removesuffix(CHANGELOG)
+        return part_of(changelog, self.app)
 
     def reader_of(self, topic: str) -> str:
         """
@@ -65,7 +68,16 @@ class Standing:
         for changelog, progress in self.progress.items():
             if topic in progress.positions:
                 return self.part_of(changelog.topic)
-        return topic.removeprefix(f"{self.app}.").removesuffix(REPARTITION) if topic in self.topics else topic
+        return part_of(topic, self.app) if topic in self.topics else topic
+
+    def check_alone(self) -> None:
+        """
+        Raises:
+            Rejected: it shares an internal topic with another app, so nothing of it is changed.
+        """
+        for topic, other in sorted(self.shared.items()):
+            what, do = taken(self.app, topic, other)
+            raise Rejected(f"{what}; nothing was changed: {do}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +141,6 @@ class Drop:
 Step = Mark | Delete | Forget | Place | Unmark | Drop
 
 
-def is_internal(topic: str, app: str) -> bool:
-    """Whether the name is one that an app of this name gives to its own topics."""
-    return topic.startswith(f"{app}.") and topic.endswith((CHANGELOG, REPARTITION))
-
-
 def owner_of(topic: str, apps: Iterable[str]) -> str | None:
     """Of which of these apps a topic is, by its name: of two that fit, of the one with the longer name."""
     return max((app for app in apps if is_internal(topic, app)), key=len, default=None)
@@ -148,8 +155,9 @@ def whole(standing: Standing, targets: Positions, parts: Sequence[Stateful] | No
         parts: of the program; None: it is not known.
 
     Raises:
-        Rejected: where tasks with state begin cannot be said without the program.
+        Rejected: where tasks with state begin cannot be said without the program; or a topic is another app's too.
     """
+    standing.check_alone()
     if targets and parts is None and (standing.changelogs or standing.marked):
         raise Rejected(
             f"{standing.app} keeps state, and where it begins has to be said beside it: give the program in place of "
@@ -184,8 +192,9 @@ def of_store(standing: Standing, store: str) -> list[Step]:
 
     Raises:
         NotFound: there is no such store; names those that are there.
-        Rejected: a whole reset was cut off.
+        Rejected: a whole reset was cut off; or a topic is another app's too.
     """
+    standing.check_alone()
     if standing.marked:
         raise Rejected(
             f"a reset of {standing.app} has begun and not ended: wait for it, or, if it was cut off, run it again, "

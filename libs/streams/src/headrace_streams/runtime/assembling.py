@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from headrace.errors import WaitTimedOut
@@ -20,6 +21,7 @@ from headrace_streams.dsl.app import App
 from headrace_streams.patience import Patience
 from headrace_streams.plan.basis import basis_of
 from headrace_streams.plan.cut import Assembly, on_topics
+from headrace_streams.plan.known import apps_of, taken
 from headrace_streams.plan.nodes import Plan, changelog_topic, repartition_topic, reset_topic
 from headrace_streams.ports import InternalTopic, Positions, Shared, TopicFacts
 from headrace_streams.runtime.globals import Globals
@@ -90,7 +92,8 @@ class Assembling:
         self._app = app
         self._config = config
         self._outside = outside
-        self.globals = Globals(app.graph, outside, Patience(outside.clock, config.default_api_timeout_ms))
+        self._patience = Patience(outside.clock, config.default_api_timeout_ms)
+        self.globals = Globals(app.graph, outside, self._patience)
 
     async def assemble(self, others: Patience | None = None) -> Assembled:
         """
@@ -102,7 +105,7 @@ class Assembling:
 
         Raises:
             NotAllowed: the plan does not fit the topics; a reset has begun and not ended; or, with ``others``, such a
-                program runs.
+                program runs; a topic that it needs for itself is another app's.
             UnknownTopicOrPartition: a topic that it reads or writes does not exist.
         """
         name = self._app.name
@@ -118,6 +121,7 @@ class Assembling:
         assembly = Assembly(name, graph, partitions, self._app.on_error, self.globals.tables, limits, interval_ms)
         if others is not None:
             await self.check_others(tasks_of(assembly), rows_of(assembly), others)
+        await self._check_own(assembly)
         repartitions = [
             InternalTopic(repartition_topic(name, hop), count, compacted=False)
             for hop, count in assembly.repartitions.items()
@@ -132,6 +136,19 @@ class Assembling:
         specs = {spec.label: spec for spec in self._specs(assembly, facts)}
         await self.globals.read(facts)
         return Assembled(assembly, specs, frozenset(topic.name for topic in repartitions))
+
+    async def _check_own(self, assembly: Assembly) -> None:
+        """
+        Are the topics that the app needs for itself no other app's? Who is a member tells it to others that start.
+
+        Raises:
+            NotAllowed: one is.
+        """
+        name, internal = assembly.app, assembly.internal()
+        for app in sorted(apps_of(internal) - {name}):
+            other = await self._patience.ask(partial(self._outside.topics.known, app))
+            for topic in filter(other.has, internal):
+                raise NotAllowed(". ".join(taken(name, topic, app)))
 
     async def on_topics(self) -> Plan:
         """The program with the topics that its patterns match now."""

@@ -41,8 +41,9 @@ class History:
 def check_new(standing: Standing) -> None:
     """
     Raises:
-        Rejected: the app has begun already.
+        Rejected: the app has begun already; or a topic of its own is another app's too.
     """
+    standing.check_alone()
     if standing.marked or standing.positions or standing.progress:
         raise begun(standing.app)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headrace_streams.plan.known import Known, is_internal
 from headrace_streams.plan.reset import owner_of
 from headrace_streams.ports import Upkeep
 from headrace_streams.runtime.resetting import made_by_streams
@@ -26,9 +27,14 @@ async def find_apps(upkeep: Upkeep) -> list[AppFound]:
     commit, from its first commit on.
     """
     groups = await upkeep.groups()
+    known: dict[str, Known] = {}
     topics: dict[str, list[str]] = {}
     for topic, listed in (await upkeep.topics()).items():
-        owner = owner_of(topic, groups)
+        fitting = [group for group in groups if is_internal(topic, group)]
+        if len(fitting) > 1:
+            known |= {group: await upkeep.known(group) for group in fitting if group not in known}
+            fitting = [group for group in fitting if known[group].has(topic)] or fitting
+        owner = owner_of(topic, fitting)
         if owner is not None and made_by_streams(topic, listed.configs):
             topics.setdefault(owner, []).append(topic)
     for group in await upkeep.work_groups():

@@ -7,7 +7,7 @@ looks for members after it has set the mark, so one sees the other.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from headrace.records import TopicPartition
@@ -15,10 +15,9 @@ from headrace_common.core.errors import NonEmptyGroup, Rejected
 from headrace_common.runtime.failpoints import failpoint
 from headrace_streams.core.state import changelog
 from headrace_streams.core.state.store import Changes
+from headrace_streams.plan.known import CHANGELOG, REPARTITION, Known, apps_of, is_internal
 from headrace_streams.plan.nodes import reset_topic
 from headrace_streams.plan.reset import (
-    CHANGELOG,
-    REPARTITION,
     Delete,
     Drop,
     Forget,
@@ -27,7 +26,6 @@ from headrace_streams.plan.reset import (
     Standing,
     Step,
     Unmark,
-    is_internal,
     owner_of,
     without,
 )
@@ -49,7 +47,12 @@ async def survey(upkeep: Upkeep, app: str, own: Iterable[str] = (), outside: Ite
     """
     listed = await upkeep.topics()
     groups = await upkeep.groups()
-    internal, foreign = _internal(app, listed, groups, set(own), set(outside))
+    own = set(own)
+    fitting = {topic for topic in listed if is_internal(topic, app)} | own
+    known = {name: await upkeep.known(name) for name in sorted(apps_of(fitting) & groups.keys() | {app})}
+    shared = _shared(app, fitting - set(outside), known, own)
+    alone = {topic: found for topic, found in listed.items() if topic not in shared}
+    internal, foreign = _internal(app, alone, known, own, set(outside))
     mark = reset_topic(app)
     if mark in listed and not await upkeep.is_empty(mark):
         raise Rejected(
@@ -61,6 +64,8 @@ async def survey(upkeep: Upkeep, app: str, own: Iterable[str] = (), outside: Ite
         app,
         internal,
         foreign,
+        shared,
+        known[app],
         {tp: at for tp, at in positions.items() if tp.topic not in internal},
         await upkeep.progress(_partitions(internal, CHANGELOG)),
         groups.get(app, 0),
@@ -79,22 +84,48 @@ def _partitions(topics: Mapping[str, int], suffix: str) -> list[TopicPartition]:
     ]
 
 
+def _shared(app: str, topics: Iterable[str], known: Mapping[str, Known], own: Collection[str]) -> dict[str, str]:
+    """Internal topics of the app that are another's too, as its group says, by the other's name."""
+    return {
+        topic: other.app
+        for topic in topics
+        for other in known.values()
+        if other.app != app and other.has(topic) and (topic in own or known[app].has(topic))
+    }
+
+
 def _internal(
-    app: str, listed: Mapping[str, ListedTopic], groups: Iterable[str], own: set[str], outside: set[str]
+    app: str,
+    listed: Mapping[str, ListedTopic],
+    known: Mapping[str, Known],
+    own: Collection[str],
+    outside: Collection[str],
 ) -> tuple[dict[str, int], list[str]]:
     """The app's internal topics, and those that look like ones and may be another's."""
     internal: dict[str, int] = {}
     foreign = []
-    apps = {*groups, app}
     for topic, found in listed.items():
         if topic in own:
             internal[topic] = found.facts.partitions
         elif is_internal(topic, app) and topic not in outside:
-            if owner_of(topic, apps) == app and made_by_streams(topic, found.configs):
+            if _is_of(app, topic, known) and made_by_streams(topic, found.configs):
                 internal[topic] = found.facts.partitions
             else:
                 foreign.append(topic)
     return internal, sorted(foreign)
+
+
+def _is_of(app: str, topic: str, known: Mapping[str, Known]) -> bool:
+    """
+    By what groups say; where none does, by the names, unless an app runs that it may be of: that one may have made it
+    just now, or another version of its program.
+    """
+    if known[app].has(topic):
+        return True
+    others = [other for other in known.values() if other.app != app and is_internal(topic, other.app)]
+    if any(other.has(topic) or (other.works and other.members) for other in others):
+        return False
+    return owner_of(topic, known) == app
 
 
 def made_by_streams(topic: str, configs: Mapping[str, str]) -> bool:
