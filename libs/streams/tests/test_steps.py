@@ -50,6 +50,7 @@ from headrace.work_types import GivenItem, WorkChange
 from headrace_common.core.errors import (
     ConcurrentTransactions,
     FencedInstanceId,
+    FencedWriter,
     HeadraceError,
     InvalidProducerEpoch,
     InvalidRecord,
@@ -235,6 +236,31 @@ async def test_who_was_put_out_joins_anew(call: str, error: type[HeadraceError])
         after = asked[asked.index(call) + 1 :]
         assert after == ["let go of the writer", "leave the group", "join as a-2"]
         assert (stage.group, counts(stage), worker._here.owned) == ({}, [], {})
+
+
+async def test_a_member_whose_token_is_too_low_takes_its_tasks_anew() -> None:
+    """The first time it only goes back: most who are fenced were put out, and hear of it."""
+    async with counting() as stage:
+        worker = await stage.working("lines/0")
+        stage.write("lines", (b"a", b"x"))
+        for _ in range(2):
+            refused = TransactionAbortable("do it again")
+            refused.__cause__ = FencedWriter("the fencing token is 9")
+            stage.fails["commit lines@1"].append(refused)
+        asked = await step(stage, worker, due=True)
+        assert asked.count("abort") == 1
+        assert asked[-1] == "join as a-2"
+        stage.members[-1].changes.append(WorkChange(assigned=(GivenItem("lines/0", 10),)))
+        for _ in range(40):
+            if not counts(stage):
+                await step(stage, worker, due=True)
+        assert counts(stage) == [1]
+        stage.write("lines", (b"a", b"y"))
+        refused = TransactionAbortable("do it again")
+        refused.__cause__ = FencedWriter("the fencing token is 11")
+        stage.fails["commit lines@2"].append(refused)
+        await step(stage, worker, due=True)
+        assert (len(stage.members), counts(stage)) == (2, [1, 2]), "it has got on since"
 
 
 async def test_another_process_is_this_worker_now() -> None:

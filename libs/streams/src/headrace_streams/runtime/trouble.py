@@ -7,6 +7,7 @@ from typing import Final
 from headrace_common.core.error_kinds import Kind
 from headrace_common.core.errors import (
     FencedInstanceId,
+    FencedWriter,
     HeadraceError,
     InconsistentGroupProtocol,
     Internal,
@@ -34,6 +35,7 @@ class Trouble:
         self._clock = clock
         self._limit_ms = limit_ms
         self._since_ms = self._last_ms = float("-inf")
+        self._fences = 0
         self.final: HeadraceError | None = None
         """What is known to come again, whatever is tried."""
 
@@ -48,6 +50,7 @@ class Trouble:
         if now - self._last_ms > CALM_MS:
             self._since_ms = now
         self._last_ms = now
+        self._fences += isinstance(error, FencedWriter) or isinstance(error.__cause__, FencedWriter)
         lasting = now - self._since_ms >= self._limit_ms
         fatal = isinstance(error, (Rejected, Internal, FencedInstanceId)) and not isinstance(error, _PASSES)
         for refused in (error, error.__cause__):
@@ -59,6 +62,15 @@ class Trouble:
     def end(self) -> None:
         """It got on."""
         self._last_ms = float("-inf")
+        self._fences = 0
+
+    @property
+    def is_fenced(self) -> bool:
+        """
+        Whether a changelog has refused its token twice since it got on. Whom the group has put out hears of that in
+        between; a member with too low a token is given a higher one when it takes its tasks anew.
+        """
+        return self._fences > 1
 
 
 def puts_out(error: HeadraceError) -> bool:

@@ -404,7 +404,7 @@ class Worker:
             await self._give_way(error)
             return
         too_long = self._look_at_time()
-        out = self._seat is None or puts_out(error)
+        out = self._seat is None or puts_out(error) or self._trouble.is_fenced
         if isinstance(error, OffsetOutOfRange):
             out = self._seat is not None and await self._feeding.is_behind_group()
             if not out:
