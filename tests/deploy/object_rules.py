@@ -264,7 +264,7 @@ def _with_own(selector: Mapping[str, str], pod: Pod) -> dict[str, str]:
 def referring(manifests: Sequence[Manifest]) -> Iterator[str]:
     """Whatever one object names of the release is there: services, accounts, ConfigMaps, Secrets, keys in them."""
     there = {name_of(m): m for m in manifests}
-    made = {made for command in _commands_of_hooks(manifests) for made in _made_by(command)}
+    made = {made for command in _commands_of_jobs(manifests) for made in _made_by(command)}
     for manifest in of_kind(manifests, "StatefulSet"):
         service = there.get(f"Service/{manifest['spec']['serviceName']}")
         if service is None:
@@ -299,10 +299,10 @@ def _made_by(command: Sequence[str]) -> Iterator[str]:
                     yield f"Secret/{name}-{role}-tls"
 
 
-def _commands_of_hooks(manifests: Sequence[Manifest]) -> Iterator[list[str]]:
-    """What runs before anything else is there."""
+def _commands_of_jobs(manifests: Sequence[Manifest]) -> Iterator[list[str]]:
+    """What runs once at each install, and not some day."""
     for pod in pods(manifests):
-        if "pre-install" in pod.owner["metadata"].get("annotations", {}).get("helm.sh/hook", ""):
+        if pod.owner["kind"] == "Job":
             yield from (container.get("command", []) for container in pod.containers)
 
 
