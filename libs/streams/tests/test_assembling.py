@@ -114,6 +114,57 @@ async def test_a_program_whose_topics_are_another_apps_makes_none(parts: tuple[s
     assert stage.topics == {"in", "out"}
 
 
+def had_read(topic: str, *topics: str, parts: tuple[str, ...] = ("by-k",)) -> Stage:
+    """The app has read a topic, and some of its internal topics are left; its group knows these parts with state."""
+    stage = Stage(program(), "in", "out", *topics)
+    stage.known_["a"] = Known("a", True, 0, frozenset(parts))
+    stage.group[TopicPartition(topic, 0)] = Committed(7)
+    return stage
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [had_read("in"), had_read("in", HOP), had_read(HOP, HOP), had_read(HOP, HOP, parts=())],
+    ids=["all gone", "the changelog alone, nothing was read behind", "the changelog alone", "the group does not know"],
+)
+async def test_state_that_is_gone_does_not_begin_empty(stage: Stage) -> None:
+    there = set(stage.topics)
+    text = r"'sums' would begin empty.*: a has read .*-0 up to 7, and .* a\.by-k\.changelog, does not exist.* reset a$"
+    with pytest.raises(NotAllowed, match=text):
+        await stage.worker().assemble()
+    assert stage.topics == there
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        had_read("in", parts=()),
+        had_read("in", parts=("by-m",)),
+        had_read("in", "a.by-k.changelog"),
+        had_read("other"),
+    ],
+    ids=["kept no state", "kept another state", "a reset has placed it", "a reset has forgotten all"],
+)
+async def test_state_that_was_not_there_begins_empty(stage: Stage) -> None:
+    await stage.worker().assemble()
+    assert "a.by-k.changelog" in stage.topics
+
+
+async def test_a_changelog_that_another_worker_has_made_just_now_is_waited_for() -> None:
+    class Late(Stage):
+        async def find(self, names: Any) -> Any:
+            found = await super().find(names)
+            if self.at_ms < 1_000:
+                found.pop("a.by-k.changelog", None)
+            return found
+
+    stage = Late(program(), "in", "out", HOP, "a.by-k.changelog")
+    stage.group[TopicPartition(HOP, 0)] = Committed(7)
+    stage.logs[HOP] += [None] * 7
+    await stage.worker().assemble()
+    assert stage.at_ms >= 1_000
+
+
 async def test_two_that_start_at_once_are_told_apart_when_one_is_a_member() -> None:
     stage = Stage(program("a.b"), "in", "out")
     worker = stage.worker()
@@ -194,7 +245,7 @@ async def test_a_program_does_not_begin_on_rows_that_it_cannot_read(
     log: list[tuple[bytes | None, bytes]], at: int | None, refused: bool
 ) -> None:
     """It would send rows of its own after them, and no program could read both."""
-    async with Stage(program(), "in", "out") as stage:
+    async with Stage(program(), "in", "out", HOP, "a.by-k.changelog") as stage:
         stage.logs[HOP] += log
         if at is not None:
             stage.group[TopicPartition(HOP, 0)] = Committed(at)

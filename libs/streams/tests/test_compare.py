@@ -48,6 +48,19 @@ def test_the_same_program_is_the_same() -> None:
     assert changes(plain) == []
 
 
+def test_state_that_was_lost_is_not_new() -> None:
+    def both(app: App) -> None:
+        rows = orders(app)
+        count(rows).to("out")
+        rows.group_by("x", name="by-x").agg(n=agg.count(), name="more").to("out2")
+
+    nothing = {"app": "a", "topics": {}, "sub_topologies": [], "lost": {"orders": ("'totals' is lost", "begin anew")}}
+    assert compare(nothing, described(both)) == [
+        Change(Fate.NEEDS, "'totals' is lost", "begin anew"),
+        Change(Fate.SAFE, "the state 'more' is new and begins empty"),
+    ]
+
+
 def test_the_place_in_the_file_is_no_difference() -> None:
     def elsewhere(app: App) -> None:
         rows = orders(app)

@@ -202,9 +202,9 @@ async def test_from_elsewhere_on() -> None:
     steps = reset.whole(await survey(upkeep, "a"), {lines(0): 9, lines(1): 9}, PARTS)
     belongs = {"topic lines": "1"}
     at = {log(0): Progress({"lines": 9}, basis=belongs), log(1): Progress({"lines": 9}, basis=belongs)}
-    assert steps[4:] == [Place({lines(0): 9, lines(1): 9}, {LOG: 2}, at), Unmark(MARK)]
+    assert steps[4:] == [Place({lines(0): 9, lines(1): 9}, {LOG: 2, HOP_LOG: 2}, at), Unmark(MARK)]
     await done(upkeep, steps)
-    assert sorted(upkeep.listed) == [LOG, "lines"]
+    assert sorted(upkeep.listed) == [HOP_LOG, LOG, "lines"]
     assert upkeep.positions == {lines(0): 9, lines(1): 9}
     assert await upkeep.progress([log(0), log(1)]) == at
 
@@ -221,6 +221,9 @@ async def test_where_state_begins_is_not_known_without_the_program() -> None:
     upkeep = cluster()
     with pytest.raises(Rejected, match="give the program in place of the name"):
         reset.whole(await survey(upkeep, "a"), {lines(0): 9}, None)
+    lost = Standing("a", positions={lines(0): 5}, known=Known("a", True, parts=frozenset({"by-word"})))
+    with pytest.raises(Rejected, match="give the program in place of the name"):
+        reset.whole(lost, {lines(0): 9}, None)
     stateless = Standing("a", positions={lines(0): 5})
     assert reset.whole(stateless, {lines(0): 9}, None) == [Mark(MARK), Place({lines(0): 9}), Unmark(MARK)]
 

@@ -36,6 +36,7 @@ from headrace_streams.core.state.changelog import NotReadable, Progress, of_rema
 from headrace_streams.dsl.app import App
 from headrace_streams.patience import Patience
 from headrace_streams.plan.cut import Assembly, SubTopology
+from headrace_streams.plan.known import Known
 from headrace_streams.ports import InternalTopic, Shared, TopicFacts
 from headrace_streams.runtime.assembling import Assembled, Assembling
 from headrace_streams.runtime.owned import Kept, Owned, Spec, moved
@@ -463,6 +464,9 @@ class Shown(Passing):
         self.looks.append(self.at_ms)
         return {name: TopicFacts(name, 1) for name in names if name in self.there}
 
+    async def known(self, app: str) -> Known:
+        return Known(app)
+
     async def make(self, topics: list[InternalTopic]) -> dict[str, TopicFacts]:
         return {topic.name: TopicFacts(topic.name, topic.partitions) for topic in topics}
 
@@ -626,6 +630,9 @@ class Anew:
     async def find(self, names: list[str]) -> dict[str, TopicFacts]:
         there = {"orders": TopicFacts("1", 1)} | ({"a.being-reset": TopicFacts("9", 1)} if self.reset else {})
         return {name: there[name] for name in names if name in there}
+
+    async def known(self, app: str) -> Known:
+        return Known(app)
 
     async def make(self, topics: list[InternalTopic]) -> dict[str, TopicFacts]:
         return {topic.name: TopicFacts(f"{topic.name} {self.anew}", 1) for topic in topics}

@@ -556,6 +556,27 @@ def test_a_topic_that_was_made_anew_needs_a_reset(app: Changing, text: str) -> N
         assert app.read(3) == sorted([*numbered("a", "b"), ("a", 1)])
 
 
+@pytest.mark.parametrize("gone", ["changelog", "changelog repartition"])
+def test_state_that_is_gone_needs_a_reset(app: Changing, gone: str) -> None:
+    """Also where the group's positions in the repartition topic went with it."""
+    program = app.program(HOP)
+    app.send("a b")
+    with app.running(program):
+        app.read(2)
+    with app.cluster.admin() as admin:
+        for kind in gone.split():
+            admin.delete_topic(f"{app.name}.by-word.{kind}")
+        said = f"{app.name}.by-word.changelog, does not exist"
+        assert said in app.fails(program)
+        (change,) = app.differs(program)
+        assert (change["fate"], said in change["what"]) == ("needs", True)
+        assert f"{app.name}.by-word.changelog" not in [topic.name for topic in admin.list_topics()]
+    app.done("reset", str(program), "--to", "latest", "--execute")
+    app.send("a")
+    with app.running(program):
+        assert app.read(3) == sorted([*numbered("a", "b"), ("a", 1)])
+
+
 def test_a_topic_that_is_deleted_while_it_is_read_ends_the_app(app: Changing) -> None:
     program = app.program(HOP)
     app.send("a b")

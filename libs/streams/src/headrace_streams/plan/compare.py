@@ -117,7 +117,7 @@ def store_of(name: str, forms: Mapping[str, str]) -> str:
 
 def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
     """What differs, the worst first; nothing: it is the same program."""
-    found = [*_topics(old, new), *_stores(old, new), *_hops(old, new), *_steps(old, new)]
+    found = [*_topics(old, new), *_lost(old), *_stores(old, new), *_hops(old, new), *_steps(old, new)]
     return sorted(found, key=lambda change: -change.fate)
 
 
@@ -146,6 +146,11 @@ def _topics(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
             f"the topic {topic} was deleted and made anew, and there is state that belongs to what was in it",
             f"{anew} begins anew",
         )
+
+
+def _lost(old: Mapping[str, Any]) -> Iterator[Change]:
+    """State that a cluster had, by its sub-topology, as ``plan.lost`` finds it."""
+    yield from (Change(Fate.NEEDS, *said) for said in old.get("lost", {}).values())
 
 
 def _stores(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
@@ -185,8 +190,8 @@ def _stores(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
                     f"the state {store!r} is not in the program; it stays as it is for one that has it again",
                     f"{reset} {store} deletes it",
                 )
-    for store in where:
-        if store not in where_before:
+    for store, name in where.items():
+        if store not in where_before and name not in old.get("lost", {}):
             yield Change(Fate.SAFE, f"the state {store!r} is new and begins empty")
 
 

@@ -158,7 +158,7 @@ def whole(standing: Standing, targets: Positions, parts: Sequence[Stateful] | No
         Rejected: where tasks with state begin cannot be said without the program; or a topic is another app's too.
     """
     standing.check_alone()
-    if targets and parts is None and (standing.changelogs or standing.marked):
+    if targets and parts is None and (standing.changelogs or standing.known.parts or standing.marked):
         raise Rejected(
             f"{standing.app} keeps state, and where it begins has to be said beside it: give the program in place of "
             "the name, as in headrace streams reset app.py --to latest"
@@ -182,8 +182,8 @@ def _place(targets: Positions, parts: Sequence[Stateful]) -> Place:
             if here:
                 basis = {TOPIC + topic: part.sources[topic] for topic in here}
                 progress[TopicPartition(part.changelog, number)] = Progress(here, basis=basis)
-    begun = {tp.topic for tp in progress}
-    return Place(targets, {part.changelog: part.tasks for part in parts if part.changelog in begun}, progress)
+    # Those behind a repartition too: what is read before it, and no changelog, are state that was lost.
+    return Place(targets, {part.changelog: part.tasks for part in parts}, progress)
 
 
 def of_store(standing: Standing, store: str) -> list[Step]:

@@ -22,6 +22,7 @@ from headrace_streams.patience import Patience
 from headrace_streams.plan.basis import basis_of
 from headrace_streams.plan.cut import Assembly, on_topics
 from headrace_streams.plan.known import apps_of, taken
+from headrace_streams.plan.lost import Lost, find_lost
 from headrace_streams.plan.nodes import Plan, changelog_topic, repartition_topic, reset_topic
 from headrace_streams.ports import InternalTopic, Positions, Shared, TopicFacts
 from headrace_streams.runtime.globals import Globals
@@ -105,7 +106,7 @@ class Assembling:
 
         Raises:
             NotAllowed: the plan does not fit the topics; a reset has begun and not ended; or, with ``others``, such a
-                program runs; a topic that it needs for itself is another app's.
+                program runs; a topic that it needs for itself is another app's, or had state and is gone.
             UnknownTopicOrPartition: a topic that it reads or writes does not exist.
         """
         name = self._app.name
@@ -139,16 +140,30 @@ class Assembling:
 
     async def _check_own(self, assembly: Assembly) -> None:
         """
-        Are the topics that the app needs for itself no other app's? Who is a member tells it to others that start.
+        Are the topics that the app needs for itself no other app's, and is the state there that it has kept? Who is a
+        member tells it to others that start.
 
         Raises:
-            NotAllowed: one is.
+            NotAllowed: one is another's; or state is not there.
         """
         name, internal = assembly.app, assembly.internal()
         for app in sorted(apps_of(internal) - {name}):
             other = await self._patience.ask(partial(self._outside.topics.known, app))
             for topic in filter(other.has, internal):
                 raise NotAllowed(". ".join(taken(name, topic, app)))
+        clock = self._outside.clock
+        until_ms = clock.monotonic_ms() + _TAIL_MS
+        # What another worker has made just now is not known everywhere at once.
+        while lost := await self._find_lost(assembly):
+            if clock.monotonic_ms() >= until_ms:
+                raise NotAllowed(". ".join(next(iter(lost.values()))))
+            await clock.sleep_ms(_TOPIC_WAIT_MS)
+
+    async def _find_lost(self, assembly: Assembly) -> Lost:
+        topics = self._outside.topics
+        known = await self._patience.ask(lambda: topics.known(assembly.app))
+        there = await topics.find(list(assembly.internal())) if known.positions else {}
+        return find_lost(assembly, known, there)
 
     async def on_topics(self) -> Plan:
         """The program with the topics that its patterns match now."""
