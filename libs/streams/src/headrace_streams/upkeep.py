@@ -24,7 +24,7 @@ from headrace_streams.plan.compare import Change, Fate, compare
 from headrace_streams.plan.cut import Assembly, on_topics
 from headrace_streams.plan.describe import as_data
 from headrace_streams.plan.known import CHANGELOG, taken
-from headrace_streams.plan.lost import find_lost
+from headrace_streams.plan.lost import find_apart, find_lost
 from headrace_streams.plan.nodes import Plan, changelog_topic
 from headrace_streams.plan.reset import EARLIEST, LATEST, Standing, Stateful
 from headrace_streams.ports import InternalTopic, TopicFacts
@@ -93,7 +93,9 @@ def compared(app: App, servers: Any) -> list[Change]:
         waiting = await cluster.upkeep.waiting(standing.reached)
         standing = replace(standing, rows={**waiting, **shared.rows})
         there = {*standing.topics, *standing.shared}
-        lost = {} if standing.marked else find_lost(program.assembly, standing.known, there)
+        lost = find_apart(program.assembly, standing.known, standing.progress)
+        lost |= find_lost(program.assembly, standing.known, there)
+        lost = {} if standing.marked or standing.shared else lost
         found = compare(plan_reset.as_data(standing) | {"lost": lost}, _described(app, program))
         positions = await cluster.topics.positions(app.name) if shared.tasks else {}
         other = other_program(app.name, tasks_of(program.assembly), shared, positions)

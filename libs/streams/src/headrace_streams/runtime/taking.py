@@ -17,6 +17,7 @@ from headrace_streams.core.errors import NotAllowed
 from headrace_streams.core.state.changelog import Progress, of_remark
 from headrace_streams.patience import Patience
 from headrace_streams.plan.compare import TOPIC, difference, differing, store_of
+from headrace_streams.plan.lost import explain_apart, explain_no_positions
 from headrace_streams.ports import Membership, Writer
 from headrace_streams.runtime.following import Changelogs, progress_of
 from headrace_streams.runtime.owned import Outside, Owned, Spec, no_store
@@ -161,17 +162,16 @@ class Taking:
     # --- is it the same app? ------------------------------------------------------------------------------------------
 
     def _check_positions(self, owned: Owned, of_group: Mapping[str, int]) -> None:
-        if not of_group and owned.progress.positions and self._resends:
-            raise lost_positions(self._app, owned.spec.label)
-        other = {topic: at for topic, at in of_group.items() if owned.progress.positions.get(topic) != at}
-        for topic, at in other.items():
-            raise Differs(
-                f"the state of task {owned.spec.label} belongs to offset {owned.progress.positions.get(topic)} of "
-                f"{topic}, and the group {self._app} stands at {at}: the group or the changelog was "
-                f"changed by hand, or the program has kept no state there so far. Set the group's offset back, or "
-                f"{anew(self._app)}",
-                {TopicPartition(topic, owned.spec.partition): Committed(at) for topic, at in other.items()},
-            )
+        label, kept = owned.spec.label, owned.progress.positions
+        said = explain_apart(self._app, label, kept, of_group, self._resends)
+        if said is None:
+            return
+        what, do = said
+        other = {topic: at for topic, at in of_group.items() if kept.get(topic) != at}
+        if not other:
+            raise lost_positions(self._app, label)
+        at = {TopicPartition(topic, owned.spec.partition): Committed(at) for topic, at in other.items()}
+        raise Differs(f"{what}. {do[0].upper()}{do[1:]}", at)
 
 
 def check_basis(app: str, spec: Spec, then: Mapping[str, str]) -> None:
@@ -196,10 +196,7 @@ def check_basis(app: str, spec: Spec, then: Mapping[str, str]) -> None:
 
 def lost_positions(app: str, label: str) -> NotFound:
     """The group has no positions, and there is state that has counted what would be read again."""
-    return NotFound(
-        f"the group {app} has no offsets, so they were deleted or have expired, and task {label} has state of what "
-        f"would be read again: set the group's offsets, or {anew(app)}"
-    )
+    return NotFound(": ".join(explain_no_positions(app, label)))
 
 
 def anew(app: str) -> str:
