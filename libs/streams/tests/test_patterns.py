@@ -16,6 +16,7 @@ from headrace_streams.config import StreamsConfig
 from headrace_streams.plan.compare import Fate, compare
 from headrace_streams.plan.cut import Assembly, on_topics
 from headrace_streams.plan.describe import as_data, as_mermaid
+from headrace_streams.plan.known import Known
 from headrace_streams.ports import InternalTopic, Shared, TopicFacts
 from headrace_streams.runtime.assembling import Assembling
 from headrace_streams.runtime.worker import Worker
@@ -154,6 +155,9 @@ class Cluster:
 
     async def shared(self, app: str) -> Shared:
         return Shared()
+
+    async def known(self, app: str) -> Known:
+        return Known(app)
 
     async def starts(self, logs: list[TopicPartition]) -> dict[TopicPartition, int]:
         return dict.fromkeys(logs, 0)
