@@ -55,6 +55,8 @@ def test_state_that_was_lost_is_not_new() -> None:
         rows.group_by("x", name="by-x").agg(n=agg.count(), name="more").to("out2")
 
     nothing = {"app": "a", "topics": {}, "sub_topologies": [], "lost": {"orders": ("'totals' is lost", "begin anew")}}
+    moved = nothing | {"sub_topologies": [{"name": "lines", "stores": {"totals": "n=count()"}}]}
+    assert compare(moved, described(both)) == compare(nothing, described(both))
     assert compare(nothing, described(both)) == [
         Change(Fate.NEEDS, "'totals' is lost", "begin anew"),
         Change(Fate.SAFE, "the state 'more' is new and begins empty"),

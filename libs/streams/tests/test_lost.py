@@ -64,6 +64,22 @@ def test_state_of_one_commit_is_no_difference(known: Known, progress: dict[Topic
     assert find_apart(assembled(), known, progress) == {}
 
 
-def test_what_is_lost_is_found_whole_partitions_or_not() -> None:
+def test_one_table_more_in_a_join_is_another_part() -> None:
+    app = App("a")
+    stock = app.table("stock", value=json("n bigint"), key="item", name="stock")
+    prices = app.table("prices", value=json("eur double"), key="item", name="prices")
+    stock.join(prices).to("out")
+    assembly = Assembly("a", app.graph, {"stock": 1, "prices": 1, "out": 1})
+    known = Known("a", True, parts=frozenset({"stock", "other"}), positions={TopicPartition("stock", 0): 5})
+    assert find_lost(assembly, known, []) == {
+        "prices_and_stock": (
+            "the state 'stock', 'prices' would begin empty: a has read stock-0 up to 5, and its state belongs to what "
+            "stock reads; the program has it where prices_and_stock is read",
+            "read the topics together as before, or, to begin anew, headrace streams reset a",
+        )
+    }
+
+
+def test_what_is_lost_is_found() -> None:
     assert list(find_lost(assembled(), knows(orders=5), [HOP])) == ["by-user"]
     assert find_lost(assembled(), knows(orders=5), [HOP, LOG]) == {}

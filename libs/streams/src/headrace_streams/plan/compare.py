@@ -177,6 +177,8 @@ def _stores(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
                     f"{of.then} cannot go on with them then",
                 )
         for store in names_of(forms):
+            if where.get(store) in old.get("lost", {}):
+                continue
             if store in where and store not in names_of(now) and store not in names_of(before.get(where[store], {})):
                 yield Change(
                     Fate.REFUSED,

@@ -38,6 +38,8 @@ from headrace_streams.plan.nodes import (
     repartition_topic,
 )
 
+JOINED: Final = "_and_"
+"""In the name of a sub-topology: between those of what it reads."""
 _ENTRY: Final = 1_000_000
 """Added to the number of a repartition node: where its rows enter the next sub-topology."""
 
@@ -136,7 +138,7 @@ def _part(plan: Plan, nodes: list[Node]) -> SubTopology:
     hops = tuple(plan.nodes[node] for node in sorted(read))
     sources = [node for node in nodes if node.kind == SOURCE]
     names = [name for node in sources for name in ((node.name,) if node.pattern else node.topics)]
-    return SubTopology("_and_".join(sorted([*names, *(hop.name for hop in hops)])), tuple(nodes), topics, hops)
+    return SubTopology(JOINED.join(sorted([*names, *(hop.name for hop in hops)])), tuple(nodes), topics, hops)
 
 
 def on_topics(app: str, plan: Plan, on_error: str, topics: Iterable[str]) -> Plan:

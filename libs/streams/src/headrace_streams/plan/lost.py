@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 
 from headrace.records import TopicPartition
 from headrace_streams.core.state.changelog import Progress
-from headrace_streams.plan.cut import Assembly
+from headrace_streams.plan.cut import JOINED, Assembly, SubTopology
 from headrace_streams.plan.known import Known
 from headrace_streams.plan.nodes import changelog_topic
 
@@ -36,14 +36,27 @@ def find_lost(assembly: Assembly, known: Known, topics: Collection[str]) -> Lost
         counted = assembly.topics_behind(part) if part.name in known.parts else own
         for tp, offset in sorted(known.positions.items()):
             if tp.topic in counted:
-                found[part.name] = (
-                    f"the state {', '.join(map(repr, part.stores))} would begin empty, and what was counted would be "
-                    f"lost: {assembly.app} has read {tp} up to {offset}, and the topic of the state that it makes of "
-                    f"it, {log}, does not exist: it was deleted, or the program has kept no such state so far",
-                    _anew(assembly.app),
-                )
+                found[part.name] = _explain_lost(assembly, part, known, f"{tp} up to {offset}")
                 break
     return found
+
+
+def _explain_lost(assembly: Assembly, part: SubTopology, known: Known, read: str) -> tuple[str, str]:
+    app, stores = assembly.app, ", ".join(map(repr, part.stores))
+    pieces = set(part.name.split(JOINED))
+    before = sorted(name for name in known.parts - {part.name} if pieces & set(name.split(JOINED)))
+    if before:
+        return (
+            f"the state {stores} would begin empty: {app} has read {read}, and its state belongs to what "
+            f"{' and '.join(before)} reads; the program has it where {part.name} is read",
+            f"read the topics together as before, or, {_anew(app)}",
+        )
+    return (
+        f"the state {stores} would begin empty, and what was counted would be lost: {app} has read {read}, and the "
+        f"topic of the state that it makes of it, {changelog_topic(app, part.name)}, does not exist: it was deleted, "
+        "or the program has kept no such state so far",
+        _anew(app),
+    )
 
 
 def find_apart(assembly: Assembly, known: Known, progress: Mapping[TopicPartition, Progress]) -> Lost:
