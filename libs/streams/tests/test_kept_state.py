@@ -76,11 +76,16 @@ def near(*, value: str = VALUE, other: str = "z bigint", within: str = "5s", gra
     return build
 
 
-def table(*, value: str = VALUE, versions: str | None = None, then: Any = None, how: str = "inner") -> Build:
+def table(
+    *, value: str = VALUE, versions: str | None = None, then: Any = None, how: str = "inner", shops: bool = False
+) -> Build:
     def build(app: App) -> None:
         kept = app.table("orders", value=json(value), key="user", name="kept", versions=versions)
         kept = kept if then is None else then(kept)
-        orders(app, "payments", "z bigint").join(kept, how=how, suffix="_2").to("out")
+        stream = orders(app, "payments", "z bigint")
+        if shops:
+            stream = stream.join(app.global_table("shops", value=json("town string"), key="id"), on="user")
+        stream.join(kept, how=how, suffix="_2").to("out")
 
     return build
 
@@ -157,7 +162,7 @@ KEPT: dict[str, dict[str, list[Case]]] = {
         "steps behind the table": of(
             table(), table(then=lambda rows: rows.filter(col("x") > 1)), table(then=lambda rows: rows.select("x"))
         ),
-        "what is joined with it, and `how=`": of(table(), table(how="left")),
+        "global tables that are joined with it, and `how=`": of(table(), table(how="left"), table(shops=True)),
         "how long `versions=` keeps rows": of(table(versions="1h"), table(versions="2h")),
     },
     "tables joined on a column": {
