@@ -238,11 +238,8 @@ async def watch(plan: dict[str, Any], out: Writer) -> None:
     """Leaders and in-sync replicas as the newest image of any broker has them, every ``WATCH_S``."""
     import grpc
 
-    from headrace_common.rpc.channels import open_channel
     from headrace_proto.v1 import broker_pb2 as pb
     from headrace_proto.v1.broker_pb2_grpc import BrokerStub
-
-    stubs = [BrokerStub(open_channel(address)) for address in plan["brokers"]]
 
     async def ask(stub: BrokerStub) -> pb.MetadataResponse | None:
         try:
@@ -253,7 +250,12 @@ async def watch(plan: dict[str, Any], out: Writer) -> None:
     stop = asyncio.ensure_future(told_to_end())
     begun()
     newest, seen, wanted = -1, {}, set(plan["topics"])
+    trusted: bytes | None = None
+    stubs: list[BrokerStub] = []
     while not stop.done():
+        if not stubs or trusted != cas():
+            trusted = cas()
+            stubs = [BrokerStub(open_to(address, trusted)) for address in plan["brokers"]]
         answers = [one for one in await asyncio.gather(*map(ask, stubs)) if one is not None]
         best = max(answers, key=lambda one: one.revision, default=None)
         if best is not None:
@@ -267,6 +269,25 @@ async def watch(plan: dict[str, Any], out: Writer) -> None:
                         seen[topic.name, one.partition] = row
                         out.line(f"I {now} {topic.name} {one.partition} {row[0]} {row[1]} {row[2]}")
         await asyncio.wait([stop], timeout=WATCH_S)
+
+
+def cas() -> bytes | None:
+    """The CAs of the cluster as they are now; None: it speaks plain text."""
+    path = os.environ.get("HEADRACE_CA")
+    return None if path is None else Path(path).read_bytes()
+
+
+def open_to(address: str, trusted: bytes | None) -> Any:
+    """A channel to a broker."""
+    from headrace_common.rpc.channels import open_channel
+
+    if trusted is None:
+        return open_channel(address)
+    from headrace_common.rpc.channels import Security
+    from headrace_common.rpc.credentials import Pem
+
+    security = Security(pem=Pem(trusted), server_name=lambda _: "broker.headrace")
+    return open_channel(address, security, own_connection=True)
 
 
 def tell_state(plan: dict[str, Any], answer: Any, answered: int) -> None:
