@@ -19,7 +19,9 @@ LOOK = "import sys, pyarrow; print(pyarrow.array([1]).to_pylist(), 'pandas' in s
 @pytest.fixture
 def configure(pytestconfig: pytest.Config) -> Any:
     """What the conftest of the root does; by its path, as many modules are named conftest."""
-    return pytestconfig.pluginmanager.get_plugin(str(ROOT / "conftest.py")).pytest_configure  # type: ignore[union-attr]
+    plugin = pytestconfig.pluginmanager.get_plugin(str(ROOT / "conftest.py"))
+    assert plugin is not None
+    return plugin.pytest_configure
 
 
 def asked(marks: str) -> Any:

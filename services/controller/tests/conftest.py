@@ -6,7 +6,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from libs.common.tests.kit.api_server import make_account, make_certificates
 from services.controller.tests.kit.etcd import EtcdProcess
+
+from headrace_cli.local.certificate_files import EtcdFiles
 
 
 @pytest.fixture
@@ -18,3 +21,15 @@ async def etcd(tmp_path: Path) -> AsyncIterator[EtcdProcess]:
         yield process
     finally:
         await process.stop(kill=True)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> EtcdFiles:
+    """What an API server of Kubernetes on this machine shows."""
+    return make_certificates(tmp_path / "certificates")
+
+
+@pytest.fixture
+def account(tmp_path: Path, files: EtcdFiles) -> Path:
+    """That of a pod there."""
+    return make_account(tmp_path / "account", files)

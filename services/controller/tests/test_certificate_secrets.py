@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from libs.common.tests.kit.api_server import make_account, make_certificates, serving
+from libs.common.tests.kit.api_server import serving
 
 from headrace_cli.local.certificate_files import EtcdFiles
 from headrace_common.core.image import NodeKey, Role
@@ -94,20 +94,10 @@ class Api:
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> EtcdFiles:
-    return make_certificates(tmp_path / "certificates")
-
-
-@pytest.fixture
 def api(files: EtcdFiles) -> Iterator[Api]:
     api = Api()
     with serving(lambda *given: api.answer(*given), files) as api.env:
         yield api
-
-
-@pytest.fixture
-def account(tmp_path: Path, files: EtcdFiles) -> Path:
-    return make_account(tmp_path / "account", files)
 
 
 def test_it_makes_what_services_take(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from libs.common.tests.kit.api_server import BEARER, make_account, make_certificates, serving
+from libs.common.tests.kit.api_server import BEARER, make_certificates, serving
 
 from headrace_cli.local.certificate_files import EtcdFiles
 from headrace_common.runtime.token_file import read_tokens
@@ -41,20 +41,10 @@ class Api:
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> EtcdFiles:
-    return make_certificates(tmp_path / "certificates")
-
-
-@pytest.fixture
 def api(files: EtcdFiles) -> Iterator[Api]:
     api = Api()
     with serving(lambda *given: api.post(*given), files) as api.env:
         yield api
-
-
-@pytest.fixture
-def account(tmp_path: Path, files: EtcdFiles) -> Path:
-    return make_account(tmp_path / "account", files)
 
 
 def run(api: Api, account: Path, *arguments: str) -> int:

@@ -33,7 +33,7 @@ from headrace_common.runtime.certificates import (
     parse_pair,
     serves,
 )
-from headrace_common.runtime.kubernetes import ACCOUNT, ApiServer, ApiServerFailed
+from headrace_common.runtime.kubernetes import ACCOUNT, ApiServer, ApiServerFailed, refusal
 
 MADE: Final = "headrace.io/certificate"
 """Label of what is made here, and may be made anew here; its value is ``made``."""
@@ -44,7 +44,7 @@ TRIES_MAX: Final = 3
 
 
 class CertificatesRefused(Rejected):
-    """What is there cannot be used, or the API server does not let this account make what is missing."""
+    """What is there cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Objects:
         """
         Raises:
             ApiServerFailed: the API server cannot be asked now.
-            CertificatesRefused: it does not let this account.
+            ApiServerRefused: it does not let this account.
         """
         status, answer = self.server.ask("GET", f"{self._path}/{name}")
         if status == http.HTTPStatus.NOT_FOUND:
@@ -91,7 +91,7 @@ class Objects:
         Make it, or replace what was ``found``; False: somebody else was faster.
 
         Raises:
-            ApiServerFailed, CertificatesRefused: as ``find``.
+            ApiServerFailed, ApiServerRefused: as ``find``.
         """
         if found is None:
             status, answer = self.server.ask("POST", self._path, wanted)
@@ -110,12 +110,8 @@ class Objects:
         return f"/api/v1/namespaces/{self.server.namespace}/{self.kind.lower()}s"
 
     def _refused(self, what: str, name: str, status: int, answer: Mapping[str, Any]) -> HeadraceError:
-        # Not its message: a policy of admission may repeat there what it was given.
-        said = f"the API server does not {what} the {self.kind} {name} in {self.server.namespace}: "
-        said += f"{status} {answer.get('reason')}"
-        if status in {http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN, http.HTTPStatus.UNPROCESSABLE_ENTITY}:
-            return CertificatesRefused(f"{said}; make certificates yourself, and name them in tls.existing")
-        return ApiServerFailed(said)
+        instead = "make certificates yourself, and name them in tls.existing"
+        return refusal(f"{what} the {self.kind} {name} in {self.server.namespace}", status, answer, instead)
 
 
 def keep(server: ApiServer, cluster: Cluster, hosts: Mapping[str, Sequence[str]], now: datetime) -> Iterator[str]:
@@ -127,7 +123,8 @@ def keep(server: ApiServer, cluster: Cluster, hosts: Mapping[str, Sequence[str]]
 
     Raises:
         ApiServerFailed: the API server cannot be asked now; those whose line was given are there.
-        CertificatesRefused: what is there cannot be used, or this account may not make what is missing.
+        ApiServerRefused: this account may not make what is missing.
+        CertificatesRefused: what is there cannot be used.
     """
     ca, said = _keep_ca(server, cluster, now)
     yield said

@@ -15,16 +15,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from headrace_common.core.errors import HeadraceError, Rejected
-from headrace_common.runtime.kubernetes import ACCOUNT, ApiServer, ApiServerFailed
+from headrace_common.core.errors import HeadraceError
+from headrace_common.runtime.kubernetes import ACCOUNT, ApiServer, refusal
 from headrace_common.runtime.token_file import new_token
 
 KEY: Final = "node-token"
 """Of the Secret; the file that pods mount has this name too."""
-
-
-class SecretRefused(Rejected):
-    """The API server does not let this account make the Secret."""
 
 
 def make_secret(server: ApiServer, name: str, labels: Mapping[str, str]) -> bool:
@@ -33,7 +29,7 @@ def make_secret(server: ApiServer, name: str, labels: Mapping[str, str]) -> bool
 
     Raises:
         ApiServerFailed: the API server cannot be asked now; nothing is known of the Secret.
-        SecretRefused: it does not let this account make it.
+        ApiServerRefused: it does not let this account make it.
     """
     secret = {
         "apiVersion": "v1",
@@ -45,14 +41,10 @@ def make_secret(server: ApiServer, name: str, labels: Mapping[str, str]) -> bool
     status, answer = server.ask("POST", f"/api/v1/namespaces/{server.namespace}/secrets", secret)
     if status == http.HTTPStatus.CREATED:
         return True
-    reason = answer.get("reason")
-    if status == http.HTTPStatus.CONFLICT and reason == "AlreadyExists":
+    if status == http.HTTPStatus.CONFLICT and answer.get("reason") == "AlreadyExists":
         return False
-    # Not its message: a policy of admission may repeat there what it was given.
-    said = f"the API server does not make the Secret {name} in {server.namespace}: {status} {reason}"
-    if status in {http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN, http.HTTPStatus.UNPROCESSABLE_ENTITY}:
-        raise SecretRefused(f"{said}; make it yourself, with the key {KEY}, and name it in nodeToken.existingSecret")
-    raise ApiServerFailed(said)
+    instead = f"make it yourself, with the key {KEY}, and name it in nodeToken.existingSecret"
+    raise refusal(f"make the Secret {name} in {server.namespace}", status, answer, instead)
 
 
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:

@@ -13,16 +13,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from headrace_common.core.errors import Busy, InvalidConfig
+from headrace_common.core.errors import Busy, HeadraceError, InvalidConfig, Rejected
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds its account's token, the API server's CA and the name of its namespace."""
 ANSWER_BYTES_MAX: Final = 4 << 20
 TIMEOUT_S: Final = 20.0
+_REFUSED: Final = (http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN, http.HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
 class ApiServerFailed(Busy):
     """The API server cannot be asked, or answers with something else than an object."""
+
+
+class ApiServerRefused(Rejected):
+    """It does not let this account do that."""
+
+
+def refusal(said: str, status: int, answer: Mapping[str, Any], instead: str) -> HeadraceError:
+    """
+    What is to be raised after ``answer``: ``ApiServerRefused`` with what to do ``instead``, or ``ApiServerFailed``
+    where it may be asked again. Without its message: a policy of admission may repeat there what it was given.
+    """
+    said = f"the API server does not {said}: {status} {answer.get('reason')}"
+    if status in _REFUSED:
+        return ApiServerRefused(f"{said}; {instead}")
+    return ApiServerFailed(said)
 
 
 @dataclass(frozen=True, slots=True)
