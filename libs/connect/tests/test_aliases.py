@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -133,3 +134,9 @@ def test_what_keys_are_renamed_to_are_settings(java: str) -> None:
     assert {*alias.keys.values(), *alias.defaults({})} <= keys
     assert not keys & {*alias.keys, *alias.advice}
     assert not any(map(alias.is_idle, keys))
+
+
+@pytest.mark.parametrize("name", [*ALIASES, *REFUSED])
+def test_the_page_has_each_class(name: str) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "connect.md").read_text(encoding="utf-8")
+    assert f".{name.rpartition('.')[2]}`" in text or f"…{name.rpartition('.')[2]}`" in text

@@ -158,7 +158,8 @@ REFUSED: Final[Mapping[str, str]] = {
     "org.apache.kafka.connect.file.FileStreamSinkConnector": "files-sink writes a directory of files, each once",
     "org.apache.kafka.connect.mirror.MirrorCheckpointConnector": "`headrace connect cutover` translates positions of "
     "groups exactly when they are moved, and needs no connector",
-    "org.apache.kafka.connect.mirror.MirrorHeartbeatConnector": "metrics of kafka-import have its lag",
+    "org.apache.kafka.connect.mirror.MirrorHeartbeatConnector": "headrace_connect_source_delay_seconds, a metric of "
+    "kafka-import, says how late copies are",
 }
 """Classes that nothing stands in for, and what to do instead."""
 
