@@ -49,7 +49,7 @@ CONNECT: Final[dict[str, Any]] = {
             "shop.out": {
                 "connector.class": "sql-sink",
                 "topics": ["shop"],
-                "url": "${dir:/etc/headrace/secrets/db:url}",
+                "connection.url": "postgresql://db/shop",
             },
         },
         "egress": [{"to": [{"ipBlock": {"cidr": "192.0.2.7/32"}}], "ports": [{"port": 5432}]}],

@@ -149,7 +149,7 @@ def test_a_job_applies_each_connector_under_its_name_with_texts() -> None:
             "name": "shop.out",
             "connector.class": "sql-sink",
             "topics": "shop",
-            "url": "${dir:/etc/headrace/secrets/db:url}",
+            "connection.url": "postgresql://db/shop",
         },
     }
     applies = job(found)

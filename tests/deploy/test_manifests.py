@@ -67,8 +67,8 @@ def test_no_object_comes_twice_in_one_file() -> None:
 
 
 @pytest.fixture(scope="module")
-def notes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """The notes for the values of a combination: ``helm template`` shows none, so an object is made of them."""
+def notes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str | dict[str, Any]], str]:
+    """The notes for values, or those of a combination: ``helm template`` shows none, so an object is made of them."""
     copy = tmp_path_factory.mktemp("notes") / "headrace"
     shutil.copytree(chart.CHART, copy)
     text = (copy / "templates" / "NOTES.txt").read_text()
@@ -76,10 +76,11 @@ def notes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     (copy / "templates" / "_notes.tpl").write_text('{{- define "notes" -}}\n' + text + "{{- end -}}\n")
     (copy / "templates" / "notes.yaml").write_text('notes: {{ include "notes" . | toJson }}\n')
 
-    def said(values: str) -> str:
+    def said(values: str | dict[str, Any]) -> str:
         files = ["--values", chart.DEV] if values == "dev" else []
+        given = combinations.BY_NAME[values] if isinstance(values, str) else values
         only = ["--namespace", chart.NAMESPACE, "--show-only", "templates/notes.yaml"]
-        made = chart.run("template", "headrace", copy, *only, *files, values=combinations.BY_NAME[values])
+        made = chart.run("template", "headrace", copy, *only, *files, values=given)
         return str(manifests.read(made)["notes"])
 
     return said
@@ -87,7 +88,7 @@ def notes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 
 @pytest.mark.chart
 @pytest.mark.parametrize("values", combinations.NAMES)
-def test_notes_say_what_to_do(values: str, notes: Callable[[str], str]) -> None:
+def test_notes_say_what_to_do(values: str, notes: Callable[[str | dict[str, Any]], str]) -> None:
     """No placeholder is left, and what they name is there."""
     text = notes(values)
     assert not re.search(r"<no value>|%!|\{\{|\}\}", text)
@@ -111,7 +112,7 @@ def test_notes_say_what_to_do(values: str, notes: Callable[[str], str]) -> None:
         ("restore", "restored"),
     ],
 )
-def test_notes_warn_of_what_is_weak(values: str, says: str, notes: Callable[[str], str]) -> None:
+def test_notes_warn_of_what_is_weak(values: str, says: str, notes: Callable[[str | dict[str, Any]], str]) -> None:
     assert says in notes(values)
     assert says not in notes("defaults")
 
@@ -127,3 +128,13 @@ def test_a_date_is_text_and_quantities_are_numbers() -> None:
     assert [manifests.quantity(text) for text in ("250m", 2, "1Gi", "1.5", "2k")] == [0.25, 2.0, 2.0**30, 1.5, 2000.0]
     with pytest.raises(ValueError, match="no quantity"):
         manifests.quantity("1Xi")
+
+
+@pytest.mark.chart
+def test_notes_say_that_connectors_reach_nothing_but_the_cluster(notes: Callable[[str | dict[str, Any]], str]) -> None:
+    connect: dict[str, Any] = combinations.CONNECT["connect"]
+    assert "connect.egress" not in notes("connect")
+    assert "connect.egress" in notes({"connect": connect | {"egress": []}})
+    assert "connect.egress" not in notes({"connect": connect | {"egress": [], "connectors": {}}})
+    open_ = {"networkPolicy": {"enabled": False}, "connect": connect | {"egress": [], "unprotected": True}}
+    assert "connect.egress" not in notes(open_)

@@ -62,10 +62,13 @@ imagePullSecrets:
 {{- end }}
 {{- end -}}
 
-{{/* Text of a number, a boolean or a string, without the exponent that large numbers get from YAML. */}}
+{{/* Text of a number, a boolean, a string or a list of them, without the exponent that large numbers get from YAML. */}}
 {{- define "headrace.scalar" -}}
 {{- if and (kindIs "float64" .) (eq . (floor .)) -}}{{ printf "%.0f" . }}
-{{- else if kindIs "slice" . -}}{{ join "," . }}
+{{- else if kindIs "slice" . -}}
+{{- $texts := list -}}
+{{- range . }}{{ $texts = append $texts (include "headrace.scalar" .) }}{{ end -}}
+{{- join "," $texts -}}
 {{- else -}}{{ toString . }}
 {{- end -}}
 {{- end -}}
