@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import grpc.aio
 import orjson
@@ -35,11 +35,12 @@ from headrace_common.rpc.options import CALLS_PER_CONNECTION_MAX, MESSAGE_BYTES_
 from headrace_common.runtime.admission import Admission
 from headrace_common.runtime.descriptors import connections_max, raise_descriptor_limit
 from headrace_common.runtime.port_claims import prove_port
+from headrace_common.runtime.running_server import RunningServer
 from headrace_common.runtime.tasks import TaskRunner, first_of
 from headrace_common.runtime.tls_config import TlsConfig
 
 if TYPE_CHECKING:  # only who has certificates has what reads them
-    from headrace_common.runtime.tls_server import ServerTls
+    from headrace_common.runtime.tls_server import ServerTls, TlsServer
 
 Servicer = tuple[Callable[[Any, grpc.aio.Server], None], Any]
 
@@ -124,19 +125,15 @@ class ServerConfig:
         return None if listening is None else self.choose_endpoint(listening.port, listen_host=listening.host)
 
 
-class Stoppable(Protocol):
-    """A gRPC server that runs."""
-
-    async def stop(self, grace: float | None) -> None:
-        """Take no new calls, and give those under way ``grace`` seconds."""
-        ...
-
-
 class GrpcService:
     """A running gRPC server with health. Made by ``open``."""
 
     def __init__(
-        self, server: Stoppable, health_service: health.aio.HealthServicer, config: ServerConfig, port: int
+        self,
+        server: RunningServer | TlsServer,
+        health_service: health.aio.HealthServicer,
+        config: ServerConfig,
+        port: int,
     ) -> None:
         self._server = server
         self._health = health_service
@@ -225,14 +222,14 @@ class CannotListen(OSError):
 @asynccontextmanager
 async def _listening(
     make: Callable[[], grpc.aio.Server], listen: Endpoint, tls: ServerTls | None
-) -> AsyncIterator[tuple[Stoppable, int]]:
+) -> AsyncIterator[tuple[RunningServer | TlsServer, int]]:
     """A server that ``make`` has made listens there, in plain text or by TLS; the server and the real port."""
     if tls is None:
         plain = make()
         port = bind(plain, listen)
         await plain.start()
         warn_unless_loopback("gRPC", Endpoint(listen.host, port))
-        yield plain, port
+        yield RunningServer(plain), port
         return
     from headrace_common.runtime.tls_server import TlsServer
 
@@ -240,11 +237,11 @@ async def _listening(
         with _prove(listen) as port:
             at = Endpoint(listen.host, port)
 
-            async def begin(credentials: grpc.ServerCredentials) -> grpc.aio.Server:
+            async def begin(credentials: grpc.ServerCredentials) -> RunningServer:
                 server = make()
                 bind(server, at, credentials)
                 await server.start()
-                return server
+                return RunningServer(server)
 
             secure = await TlsServer.open(tls, begin, tasks)
         _log.info("gRPC listens with TLS", extra={"listen": str(at), "client_certificates": tls.client_certificates})

@@ -14,12 +14,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-import grpc.aio
+import grpc
 
 from headrace_common.rpc.channels import GRACE_MS
 from headrace_common.rpc.credentials import of_server
 from headrace_common.rpc.library import library
 from headrace_common.runtime.clock import give_way
+from headrace_common.runtime.running_server import RunningServer
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_common.runtime.tls import Bundle
 from headrace_common.runtime.tls_watch import LiveBundle
@@ -27,7 +28,7 @@ from headrace_common.runtime.tls_watch import LiveBundle
 DRAINING_MAX: Final = 64
 """Servers that drain at one time; more than looks at the files in ``GRACE_MS``. Beyond, the oldest is cut."""
 
-Begin = Callable[[grpc.ServerCredentials], Awaitable[grpc.aio.Server]]
+Begin = Callable[[grpc.ServerCredentials], Awaitable[RunningServer]]
 """Makes a server, and starts it on the port."""
 
 
@@ -46,15 +47,13 @@ class ServerTls:
 class TlsServer:
     """The server of a port, and those of before, whose calls go on. Made by ``open``."""
 
-    def __init__(
-        self, tls: ServerTls, begin: Begin, server: grpc.aio.Server, bundle: Bundle, tasks: TaskRunner
-    ) -> None:
+    def __init__(self, tls: ServerTls, begin: Begin, server: RunningServer, bundle: Bundle, tasks: TaskRunner) -> None:
         self._tls = tls
         self._begin = begin
         self._server = server
         self._tasks = tasks
         self._stopped = asyncio.Event()
-        self._draining: dict[grpc.aio.Server, None] = {}
+        self._draining: dict[RunningServer, None] = {}
         self.bundle = bundle
         """What new connections are shown."""
 
@@ -81,6 +80,7 @@ class TlsServer:
         grace_ms = 0.0 if bundle.distrusts(self.bundle) else self._tls.grace_ms
         self.bundle = bundle
         self._draining[before] = None
+        before.leave()
         self._tasks.start(self._drain(before, grace_ms), name="drain server with old certificates")
         await give_way()  # it listens no more: who connects from now on comes to the new one
         if not grace_ms:  # those of before that one trusted the same
@@ -92,7 +92,7 @@ class TlsServer:
         self._stopped.set()
         await asyncio.gather(*(server.stop(grace) for server in (self._server, *self._draining)))
 
-    async def _drain(self, server: grpc.aio.Server, grace_ms: float) -> None:
+    async def _drain(self, server: RunningServer, grace_ms: float) -> None:
         await server.stop(grace_ms / 1_000)
         self._draining.pop(server, None)
 
