@@ -20,7 +20,7 @@ from headrace._position_calls import PositionCalls
 from headrace._setting_names import Servers
 from headrace._waits import check_seconds, check_wait_ms
 from headrace.aio._consumer_setup import (
-    check_rows_max,
+    check_most,
     open_group,
     open_reading,
     read_arguments,
@@ -235,7 +235,7 @@ class Consumer(GroupCalls, PositionCalls, Transactional, Generic[K, V]):
         return self._poll(timeout_ms, lambda may: self._out.take_table(max_records if may else 0))
 
     def poll_batches(
-        self, timeout_ms: float | None = WAIT_SLICE_MS, max_rows: int | None = None
+        self, timeout_ms: float | None = WAIT_SLICE_MS, max_rows: int | None = None, max_bytes: int | None = None
     ) -> list[PartitionTable]:
         """
         What is here as Arrow tables, one of each partition, with what tells how far that partition was read.
@@ -250,9 +250,10 @@ class Consumer(GroupCalls, PositionCalls, Transactional, Generic[K, V]):
 
         Args:
             max_rows: of all tables together; what is left of a batch comes next time, without being decoded again.
+            max_bytes: of keys and values of all tables together; no batch follows one that reaches it. None: no bound.
 
         Raises:
-            Rejected: as ``poll``; ``max_rows`` below 1.
+            Rejected: as ``poll``; ``max_rows`` or ``max_bytes`` below 1.
             HeadraceError: as ``poll``.
 
         ::
@@ -263,8 +264,9 @@ class Consumer(GroupCalls, PositionCalls, Transactional, Generic[K, V]):
             ...         print(part.topic, part.partition, part.table.num_rows, part.next_offset, part.lag)
             flights 0 3 3 1
         """
-        check_rows_max(max_rows)
-        return self._poll(timeout_ms, lambda may: self._out.take_batches(max_rows) if may else [])
+        check_most("max_rows", max_rows)
+        check_most("max_bytes", max_bytes)
+        return self._poll(timeout_ms, lambda may: self._out.take_batches(max_rows, max_bytes) if may else [])
 
     def _poll(self, timeout_ms: float | None, take: Callable[[bool], T]) -> T:
         """What ``take`` gives as soon as that is not empty. It is told whether anything may be handed out."""

@@ -23,6 +23,7 @@ from headrace.aio._hand_out import HandOut
 from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import Rejected
 from headrace_common.core.batch import Codec, DecodedBatch, RecordColumns, build_batch, build_row_batch
+from headrace_common.core.batch.header import stamp
 from headrace_common.runtime.clock import SystemClock
 
 from .fetching import T0, T1, TOPIC_ID, A, PlainLog, answer_for
@@ -200,6 +201,41 @@ def test_keys_and_values_stay_where_they_are_and_a_batch_that_is_cut_is_decoded_
                 assert whole.address <= data.address < whole.address + whole.size
     assert got == list(range(count))
     assert len(decoded) == 1
+
+
+def add(feed: Feed, batch: bytes, count: int) -> None:
+    """To the log of the first partition."""
+    log = feed.logs[T0]
+    log.batches.append(stamp(batch, log.end, 0))
+    log.end += count
+
+
+@pytest.mark.parametrize("rows", [3, 100], ids=["small batches", "large ones"])
+@pytest.mark.parametrize("build", [build_batch, build_row_batch])
+def test_no_batch_follows_one_that_reaches_the_bytes_that_are_wanted(build: Any, rows: int) -> None:
+    feed = Feed(T0, T1)
+    for _ in range(4):
+        add(feed, build(RecordColumns(values=[b"x" * 900] * rows, keys=[b"k" * 100] * rows)), rows)
+    feed.fetch()
+    for bytes_max, batches in ((1, 1), (1_000 * rows, 1), (1_150 * rows, 2), (None, 0)):
+        assert sum(len(part.table) for part in feed.out.take_batches(None, bytes_max)) == batches * rows
+
+
+def test_a_batch_that_is_cut_by_rows_counts_with_what_was_taken_of_it() -> None:
+    feed = Feed(T0)
+    for _ in range(2):
+        add(feed, build_batch(RecordColumns(values=[b"x" * 1_000] * 40)), 40)
+    feed.fetch()
+    assert len(feed.out.take_batches(35, 1 << 30)[0].table) == 35
+    assert len(feed.out.take_batches(None, 10_000)[0].table) == 45, "5 of the first one are not enough"
+
+
+async def test_bounds_are_whole_numbers_from_1() -> None:
+    async with aio.Consumer(bootstrap_servers="127.0.0.1:1") as consumer:
+        for name in ("max_rows", "max_bytes"):
+            for wrong in (0, -1, True, 1.0):
+                with pytest.raises(Rejected, match=name):
+                    await consumer.poll_batches(0, **{name: wrong})
 
 
 def test_what_is_read_again_comes_in_a_table_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,6 +179,11 @@ class SinkCommit:
         return self.phase is Phase.WORKING
 
     @property
+    def room(self) -> int:
+        """How many bytes of records may be read before there is a commit; 1 at least."""
+        return max(1, self.rules.bytes_max - self._size())
+
+    @property
     def tried(self) -> tuple[int, int]:
         """Good records of the commit that is under way, and bad ones."""
         work = self._work()
@@ -215,10 +220,12 @@ class SinkCommit:
         if self.phase is not Phase.WORKING or not self.group:
             return []
         rows = sum(piece.count for piece in self.group)
-        size = sum(piece.records.bytes for piece in self.group)
         due_ms = self.due_ms()
-        full = rows >= self.rules.rows_max or size >= self.rules.bytes_max
+        full = rows >= self.rules.rows_max or self._size() >= self.rules.bytes_max
         return self._commit() if full or (due_ms is not None and now_ms >= due_ms) else []
+
+    def _size(self) -> int:
+        return sum(piece.records.bytes for piece in self.group)
 
     # --- commits --------------------------------------------------------------------------------------------------
 

@@ -122,10 +122,13 @@ class GroupReader(Protocol):
         """Leave, and become a new member, at a higher epoch. The listener is told of what is given up."""
         ...
 
-    async def poll(self, timeout_ms: float, rows_max: int) -> Sequence[PartitionTable]:
+    async def poll(self, timeout_ms: float, rows_max: int, bytes_max: int) -> Sequence[PartitionTable]:
         """
         Records by partition, and progress without records; none while paused. Each partition is heard of after it was
         assigned or sought.
+
+        Args:
+            bytes_max: no batch follows one that reaches it.
         """
         ...
 

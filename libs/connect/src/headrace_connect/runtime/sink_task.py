@@ -191,7 +191,7 @@ class SinkTask:
         since_ms = self._now_ms()
         self._hears = not self._suspended and machine.reads
         try:
-            tables = await group.poll(wait_ms, self._settings.rows_max)
+            tables = await group.poll(wait_ms, self._settings.rows_max, machine.room)
         finally:
             self._hears = False
         self._times.add("read", self._now_ms() - since_ms)

@@ -32,7 +32,9 @@ from headrace_connect.runtime.noting import Notes
 from headrace_connect.runtime.pipeline import SourcePipeline
 from headrace_connect.runtime.polling import Polls
 from headrace_connect.runtime.ports import SourceLog, SourceWriter, Steps
+from headrace_connect.runtime.room import Room
 from headrace_connect.runtime.sending import BadRecords, Outbox, Sending
+from headrace_connect.runtime.sizes import size_of
 
 _PAUSE_MS: Final = 100.0
 _log: Final = logging.getLogger(__name__)
@@ -61,6 +63,8 @@ class SourceTaskSettings:
     """How long a drained source that shares its thread is left alone."""
     look_interval_ms: float = 5_000
     """How often it looks what the source's system keeps for it."""
+    bytes_max: int = 64 << 20
+    """Of chunks that wait or are not committed; no more are read meanwhile."""
     bad: BadRecords = BadRecords()
 
 
@@ -72,6 +76,8 @@ class _Read:
     """Which reading; what comes of an older one does not count."""
     split: str
     chunk: Chunk | None = None
+    size: int = 0
+    """Of the chunk, in bytes."""
     error: Exception | None = None
     """Neither: the split has come to its end."""
 
@@ -112,6 +118,7 @@ class SourceTask:
         self._machine = SourceCommit(list(self._splits), settings.rules)
         self._commit_retries = Retrying(settings.rules.retry_timeout_ms, _PAUSE_MS)
         self._inbox = Inbox()
+        self._room = Room(settings.bytes_max)
         self._runner: TaskRunner | None = None
         self._pumps: list[asyncio.Task[None]] = []
         self._reading = 0
@@ -191,6 +198,7 @@ class SourceTask:
         if read.error is not None:
             await self._handle(self._read_failed(read.split, read.error))
             return
+        self._room.take(read.size)
         self._drained[read.split] = read.chunk is None or read.chunk.drained
         if read.chunk is None:
             await self._handle(core.Ticked(self._now_ms()))
@@ -237,18 +245,31 @@ class SourceTask:
         if at_ms is not None:
             await self._outside.clock.sleep_ms(at_ms - self._now_ms())
         try:
-            async with aclosing(self._calls.iterate(self._source.read, self._splits[split], after)) as chunks:
-                since_ms = self._now_ms()
-                async for chunk, shares in chunks:
-                    self._times.add("read", self._now_ms() - since_ms)
-                    await self._inbox.put(_Read(reading, split, chunk))
-                    if shares and chunk.drained:
-                        await self._rest(split)
-                    since_ms = self._now_ms()
+            await self._pull(reading, split, after)
         except Exception as error:  # noqa: BLE001 - of the connector; the loop decides what becomes of it
+            self._room.leave(split)
             await self._inbox.put(_Read(reading, split, error=error))
         else:
+            self._room.leave(split)
             await self._inbox.put(_Read(reading, split))
+
+    async def _pull(self, reading: int, split: str, after: Position | None) -> None:
+        since_ms = self._now_ms()
+
+        async def enter() -> None:
+            nonlocal since_ms
+            await self._room.enter(split)
+            since_ms = self._now_ms()
+
+        chunks = self._calls.iterate(self._source.read, self._splits[split], after, before=enter)
+        async with aclosing(chunks):
+            async for chunk, shares in chunks:
+                self._times.add("read", self._now_ms() - since_ms)
+                size = size_of(chunk)
+                self._room.arrive(split, size)
+                await self._inbox.put(_Read(reading, split, chunk, size))
+                if shares and chunk.drained:
+                    await self._rest(split)
 
     async def _rest(self, split: str) -> None:
         """Until a drained split is read again."""
@@ -266,6 +287,7 @@ class SourceTask:
         if pumps:
             await asyncio.wait(pumps)
         self._inbox.clear()
+        self._room.clear()
         self._drained = {}
 
     # --- what is decided ------------------------------------------------------------------------------------------
@@ -326,12 +348,14 @@ class SourceTask:
                 await self._open_writer().commit()
                 await reach("connect.source.committed")
                 self._measure.commit()
+                self._room.commit()
                 self._commit_retries.worked()
                 self._on_commit()
                 return core.Committed()
             case core.Abort():
                 self._measure.drop()
                 await self._open_writer().abort()
+                self._room.commit()
                 await reach("connect.source.aborted")
                 return core.Aborted()
             case core.Confirm(positions):
@@ -369,6 +393,7 @@ class SourceTask:
 
     async def _claim(self) -> None:
         self._measure.drop()
+        self._room.commit()
         if self._writer is not None:
             writer, self._writer = self._writer, None
             with suppress(HeadraceError):

@@ -137,7 +137,7 @@ class MemoryGroup:
             if partition.member is self:
                 self._topic.give(partition, self)
 
-    async def poll(self, timeout_ms: float, rows_max: int) -> Sequence[PartitionTable]:
+    async def poll(self, timeout_ms: float, rows_max: int, bytes_max: int) -> Sequence[PartitionTable]:
         """See ``GroupReader``."""
         await self._rebalance()
         open_ = [
@@ -149,7 +149,11 @@ class MemoryGroup:
             await pause_ms(min(timeout_ms, _POLL_MS_MAX))
             return []
         limit = max(1, min(rows_max, self._rows_max or rows_max) // len(open_))
-        return [self._read(one, self._held[one.number], limit) for one in open_]
+        tables: list[PartitionTable] = []
+        for one in open_:
+            if sum(table.table.nbytes for table in tables) < bytes_max:
+                tables.append(self._read(one, self._held[one.number], limit))
+        return tables
 
     def _read(self, partition: MemoryPartition, held: _Held, limit: int) -> PartitionTable:
         left = [offset for offset in partition.values if offset >= held.position]

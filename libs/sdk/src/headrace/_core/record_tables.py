@@ -98,6 +98,14 @@ class TableParts:
             self.rows += taken
         return batch.header.next_offset if first + taken == end else _offset_of(batch, first + taken - 1) + 1
 
+    def last_bytes(self) -> int:
+        """Of the keys and values that were added last, as they are when they are not compressed."""
+        if not self._parts:
+            return 0
+        part = self._parts[-1]
+        names = ("key", "value") if part.batch.has_keys else ("value",)
+        return sum(_whole(name, part).nbytes for name in names)
+
     def table(self) -> pa.Table:
         """All that was added."""
         import pyarrow as pa

@@ -170,16 +170,15 @@ def check_offset(offset: int) -> int:
     return offset
 
 
-def check_rows_max(max_rows: int | None) -> int | None:
+def check_most(name: str, given: int | None) -> None:
     """
-    How many rows to hand out at most; None: the default.
+    How much to hand out at most; None: the default.
 
     Raises:
         Rejected: below 1, or no whole number.
     """
-    if max_rows is not None and (not isinstance(max_rows, int) or isinstance(max_rows, bool) or max_rows < 1):
-        raise Rejected(f"max_rows is a whole number from 1, or None for the default, not {max_rows!r}")
-    return max_rows
+    if given is not None and (not isinstance(given, int) or isinstance(given, bool) or given < 1):
+        raise Rejected(f"{name} is a whole number from 1, or None for the default, not {given!r}")
 
 
 def check_timestamp(timestamp_ms: int) -> int:

@@ -147,10 +147,10 @@ class HandOut:
         self._gather(rows_max, lambda _: parts)
         return parts.table()
 
-    def take_batches(self, rows_max: int | None) -> list[PartitionTable]:
+    def take_batches(self, rows_max: int | None, bytes_max: int | None = None) -> list[PartitionTable]:
         """What is here already, by partition, and where reading is in those that have moved without records."""
         parts = defaultdict[TopicPartition, TableParts](partial(TableParts, PARTITION_COLUMNS))
-        handed_out = self._gather(rows_max, parts.__getitem__)
+        handed_out = self._gather(rows_max, parts.__getitem__, bytes_max)
         with self.lock:
             places = self.core.state.take_places(handed_out)
         return [
@@ -166,7 +166,7 @@ class HandOut:
         ]
 
     def _gather(
-        self, rows_max: int | None, parts_of: Callable[[TopicPartition], TableParts]
+        self, rows_max: int | None, parts_of: Callable[[TopicPartition], TableParts], bytes_max: int | None = None
     ) -> dict[PartitionFetch, tuple[int, int]]:
         """Take what is here into ``parts_of`` its partition; of each its epoch and the position behind its rows."""
         self.raise_failures()
@@ -176,7 +176,8 @@ class HandOut:
             self.close_run()
         handed_out: dict[PartitionFetch, tuple[int, int]] = {}
         left = TABLE_ROWS_MAX if rows_max is None else rows_max
-        while left > 0:
+        size = 0
+        while left > 0 and (bytes_max is None or size < bytes_max):
             with self.lock:
                 partition = self._open_batch()
                 if partition is None:
@@ -198,6 +199,8 @@ class HandOut:
                     raise error from failed.__cause__
                 break
             self._begun = (fetched, batch) if position < fetched.header.next_offset else None
+            if bytes_max is not None and parts.rows > rows:
+                size += parts.last_bytes()
             left -= parts.rows - rows
             handed_out[partition] = (epoch, position)
             with self.lock:

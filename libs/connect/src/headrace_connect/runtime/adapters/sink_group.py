@@ -17,6 +17,8 @@ from headrace_connect.runtime.config import RunConfig
 from headrace_connect.runtime.ports import GroupListener, Outgoing
 from headrace_streams.patience import Patience
 
+FETCH_BYTES_MAX: Final = 16 << 20
+"""Of records that are fetched ahead, per broker: as they are in its log, and no less than one batch."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -43,6 +45,7 @@ class SdkGroup:
             isolation_level="read_committed",
             auto_offset_reset=reset,
             default_api_timeout_ms=config.default_api_timeout_ms,
+            fetch_max_bytes=FETCH_BYTES_MAX,
         )
 
     async def join(self, listener: GroupListener) -> None:
@@ -82,9 +85,9 @@ class SdkGroup:
         await self._consumer.unsubscribe()
         await self._subscribe()
 
-    async def poll(self, timeout_ms: float, rows_max: int) -> Sequence[PartitionTable]:
+    async def poll(self, timeout_ms: float, rows_max: int, bytes_max: int) -> Sequence[PartitionTable]:
         """See ``GroupReader``."""
-        return await self._consumer.poll_batches(timeout_ms, rows_max)
+        return await self._consumer.poll_batches(timeout_ms, rows_max, bytes_max)
 
     async def lags(self) -> Mapping[TopicPartition, int]:
         """See ``GroupReader``."""
