@@ -545,6 +545,31 @@ class Sink(Connector[S]):
         """
         raise NotImplementedError
 
+    def rewind(self, positions: Mapping[TopicPartition, int | None]) -> Awaitable[None] | None:
+        """
+        Only with ``POSITIONS``, where the target can: change the positions that it has, back or ahead, because somebody
+        has asked for it (``PATCH`` and ``DELETE`` of a connector's offsets). Rows stay as they are: those that are read
+        again are written again. Called between ``start`` and ``stop``, on an instance that opens nothing. The connector
+        is stopped, but an instance of before may be there still.
+
+        Durable when it returns, all of it or nothing; at least each partition in one step. What instances of before
+        have written and not committed may not be committed any more: where the target keeps epochs, raise each by one.
+        A later ``open`` has a higher one.
+
+        Args:
+            positions: the next offset of each partition, also of those that the target does not know. None: it knows
+                the partition no more, so reading begins where ``auto.offset.reset`` says.
+
+        Raises:
+            RetriableError: the target is away; nobody knows whether they were changed.
+            InvalidConfig: it cannot do that; says what to do. Nothing was changed.
+        """
+        del positions
+        raise InvalidConfig(
+            f"{type(self).__name__} has no rewind: positions are in its target, and it cannot change them there; "
+            "change them by hand while the connector is stopped, or write to a new target under a new name"
+        )
+
     def preview(self, rows: Sequence[Rows]) -> Awaitable[Sequence[Mapping[str, Any]]] | Sequence[Mapping[str, Any]]:
         """
         What would become of records, one mapping for each; nothing is committed. Called on an instance that is not

@@ -50,6 +50,7 @@ COMMANDS: list[Command] = [
     messages.Validate(1, CONFIG, offline=True),
     messages.Preview(2, CONFIG, 20),
     messages.Settle(8, CONFIG),
+    messages.Rewind(9, CONFIG, (messages.PositionForm("t", 0, 5), messages.PositionForm("t", 1, None)), True),
     messages.Verify(6, CONFIG, ("orders",), 10, repair=True),
     messages.Snapshot(7, CONFIG, ("public.orders",)),
     messages.Describe(3, "files"),

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from headrace.records import TopicPartition
 from headrace.work_types import Declaration, WorkChange
 from headrace_connect.core.errors import Fault
 from headrace_connect.core.host_messages import Told, TopicSeen
@@ -234,6 +235,23 @@ class Hosts(Protocol):
         """
         ...
 
+    async def rewind(
+        self, config: Config, positions: Mapping[TopicPartition, int | None], *, forget_others: bool
+    ) -> int:
+        """
+        Change the positions that the target of a sink has; of how many partitions. What tasks of before have not
+        committed, they do not commit any more. In a process of its own.
+
+        Args:
+            positions: None: the target does not know the partition any more.
+            forget_others: nor all other partitions that the sink reads.
+
+        Raises:
+            headrace_common.core.errors.InvalidConfig: the target cannot do that; nothing was changed.
+            HostUnavailable: as ``validate``, or the target is away; nobody knows whether they were changed.
+        """
+        ...
+
     async def verify(
         self,
         config: Config,
@@ -405,7 +423,8 @@ class OffsetStore(Protocol):
         self, connector: str, kind: str, config: Config, generation: int, offsets: Sequence[ConnectorOffset] | None
     ) -> None:
         """
-        Set positions, or forget them. None of the connector's tasks can commit anything after that.
+        Set positions, or forget them. None of the connector's tasks can commit anything after that. Offsets of a sink
+        beyond an end of their log become that end.
 
         Args:
             generation: higher than that of any task.

@@ -294,10 +294,14 @@ async def test_positions_of_sources_and_of_groups_are_read_set_and_forgotten(lab
         assert await offsets.read("d", "source", {}) == [one]
         at = ConnectorOffset({"kafka_topic": "t", "kafka_partition": 0}, {"kafka_offset": 0})
         assert await offsets.read("s", "sink", {}) == []
+        await offsets.change("s", "sink", {}, 1, [ConnectorOffset(at.partition, None)])
+        await offsets.change("s", "sink", {}, 1, [ConnectorOffset(at.partition, {"kafka_offset": 5})])
+        assert await offsets.read("s", "sink", {}) == [at], "its end"
         await offsets.change("s", "sink", {}, 1, [at])
         assert await offsets.read("s", "sink", {}) == [at]
         await offsets.change("s", "sink", {}, 1, [ConnectorOffset(at.partition, None)])
         assert await offsets.read("s", "sink", {}) == []
+        await offsets.change("s", "sink", {}, 1, [ConnectorOffset(at.partition, None)])
         await offsets.change("s", "sink", {}, 1, [at])
         await offsets.change("s", "sink", {}, 1, None)
         assert await offsets.read("s", "sink", {}) == []

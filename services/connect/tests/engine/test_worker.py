@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
-from services.connect.tests.kit.world import World
+from services.connect.tests.kit.world import TestWorker, World, of_sink
 
 from headrace.work_types import GivenItem
+from headrace_common.core.errors import InvalidConfig, NonEmptyGroup
 from headrace_connect.core.errors import Fault
 from headrace_connect.core.host_messages import TopicSeen
 from headrace_connect_worker.core.placing import task_id
 from headrace_connect_worker.core.records import RunState, Status, TargetState, TopicUsed, Work
 from headrace_connect_worker.core.refusals import BadCommand, Conflict, NoSuchConnector, NotLeader, NotWritten
-from headrace_connect_worker.ports import ConnectorOffset, WriteFailed
+from headrace_connect_worker.ports import ConnectorOffset, HostUnavailable, WriteFailed
 
 CONFIG = {"connector.class": "files", "tasks.max": "2"}
 STARTED, PAUSED, STOPPED = TargetState.STARTED, TargetState.PAUSED, TargetState.STOPPED
@@ -411,12 +414,66 @@ async def test_offsets_are_changed_only_while_it_is_stopped_and_above_all_tasks(
     assert (name, kind, offsets) == ("c", "source", None)
     assert above > generation
     assert worker.herd.state.generation_max("c") == above
+
+
+async def sink_with_positions(world: World) -> TestWorker:
+    worker = world.worker("a")
+    await world.until_leader()
     world.outer.sinks["s"], world.outer.guarantee = 1, "positions"
     await worker.herd.put_config("s", CONFIG)
     await world.until(lambda: ("s", 0) in world.running)
-    await worker.herd.set_target("s", STOPPED)
-    with pytest.raises(BadCommand, match="headrace_positions"):
+    worker.offsets.groups["s"] = {("t", 0): 5, ("t", 1): 6}
+    with pytest.raises(BadCommand, match="STOPPED"):
         await worker.herd.change_offsets("s", None)
+    await worker.herd.set_target("s", STOPPED)
+    return worker
+
+
+def rewinds(worker: TestWorker) -> list[tuple[Any, ...]]:
+    return [call[1:] for call in worker.hosts.calls if call[0] == "rewind"]
+
+
+async def test_the_target_of_a_sink_gets_its_positions_as_the_group_has_them(world: World) -> None:
+    worker = await sink_with_positions(world)
+    await worker.herd.change_offsets("s", [of_sink(("t", 0), 2), of_sink(("t", 1), None), of_sink(("u", 0), 9_999)])
+    assert rewinds(worker) == [({("t", 0): 2, ("t", 1): None, ("u", 0): 1_000}, False)], "beyond its end: the end"
+    assert await worker.herd.offsets("s") == [of_sink(("t", 0), 2), of_sink(("u", 0), 1_000)]
+    await worker.herd.change_offsets("s", None)
+    assert rewinds(worker)[1:] == [({("t", 0): None, ("u", 0): None}, True)]
+    assert await worker.herd.offsets("s") == []
+
+
+@pytest.mark.parametrize("offsets", [None, [of_sink(("t", 0), 2), of_sink(("u", 0), 3), of_sink(("t", 1), None)]])
+async def test_what_the_target_cannot_changes_nothing(world: World, offsets: Sequence[ConnectorOffset] | None) -> None:
+    worker = await sink_with_positions(world)
+    worker.hosts.unwound = InvalidConfig("it cannot go back")
+    with pytest.raises(BadCommand, match="it cannot go back"):
+        await worker.herd.change_offsets("s", offsets)
+    assert await worker.herd.offsets("s") == [of_sink(("t", 0), 5), of_sink(("t", 1), 6)], "as before"
+    worker.hosts.unwound = HostUnavailable("the target is away")
+    with pytest.raises(NotWritten, match="the target is away") as caught:
+        await worker.herd.change_offsets("s", offsets)
+    assert caught.value.unknown
+
+
+async def test_the_target_is_left_alone_where_the_group_is_not_free(world: World) -> None:
+    worker = await sink_with_positions(world)
+    worker.offsets.fails = NonEmptyGroup("s has members")
+    with pytest.raises(NotWritten, match="has members"):
+        await worker.herd.change_offsets("s", None)
+    assert rewinds(worker) == []
+
+
+async def test_other_sinks_have_their_group_alone(world: World) -> None:
+    worker = world.worker("a")
+    await world.until_leader()
+    world.outer.sinks["s"] = 1
+    await worker.herd.put_config("s", CONFIG)
+    await world.until(lambda: ("s", 0) in world.running)
+    await worker.herd.set_target("s", STOPPED)
+    await worker.herd.change_offsets("s", [of_sink(("t", 0), 2)])
+    assert rewinds(worker) == []
+    assert await worker.herd.offsets("s") == [of_sink(("t", 0), 2)]
 
 
 async def test_topics_are_remembered_and_reset(world: World) -> None:

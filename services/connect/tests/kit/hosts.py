@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
+from headrace.records import TopicPartition
 from headrace_connect.core.errors import Fault
 from headrace_connect.core.progress import Progress
 from headrace_connect.settings import Definition
@@ -47,6 +48,8 @@ class MemoryHosts:
         """Hosts of these connectors do not start."""
         self.unsettled = ""
         """Why the target cannot be asked."""
+        self.unwound: Exception | None = None
+        """Why the target does not change its positions."""
         self.slow_start = asyncio.Event()
         self.slow_start.set()
         self.slow_stop = asyncio.Event()
@@ -140,6 +143,14 @@ class MemoryHosts:
         if self.unsettled:
             raise HostUnavailable(self.unsettled)
         return 0
+
+    async def rewind(
+        self, config: Config, positions: Mapping[TopicPartition, int | None], *, forget_others: bool
+    ) -> int:
+        self.calls.append(("rewind", dict(positions), forget_others))
+        if self.unwound is not None:
+            raise self.unwound
+        return len(positions)
 
     async def verify(
         self,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace.records import TopicPartition
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.runtime.clock import pause_ms
 from headrace_connect.core.options import Problem
@@ -141,6 +142,11 @@ class TwinHosts:
     async def settle(self, config: Config) -> int:
         self._note("settle", config)
         return 0
+
+    async def rewind(
+        self, config: Config, positions: Mapping[TopicPartition, int | None], *, forget_others: bool
+    ) -> int:
+        raise AssertionError("the herd does it")
 
     async def verify(
         self,

@@ -9,9 +9,11 @@ from services.connect.tests.kit.group import MemoryGroup, MemoryMembership
 from services.connect.tests.kit.hosts import MemoryHosts, Outer
 from services.connect.tests.kit.logs import MemoryConfigLog, MemoryEventLog, MemoryStatusLog, MemoryTopic
 
+from headrace_common.core.errors import HeadraceError
 from headrace_common.runtime.clock import limit_ms
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_connect_worker.core.records import RunState
+from headrace_connect_worker.core.sink_offsets import positions_of
 from headrace_connect_worker.engine.leading import LeadingLimits
 from headrace_connect_worker.engine.place import Place
 from headrace_connect_worker.engine.worker import ConnectWorker, Outside
@@ -38,19 +40,42 @@ class MemoryOffsets:
 
     def __init__(self) -> None:
         self.changes: list[tuple[str, str, int, Sequence[ConnectorOffset] | None]] = []
+        self.groups: dict[str, dict[tuple[str, int], int]] = {}
+        """What groups of sinks have committed."""
+        self.fails: HeadraceError | None = None
+        self.ends = 1_000
+        """Of all logs."""
 
     async def read(self, connector: str, kind: str, config: Config) -> Sequence[ConnectorOffset]:
         del config
+        if kind == "sink":
+            return [of_sink(*one) for one in sorted(self.groups.get(connector, {}).items())]
         return [ConnectorOffset({"of": connector}, {"kind": kind})]
 
     async def change(
         self, connector: str, kind: str, config: Config, generation: int, offsets: Sequence[ConnectorOffset] | None
     ) -> None:
         del config
+        if self.fails is not None:
+            raise self.fails
         self.changes.append((connector, kind, generation, offsets))
+        if kind != "sink":
+            return
+        group = {} if offsets is None else self.groups.get(connector, {})
+        for at, position in positions_of((one.partition, one.offset) for one in offsets or ()).items():
+            group.pop(at, None)
+            if position is not None:
+                group[at] = min(position, self.ends)
+        self.groups[connector] = group
 
     async def close(self) -> None:
         return
+
+
+def of_sink(at: tuple[str, int], offset: int | None) -> ConnectorOffset:
+    """A position as Kafka shows it."""
+    where = {"kafka_topic": at[0], "kafka_partition": at[1]}
+    return ConnectorOffset(where, None if offset is None else {"kafka_offset": offset})
 
 
 class TestWorker:

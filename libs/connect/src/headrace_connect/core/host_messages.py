@@ -35,6 +35,15 @@ class SplitForm:
     detail: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
+@dataclass(frozen=True, slots=True)
+class PositionForm:
+    """Where reading a partition goes on; None: as if it was never read."""
+
+    topic: str
+    partition: int
+    position: int | None
+
+
 # --- commands -------------------------------------------------------------------------------------------------------
 
 
@@ -141,6 +150,17 @@ class Settle:
 
 
 @dataclass(frozen=True, slots=True)
+class Rewind:
+    """Change the positions that the target of a sink has. ``Answer`` has ``changed``: of how many partitions."""
+
+    id: int
+    config: Mapping[str, str]
+    positions: tuple[PositionForm, ...]
+    forget_others: bool = False
+    """Of all other partitions that it reads, too."""
+
+
+@dataclass(frozen=True, slots=True)
 class Verify:
     """
     Whether the target of a sink has what its topics say. ``Answer`` has what ``runtime.verifying`` gives; some
@@ -200,6 +220,7 @@ Command = (
     | Validate
     | Preview
     | Settle
+    | Rewind
     | Verify
     | Snapshot
     | Describe
@@ -331,7 +352,7 @@ class Pong:
     """Of tasks that have counted something since the pong before."""
 
 
-Question = Validate | Preview | Settle | Verify | Snapshot | Describe | ListPlugins
+Question = Validate | Preview | Settle | Rewind | Verify | Snapshot | Describe | ListPlugins
 """Has an ``id``; ``Answer`` or ``NoAnswer`` follows."""
 Report = (
     HostOpened | TaskReport | TopicSeen | Told | WatchReport | WatchFailed | Answer | NoAnswer | VerifyProgress | Pong

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
+from headrace.records import TopicPartition
 from headrace_common.core.errors import InvalidConfig
 from headrace_connect.core.host_messages import (
     Describe,
@@ -14,6 +15,7 @@ from headrace_connect.core.host_messages import (
     ListPlugins,
     Preview,
     Question,
+    Rewind,
     Settle,
     Snapshot,
     Validate,
@@ -27,6 +29,7 @@ from headrace_connect.runtime.catalog import find_connector, list_connectors
 from headrace_connect.runtime.configuring import configure, describe_plugin, find_config_problems
 from headrace_connect.runtime.host_work import Given
 from headrace_connect.runtime.looking import ask_snapshot, check_connector, preview, preview_sink
+from headrace_connect.runtime.rewinding import rewind
 from headrace_connect.runtime.settling import settle_left
 from headrace_connect.runtime.verifying import verify
 from headrace_connect.settings import Secrets
@@ -51,6 +54,10 @@ async def answer(question: Question, given: Given) -> Mapping[str, Any]:
             process = given.process
             configured = configure(config, given.secrets)
             return {"settled": await settle_left(process.prepared, process.config.group_id, configured, 0)}
+        case Rewind(_, config, positions, forget_others):
+            wanted = {TopicPartition(one.topic, one.partition): one.position for one in positions}
+            configured = configure(config, given.secrets)
+            return {"changed": await rewind(configured, given.process, wanted, forget_others=forget_others)}
         case Verify():
             return await _verify(question, given)
         case Snapshot(_, config, tables):

@@ -22,6 +22,7 @@ from headrace_connect.core.host_messages import (
     Question,
     Report,
     ResumeTask,
+    Rewind,
     Settle,
     Snapshot,
     StartTask,
@@ -98,7 +99,7 @@ class Host:
                 self._runner.start(watch.run(), name=f"watch {command.connector}")
             case Unwatch(connector):
                 self._unwatch(connector)
-            case Validate() | Preview() | Settle() | Verify() | Snapshot() | Describe() | ListPlugins():
+            case Validate() | Preview() | Settle() | Rewind() | Verify() | Snapshot() | Describe() | ListPlugins():
                 self._runner.start(self._answer(command), name="answer a question")
             case Ping(number):
                 counted = (task.counted() for task, _ in self._tasks.values())

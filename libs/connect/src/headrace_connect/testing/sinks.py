@@ -14,6 +14,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from headrace.records import TopicPartition
+from headrace_common.core.errors import InvalidConfig
 from headrace_common.runtime.clock import SystemClock, limit_s, pause_ms
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_connect.core.errors import Fault, RetriableError
@@ -25,7 +27,7 @@ from headrace_connect.runtime.ports import Steps
 from headrace_connect.runtime.sink_task import SinkOutside, SinkTask, SinkTaskSettings
 from headrace_connect.testing.faults import HoldAt, KillAt, Killed
 from headrace_connect.testing.group import MemoryGroup, MemoryTopic
-from headrace_connect.testing.memory import JsonPipeline, MemoryDead, MemoryDeadLetters, NoSteps
+from headrace_connect.testing.memory import TOPIC, JsonPipeline, MemoryDead, MemoryDeadLetters, NoSteps
 
 T = TypeVar("T")
 LIMIT_S: Final = 60.0
@@ -76,7 +78,7 @@ def check_sink(new_case: NewCase) -> None:
     Raises:
         AssertionError: says what was done, and which records are missing or twice.
     """
-    for check in (check_kills, check_repeats, check_two_holders, check_shared, check_away):
+    for check in (check_kills, check_repeats, check_two_holders, check_shared, check_away, check_rewind):
         asyncio.run(check(new_case))
 
 
@@ -347,3 +349,69 @@ async def check_away(new_case: NewCase) -> None:
             case.come_back()
             await run
         world.check(f"the target was away from step {number} on, {steps.reached[number - 1]}")
+
+
+async def check_rewind(new_case: NewCase) -> None:
+    """
+    Paused at each kind of step while all positions are set back to the beginning, or forgotten, and another member
+    writes everything again; then let go. Only of sinks that have ``rewind``, and can go back.
+    """
+    if not _rewinds(new_case().make()):
+        return
+    steps = KillAt()
+    await _judge(new_case(), [steps], "not disturbed")
+    for number, step in enumerate(steps.reached, 1):
+        if step in steps.reached[number:]:
+            continue
+        for position in (0, None):
+            world = _World(new_case())
+            what = f"positions set to {position} at step {number}, {step}"
+            if not await _rewound(world, number, position, what):
+                return
+
+
+def _rewinds(sink: Sink[Any]) -> bool:
+    return sink.guarantee is Guarantee.POSITIONS and type(sink).rewind is not Sink.rewind
+
+
+async def _rewound(world: _World, number: int, position: int | None, what: str) -> bool:
+    """False: it cannot go back."""
+    hold = HoldAt(number)
+    async with TaskRunner() as runner:
+        old = runner.start(_swallow(world.run(hold)), name="the old task")
+        hold.end_with(old)
+        async with limit_s(LIMIT_S):
+            await hold.here.wait()
+            before = Counter(world.case.stored())
+            goes_back = await _rewind(world, position)
+            if goes_back:
+                world.topic.forget_offsets()
+                await world.run(NoSteps(), _OTHER_BATCH)
+                written = Counter(world.case.stored())
+            hold.go.set()
+            await world.run(NoSteps(), _OTHER_BATCH)
+            old.cancel()
+            await asyncio.wait([old])
+    if not goes_back:
+        return False
+    for record in set(range(world.case.rows)) - world.case.bad:
+        assert written[record] >= 1, f"{what}: {record} is not there"
+        most = before[record] + 1
+        assert written[record] <= most, f"{what}: {record} is there {written[record]} times, and {most} were asked for"
+    later = Counter(world.case.stored())
+    assert later == written, f"{what}: the task of before writes {list(later - written) or list(written - later)}"
+    return True
+
+
+async def _rewind(world: _World, position: int | None) -> bool:
+    calls = Calls(world.case.make())
+    sink: Any = calls.connector
+    places = [TopicPartition(TOPIC, one.number) for one in world.topic.partitions]
+    try:
+        await calls.call(sink.start)
+        await _again(partial(calls.call, sink.rewind, dict.fromkeys(places, position)))
+    except InvalidConfig:
+        return False
+    finally:
+        await calls.stop()
+    return True

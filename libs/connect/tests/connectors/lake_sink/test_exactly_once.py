@@ -94,6 +94,29 @@ def test_the_holder_that_was_paused_writes_nothing_more(tmp_path: Path) -> None:
     assert len(list((tmp_path / TOPIC / "0").glob("*.parquet"))) == 2, "files of refused commits are deleted"
 
 
+def test_positions_go_ahead_and_never_back(tmp_path: Path) -> None:
+    """Commits are the positions: to go back, data would have to be removed."""
+    old, sink, mover = opened(tmp_path), opened(tmp_path), started(tmp_path)
+    mover.rewind({P0: None, P1: 0})
+    assert not list(tmp_path.rglob("*.commit")), "there was nothing to change"
+    put(sink, 0, 5)
+    sink.commit({P0: 5}, None)
+    old.open([P0], 1)
+    put(old, 5, 8)
+    for wanted in (4, 0, None):
+        with pytest.raises(InvalidConfig, match="another path, or use format=delta"):
+            mover.rewind({P1: 7, P0: wanted})
+    assert sink.open([P0, P1], 1) == {P0: 5}, "of several none was changed"
+    mover.rewind({P0: 100, P1: 7})
+    with pytest.raises(PartitionTaken):
+        old.commit({P0: 8}, None)
+    assert sink.open([P0, P1], 1) == {P0: 100, P1: 7}
+    mover.rewind({P0: 100})
+    put(sink, 100, 102)
+    sink.commit({P0: 102}, None)
+    assert sorted(numbers(tmp_path)) == [*range(5), 100, 101]
+
+
 def test_the_first_commit_decides_wherever_reading_began(tmp_path: Path) -> None:
     """The topic's first records may be deleted between the starts of two holders."""
     one, other = opened(tmp_path), opened(tmp_path)

@@ -68,6 +68,65 @@ def test_positions_outlive_checkpoints_and_the_commits_of_others(tmp_path: Path)
     assert DELTA.numbers(tmp_path) == [0, 1, 2]
 
 
+def test_positions_are_changed_and_holders_of_before_are_fenced(kind: TableKind, tmp_path: Path) -> None:
+    old, other = kind.opened(tmp_path), kind.started(tmp_path)
+    other.rewind({P0: None})
+    assert kind.read(tmp_path) is None, "and none is made for that"
+    put(old, 0, 5)
+    old.commit({P0: 5}, None)
+    put(old, 5, 8)
+    other.rewind({P0: 3, P1: 7})
+    with pytest.raises(PartitionTaken):
+        old.commit({P0: 8}, None)
+    assert other.open([P0, P1], 2) == {P0: 3, P1: 7}
+    put(other, 3, 6)
+    other.commit({P0: 6}, None)
+    assert kind.numbers(tmp_path) == [0, 1, 2, 3, 3, 4, 4, 5], "what comes again is there again"
+    other.rewind({P0: 100})
+    with pytest.raises(PartitionTaken):
+        other.commit({P0: 7}, None)
+    assert other.open([P0], 2) == {P0: 100}, "others are skipped"
+    put(other, 100, 101)
+    other.commit({P0: 101}, None)
+    other.rewind({P0: None, P1: None, TopicPartition("gone", 0): None})
+    assert other.open([P0, P1], 2) == {}
+    put(other, 0, 1)
+    other.commit({P0: 1}, None)
+    assert kind.started(tmp_path).open([P0, P1], 3) == {P0: 1}
+
+
+def test_positions_are_set_before_there_is_a_table(kind: TableKind, tmp_path: Path) -> None:
+    sink = kind.started(tmp_path)
+    sink.rewind({P0: 3})
+    assert sink.open([P0], 1) == {P0: 3}
+    put(sink, 3, 5)
+    sink.commit({P0: 5}, None)
+    assert kind.numbers(tmp_path) == [3, 4]
+
+
+def test_a_commit_that_comes_while_positions_are_changed(
+    kind: TableKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes place before, or not at all; the new positions count."""
+    old, other = kind.opened(tmp_path), kind.started(tmp_path)
+    put(old, 0, 5)
+    old.commit({P0: 5}, None)
+    put(old, 5, 8)
+    lake = other._lake
+    commit, meanwhile = lake._commit, [True]  # type: ignore[attr-defined]
+
+    def late(table: Any, given: Any, numbers: Any) -> None:
+        if meanwhile:
+            meanwhile.clear()
+            old.commit({P0: 8}, None)
+        commit(table, given, numbers)
+
+    monkeypatch.setattr(lake, "_commit", late)
+    other.rewind({P0: 2})
+    assert kind.started(tmp_path).open([P0], 2) == {P0: 2}
+    assert kind.numbers(tmp_path) == list(range(8))
+
+
 def test_the_holder_that_was_paused_writes_nothing_more(kind: TableKind, tmp_path: Path) -> None:
     old, new = kind.opened(tmp_path), kind.opened(tmp_path)
     put(new, 0, 3)

@@ -82,6 +82,37 @@ class SinkSuite:
         with started(target) as sink:
             assert sink.open([P0, P1], 2) == {P0: 12}
 
+    def test_positions_are_changed_and_holders_of_before_are_fenced(self, target: Target) -> None:
+        with opened(target) as old, started(target) as other, opened(target, name="another") as another:
+            old.write(rows(ORDERS, start=10))
+            old.commit({P0: 12}, None)
+            another.commit({P0: 7}, None)
+            old.write(rows(ORDERS, start=12))
+            other.rewind({P0: 11, P1: 5})
+            with pytest.raises(PartitionTaken):
+                old.commit({P0: 14}, None)
+            with pytest.raises(PartitionTaken):
+                old.open([P0], 1)
+            assert other.open([P0, P1], 2) == {P0: 11, P1: 5}, "whose epoch is higher"
+            other.write(rows(ORDERS[1:], start=11))
+            other.commit({P0: 12}, None)
+            another.commit({P0: 8}, None)
+        assert target.query(f'select id from "{TOPIC}" order by id') == [(1,), (2,), (2,)], (
+            "what comes again is there again"
+        )
+
+    def test_positions_are_forgotten_and_moved_ahead(self, target: Target) -> None:
+        with opened(target) as sink:
+            sink.commit({P0: 12}, None)
+            sink.rewind({P0: 100})
+            with pytest.raises(PartitionTaken):
+                sink.commit({P0: 13}, None)
+            assert sink.open([P0], 2) == {P0: 100}
+            sink.rewind({P0: None, P1: None})
+            assert sink.open([P0, P1], 3) == {}
+            sink.commit({P0: 4}, None)
+            assert sink.open([P0], 3) == {P0: 4}
+
     def test_a_table_that_changes_is_told_when_it_is_committed(self, target: Target) -> None:
         with opened(target) as sink:
             told: list[Event] = []

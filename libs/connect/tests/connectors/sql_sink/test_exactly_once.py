@@ -109,6 +109,36 @@ def test_killed_between_any_two_statements(tmp_path: Path) -> None:
     assert {"before commit", "behind commit", "before begin immediate"} <= set(moments)
 
 
+def test_killed_at_any_statement_of_a_rewind(tmp_path: Path) -> None:
+    old, new = {P0: 7, P1: 7}, {P0: 2, P1: 9}
+    seen: set[bool] = set()
+    for moment in range(1, 1_000):
+        target = SqliteFile(tmp_path / f"{moment}.db")
+        first, _ = sink_on(target)
+        first.start()
+        first.open([P0, P1], 1)
+        first.commit(old, None)
+        first.stop()
+        killer = Killer(moment)
+        sink, database = sink_on(target, killer)
+        try:
+            sink.start()
+            sink.rewind(new)
+        except Killed:
+            database.close()
+        again, _ = sink_on(target)
+        again.start()
+        found = again.open([P0, P1], 2)
+        again.stop()
+        sink.stop()
+        assert found in (old, new), killer.last
+        seen.add(found == new)
+        if killer.left > 0:
+            break
+    assert seen == {False, True}
+    assert moment > 10
+
+
 @pytest.mark.parametrize("moment", ["before commit", "behind commit"])
 def test_a_commit_whose_outcome_is_unknown(tmp_path: Path, moment: str) -> None:
     """As a connection that breaks: the same instance asks the target."""

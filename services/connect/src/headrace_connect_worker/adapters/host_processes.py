@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from headrace.records import TopicPartition
 from headrace_common.runtime.clock import Clock, limit_ms
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_connect.core import host_messages as messages
@@ -343,6 +344,12 @@ class HostProcesses:
     async def settle(self, config: Config) -> int:
         """See ``Hosts``."""
         return await self._questions.settle(config)
+
+    async def rewind(
+        self, config: Config, positions: Mapping[TopicPartition, int | None], *, forget_others: bool
+    ) -> int:
+        """See ``Hosts``."""
+        return await self._questions.rewind(config, positions, forget_others=forget_others)
 
     async def verify(
         self,

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
 from headrace import aio
 from headrace.aio.transactions import UnitOwner
-from headrace.records import TopicPartition
-from headrace_common.core.errors import GroupNotFound
+from headrace_common.core.errors import GroupNotFound, NotFound
 from headrace_common.runtime.clock import Clock
 from headrace_connect.core.names import group_of, owner_of
 from headrace_connect.runtime.adapters.topics import SdkTopics
 from headrace_connect_worker.adapters.following import follow_topic
 from headrace_connect_worker.core.refusals import BadCommand
+from headrace_connect_worker.core.sink_offsets import OFFSET, PARTITION, TOPIC, positions_of
 from headrace_connect_worker.ports import Config, ConnectorOffset
 from headrace_streams.patience import Patience
 
 OFFSET_BYTES_MAX: Final = 4 << 10
-_TOPIC: Final = "kafka_topic"
-_PARTITION: Final = "kafka_partition"
-_OFFSET: Final = "kafka_offset"
 _STORAGE: Final = "offsets.storage.topic"
 
 
@@ -62,7 +59,7 @@ class SdkOffsets:
         except GroupNotFound:
             return []
         return [
-            ConnectorOffset({_TOPIC: at.topic, _PARTITION: at.partition}, {_OFFSET: lag.committed_offset})
+            ConnectorOffset({TOPIC: at.topic, PARTITION: at.partition}, {OFFSET: lag.committed_offset})
             for at, lag in sorted(lags.items())
             if lag.committed_offset is not None
         ]
@@ -103,14 +100,22 @@ class SdkOffsets:
             except GroupNotFound:
                 return
             return
-        wanted, forgotten = _of_sink(offsets)
+        positions = positions_of((one.partition, one.offset) for one in offsets)
+        wanted = {(at.topic, at.partition): position for at, position in positions.items() if position is not None}
+        forgotten = [(at.topic, at.partition) for at, position in positions.items() if position is None]
         if wanted:
             await self._admin.reset_offsets(group, to_offset=wanted, execute=True)
         if forgotten:
-            results = await self._admin.delete_offsets(group, [(at.topic, at.partition) for at in forgotten])
-            for error in results.values():
-                if error is not None:
-                    raise error
+            await self._forget(group, forgotten)
+
+    async def _forget(self, group: str, partitions: Sequence[tuple[str, int]]) -> None:
+        try:
+            results = await self._admin.delete_offsets(group, partitions)
+        except (GroupNotFound, NotFound):  # nothing is committed there
+            return
+        for error in results.values():
+            if error is not None and not isinstance(error, NotFound):
+                raise error
 
     async def _change_topic(
         self, connector: str, config: Config, generation: int, offsets: Sequence[ConnectorOffset] | None
@@ -156,31 +161,3 @@ def _of_source(connector: str, offsets: Sequence[ConnectorOffset]) -> dict[bytes
             raise BadCommand(f"the offset of split {split!r} has {len(value)} bytes; {OFFSET_BYTES_MAX} is the most")
         found[orjson.dumps([connector, {"split": split}])] = value
     return found
-
-
-def _of_sink(offsets: Sequence[ConnectorOffset]) -> tuple[dict[tuple[str, int], int], list[TopicPartition]]:
-    """What is to be set, and what is to be forgotten."""
-    wanted: dict[tuple[str, int], int] = {}
-    forgotten: list[TopicPartition] = []
-    for one in offsets:
-        topic, partition = one.partition.get(_TOPIC), _whole(one.partition.get(_PARTITION))
-        if set(one.partition) != {_TOPIC, _PARTITION} or not isinstance(topic, str) or partition is None:
-            raise BadCommand(
-                f'the partition of a sink is {{"{_TOPIC}": "…", "{_PARTITION}": 0}}, not '
-                f"{str(dict(one.partition))[:200]}"
-            )
-        if one.offset is None:
-            forgotten.append(TopicPartition(topic, partition))
-            continue
-        offset = _whole(one.offset.get(_OFFSET))
-        if set(one.offset) != {_OFFSET} or offset is None:
-            raise BadCommand(f'the offset of a sink is {{"{_OFFSET}": 0}}, not {str(dict(one.offset))[:200]}')
-        wanted[topic, partition] = offset
-    return wanted, forgotten
-
-
-def _whole(value: Any) -> int | None:
-    """A number from 0, also as text, as Kafka takes it."""
-    if isinstance(value, str) and value.isascii() and value.isdigit():
-        return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

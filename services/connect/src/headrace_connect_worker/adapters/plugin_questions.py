@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from headrace.records import TopicPartition
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.runtime.clock import Clock, limit_ms
 from headrace_common.runtime.tasks import TaskRunner, first_of
@@ -83,6 +84,15 @@ class PluginQuestions:
         environment = self._environments.find(config.get("connector.class", ""))
         settled: int = (await self._ask(environment, messages.Settle(_ID, config)))["settled"]
         return settled
+
+    async def rewind(
+        self, config: Config, positions: Mapping[TopicPartition, int | None], *, forget_others: bool
+    ) -> int:
+        """See ``Hosts``."""
+        forms = tuple(messages.PositionForm(at.topic, at.partition, position) for at, position in positions.items())
+        environment = self._environments.find(config.get("connector.class", ""))
+        changed: int = (await self._ask(environment, messages.Rewind(_ID, config, forms, forget_others)))["changed"]
+        return changed
 
     async def verify(
         self,

@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from headrace_common.core.errors import HeadraceError, InvalidConfig
+from headrace_common.core.errors import InvalidConfig
 from headrace_connect_worker.core import changes
 from headrace_connect_worker.core.events import Happened
 from headrace_connect_worker.core.herd import HerdState
 from headrace_connect_worker.core.records import ConfigRecord, TargetState, TasksCommitted, TopicUsed, Work
-from headrace_connect_worker.core.refusals import BadCommand, Conflict, NotWritten
+from headrace_connect_worker.core.refusals import BadCommand, Conflict
 from headrace_connect_worker.core.status import Statuses
 from headrace_connect_worker.engine.events import Events
 from headrace_connect_worker.engine.following import Following
 from headrace_connect_worker.engine.leading import Leading
 from headrace_connect_worker.engine.place import Place
 from headrace_connect_worker.engine.reporting import Reporting
+from headrace_connect_worker.engine.repositioning import Repositioning
 from headrace_connect_worker.ports import Config, ConnectorOffset, Hosts, HostUnavailable, Leader, OffsetStore
 
 DEAD_LETTERS: Final = "errors.deadletterqueue.topic.name"
-POSITIONS = "positions"
-"""The guarantee of sinks whose target keeps the positions."""
 
 
 class Commanding:
@@ -42,6 +41,7 @@ class Commanding:
         self._reporting = reporting
         self._offsets = offsets
         self._hosts = hosts
+        self._repositioning = Repositioning(offsets, hosts)
         self._events = events
         self._place = place
 
@@ -149,16 +149,11 @@ class Commanding:
 
         def begin() -> tuple[Sequence[ConfigRecord], int]:
             connector = changes.find(self.state, name)
-            work = self._work(name)
+            self._work(name)
             if not connector.is_stopped:
                 raise BadCommand(
                     f"Connector {name} must be in the STOPPED state before its offsets can be modified; "
                     f"PUT /connectors/{name}/stop does it"
-                )
-            if work.kind == "sink" and work.guarantee == POSITIONS:
-                raise BadCommand(
-                    f"the target of {name} keeps its positions: change them there (headrace_positions); those of the "
-                    "group are only shown"
                 )
             generation = self._leading.draw(self.state.generation_max(name))
             none = TasksCommitted(name, 0, generation, connector.config_offset, dict(connector.config))
@@ -166,10 +161,7 @@ class Commanding:
 
         generation = await self._leading.submit(begin)
         connector = changes.find(self.state, name)
-        try:
-            await self._offsets.change(name, self._work(name).kind, connector.config, generation, offsets)
-        except HeadraceError as error:
-            raise NotWritten(f"the offsets of {name} may not be changed: {error}", unknown=True) from error
+        await self._repositioning.change(self._work(name), connector.config, generation, offsets)
 
     def _work(self, name: str) -> Work:
         work = self.statuses.work(name)

@@ -97,6 +97,10 @@ class Lake(Protocol):
         """
         ...
 
+    def rewind(self, positions: Mapping[TopicPartition, int | None]) -> None:
+        """See ``Sink``. Moves that were begun before fail: they say another position."""
+        ...
+
     def find_position(self, partition: TopicPartition) -> int | None:
         """The position that counts now; asking decides nothing."""
         ...

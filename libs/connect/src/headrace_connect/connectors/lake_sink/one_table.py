@@ -24,6 +24,8 @@ from headrace_connect.plugin import PartitionTaken, RetriableError
 
 Table = TypeVar("Table")
 _USED, _GIVEN_UP = 1, 0
+_FORGOTTEN: Final = -1
+"""In the place of a position: numbers stay in a table."""
 TRIES_MAX: Final = 20
 """Of a commit, while others commit to the table."""
 
@@ -119,13 +121,42 @@ class OneTable(ABC, Generic[Table]):
         if table is None:
             return {}
         self._sync()
-        found = {partition: self._number(table, self._key(partition)) for partition in partitions}
+        found = {partition: self._position(table, partition) for partition in partitions}
         return {partition: position for partition, position in found.items() if position is not None}
+
+    def rewind(self, positions: Mapping[TopicPartition, int | None]) -> None:
+        """See ``Lake``; all in one commit. What others commit at the same moment comes before it, or fails."""
+        table = self._refresh()
+        for _ in range(TRIES_MAX):
+            wanted = {one: position for one, position in positions.items() if self._knows(table, one, position)}
+            if not wanted:
+                return
+            table = self._made(None) if table is None else table
+            try:
+                self._commit(
+                    table,
+                    None,
+                    {self._key(one): _FORGOTTEN if position is None else position for one, position in wanted.items()},
+                )
+            except Conflict:
+                table = self._refresh()
+            else:
+                self._sync()
+                return
+        raise RetriableError(f"{self._name}: others commit all the time")
+
+    def _knows(self, table: Table | None, partition: TopicPartition, wanted: int | None) -> bool:
+        """Whether the table has something to say of a partition, or is to have it."""
+        return wanted is not None or (table is not None and self._number(table, self._key(partition)) is not None)
+
+    def _position(self, table: Table, partition: TopicPartition) -> int | None:
+        found = self._number(table, self._key(partition))
+        return None if found == _FORGOTTEN else found
 
     def find_position(self, partition: TopicPartition) -> int | None:
         """See ``Lake``."""
         table = self._seen()
-        return None if table is None else self._number(table, self._key(partition))
+        return None if table is None else self._position(table, partition)
 
     def read(self, span: Span) -> pa.Table:
         """See ``Lake``."""
@@ -137,8 +168,8 @@ class OneTable(ABC, Generic[Table]):
         """See ``Lake``."""
         table = self._refresh()
         assert table is not None, "it has a position"
-        key = self._key(TopicPartition(span.of, span.partition))
-        position = self._number(table, key)
+        partition = TopicPartition(span.of, span.partition)
+        key, position = self._key(partition), self._position(table, partition)
         assert position is not None, "it has a position"
         plain = rows.cast(pa.schema([field.remove_metadata() for field in rows.schema]))
         self._replace(table, span, plain, {key: position})
@@ -198,7 +229,7 @@ class OneTable(ABC, Generic[Table]):
         elif schema is not None and self._columns(table) != self._schema:
             raise RetriableError(f"the columns of {self._name} have changed meanwhile; the rows are fitted again")
         for partition, move in moves.items():
-            position = self._number(table, self._key(partition))
+            position = self._position(table, partition)
             if (self._floating.get(partition) if position is None else position) != move.start:
                 raise PartitionTaken([partition])
         numbers = {self._key(partition): move.end for partition, move in moves.items()}

@@ -84,6 +84,33 @@ class ParquetLake:
                 found[partition] = position
         return found
 
+    def rewind(self, positions: Mapping[TopicPartition, int | None]) -> None:
+        """
+        See ``Lake``: ahead only, by a commit without rows. Each partition by itself.
+
+        Raises:
+            InvalidConfig: a commit that is there would have to go.
+        """
+        ahead: dict[TopicPartition, int] = {}
+        for partition, wanted in positions.items():
+            position, self._slots[partition] = self._records.locate(partition)
+            if (wanted or 0) < (position or 0):
+                raise InvalidConfig(
+                    f"path: the lake has {partition.topic}-{partition.partition} up to offset {position}, and cannot "
+                    f"go back to {'the beginning' if wanted is None else wanted}: with format=parquet the files of "
+                    "commits are the positions, so data would have to be removed. Write the records again under "
+                    "another path, or use format=delta or iceberg"
+                )
+            if wanted is not None and wanted > (position or 0):
+                ahead[partition] = wanted
+        try:
+            for partition in sorted(ahead, key=directory_of):
+                self._take(partition, Entry(new_uuid(), ahead[partition]), decided=True)
+        except PartitionTaken as error:
+            raise RetriableError(f"{self._url}: somebody else commits to it at this moment") from error
+        finally:
+            self.close(list(positions))
+
     def find_position(self, partition: TopicPartition) -> int | None:
         """See ``Lake``."""
         return self._records.find_position(partition)

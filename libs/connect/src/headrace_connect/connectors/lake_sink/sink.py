@@ -166,6 +166,10 @@ class LakeSink(Sink[SinkSettings]):
         """See ``Sink``."""
         return self._lake.settle(token)
 
+    def rewind(self, positions: Mapping[TopicPartition, int | None]) -> None:
+        """See ``Sink``. There are no epochs: a holder of before can only go on from a position that counts."""
+        self._lake.rewind(positions)
+
     def close(self, partitions: Sequence[TopicPartition]) -> None:
         """See ``Sink``."""
         self._drop(partitions)

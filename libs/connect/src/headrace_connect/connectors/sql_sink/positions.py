@@ -70,11 +70,7 @@ class Positions:
             PartitionTaken: the epoch there is higher.
         """
         key = (self._connector, partition.topic, partition.partition)
-        self._database.execute(
-            f'insert into {POSITIONS} (connector, topic, "partition", position, epoch) values (?, ?, ?, null, ?) '
-            + self._database.or_nothing(("connector", "topic", '"partition"')),
-            (*key, epoch),
-        )
+        self._add(key, epoch)
         changed = self._database.execute(
             f"update {POSITIONS} set epoch = ? {_WHERE} and epoch <= ?", (epoch, *key, epoch)
         )
@@ -111,6 +107,20 @@ class Positions:
         )
         if changed.count != 1:
             raise PartitionTaken([partition])
+
+    def rewind(self, partition: TopicPartition, position: int | None) -> None:
+        """Set a position, None: there is none, under an epoch of its own: holders of before have another one."""
+        key = (self._connector, partition.topic, partition.partition)
+        if position is not None:
+            self._add(key, 0)
+        self._database.execute(f"update {POSITIONS} set position = ?, epoch = epoch + 1 {_WHERE}", (position, *key))
+
+    def _add(self, key: tuple[str, str, int], epoch: int) -> None:
+        self._database.execute(
+            f'insert into {POSITIONS} (connector, topic, "partition", position, epoch) values (?, ?, ?, null, ?) '
+            + self._database.or_nothing(("connector", "topic", '"partition"')),
+            (*key, epoch),
+        )
 
     def add_token(self, token: bytes, partitions: Mapping[TopicPartition, int]) -> None:
         """

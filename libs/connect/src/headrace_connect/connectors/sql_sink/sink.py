@@ -204,6 +204,17 @@ class SqlSink(Sink[SinkSettings]):
             self._database.commit()
         return done
 
+    def rewind(self, positions: Mapping[TopicPartition, int | None]) -> None:
+        """See ``Sink``; all in one transaction."""
+        with self._transaction():
+            self._drop()
+            self._database.connect()
+            self._database.begin()
+            for partition in sorted(positions, key=_order):
+                self._positions.rewind(partition, positions[partition])
+            failpoint("connect.sql-sink.rewound")
+            self._database.commit()
+
     def close(self, partitions: Sequence[TopicPartition]) -> None:
         """See ``Sink``."""
         if self._written & set(partitions):
