@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from math import inf
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,7 @@ from headrace_common.runtime.clock import SystemClock, limit_ms
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_connect import Chunk, Position, Split
 from headrace_connect.core.errors import Fault
-from headrace_connect.core.source_commit import Rules
+from headrace_connect.core.source_commit import Boundary, Rules
 from headrace_connect.core.source_steps import CloseAsked
 from headrace_connect.plugin import NoSettings, Source
 from headrace_connect.runtime.adapters.source_log import SdkSourceLog, SourcePlace, _Writer
@@ -27,7 +28,7 @@ from headrace_connect.runtime.failing import TaskFailed
 from headrace_connect.runtime.ports import Outgoing
 from headrace_connect.runtime.sending import BadRecords, Outbox, Sending
 from headrace_connect.runtime.source_task import SourceOutside, SourceTask, SourceTaskSettings
-from headrace_connect.testing.faults import KillAt
+from headrace_connect.testing.faults import KillAt, Killed
 from headrace_connect.testing.memory import TOPIC, RawPipeline
 from headrace_lab.lab import install_lab
 
@@ -56,7 +57,7 @@ class Running:
 
     def __init__(self, generation: int, topic: str) -> None:
         self.source = Numbers(NoSettings())
-        self.place = SourcePlace("shop", 0, generation, topic, True, True, 10)
+        self.place = SourcePlace("shop", 0, generation, topic, True, True, 10_010)
         self.steps = KillAt()
         self.task: SourceTask
         self.ended: asyncio.Task[None]
@@ -163,7 +164,7 @@ async def test_records_leave_when_they_are_handed_over_and_wait_for_no_others(la
     """Without transactions nothing holds them up: neither the linger of a producer nor the commit of positions."""
     cluster = labs(1)
     servers, clock = ",".join(cluster.bootstrap_servers), SystemClock()
-    place = SourcePlace("shop", 0, 5, "connect-offsets", True, exactly_once=False, interval_ms=1_000)
+    place = SourcePlace("shop", 0, 5, "connect-offsets", True, exactly_once=False, timeout_ms=11_000)
     with install_lab(cluster.lab):
         async with aio.AdminClient(servers) as admin:
             writer = await SdkSourceLog(RunConfig(servers, "c"), place, SdkTopics(admin, clock), clock).claim()
@@ -182,7 +183,7 @@ async def test_a_record_that_is_too_large_is_a_dead_letter_of_the_same_transacti
     """For its topic, or for any: what is left of it follows the good records, and nothing holds the transaction up."""
     cluster = labs(1)
     servers, clock = ",".join(cluster.bootstrap_servers), SystemClock()
-    place = SourcePlace("shop", 0, 5, "connect-offsets", True, True, 1_000)
+    place = SourcePlace("shop", 0, 5, "connect-offsets", True, True, 11_000)
     given = [b"0", b"1" * (2 << 20), b"2", b"3" * (17 << 20), b"4"]
     with install_lab(cluster.lab):
         async with aio.AdminClient(servers) as admin:
@@ -204,3 +205,89 @@ async def test_a_record_that_is_too_large_is_a_dead_letter_of_the_same_transacti
     assert "row 1 of a chunk of split all: " in first
     assert "the topic's max.message.bytes is 1048588" in first
     assert "row 3 of a chunk of split all: " in second
+
+
+class Slow(Source[NoSettings]):
+    """Ten numbers, one each two seconds; a transaction of the source ends behind the last one."""
+
+    reads = 0
+
+    async def read(self, split: Split, after: Position | None) -> AsyncIterator[Chunk]:
+        self.reads += 1
+        for at in range(after["at"] if after else 0, 10):
+            await asyncio.sleep(2)
+            yield Chunk([str(at)], {"at": at + 1}, boundary=at == 9)
+        while True:
+            yield Chunk([], {"at": 10}, boundary=True, drained=True)
+            await asyncio.sleep(1)
+
+
+@asynccontextmanager
+async def running(
+    cluster: LabCluster, source: Source[NoSettings], generation: int, settings: SourceTaskSettings, steps: KillAt
+) -> AsyncIterator[tuple[SourceTask, asyncio.Task[object]]]:
+    """A task over the cluster, and what it ends with."""
+    servers, clock = ",".join(cluster.bootstrap_servers), SystemClock()
+    timeout_ms = 11_000 if settings.rules.open_ms_max == inf else round(settings.rules.open_ms_max)
+    place = SourcePlace("shop", 0, generation, "connect-offsets", True, True, timeout_ms)
+    async with aio.AdminClient(servers) as admin, TaskRunner() as runner:
+        log = SdkSourceLog(RunConfig(servers, "c"), place, SdkTopics(admin, clock), clock)
+        task = SourceTask(source, [SPLIT], SourceOutside(log, RawPipeline(), clock, steps), settings)
+        yield task, runner.start(_failure(task.run()), name="task")
+
+
+async def _failure(run: Awaitable[None]) -> object:
+    try:
+        await run
+    except (TaskFailed, Killed) as failed:
+        return failed
+    return None
+
+
+@pytest.mark.parametrize("open_ms", [11_000, 30_000])
+async def test_a_transaction_of_the_source_that_takes_longer_than_ours_may(labs: Labs, open_ms: int) -> None:
+    """It works, or ends in an error that says what to do; it is not begun again for ever."""
+    cluster, source = labs(1), Slow(NoSettings())
+    settings = SourceTaskSettings(Rules(Boundary.CONNECTOR, open_ms_max=open_ms))
+    with install_lab(cluster.lab):
+        async with running(cluster, source, 5, settings, KillAt()) as (task, ended):
+            await until(lambda: ended.done() or task.is_idle)
+            task.ask(CloseAsked())
+            failed = await ended
+        if open_ms == 30_000:
+            assert failed is None
+            assert await committed(cluster, 10) == [b"%d" % n for n in range(10)]
+        else:
+            assert isinstance(failed, TaskFailed)
+            assert (failed.fault, source.reads) == (Fault.CONFIG, 2)
+            for part in (
+                "within 11 s",
+                "raise producer.override.transaction.timeout.ms",
+                "transaction.boundary=interval",
+            ):
+                assert part in str(failed)
+
+
+class Whole(Source[NoSettings]):
+    """All in one chunk."""
+
+    async def read(self, split: Split, after: Position | None) -> AsyncIterator[Chunk]:
+        if after is None:
+            yield Chunk([b"%d" % n for n in range(20)], {"at": 20})
+        while True:
+            yield Chunk([], {"at": 20}, drained=True)
+            await asyncio.sleep(0.01)
+
+
+async def test_a_chunk_of_which_a_part_was_sent_when_the_task_died_is_there_once(labs: Labs) -> None:
+    cluster, steps = labs(1), KillAt(5)
+    settings = SourceTaskSettings(Rules(interval_ms=10), slice_bytes=8)
+    with install_lab(cluster.lab):
+        async with running(cluster, Whole(NoSettings()), 5, settings, steps) as (_, ended):
+            assert isinstance(await ended, Killed)
+        assert steps.reached[2:] == ["connect.source.sent"] * 3
+        async with running(cluster, Whole(NoSettings()), 6, settings, KillAt()) as (task, ended):
+            await until(lambda: ended.done() or task.is_idle)
+            task.ask(CloseAsked())
+            assert await ended is None
+        assert await committed(cluster, 20) == [b"%d" % n for n in range(20)]

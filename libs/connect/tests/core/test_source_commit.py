@@ -344,3 +344,95 @@ def test_a_record_that_nobody_takes_fails_the_task_and_is_not_tried_again(due: b
     assert task.handle(chunk(1))[-1] == (Commit() if due else Send())
     assert task.handle(Unwritable("it is too large")) == [Halt(), Abort()]
     assert task.handle(Aborted()) == [Halt(), End(Fault.DATA, "it is too large")]
+
+
+# --- what takes long --------------------------------------------------------------------------------------------------
+
+
+def waiting(**rules: Any) -> SourceCommit:
+    """For a boundary, since 100."""
+    task = reading(boundary=Boundary.CONNECTOR, open_ms_max=11_000, **rules)
+    assert task.handle(chunk(1, now_ms=100)) == [Begin(), Send()]
+    return task
+
+
+def overdue(task: SourceCommit, event: Any) -> Abort | End:
+    """How the task ends a transaction that is open for too long."""
+    halt, abort = task.handle(event)
+    assert halt == Halt()
+    assert isinstance(abort, Abort)
+    found = task.handle(Aborted())
+    return found[-1] if isinstance(found[-1], End) else abort
+
+
+TOO_LATE = [Ticked(11_100), chunk(2, boundary=True, now_ms=11_100), NotDelivered("timed out", 11_100)]
+
+
+@pytest.mark.parametrize("event", TOO_LATE)
+def test_a_transaction_that_cannot_end_in_time_is_aborted_and_the_second_time_the_settings_are_wrong(
+    event: Any,
+) -> None:
+    task = waiting()
+    assert task.due_ms() == 11_100
+    assert task.handle(Ticked(11_099)) == []
+    first = overdue(task, event)
+    assert isinstance(first, Abort)
+    assert "within 11 s" in first.reason
+    assert "transaction.boundary=interval" in first.reason
+    task.handle(chunk(1, now_ms=20_000))
+    end = overdue(task, Ticked(31_000))
+    assert end == End(Fault.CONFIG, first.reason)
+
+
+def test_what_was_committed_in_between_begins_to_count_anew() -> None:
+    task = waiting()
+    for start_ms in (20_000, 60_000):
+        assert isinstance(overdue(task, Ticked(start_ms - 5_000)), Abort)
+        task.handle(chunk(1, boundary=True, now_ms=start_ms))
+        assert task.handle(Ticked(start_ms + 1_000))[-1] == Commit()
+        task.handle(Committed())
+        task.handle(chunk(2, now_ms=start_ms + 2_000))
+
+
+def test_without_tries_the_first_time_says_it() -> None:
+    end = overdue(waiting(retry_timeout_ms=0), Ticked(11_100))
+    assert isinstance(end, End)
+    assert end.fault is Fault.CONFIG
+
+
+def test_what_can_end_is_committed_however_late_it_is_and_other_failures_are_the_world_s() -> None:
+    task = reading(open_ms_max=11_000)
+    task.handle(chunk(1))
+    assert task.handle(Ticked(50_000))[-1] == Commit()
+    for now_ms in (50_000, 70_000, 90_000):
+        assert task.handle(NotDelivered("away", now_ms)) == [Halt(), Abort()]
+        task.handle(Aborted())
+        task.handle(chunk(1, now_ms=now_ms))
+        task.handle(Ticked(now_ms + 1_000))
+
+
+@pytest.mark.parametrize("boundary", list(Boundary))
+def test_the_position_counts_with_the_last_part_of_a_chunk(boundary: Boundary) -> None:
+    task = reading(boundary=boundary, rows_max=1)
+    assert task.handle(chunk(1, last=False)) == [Begin(), Send()]
+    assert task.handle(Ticked(5_000)) == []
+    assert task.due_ms() is None
+    assert task.handle(chunk(1, last=False)) == [Send()]
+    assert task.handle(chunk(1, boundary=True)) == [Send(), SendPositions({"a": at(1)}), Commit()]
+    task.handle(Committed())
+    assert task.handle(chunk(1, rows=1, last=False)) == [Begin(), Send()]
+    last = task.handle(chunk(1, rows=0, boundary=True))
+    assert last[-1] == Commit(), "also where the position is the one that is known"
+
+
+def test_a_chunk_that_is_sent_in_part_is_aborted_with_all_else() -> None:
+    for event, last in ((CloseAsked(), End()), (Unwritable("x"), End(Fault.DATA, "x"))):
+        task = reading()
+        task.handle(chunk(1, last=False))
+        assert task.handle(event) == [Halt(), Abort()]
+        assert task.handle(Aborted())[-1] == last
+    task = reading(open_ms_max=11_000)
+    task.handle(chunk(1, last=False))
+    _, abort = task.handle(chunk(1, now_ms=11_000))
+    assert isinstance(abort, Abort)
+    assert "smaller chunks" in abort.reason

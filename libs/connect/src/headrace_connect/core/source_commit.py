@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 from typing import Final
 
 from headrace_connect.core.errors import Fault
@@ -50,6 +51,8 @@ from headrace_connect.core.source_steps import (
 
 DRAINED_MS: Final = 20.0
 """A transaction is at least so long, also where the source has nothing more for now."""
+OVERDUE_MAX: Final = 2
+"""So often in a row a transaction is open for too long before that is a failure: the first may be a stall."""
 FORGOTTEN_MAX: Final = 3
 """So often in a row an id is made anew, before that is a failure."""
 
@@ -75,6 +78,8 @@ class Rules:
     bytes_max: int = 64 << 20
     retry_timeout_ms: float = 60_000
     retry_delay_ms_max: float = 60_000
+    open_ms_max: float = inf
+    """The coordinator aborts a transaction that is open for so long."""
 
 
 class Phase(Enum):
@@ -106,11 +111,14 @@ class SourceCommit:
     """When the transaction was opened; None: none is open."""
     drained: bool = False
     at_boundary: bool = True
+    cut: bool = False
+    """Of the last chunk not all is sent."""
     _retries: dict[str, Retrying] = field(default_factory=dict)
     _aborts: Retrying | None = None
     _again_at_ms: float | None = None
     """What was aborted is not read again before; None: at once."""
     _forgotten: int = 0
+    _overdue: int = 0
     _then: Phase = Phase.READING
     """What comes behind the commit or abort that is under way."""
     _failure: End | None = None
@@ -138,6 +146,8 @@ class SourceCommit:
             case ReadFailed():
                 return self._read_failed(event)
             case Ticked(now_ms):
+                if self._is_overdue(now_ms):
+                    return self._not_delivered(NotDelivered("", now_ms))
                 return self._commit() if self._is_due(now_ms) else []
             case Committed():
                 return self._have_committed()
@@ -163,10 +173,11 @@ class SourceCommit:
 
     def due_ms(self) -> float | None:
         """When ``Ticked`` is to be said; None: nothing waits."""
-        if self.phase is not Phase.READING or not self.pending or not self._may_cut():
-            return None
         since_ms = self.open_since_ms
-        assert since_ms is not None, "what is pending has a time"
+        if self.phase is not Phase.READING or since_ms is None:
+            return None
+        if not self._may_cut():
+            return None if self.rules.open_ms_max == inf else since_ms + self.rules.open_ms_max
         return since_ms + (DRAINED_MS if self.drained else self.rules.interval_ms)
 
     # --- reading --------------------------------------------------------------------------------------------------
@@ -182,16 +193,20 @@ class SourceCommit:
     def _take(self, event: Arrived) -> list[Effect]:
         if self.phase is not Phase.READING:  # it was on its way when reading was halted
             return []
+        if self._is_overdue(event.now_ms):
+            return self._not_delivered(NotDelivered("", event.now_ms))
         self._retries.pop(event.split, None)
         self.drained, self.at_boundary = event.drained, event.boundary
         known = self.pending.get(event.split, self.committed.get(event.split))
-        if not event.rows and known == event.position:
+        if event.last and not self.cut and not event.rows and known == event.position:
             return self._commit() if self._is_due(event.now_ms) else []
         effects: list[Effect] = []
-        if not self.pending:
+        if self.open_since_ms is None:
             self.open_since_ms = event.now_ms
             effects.append(Begin())
-        self.pending[event.split] = event.position
+        self.cut = not event.last
+        if event.last:
+            self.pending[event.split] = event.position
         self.rows += event.rows
         self.bytes += event.bytes
         effects.append(Send())
@@ -213,7 +228,25 @@ class SourceCommit:
     # --- transactions ---------------------------------------------------------------------------------------------
 
     def _may_cut(self) -> bool:
-        return self.at_boundary or self.rules.boundary is not Boundary.CONNECTOR
+        return not self.cut and (self.at_boundary or self.rules.boundary is not Boundary.CONNECTOR)
+
+    def _is_overdue(self, now_ms: float) -> bool:
+        """Whether the transaction cannot end here, and would be ended by the coordinator."""
+        if self.phase is not Phase.READING or self.open_since_ms is None or self._may_cut():
+            return False
+        return now_ms - self.open_since_ms >= self.rules.open_ms_max
+
+    def _why_overdue(self) -> str:
+        what = (
+            "a chunk was not sent"
+            if self.cut
+            else "the source did not come to a boundary, which transaction.boundary=connector waits for,"
+        )
+        instead = "have the source give smaller chunks" if self.cut else "set transaction.boundary=interval"
+        return (
+            f"{what} within {self.rules.open_ms_max / 1_000:g} s, and no transaction may be open for longer: raise "
+            f"producer.override.transaction.timeout.ms, or {instead}"
+        )
 
     def _is_due(self, now_ms: float) -> bool:
         if self.phase is not Phase.READING or not self.pending or not self._may_cut():
@@ -236,7 +269,7 @@ class SourceCommit:
         confirm = Confirm(dict(self.pending))
         self.committed |= self.pending
         self._clear()
-        self._aborts, self._forgotten = None, 0
+        self._aborts, self._forgotten, self._overdue = None, 0, 0
         self.phase = Phase.READING
         return [confirm] if self._then is Phase.READING else [confirm, *self._finish(self._then)]
 
@@ -244,11 +277,14 @@ class SourceCommit:
         if self._aborts is None:
             self._aborts = Retrying(self.rules.retry_timeout_ms, self.rules.retry_delay_ms_max)
         wait_ms = self._aborts.wait_ms(event.now_ms)
-        if wait_ms is None:
-            return self._fail(End(Fault.WORLD, event.reason))
+        overdue = self._is_overdue(event.now_ms)
+        reason = self._why_overdue() if overdue else event.reason
+        self._overdue += overdue
+        if wait_ms is None or self._overdue >= OVERDUE_MAX:
+            return self._fail(End(Fault.CONFIG if overdue else Fault.WORLD, reason))
         self._again_at_ms = event.now_ms + wait_ms
         self.phase = Phase.ABORTING
-        return [Halt(), Abort()]
+        return [Halt(), Abort(reason if overdue else "")]
 
     def _have_aborted(self) -> list[Effect]:
         assert self.phase is Phase.ABORTING, "there was an abort"
@@ -272,7 +308,7 @@ class SourceCommit:
         self._then = then
         if self.phase in (Phase.COMMITTING, Phase.ABORTING):
             return []  # what comes next is decided behind it
-        if self.pending:
+        if self.open_since_ms is not None:
             if self._may_cut():
                 return [Halt(), *self._commit()]
             self.phase = Phase.ABORTING
@@ -286,7 +322,7 @@ class SourceCommit:
 
     def _fail(self, end: End) -> list[Effect]:
         """The error ends the task; what is open is aborted, so that nobody waits for it."""
-        if not self.pending:
+        if self.open_since_ms is None:
             return self._end(end)
         self._failure = end
         self.phase = Phase.ABORTING
@@ -297,4 +333,5 @@ class SourceCommit:
         return [Halt(), end]
 
     def _clear(self) -> None:
-        self.pending, self.rows, self.bytes, self.open_since_ms, self.drained = {}, 0, 0, None, False
+        self.pending, self.rows, self.bytes, self.open_since_ms = {}, 0, 0, None
+        self.drained, self.cut = False, False

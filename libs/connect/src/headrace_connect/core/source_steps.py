@@ -42,7 +42,7 @@ class Located:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A chunk was read; nothing of it is sent yet."""
+    """A chunk, or a part of one, was read; nothing of it is sent yet."""
 
     split: str
     position: Position
@@ -52,6 +52,8 @@ class Arrived:
     boundary: bool
     drained: bool
     now_ms: float
+    last: bool = True
+    """False: it is a part of a chunk, and the position counts with the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,9 @@ class Commit:
 @dataclass(frozen=True, slots=True)
 class Abort:
     """Abort the transaction."""
+
+    reason: str = ""
+    """Why, where nobody has said it yet."""
 
 
 @dataclass(frozen=True, slots=True)

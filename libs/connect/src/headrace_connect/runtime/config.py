@@ -108,7 +108,11 @@ class SourceConfig(ConnectorConfig):
     transaction_boundary: Boundary = setting(Boundary.INTERVAL)
     """Where transactions may end: behind each chunk, when the interval has passed, or where the connector says."""
     offset_flush_interval_ms: int = setting(1_000, low=0, high=600_000)
-    """A transaction is committed after so long at the latest, in ms; it times out 10 s later."""
+    """A transaction is committed after so long at the latest, in ms."""
+    transaction_timeout_ms: int | None = setting(
+        None, key="producer.override.transaction.timeout.ms", low=1_000, high=900_000, importance=_LOW
+    )
+    """How long a transaction may be open, in ms; if nothing is said, 10 s longer than ``offset.flush.interval.ms``."""
     offsets_storage_topic: str = ""
     """Where positions are; empty: where those of its Connect cluster are, ``connect-offsets``."""
     poll_interval_ms: int = setting(500, low=1, high=3_600_000)
@@ -117,6 +121,15 @@ class SourceConfig(ConnectorConfig):
     """How often a connector is asked whether there are other splits, in ms."""
     topic_creation_enable: bool = True
     """Whether topics are made that do not exist, with the cluster's defaults."""
+
+    def __post_init__(self) -> None:
+        super(SourceConfig, self).__post_init__()
+        timeout_ms = self.transaction_timeout_ms
+        if timeout_ms is not None and timeout_ms <= self.offset_flush_interval_ms:
+            raise InvalidConfig(
+                f"producer.override.transaction.timeout.ms ({timeout_ms}) has to be above offset.flush.interval.ms "
+                f"({self.offset_flush_interval_ms})"
+            )
 
 
 @dataclass(frozen=True, slots=True)

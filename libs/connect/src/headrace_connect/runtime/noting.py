@@ -31,7 +31,7 @@ class Notes:
         self._sending: list[_Sending] = []
 
     def take(self, split: Split, chunk: Chunk) -> None:
-        """This chunk is sent next, unless nothing has come of it."""
+        """This chunk is sent next, at once or in parts, unless nothing has come of it."""
         self._taken = _Sending(split, chunk)
 
     def begin(self) -> None:
@@ -39,10 +39,11 @@ class Notes:
         self._sending = []
 
     def sent(self, sent: Sequence[tuple[Outgoing, Sent]]) -> None:
-        """The chunk that was taken is on its way."""
+        """The chunk that was taken, or a part of it, is on its way."""
         assert self._taken is not None, "a chunk is taken before it is sent"
-        self._taken.sent = [(records, one) for records, one in sent if records.rows is not None]
-        self._sending.append(self._taken)
+        self._taken.sent += [(records, one) for records, one in sent if records.rows is not None]
+        if not self._sending or self._sending[-1] is not self._taken:
+            self._sending.append(self._taken)
 
     async def send(self, writer: SourceWriter) -> None:
         """

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from typing import Any, Final, cast
 
 from headrace import aio
@@ -178,7 +179,7 @@ def _source_loop(process: Process, fresh: Fresh, part: Part, hooks: Hooks, on_op
         config.offsets_storage_topic or process.config.offset_storage_topic,
         config.topic_creation_enable,
         config.exactly_once,
-        config.offset_flush_interval_ms,
+        _timeout_ms(process, config),
     )
     log = SdkSourceLog(process.config, place, process.topics, process.clock)
     origin = Origin(config.name, part.task, configured.name, config.topic)
@@ -190,7 +191,7 @@ def _source_loop(process: Process, fresh: Fresh, part: Part, hooks: Hooks, on_op
     source.units = SdkUnits(process.config, config.name, log, process.clock)
     source.jobs = find_jobs(f"{process.config.bootstrap_servers} {process.config.group_id}", configured.texts)
     source.notify = _on_loop(hooks.on_event)
-    settings = _source_settings(config, part.task)
+    settings = _source_settings(config, part.task, place.timeout_ms)
     task = SourceTask(
         source,
         part.splits,
@@ -209,13 +210,20 @@ def _timed(configured: Configured, times: StageTimes) -> Converting:
     return replace(converting, transforms=TimedTransforms(converting.transforms, times))
 
 
-def _source_settings(config: SourceConfig, task: int) -> SourceTaskSettings:
+def _timeout_ms(process: Process, config: SourceConfig) -> int:
+    """How long a transaction may be open."""
+    default_ms = process.config.transaction_timeout_ms + config.offset_flush_interval_ms
+    return config.transaction_timeout_ms or default_ms
+
+
+def _source_settings(config: SourceConfig, task: int, timeout_ms: int) -> SourceTaskSettings:
     return SourceTaskSettings(
         Rules(
             boundary=config.transaction_boundary,
             interval_ms=config.offset_flush_interval_ms,
             retry_timeout_ms=config.errors_retry_timeout,
             retry_delay_ms_max=config.errors_retry_delay_max_ms,
+            open_ms_max=timeout_ms if config.exactly_once else inf,
         ),
         poll_interval_ms=config.poll_interval_ms,
         bad=BadRecords(

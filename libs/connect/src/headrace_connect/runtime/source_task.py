@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -31,10 +31,11 @@ from headrace_connect.runtime.measuring import SourceMeasure, StageTimes
 from headrace_connect.runtime.noting import Notes
 from headrace_connect.runtime.pipeline import SourcePipeline
 from headrace_connect.runtime.polling import Polls
-from headrace_connect.runtime.ports import SourceLog, SourceWriter, Steps
+from headrace_connect.runtime.ports import Outgoing, SourceLog, SourceWriter, Steps
 from headrace_connect.runtime.room import Room
 from headrace_connect.runtime.sending import BadRecords, Outbox, Sending
 from headrace_connect.runtime.sizes import size_of
+from headrace_connect.runtime.slicing import Slice, slices_of
 
 _PAUSE_MS: Final = 100.0
 _log: Final = logging.getLogger(__name__)
@@ -65,6 +66,8 @@ class SourceTaskSettings:
     """How often it looks what the source's system keeps for it."""
     bytes_max: int = 64 << 20
     """Of chunks that wait or are not committed; no more are read meanwhile."""
+    slice_bytes: int = 16 << 20
+    """Larger chunks are converted and sent slice by slice."""
     bad: BadRecords = BadRecords()
 
 
@@ -203,7 +206,12 @@ class SourceTask:
         if read.chunk is None:
             await self._handle(core.Ticked(self._now_ms()))
             return
-        chunk = read.chunk
+        for one in slices_of(read.chunk, read.size, self._settings.slice_bytes):
+            if read.reading == self._reading and self._end is None:
+                await self._take_slice(read.split, read.chunk, one)
+
+    async def _take_slice(self, split: str, whole: Chunk, one: Slice) -> None:
+        chunk = one.chunk
         with self._times.spend("convert"):
             converted = self._outside.pipeline.apply(chunk)
         for records in converted.outgoing:
@@ -211,25 +219,24 @@ class SourceTask:
         self._measure.read(len(chunk.rows), converted.outgoing, len(converted.lost))
         bad = self._settings.bad
         if converted.lost:
-            for one in converted.lost if bad.logs or not bad.tolerates else ():
-                _log.warning("%s", one)
+            for lost in converted.lost if bad.logs or not bad.tolerates else ():
+                _log.warning("%s", lost)
             if not bad.tolerates:
-                await self._handle(
-                    core.ReadFailed(read.split, False, Fault.DATA, str(converted.lost[0]), self._now_ms())
-                )
+                await self._handle(core.ReadFailed(split, False, Fault.DATA, str(converted.lost[0]), self._now_ms()))
                 return
-        self._outbox = Outbox(read.split, converted.outgoing, converted.lost)
-        if self._notes is not None:
-            self._notes.take(self._splits[read.split], chunk)
+        self._outbox = Outbox(split, [_moved(records, one.start) for records in converted.outgoing], converted.lost)
+        if self._notes is not None and one.first:
+            self._notes.take(self._splits[split], whole)
         await self._handle(
             core.Arrived(
-                read.split,
-                chunk.position,
+                split,
+                whole.position,
                 self._outbox.count(letters=bad.topic is not None),
                 converted.bytes,
-                chunk.boundary,
-                chunk.drained,
+                one.last and whole.boundary,
+                one.last and whole.drained,
                 self._now_ms(),
+                one.last,
             )
         )
 
@@ -352,7 +359,9 @@ class SourceTask:
                 self._commit_retries.worked()
                 self._on_commit()
                 return core.Committed()
-            case core.Abort():
+            case core.Abort(reason):
+                if reason:
+                    _log.warning("a transaction is given up: %s", reason)
                 self._measure.drop()
                 await self._open_writer().abort()
                 self._room.commit()
@@ -409,3 +418,8 @@ class SourceTask:
             pump = self._pump(self._reading, split, position, at_ms)
             self._pumps = [task for task in self._pumps if not task.done()]
             self._pumps.append(self._runner.start(pump, name=f"read {split}"))
+
+
+def _moved(records: Outgoing, start: int) -> Outgoing:
+    """With rows of the whole chunk, of which they are a part from ``start`` on."""
+    return records if records.rows is None or not start else replace(records, rows=records.rows + start)

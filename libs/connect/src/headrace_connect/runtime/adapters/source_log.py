@@ -44,8 +44,8 @@ class SourcePlace:
     offset_topic: str
     makes_topics: bool
     exactly_once: bool
-    interval_ms: int
-    """Between two commits; a transaction may be open for so long."""
+    timeout_ms: int
+    """A transaction may be open for so long."""
 
 
 class SdkSourceLog:
@@ -75,7 +75,7 @@ class SdkSourceLog:
             servers,
             transactional_id=transactional_id(self._config.group_id, place.connector, place.task),
             owner_epoch=epoch,
-            transaction_timeout_ms=self._config.transaction_timeout_ms + place.interval_ms,
+            transaction_timeout_ms=place.timeout_ms,
             max_request_size=REQUEST_BYTES_MAX,
         )
         try:
