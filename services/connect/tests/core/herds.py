@@ -57,6 +57,9 @@ class HerdTopic:
         self.write(records)
         return records
 
+    def shortage(self, name: str = "c") -> str:
+        return changes.shortage(self.state, self.state.connectors[name], self.statuses.work(name))
+
     def target(self, target: TargetState, name: str = "c") -> None:
         self.write(changes.set_target(self.state, name, target, self.statuses.work(name), self.draw))
 

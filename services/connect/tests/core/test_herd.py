@@ -204,6 +204,47 @@ def test_all_connectors_together_have_a_bound_of_tasks(herd: HerdTopic, monkeypa
     herd.find("a", "b", "c", name="d")
     herd.plan("d")
     assert herd.shares("d") == [["a", "b", "c"]]
+    with pytest.raises(BadCommand, match=r"3 tasks, and 3 is the most.*delete connectors, or lower"):
+        herd.put("e")
+    said = herd.shortage("d")
+    for part in ("3 tasks are wanted", "1 is there", "3 is the most", "tasks.max"):
+        assert part in said
+    assert not herd.shortage("c")
+    herd.delete("c")
+    herd.plan("d")
+    assert herd.shares("d") == [["a"], ["b"], ["c"]]
+    assert not herd.shortage("d")
+
+
+def test_each_connector_keeps_a_place_for_a_task(herd: HerdTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has none yet, or is stopped, has one when it begins."""
+    monkeypatch.setattr(changes, "TASKS_MAX", 3)
+    herd.put("c", tasks_max="9")
+    herd.put("d", target=TargetState.STOPPED)
+    herd.find("a", "b", "c", "d")
+    herd.plan()
+    assert len(herd.shares() or ()) == 2
+    assert "2 are there" in herd.shortage("c")
+    herd.find("a", "b", "c", "d", "e")
+    herd.plan()
+    assert len(herd.shares() or ()) == 2, "nor when a rescan finds more"
+    assert "5 tasks are wanted" in herd.shortage("c")
+    herd.put("c", tasks_max="2")
+    herd.find("a", "b", "c", "d", "e")
+    assert not herd.shortage("c"), "no more are wanted"
+    herd.target(TargetState.STARTED, "d")
+    herd.find("a", name="d")
+    herd.plan("d")
+    assert herd.shares("d") == [["a"]]
+
+
+def test_sinks_are_bound_too(herd: HerdTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "TASKS_MAX", 3)
+    herd.put("c", tasks_max="9")
+    herd.find_sink(7)
+    herd.plan()
+    assert herd.shares() == [[], [], []]
+    assert "7 tasks are wanted" in herd.shortage("c")
 
 
 def test_restarts_are_remembered_by_their_offset(herd: HerdTopic) -> None:

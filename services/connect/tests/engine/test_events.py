@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from services.connect.tests.kit.world import World
 
 from headrace_common.core.errors import NetworkFailed
@@ -9,6 +10,7 @@ from headrace_connect.core.errors import Fault
 from headrace_connect.core.host_messages import Told
 from headrace_connect_worker.core.records import RunState
 from headrace_connect_worker.engine import events
+from headrace_connect_worker.rpc.views import Views
 
 CONFIG = {"connector.class": "x", "topic": "t"}
 
@@ -78,3 +80,31 @@ async def test_what_comes_while_a_write_fails_displaces_the_oldest_of_it(world: 
     world.events.fails = None
     await world.until(lambda: len(world.events.events) >= events.WAITING_MAX)
     assert [event.text for event in world.events.events] == [str(number) for number in range(50, 1_050)]
+
+
+async def test_a_connector_that_gets_fewer_tasks_than_it_could_use_says_so(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a rescan finds more; told once, and in its status while it lasts."""
+    monkeypatch.setattr("headrace_connect_worker.core.changes.TASKS_MAX", 3)
+    worker = world.worker("a")
+    world.outer.splits["s"], world.outer.splits["t"] = ["0", "1"], ["0"]
+    herd = (await world.until_leader()).herd
+    for name in "st":
+        await herd.put_config(name, CONFIG | {"tasks.max": "9"})
+    await world.until(lambda: len(world.running) == 3)
+    await world.clock.sleep_ms(100)
+    assert not herd.events("s", 10, "limited")
+    assert "trace" not in Views(herd.state, herd.statuses).status("s")["connector"]
+    world.outer.splits["s"] = ["0", "1", "2", "3"]
+    worker.hosts.look("s")
+    await world.until(lambda: worker.herd.events("s", 10, "limited"))
+    await world.clock.sleep_ms(5_000)
+    [event] = worker.herd.events("s", 10)
+    assert (event.kind, event.task) == ("limited", None)
+    assert event.text.startswith("4 tasks are wanted; 2 are there")
+    assert Views(herd.state, herd.statuses).status("s")["connector"]["trace"] == event.text
+    assert len(world.running) == 3
+    await herd.delete("t")
+    await world.until(lambda: len(herd.state.connectors["s"].tasks.shares) == 3)
+    assert not herd.events("t", 10)

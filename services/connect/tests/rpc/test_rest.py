@@ -278,6 +278,11 @@ class TestChange:
         await rest.create("a")
         refused(await rest.create("b"), 400, "1 is the most")
 
+    async def test_there_are_so_many_tasks_at_most(self, rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("headrace_connect_worker.core.changes.TASKS_MAX", 1)
+        await rest.create("a")
+        refused(await rest.create("b"), 400, "tasks, and 1 is the most: delete connectors, or lower their tasks.max")
+
     async def test_a_configuration_is_so_large_at_most(self, rest: Rest) -> None:
         refused(await rest.create("s", file="x" * (256 << 10)), 400, "262144 is the most")
         assert not rest.hosts.asked

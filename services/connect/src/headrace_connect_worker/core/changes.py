@@ -44,7 +44,7 @@ def put_config(
     state: HerdState, name: str, config: Mapping[str, str], *, only_new: bool, target: TargetState | None
 ) -> Sequence[ConfigRecord]:
     """
-    Create a connector or change it.
+    Create a connector or change it. There has to be room for a task of it.
 
     Raises:
         Refusal: nothing is written.
@@ -59,6 +59,11 @@ def put_config(
         raise BadCommand(f"the configuration has the name {config['name'][:100]!r}, and the connector is {name!r}")
     if known is None and len(state.connectors) >= CONNECTORS_MAX:
         raise BadCommand(f"there are {len(state.connectors)} connectors; {CONNECTORS_MAX} is the most")
+    if known is None and state.places >= TASKS_MAX:
+        raise BadCommand(
+            f"the connectors have {state.places} tasks, and {TASKS_MAX} is the most: delete connectors, or lower "
+            "their tasks.max"
+        )
     if known is not None and known.config == dict(config):
         return []
     records: list[ConfigRecord] = [ConnectorConfigured(name, dict(config))]
@@ -165,14 +170,33 @@ def _wanted(state: HerdState, connector: ConnectorState, work: Work | None) -> S
         return []
     if work is None or work.config_offset != connector.config_offset:
         return None
-    own = 0 if connector.tasks is None else len(connector.tasks.shares)
-    most = max(1, min(_tasks_max(connector.config), TASKS_MAX - state.task_count + own))
+    most = min(_tasks_max(connector.config), _room(state, connector))
     if work.kind == "sink":
         return [()] * min(most, work.tasks)
     by_id = {split.id: split for split in work.splits}
     before = {} if connector.tasks is None else connector.tasks.shares
     at = {split.id: number for number, splits in enumerate(before) for split in splits}
     return [tuple(by_id[id] for id in ids) for ids in share(sorted(by_id), most, at)]
+
+
+def shortage(state: HerdState, connector: ConnectorState, work: Work | None) -> str:
+    """Why a connector has fewer tasks than it could use; empty: it has all."""
+    if work is None or work.config_offset != connector.config_offset or connector.target is TargetState.STOPPED:
+        return ""
+    wanted = min(_tasks_max(connector.config), work.tasks if work.kind == "sink" else len(work.splits))
+    room = _room(state, connector)
+    if wanted <= room:
+        return ""
+    there = "1 is there and does" if room == 1 else f"{room} are there and do"
+    return (
+        f"{wanted} tasks are wanted; {there} the work of all: {TASKS_MAX} is the most for all connectors. "
+        "Delete connectors, or lower their tasks.max; the others follow then"
+    )
+
+
+def _room(state: HerdState, connector: ConnectorState) -> int:
+    """How many tasks it may have, beside all others."""
+    return max(1, TASKS_MAX - state.places + connector.places)
 
 
 def _is_done_by(tasks: TaskSet, connector: ConnectorState, shares: Sequence[tuple[SplitSpec, ...]]) -> bool:

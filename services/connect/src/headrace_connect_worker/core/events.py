@@ -13,6 +13,8 @@ from typing import Any, Final
 import orjson
 
 VERSION: Final = 1
+LIMITED: Final = "limited"
+"""A connector has fewer tasks than it could use."""
 KEPT_MAX: Final = 100
 """Of a connector."""
 CONNECTORS_MAX: Final = 2_000
@@ -26,7 +28,7 @@ class Happened:
     connector: str
     at_ms: int
     kind: str
-    """``drift`` or ``snapshot``, ``failed``, ``restarting``, ``running`` again, or a connector's own."""
+    """``drift`` or ``snapshot``, ``failed``, ``restarting``, ``running`` again, ``LIMITED``, or a connector's own."""
     text: str
     task: int | None = None
     """None: of the connector itself."""

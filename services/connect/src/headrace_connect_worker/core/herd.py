@@ -61,6 +61,11 @@ class ConnectorState:
     """None: no generation counts yet, or none is whole."""
 
     @property
+    def places(self) -> int:
+        """Of tasks: as many as it has, and one at least."""
+        return 1 if self.tasks is None else max(1, len(self.tasks.shares))
+
+    @property
     def is_stopped(self) -> bool:
         """Whether it is to be stopped, and has no tasks."""
         return self.target is TargetState.STOPPED and (self.tasks is None or not self.tasks.shares)
@@ -95,8 +100,8 @@ class HerdState:
         self.leader: LeaderSaid | None = None
         self._kept: dict[str, _Kept] = {}
         self._made: dict[str, ConnectorState] = {}
-        self.task_count = 0
-        """Of all connectors."""
+        self.places = 0
+        """Tasks of all connectors; each has a place for one at least, also while it has none."""
 
     def apply(self, offset: int, record: ConfigRecord) -> None:
         """Take in a record."""
@@ -122,12 +127,12 @@ class HerdState:
             case RestartDropped():
                 kept.connector_restart = kept.all_restart = Restart()
                 kept.task_restarts = {}
-        self.task_count -= _count(self._made.pop(record.name, None))
+        self.places -= _places(self._made.pop(record.name, None))
         if kept.is_empty:
             del self._kept[record.name]
         elif kept.config is not None:
             made = self._made[record.name] = _make(record.name, kept.config, kept)
-            self.task_count += _count(made)
+            self.places += _places(made)
 
     @property
     def connectors(self) -> Mapping[str, ConnectorState]:
@@ -170,8 +175,8 @@ def _note_restart(kept: _Kept, record: RestartSaid, offset: int) -> None:
         kept.task_restarts.update(dict.fromkeys(record.tasks, restart))
 
 
-def _count(connector: ConnectorState | None) -> int:
-    return 0 if connector is None or connector.tasks is None else len(connector.tasks.shares)
+def _places(connector: ConnectorState | None) -> int:
+    return 0 if connector is None else connector.places
 
 
 def _make(name: str, config: Mapping[str, str], kept: _Kept) -> ConnectorState:

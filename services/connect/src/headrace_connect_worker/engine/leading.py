@@ -17,10 +17,12 @@ from headrace_common.runtime.entropy import new_seed
 from headrace_common.runtime.logs import logger
 from headrace_connect.core.backoff import Backoff
 from headrace_connect.core.generations import next_generation
-from headrace_connect_worker.core.changes import tasks_due
+from headrace_connect_worker.core.changes import shortage, tasks_due
+from headrace_connect_worker.core.events import LIMITED
 from headrace_connect_worker.core.herd import ConnectorState
 from headrace_connect_worker.core.records import ConfigRecord, LeaderSaid
 from headrace_connect_worker.core.refusals import Conflict, NotLeader, NotWritten, Refusal
+from headrace_connect_worker.engine.events import Events
 from headrace_connect_worker.engine.following import Following
 from headrace_connect_worker.engine.place import Place
 from headrace_connect_worker.engine.reporting import Reporting
@@ -63,6 +65,7 @@ class Leading:
         log: ConfigLog,
         following: Following,
         reporting: Reporting,
+        events: Events,
         clock: Clock,
         place: Place,
         limits: LeadingLimits | None = None,
@@ -70,12 +73,15 @@ class Leading:
         self._log = log
         self._following = following
         self._reporting = reporting
+        self._events = events
         self._clock = clock
         self._place = place
         self._limits = limits or LeadingLimits()
         self._commands: deque[_Command] = deque()
         self._news = asyncio.Event()
         self._fenced: dict[str, _Fenced] = {}
+        self._short: dict[str, str] = {}
+        """Connectors that have fewer tasks than they could use, and how that was told."""
         self._seen = -1, -1
         """How far both topics were read when it was last looked what is due."""
         self.leads = False
@@ -229,9 +235,19 @@ class Leading:
             records = tasks_due(state, connector, statuses.work(name), self.draw, fenced=self._is_fenced(connector))
             if records:
                 await self._following.reached(await writer.write(records))
+        self._tell_short()
         tasks = {name: self._count(connector) for name, connector in state.connectors.items()}
         for leftover in list(statuses.leftovers(tasks)):
             self._reporting.put(leftover)
+
+    def _tell_short(self) -> None:
+        state, statuses = self._following.state, self._following.statuses
+        said = {name: shortage(state, one, statuses.work(name)) for name, one in state.connectors.items()}
+        for name, text in said.items():
+            if text and text != self._short.get(name):
+                self._events.put(name, None, LIMITED, text)
+                _log.warning("%s: %s", name, text)
+        self._short = {name: text for name, text in said.items() if text}
 
     @staticmethod
     def _count(connector: ConnectorState) -> int:

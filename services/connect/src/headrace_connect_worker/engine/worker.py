@@ -48,7 +48,7 @@ class ConnectWorker:
         self.following = Following(outside.configs, outside.statuses)
         self.reporting = Reporting(outside.statuses, self.following, clock)
         self.events = Events(outside.events, clock, place)
-        self.leading = Leading(outside.configs, self.following, self.reporting, clock, place, limits)
+        self.leading = Leading(outside.configs, self.following, self.reporting, self.events, clock, place, limits)
         self.working = Working(
             outside.membership,
             outside.hosts,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import orjson
 
+from headrace_connect_worker.core.changes import shortage
 from headrace_connect_worker.core.encoding import GENERATION, SPLITS
 from headrace_connect_worker.core.herd import ConnectorState, HerdState, TaskSet
 from headrace_connect_worker.core.records import RunState, Status
@@ -117,7 +118,11 @@ class Views:
             for task in range(_count(found.tasks))
             if (one := self._statuses.task(name, task)) is not None
         ]
-        return kafka_shapes.state_info(name, _state(status, connector), listed, self.kind(name))
+        shown = _state(status, connector)
+        short = shortage(self._state, found, self._statuses.work(name))
+        if short and not status.trace:
+            shown["trace"] = short
+        return kafka_shapes.state_info(name, shown, listed, self.kind(name))
 
 
 def _state(status: Status, instead: RunState | None = None) -> Json:
