@@ -18,7 +18,7 @@ from libs.common.tests.rpc.test_node_gate import Seeing, Server
 from headrace_common.core.errors import ClusterAuthorizationFailed
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import EMPTY_IMAGE, NodeKey, Role
-from headrace_common.core.node_rules import node_named
+from headrace_common.core.node_rules import NO_CERTIFICATE, node_named
 from headrace_common.rpc.channels import Certificates, Security
 from headrace_common.rpc.node_gate import NODE_KEY, KnownNodes, NodeGate, node_security
 from headrace_common.runtime.listeners import ExternalListener, Guard, InternalListener, Listeners
@@ -119,6 +119,7 @@ async def test_where_clients_come_nobody_is_a_node(cluster: Cluster) -> None:
         for operation in ("Replicate", "DescribeLogs"):
             error = await cluster.clients.call(operation, caller)
             assert isinstance(error, ClusterAuthorizationFailed), error
+            assert NO_CERTIFICATE in str(error)
         assert await cluster.clients.call("ListOffsets", caller) is None
 
 

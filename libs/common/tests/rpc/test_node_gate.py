@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
+from hmac import compare_digest
+from types import SimpleNamespace
 from typing import Any
 
 import grpc.aio
@@ -13,6 +16,7 @@ from headrace_common.core.errors import ClusterAuthorizationFailed, HeadraceErro
 from headrace_common.core.features import NODE_TOKEN
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, Node, NodeKey, Role
+from headrace_common.core.node_rules import NO_CERTIFICATE, NO_TOKEN
 from headrace_common.rpc.channels import Security, open_channel
 from headrace_common.rpc.node_gate import NODE_KEY, TOKEN_KEY, KnownNodes, NodeGate, is_loopback, node_security
 from headrace_common.rpc.status import error_from_rpc
@@ -39,7 +43,7 @@ class Fixed:
         return self.texts[0]
 
     def takes(self, token: str) -> bool:
-        return token in self.texts
+        return any(compare_digest(token, text) for text in self.texts)
 
 
 class Seeing(broker_pb2_grpc.BrokerServicer):
@@ -140,7 +144,16 @@ async def test_without_a_valid_token_nothing_reaches_the_server(server: Server, 
     for security in strangers():
         error = await server.call(operation, security)
         assert isinstance(error, ClusterAuthorizationFailed), error
+        assert NO_TOKEN in str(error)
     assert not server.servicer.seen
+
+
+async def test_who_is_refused_is_not_read_first(server: Server) -> None:
+    """A stranger that asks and then sends nothing holds no handler."""
+    async with open_channel(server.address, own_connection=True) as channel:
+        stub: Any = broker_pb2_grpc.BrokerStub(channel)
+        async with asyncio.timeout(20):
+            assert await stub.Replicate().code() is not grpc.StatusCode.OK
 
 
 async def test_clients_go_on_as_they_were(server: Server) -> None:
@@ -162,6 +175,7 @@ async def test_before_the_level_and_where_it_is_not_demanded_all_go_in(server: S
     server.tokens.demanded = False
     assert await server.call("Replicate", Security()) is None
     assert not NodeGate(None, lambda: CLOSED).closed
+    assert not NodeGate(Fixed(demanded=False), lambda: CLOSED).closed
 
 
 async def test_two_tokens_hold_while_one_is_changed(server: Server) -> None:
@@ -187,6 +201,61 @@ async def test_the_token_goes_to_known_nodes_alone(server: Server) -> None:
     assert token in only_here("127.0.0.1:1")
     assert token not in only_here("10.0.0.1:1")
     assert node_security(BROKER, None, KnownNodes(lambda: image)).metadata is None
+
+
+def test_what_is_at_an_address_is_what_the_newest_image_says() -> None:
+    here, there = Endpoint("127.0.0.1", 1), Endpoint("10.0.0.1", 1)
+    images = [replace(EMPTY_IMAGE, nodes={BROKER: Node(BROKER, here, b"", 1)})]
+    known = KnownNodes(lambda: images[-1], lambda: [here, there])
+    assert known.role_at(str(here)) is Role.BROKER, "whatever else is said to be there"
+    assert known.role_at(str(there)) is Role.CONTROLLER
+    images.append(replace(EMPTY_IMAGE, nodes={ADMIN: Node(ADMIN, here, b"", 1)}))
+    assert known.role_at(str(here)) is Role.ADMIN
+    images.append(EMPTY_IMAGE)
+    assert known.role_at(str(here)) is Role.CONTROLLER
+
+
+class Calling:
+    """What a handler is told of a call with this metadata, on a connection without TLS."""
+
+    def __init__(self, *metadata: tuple[str, str]) -> None:
+        self._metadata = metadata
+
+    def invocation_metadata(self) -> Any:
+        return self._metadata
+
+    def auth_context(self) -> Any:
+        return {}
+
+
+def test_a_stream_is_held_once_the_cluster_knows_of_tokens() -> None:
+    images = [OPEN]
+    gate = NodeGate(Fixed(), lambda: images[-1])
+    stranger: Any = Calling((NODE_KEY, "broker-1"))
+    node: Any = Calling((NODE_KEY, "broker-1"), (TOKEN_KEY, "secret"))
+    holds = gate.holding("Broker/Replicate", stranger)
+    passes = gate.holding("Broker/Replicate", node)
+    holds()
+    images.append(CLOSED)
+    passes()
+    with pytest.raises(ClusterAuthorizationFailed, match=NO_TOKEN):
+        holds()
+
+
+def test_a_stream_without_a_certificate_is_told_what_it_lacks() -> None:
+    nobody: Any = Calling((NODE_KEY, "broker-1"))
+    with pytest.raises(ClusterAuthorizationFailed, match=NO_CERTIFICATE):
+        NodeGate(trust_domain="headrace").holding("Broker/Replicate", nobody)()
+
+
+@pytest.mark.parametrize("gate", [NodeGate(), NodeGate(trust_domain="headrace")])
+async def test_what_a_server_does_not_have_is_nothing_to_refuse(gate: NodeGate) -> None:
+    async def nothing(_: Any) -> None:
+        return None
+
+    details: Any = SimpleNamespace(method="/headrace.v1.Broker/Replicate", invocation_metadata=())
+    continuation: Any = nothing
+    assert await gate.intercept_service(continuation, details) is None
 
 
 def test_only_addresses_of_this_machine_are_loopback() -> None:

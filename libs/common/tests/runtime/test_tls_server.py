@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from libs.common.tests.kit.secure import Secure, shown
 from headrace_common.core.errors import HeadraceError, NetworkFailed
 from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.calls import CallTo, never_sent
-from headrace_common.rpc.channels import Channels, Security, SyncChannels, open_channel, open_sync_channel
+from headrace_common.rpc.channels import Certificates, Channels, Security, SyncChannels, open_channel, open_sync_channel
 from headrace_common.rpc.credentials import Pem
 from headrace_common.runtime import tls_server
 from headrace_common.runtime.port_claims import prove_port
@@ -326,8 +327,67 @@ async def test_a_pool_opens_new_channels_and_old_ones_end_with_their_calls(
     await channels.close()
 
 
+async def test_a_pool_opens_channels_with_what_it_was_renewed_with(secure: Secure, authority: Authority) -> None:
+    channels = Channels[str](Security(pem=shown(Authority())))
+    before = channels.to(secure.target)
+    with pytest.raises(grpc.aio.AioRpcError):
+        await before.unary_unary("/t.T/echo")(b"a", timeout=20)
+    await channels.renew(Security(pem=shown(authority)))
+    assert await channels.to(secure.target).unary_unary("/t.T/echo")(b"b", timeout=20) == b"b"
+    await channels.close()
+
+
+@pytest.mark.parametrize("grace_ms", [0.0, 50.0])
+async def test_calls_of_all_pools_are_cut_after_their_time(
+    secure: Secure, authority: Authority, grace_ms: float
+) -> None:
+    certificates = Certificates(shown(authority))
+    pools = [Channels[str](Security(pem=certificates), own_connection=True) for _ in range(2)]
+    talks = [Talk(pool.to(secure.target)) for pool in pools]
+    for talk in talks:
+        await talk.say()
+    newest = shown(Authority())
+    async with asyncio.timeout(20):
+        await certificates.renew(newest, grace_ms=grace_ms)
+    assert [talk.call.done() for talk in talks] == [True, True]
+    assert certificates.pem is newest
+    assert not any(pools)
+    with pytest.raises(grpc.aio.AioRpcError):
+        await pools[0].to(secure.target).unary_unary("/t.T/echo")(b"a", timeout=20)
+    for pool in pools:
+        await pool.close()
+
+
+class Closing:
+    """A channel that says ``error`` when it is closed; None: it takes a moment, and closes."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self._error = error
+        self.closed = False
+
+    async def close(self, grace: float | None = None) -> None:
+        await asyncio.sleep(0)
+        if self._error is not None:
+            raise self._error
+        for _ in range(3):
+            await asyncio.sleep(0)
+        self.closed = True
+
+
+@pytest.mark.parametrize("error", [grpc.aio.UsageError("closed"), RuntimeError("something else")])
+async def test_one_channel_that_cannot_be_closed_keeps_no_other_open(error: Exception) -> None:
+    channels: Any = Channels[str]()
+    first, second = Closing(error), Closing()
+    channels._opened.update(a=first, b=second)
+    with pytest.raises(RuntimeError) if isinstance(error, RuntimeError) else nullcontext():
+        await channels.renew(grace_ms=0)
+    assert second.closed
+    assert not channels
+
+
 async def test_a_pool_of_threads_opens_new_channels(secure: Secure, authority: Authority) -> None:
     channels = SyncChannels[str](Security(pem=shown(authority)))
+    assert channels.to(secure.target) is channels.to(secure.target)
     assert (
         await asyncio.to_thread(lambda: channels.to(secure.target).unary_unary("/t.T/echo")(b"a", timeout=20)) == b"a"
     )
