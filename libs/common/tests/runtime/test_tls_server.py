@@ -23,7 +23,10 @@ from headrace_common.rpc.channels import Certificates, Channels, Security, SyncC
 from headrace_common.rpc.credentials import Pem
 from headrace_common.runtime import tls_server
 from headrace_common.runtime.port_claims import prove_port
+from headrace_common.runtime.running_server import RunningServer
 from headrace_common.runtime.service import CannotListen, GrpcService, ServerConfig
+from headrace_common.runtime.tasks import TaskRunner
+from headrace_common.runtime.tls_server import ServerTls, TlsServer
 
 ANY = Endpoint("127.0.0.1", 0)
 
@@ -208,6 +211,10 @@ async def test_a_server_of_before_drains_for_its_time(authority: Authority, tmp_
         await secure.until_shown()
         assert await talk.cut()
         assert await secure.ask(shown(authority)) == b"word"
+        server: Any = secure.service._server
+        async with asyncio.timeout(20):
+            while server._draining:
+                await asyncio.sleep(0.01)
 
 
 async def test_who_was_trusted_is_cut_off_with_the_trust(internal: Secure, authority: Authority) -> None:
@@ -233,6 +240,42 @@ async def test_who_was_trusted_is_cut_off_with_the_trust(internal: Secure, autho
                 assert await one.cut(), "on a server that trusts who is not trusted any more"
         assert await internal.ask(new_pem) == b"word"
         await refused(internal, old_pem)
+
+
+async def test_who_was_trusted_for_a_while_is_cut_off(internal: Secure, authority: Authority) -> None:
+    second = Authority()
+    pair = second.make(of_client("admin"))
+    await internal.replace(authority, second)
+    await internal.until_shown()
+    async with internal.channel(Pem(authority.ca.certificate_pem, pair.certificate_pem, pair.key_pem)) as channel:
+        talk = Talk(channel)
+        await talk.say()
+        await internal.replace(authority)
+        assert await talk.cut()
+
+
+class Listening:
+    """Where a server is that never ends."""
+
+    def __init__(self) -> None:
+        self.leaves = False
+
+    async def stop(self, grace: float | None) -> None:
+        self.leaves = True
+        await asyncio.Event().wait()
+
+
+async def test_when_a_new_server_is_there_the_one_of_before_has_left(secure: Secure) -> None:
+    begun: list[Any] = []
+
+    async def begin(credentials: grpc.ServerCredentials) -> RunningServer:
+        begun.append(Listening())
+        return RunningServer(begun[-1])
+
+    async with TaskRunner() as tasks:
+        server = await TlsServer.open(ServerTls(secure.live), begin, tasks)
+        await server.renew(secure.live.bundle)
+        assert [one.leaves for one in begun] == [True, False]
 
 
 async def test_no_more_than_some_servers_drain(
@@ -262,6 +305,8 @@ async def test_a_process_that_leaves_waits_for_both(authority: Authority, tmp_pa
         async with asyncio.timeout(20):
             await secure.service.drain()
         assert await talk.cut()
+        server: Any = secure.service._server
+        server._begin = None  # nothing is opened any more, not even for a moment
         await secure.replace()
         await refused(secure, shown(authority))
 
