@@ -109,7 +109,7 @@ connect-long: setup ## What tests of connectors leave out: sql-source on MariaDB
 	CONNECT_LONG=1 $(PYTEST) -s tests/integration/connect/test_sql_source_mariadb.py tests/integration/connect/test_lake_follow.py \
 		-k "suite_of_all_sources or both_run"
 
-tls-long: setup ## Certificates swapped under 100 handshakes at a time, for a minute; another CA beneath a cluster under load
+tls-long: setup ## Certificates swapped under 100 handshakes at a time, for a minute; another CA, and certificates of 30 s, beneath a cluster under load
 	TLS_LONG=1 $(PYTEST) -s libs/common/tests/runtime/test_tls_server.py tests/integration/tls/test_tls_cluster.py -k swapped
 
 chaos-compaction: setup ## Compaction and retention in a hurry under all faults, and brokers broken on purpose (15 min); SEED=N, ONLY="every"

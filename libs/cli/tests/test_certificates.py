@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from headrace_cli.local.certificate_files import EtcdFiles, NodeFiles
-from headrace_cli.local.certificates import LEAF_LIFE, renew, renew_nodes
+from headrace_cli.local.certificate_files import LEAF_LIFE, EtcdFiles, NodeFiles
+from headrace_cli.local.certificates import renew, renew_nodes
 from headrace_cli.local.failures import LocalClusterFailed
 from headrace_common.core.ids import NodeId
 from headrace_common.core.image import NodeKey, Role
-from headrace_common.runtime.certificates import CA_LIFE
+from headrace_common.runtime.certificates import CA_LIFE, read_pair
 from headrace_common.runtime.service_tls import wanted_of
 from headrace_common.runtime.tls import TlsFiles, read_bundle
 
@@ -107,3 +107,34 @@ def test_services_get_what_they_want_of_a_ca_of_their_own(files: EtcdFiles) -> N
     assert nodes.ca.read_bytes() != files.ca.read_bytes()
     assert renew_nodes(nodes, roles, {*HERE, "10.0.0.1"}, NOW) == made[1:]
     assert renew_nodes(nodes, roles, HERE, NOW + timedelta(days=LEAF_DAYS * 0.7)) == made[1:]
+
+
+@pytest.mark.parametrize(
+    ("days", "made"), [(LEAF_DAYS * 0.6, []), (LEAF_DAYS * 0.7, ALL[1:]), (CA_DAYS * 0.7, ALL[1:])]
+)
+def test_while_processes_run_the_ca_stays(files: EtcdFiles, days: float, made: list[str]) -> None:
+    before, now = files.ca.read_bytes(), NOW + timedelta(days=days)
+    assert renew(files, HERE, now, running=True) == made
+    assert renew(files, HERE, now, running=True) == []
+    assert files.ca.read_bytes() == before
+
+
+def test_without_a_ca_nothing_is_made_while_processes_run(files: EtcdFiles) -> None:
+    nodes = NodeFiles(files.directory / "nodes")
+    renew_nodes(nodes, ["broker"], HERE, NOW)
+    for one in (files, nodes):
+        one.ca.unlink()
+    late = NOW + timedelta(days=LEAF_DAYS * 0.7)
+    assert renew(files, HERE, late, running=True) == []
+    assert renew_nodes(nodes, ["broker"], HERE, late, running=True) == []
+    assert not files.ca.exists()
+
+
+def test_pairs_last_as_long_as_they_are_to(tmp_path: Path) -> None:
+    etcd, nodes = EtcdFiles(tmp_path / "etcd"), NodeFiles(tmp_path / "nodes")
+    renew(etcd, HERE, NOW, life=timedelta(seconds=30))
+    renew_nodes(nodes, ["broker"], HERE, NOW, life=timedelta(seconds=30))
+    for cert in (etcd.member, etcd.controller, nodes.of("broker")):
+        made = read_pair(cert, etcd.key(cert))
+        assert made is not None
+        assert made.certificate.not_valid_after_utc == NOW + timedelta(seconds=30)

@@ -1,4 +1,4 @@
-"""The supervisor of a local cluster on a disk that fills up."""
+"""The supervisor of a local cluster: on a disk that fills up, and with certificates that come to their end."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import cast
 
 import pytest
 
+from headrace_cli.local.certificate_files import LEAF_LIFE, EtcdFiles
 from headrace_cli.local.children import Child
 from headrace_cli.local.failures import LocalClusterFailed
-from headrace_cli.local.plan import NODE_TOKEN, ClusterOptions
+from headrace_cli.local.plan import CERTIFICATE_SECONDS_MIN, CERTIFICATES, NODE_TOKEN, ClusterOptions, node_files
 from headrace_cli.local.state import ClusterState, DataDir, Phase
 from headrace_cli.local.supervisor import Supervisor
 
@@ -73,3 +74,49 @@ def test_a_token_file_that_was_removed_is_there_for_what_starts_again(tmp_path: 
 
     supervisor._start(cast(Child, Started()))
     assert starts == [True]
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_certificates_are_made_anew_while_the_cluster_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tls: bool
+) -> None:
+    options = ClusterOptions(tls=tls, certificate_seconds=CERTIFICATE_SECONDS_MIN)
+    now = [1_000.0]
+    monkeypatch.setattr("headrace_cli.local.supervisor.time.monotonic", lambda: now[0])
+    supervisor = Supervisor(DataDir.at(tmp_path), options, owned=False)
+    supervisor._directory.logs.mkdir()
+    supervisor._state.phase = Phase.READY
+    supervisor._renew_certificates()
+    etcd, nodes = EtcdFiles(tmp_path / CERTIFICATES), node_files(tmp_path)
+    pairs = [etcd.member, etcd.controller, *([nodes.of("broker"), nodes.of("controller")] if tls else [])]
+    before = {path: path.read_bytes() for path in (*pairs, etcd.ca)}
+    now[0] += CERTIFICATE_SECONDS_MIN / 3 - 1
+    supervisor._look()
+    assert {path: path.read_bytes() for path in before} == before, "it is not time yet"
+    now[0] += 1
+    with monkeypatch.context() as disk:
+        disk.setattr("headrace_cli.local.certificates.write_pair", full)
+        supervisor._look()
+    assert {path: path.read_bytes() for path in before} == before
+    assert "cannot write certificates to" in supervisor._directory.events.read_text()
+    now[0] += CERTIFICATE_SECONDS_MIN / 3
+    supervisor._look()
+    assert all(path.read_bytes() != before[path] for path in pairs)
+    assert etcd.ca.read_bytes() == before[etcd.ca]
+    after = {path: path.read_bytes() for path in pairs}
+    supervisor._look()
+    assert {path: path.read_bytes() for path in pairs} == after, "once"
+
+
+def test_it_wakes_up_for_its_next_look_at_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    def wait(_: object, __: object, ___: object, timeout: float) -> tuple[list[int], list[int], list[int]]:
+        waits.append(timeout)
+        return [], [], []
+
+    monkeypatch.setattr("headrace_cli.local.supervisor.select.select", wait)
+    for seconds in (CERTIFICATE_SECONDS_MIN, LEAF_LIFE.total_seconds()):
+        Supervisor(DataDir.at(tmp_path), ClusterOptions(certificate_seconds=seconds), owned=False)._wait()
+    assert 9 < waits[0] <= 10
+    assert waits[1] == 60

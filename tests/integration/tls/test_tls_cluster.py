@@ -308,3 +308,33 @@ def wait_for(reached: Callable[[], bool]) -> None:
     while not reached():
         assert time.monotonic() < end, "not in time"
         time.sleep(0.05)
+
+
+# --- certificates that end while the cluster runs ------------------------------------------------------------
+
+LIFE_S = 30.0
+"""Of a certificate; made anew every 10 s."""
+
+
+@pytest.mark.skipif(not LONG, reason="it takes two minutes")
+@pytest.mark.timeout(400)
+def test_certificates_of_a_short_life_are_swapped_while_the_cluster_runs(tmp_path: Path) -> None:
+    """What is there after several lives, etcd and its controller too, connects anew; and all goes on meanwhile."""
+    made = LocalCluster(tmp_path / "data", brokers=1, tls=True, certificate_seconds=LIFE_S)
+    with made as cluster:
+        with AdminClient(cluster.address) as admin:
+            admin.create_topic("load", partitions=1)
+        with Load(cluster) as load:
+            end = time.monotonic() + 2 * LIFE_S
+            for name in ("etcd", "broker", "coordinator"):  # what starts again connects to the others anew
+                time.sleep(max(0.0, end - time.monotonic()))
+                cluster.kill(name)
+                cluster.wait_ready()
+                end = time.monotonic() + LIFE_S / 3
+            at, topics, failed = len(load.acked), len(load.topics), len(load.failed)
+            wait_for(lambda: len(load.acked) > at + 500 and len(load.topics) > topics + 3)
+            assert load.failed[failed:] == [], "those of before could be for want of etcd"
+        with Consumer("load", bootstrap_servers=cluster.address, auto_offset_reset="earliest") as consumer:
+            read = [int(record.value or b"-1") for record in consumer.read_to_end()]
+        assert set(load.acked) <= set(read)
+        assert [p.restarts for p in cluster.processes if p.role in ("admin", "controller")] == [0, 0]

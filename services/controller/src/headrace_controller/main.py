@@ -19,7 +19,7 @@ from headrace_common.runtime.service import GrpcService, Ready, announce_ready, 
 from headrace_common.runtime.service_tls import open_tls
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_common.runtime.tracing import open_tracing
-from headrace_controller.adapters.etcd_channels import read_pem
+from headrace_controller.adapters.etcd_certificates import EtcdTlsFiles, follow
 from headrace_controller.adapters.etcd_store import EtcdStore
 from headrace_controller.adapters.grpc_inventory import GrpcInventory
 from headrace_controller.adapters.grpc_log_ends import GrpcLogEnds
@@ -41,12 +41,14 @@ SERVICE = "headrace.v1.Controller"
 async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
     """Run one controller, which has this process for itself, until ``stop`` is set; etcd may come later."""
     configure_logs("controller", config.node_id, config.server.log_level)
-    async with EtcdStore.open(
-        config.etcd,
-        config.prefix,
-        request_timeout_ms=config.etcd_timeout_ms,
-        tls=read_pem(config.etcd_ca, config.etcd_cert, config.etcd_key),
-    ) as store:
+    files = EtcdTlsFiles(config.etcd_ca, config.etcd_cert, config.etcd_key)
+    tls = files.read()
+    async with (
+        EtcdStore.open(config.etcd, config.prefix, request_timeout_ms=config.etcd_timeout_ms, tls=tls) as store,
+        TaskRunner() as tasks,
+    ):
+        if tls is not None:
+            tasks.start(follow(files, tls, SystemClock(), store.renew), name="watch certificates for etcd")
         await run(config, stop, store)
 
 

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
+from typing import Final
+
+LEAF_LIFE: Final = timedelta(days=1_095)
+"""Of pairs that a CA has signed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
 """
 Keeps the certificates of a local cluster. For etcd a CA of this data directory, one pair for its members, one for those
 who may use it; for services with TLS another CA, and one pair for each role. The supervisor makes them at each start,
-before any process runs.
+before any process runs, and looks at them again while they run.
 
 What is there is kept as long as it is sound and lasts; whatever is missing, torn, of another CA or old is made anew.
-All processes start after that, so nobody is left with what was replaced.
+A CA is made at a start alone: who runs trusts the one that it was started with.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from headrace_cli.local.certificate_files import CertificateFiles, EtcdFiles, NodeFiles
+from headrace_cli.local.certificate_files import LEAF_LIFE, CertificateFiles, EtcdFiles, NodeFiles
 from headrace_cli.local.failures import LocalClusterFailed
 from headrace_common.runtime.certificates import (
     Leaf,
@@ -31,16 +31,17 @@ from headrace_common.runtime.certificates import (
 TRUST_DOMAIN: Final = "headrace"
 """What services take without a setting."""
 
-LEAF_LIFE: Final = timedelta(days=1_095)
-"""A cluster that is started today runs for a third of that at least, without being started again."""
 
-
-def renew(files: EtcdFiles, hosts: Collection[str], now: datetime) -> list[str]:
+def renew(
+    files: EtcdFiles, hosts: Collection[str], now: datetime, *, life: timedelta = LEAF_LIFE, running: bool = False
+) -> list[str]:
     """
     Have everything there that etcd and controllers need; the names of the files that were made.
 
     Args:
         hosts: where members listen, as addresses or names.
+        life: of pairs that are made.
+        running: processes use them; the CA stays, whatever its state.
 
     Raises:
         LocalClusterFailed: files cannot be written.
@@ -51,10 +52,18 @@ def renew(files: EtcdFiles, hosts: Collection[str], now: datetime) -> list[str]:
     }
     with _writing(files.directory):
         files.directory.mkdir(mode=0o700, exist_ok=True)
-        return _renew(files.ca, "headrace local CA", leaves, now)
+        return _renew(files.ca, "headrace local CA", leaves, now, life, running=running)
 
 
-def renew_nodes(files: NodeFiles, roles: Collection[str], hosts: Collection[str], now: datetime) -> list[str]:
+def renew_nodes(
+    files: NodeFiles,
+    roles: Collection[str],
+    hosts: Collection[str],
+    now: datetime,
+    *,
+    life: timedelta = LEAF_LIFE,
+    running: bool = False,
+) -> list[str]:
     """
     The same for the services: a CA of their own, which cannot reach etcd, and one pair for each of ``roles``.
 
@@ -67,7 +76,7 @@ def renew_nodes(files: NodeFiles, roles: Collection[str], hosts: Collection[str]
     leaves = {files.of(role): leaf_of(role, hosts, TRUST_DOMAIN) for role in roles}
     with _writing(files.directory):
         files.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return _renew(files.ca, "headrace local CA of nodes", leaves, now)
+        return _renew(files.ca, "headrace local CA of nodes", leaves, now, life, running=running)
 
 
 @contextmanager
@@ -80,16 +89,20 @@ def _writing(directory: Path) -> Iterator[None]:
         ) from error
 
 
-def _renew(ca_file: Path, ca_name: str, leaves: Mapping[Path, Leaf], now: datetime) -> list[str]:
+def _renew(
+    ca_file: Path, ca_name: str, leaves: Mapping[Path, Leaf], now: datetime, life: timedelta, *, running: bool
+) -> list[str]:
     made: list[str] = []
     ca = read_pair(ca_file, CertificateFiles.key(ca_file))
-    if ca is None or not lasts(ca, ca, now):
+    if running and ca is None:
+        return made
+    if ca is None or not (running or lasts(ca, ca, now)):
         ca = make_ca(ca_name, now)
         write_pair(ca_file, CertificateFiles.key(ca_file), ca)
         made.append(ca_file.name)
     for path, wanted in leaves.items():
         leaf = read_pair(path, CertificateFiles.key(path))
         if leaf is None or not serves(leaf, ca, wanted, now):
-            write_pair(path, CertificateFiles.key(path), make_pair(ca, wanted, now, LEAF_LIFE))
+            write_pair(path, CertificateFiles.key(path), make_pair(ca, wanted, now, life))
             made.append(path.name)
     return made

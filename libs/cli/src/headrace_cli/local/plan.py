@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from headrace_cli.local.certificate_files import EtcdFiles, NodeFiles
+from headrace_cli.local.certificate_files import LEAF_LIFE, EtcdFiles, NodeFiles
 from headrace_common.core.configs import BROKER_SETTINGS
 from headrace_common.core.errors import InvalidConfig
 
@@ -28,6 +28,8 @@ WORKER_STOP_MS: Final = 5_000
 """So long its tasks may commit when the cluster stops."""
 FLUSH_POLICIES: Final = ("group", "always", "os")
 MEMBERS_MAX: Final = 64
+CERTIFICATE_SECONDS_MIN: Final = 30.0
+"""Services look at their files every 10 s."""
 
 FIXED_IN_CONTROLLER: Final = {
     "broker.heartbeat.interval.ms": "--heartbeat-interval-ms",
@@ -67,6 +69,8 @@ class ClusterOptions:
     """Whether there is a Connect worker."""
     tls: bool = False
     """Whether all listeners but those of health and metrics speak TLS."""
+    certificate_seconds: float = LEAF_LIFE.total_seconds()
+    """How long certificates last that are made; while the cluster runs they are made anew in time."""
     flush: str = "group"
     restart: bool = True
     """Whether the supervisor starts a process again that died."""
@@ -99,6 +103,11 @@ class ClusterOptions:
             wrong.append(f"flush takes {', '.join(FLUSH_POLICIES)}, not {self.flush!r}")
         if self.racks and (len(self.racks) != self.brokers or not all(self.racks)):
             wrong.append(f"racks takes one name per broker, {self.brokers} of them, not {','.join(self.racks)!r}")
+        if not CERTIFICATE_SECONDS_MIN <= self.certificate_seconds <= LEAF_LIFE.total_seconds():
+            wrong.append(
+                f"certificate_seconds takes {CERTIFICATE_SECONDS_MIN} to {LEAF_LIFE.total_seconds():.0f}, "
+                f"not {self.certificate_seconds}"
+            )
         if not 0 <= self.restart_delay_ms <= 60_000:
             wrong.append(f"restart_delay_ms takes 0 to 60000, not {self.restart_delay_ms}")
         if not wrong:

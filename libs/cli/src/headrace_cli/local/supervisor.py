@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -57,6 +57,9 @@ STOP_STAGE_SECONDS: Final = {
     "controller": 4.0,
     "etcd": 4.0,
 }
+LOOKS_PER_LIFE: Final = 3
+LOOK_SECONDS_MAX: Final = 3_600.0
+"""The longest between two looks at certificates, and until the next try where one failed."""
 LOG_TAIL_LINES: Final = 12
 WANTED_SECONDS: Final = 10.0
 LOCK_TRIES: Final = 10
@@ -77,6 +80,9 @@ class Supervisor:
         self._stop = False
         self._unsaved = False
         """The disk was full, or gone: the state is written down when that is possible again."""
+        self._life = timedelta(seconds=options.certificate_seconds)
+        self._looks_at = self._next_look()
+        """When certificates are looked at again, in seconds of the monotonic clock."""
         self._commands = b""
         self._wanted: dict[str, float] = {}
         """Processes to start as soon as they are seen to be dead, and until when: who asks may see a death first."""
@@ -181,22 +187,34 @@ class Supervisor:
                 f"--data-dir {original}`"
             )
 
-    def _renew_certificates(self) -> EtcdFiles:
+    def _next_look(self) -> float:
+        return time.monotonic() + min(LOOK_SECONDS_MAX, self._life.total_seconds() / LOOKS_PER_LIFE)
+
+    def _look_at_certificates(self) -> None:
+        """Processes look at their files by themselves. What cannot be written now is tried at the next look."""
+        self._looks_at = self._next_look()
+        try:
+            self._renew_certificates(running=True)
+        except LocalClusterFailed as error:
+            self._say("certificates", str(error))
+
+    def _renew_certificates(self, *, running: bool = False) -> EtcdFiles:
         members = range(1, self._state.options.etcd_members + 1)
         hosts = {HOST, *(host_of(self._state.options, f"etcd-{n}") for n in members)}
         files = EtcdFiles(self._directory.path / CERTIFICATES)
-        made = renew(files, hosts, datetime.now(UTC))
+        made = renew(files, hosts, datetime.now(UTC), life=self._life, running=running)
         if made:
             self._say("certificates", f"made {', '.join(made)} for etcd")
         if self._state.options.tls:
-            self._renew_nodes()
+            self._renew_nodes(running=running)
         return files
 
-    def _renew_nodes(self) -> None:
+    def _renew_nodes(self, *, running: bool) -> None:
         names = {slot.partition(".")[0] for slot in slots(self._state.options)}
         roles = {name.rpartition("-")[0] for name in names} - {"etcd"}
         hosts = {HOST, "localhost", *(host_of(self._state.options, name) for name in names)}
-        made = renew_nodes(node_files(self._directory.path), sorted(roles), hosts, datetime.now(UTC))
+        files, now = node_files(self._directory.path), datetime.now(UTC)
+        made = renew_nodes(files, sorted(roles), hosts, now, life=self._life, running=running)
         if made:
             self._say("certificates", f"made {', '.join(made)} for the services")
 
@@ -265,7 +283,9 @@ class Supervisor:
     def _wait(self) -> None:
         """Until a child ends, a command comes, a signal arrives, or the next thing is due."""
         now = time.monotonic()
-        timeout = min((due - now for c in self._children if (due := c.due()) is not None), default=60.0)
+        timeout = min(
+            [60.0, self._looks_at - now, *(due - now for c in self._children if (due := c.due()) is not None)]
+        )
         if self._unsaved:
             timeout = min(timeout, UNSAVED_POLL_SECONDS)
         if any(child.state.health is Health.STARTING for child in self._children):
@@ -294,6 +314,8 @@ class Supervisor:
     def _look(self) -> None:
         """Notice what changed, act on it, and write it down."""
         now = time.monotonic()
+        if now >= self._looks_at:
+            self._look_at_certificates()
         changed = False
         for child in self._children:
             died = child.reap(now)

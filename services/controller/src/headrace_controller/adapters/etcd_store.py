@@ -104,6 +104,11 @@ class EtcdStore:
             for channel in store._channels:
                 await channel.close()
 
+    def renew(self, tls: Pem) -> None:
+        """Connect with ``tls`` from now on. Connections of before are let go: they close with their last call."""
+        self._tls = tls
+        self._channels = [open_channel(target, tls) for target in self._targets]
+
     async def list_all(self) -> Listing:
         """See the port. Read in pages, all at the first page's revision."""
         items: list[KeyValue] = []
