@@ -35,3 +35,16 @@ class Away(Slow):
         type(self).reads += 1
         raise RetriableError("nobody answers")
         yield
+
+
+class Wide(Slow):
+    """Its position is a text of ``size`` bytes, as it is written."""
+
+    size: ClassVar[int] = 0
+
+    async def read(self, split: Split, after: Position | None) -> AsyncIterator[Chunk]:
+        type(self).reads += 1
+        yield Chunk(["one"], {"at": "é" + "x" * (self.size - 11)})
+        while True:
+            yield Chunk([], {"at": "é" + "x" * (self.size - 11)}, drained=True)
+            await asyncio.sleep(1)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from libs.connect.tests.adapters.sources import Away, Slow
+from libs.connect.tests.adapters.sources import Away, Slow, Wide
 from libs.sdk.tests.kit.cluster import Labs
 
 from headrace import aio
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.runtime.clock import limit_ms
+from headrace_connect.core.errors import Fault
 from headrace_connect.runtime.config import RunConfig
 from headrace_connect.runtime.configuring import configure
 from headrace_connect.runtime.failing import TaskFailed
@@ -76,3 +77,13 @@ def test_a_transaction_may_be_open_for_longer_than_until_it_is_committed() -> No
     config = given(Slow, offset_flush_interval_ms="20000") | {TIMEOUT: "20000"}
     with pytest.raises(InvalidConfig, match=f"{TIMEOUT}.*offset.flush.interval.ms"):
         configure(config, Secrets())
+
+
+async def test_a_position_of_4_kib_is_committed_and_a_larger_one_fails_at_once(labs: Labs) -> None:
+    Wide.reads, Wide.size = 0, 4_096
+    assert await run(labs, given(Wide)) == [0]
+    Wide.reads, Wide.size = 0, 4_097
+    with pytest.raises(TaskFailed, match="position of split 'all' has 4097 bytes; 4096 is the most") as failed:
+        await run(labs, given(Wide))
+    assert failed.value.fault is not Fault.WORLD
+    assert Wide.reads == 1

@@ -153,3 +153,16 @@ def test_a_partition_has_one_offset(kind: str) -> None:
     given = commands.read_offsets(body({"offsets": [SPLIT, SPLIT] if kind == "source" else [PART, PART]}))
     with pytest.raises(BadCommand, match="comes twice"):
         commands.offsets_of(kind, given)
+
+
+@pytest.mark.parametrize("size", [4_096, 4_097])
+def test_an_offset_has_as_many_bytes_as_it_is_written_with(size: int) -> None:
+    """What is beyond ASCII is not escaped; it was counted as if it were."""
+    text = "é" * ((size - 9) // 2)
+    offset = {"at": text + "x" * (size - 9 - 2 * len(text))}
+    given = (GivenOffset({"split": "a"}, offset),)
+    if size == 4_096:
+        assert commands.offsets_of("source", given) == given
+    else:
+        with pytest.raises(BadCommand, match="4097 bytes; 4096 is the most"):
+            commands.offsets_of("source", given)

@@ -25,8 +25,8 @@ from headrace_connect.connectors.http.settings import SourceSettings
 from headrace_connect.connectors.http.signatures import Verifier
 from headrace_connect.connectors.http.source import HttpSource
 from headrace_connect.connectors.http.window import SIZE_MAX, Window, digest_of
+from headrace_connect.core.positions import POSITION_BYTES_MAX
 from headrace_connect.plugin import Source
-from headrace_connect.runtime.adapters.source_log import OFFSET_BYTES_MAX
 from headrace_connect.settings import Secret
 from headrace_connect.testing import SourceCase, check_source
 
@@ -356,7 +356,7 @@ def test_a_full_window_fits_into_a_position() -> None:
         assert room.enter()
         intake.offer(Arrival(parse(b"1", "json", "none", 100), 0, 0, digest=digest_of(str(number))))
     intake.hand(10_000, 1 << 20)
-    assert len(json.dumps(dict(intake.position))) < OFFSET_BYTES_MAX - 100
+    assert len(json.dumps(dict(intake.position))) < POSITION_BYTES_MAX - 100
     assert digest_of("4") not in intake._window
     assert digest_of("5") in intake._window
 

@@ -9,9 +9,10 @@ import orjson
 
 from headrace import aio
 from headrace.aio.transactions import UnitOwner
-from headrace_common.core.errors import GroupNotFound, NotFound
+from headrace_common.core.errors import GroupNotFound, InvalidConfig, NotFound
 from headrace_common.runtime.clock import Clock
 from headrace_connect.core.names import group_of, owner_of
+from headrace_connect.core.positions import encode_position
 from headrace_connect.runtime.adapters.topics import SdkTopics
 from headrace_connect_worker.adapters.following import follow_topic
 from headrace_connect_worker.core.refusals import BadCommand
@@ -19,7 +20,6 @@ from headrace_connect_worker.core.sink_offsets import OFFSET, PARTITION, TOPIC, 
 from headrace_connect_worker.ports import Config, ConnectorOffset
 from headrace_streams.patience import Patience
 
-OFFSET_BYTES_MAX: Final = 4 << 10
 _STORAGE: Final = "offsets.storage.topic"
 
 
@@ -156,8 +156,9 @@ def _of_source(connector: str, offsets: Sequence[ConnectorOffset]) -> dict[bytes
         split = one.partition.get("split")
         if set(one.partition) != {"split"} or not isinstance(split, str) or not 1 <= len(split) <= 249:
             raise BadCommand(f'the partition of a source is {{"split": "…"}}, not {str(dict(one.partition))[:200]}')
-        value = None if one.offset is None else orjson.dumps(dict(one.offset))
-        if value is not None and len(value) > OFFSET_BYTES_MAX:
-            raise BadCommand(f"the offset of split {split!r} has {len(value)} bytes; {OFFSET_BYTES_MAX} is the most")
+        try:
+            value = None if one.offset is None else encode_position(split, one.offset)
+        except InvalidConfig as error:
+            raise BadCommand(str(error)) from None
         found[orjson.dumps([connector, {"split": split}])] = value
     return found

@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from headrace_common.core.errors import InvalidConfig
 from headrace_connect.core.names import NAME_BYTES_MAX, encode
+from headrace_connect.core.positions import encode_position
 from headrace_connect_worker.core.changes import CONFIG_BYTES_MAX
 from headrace_connect_worker.core.records import TargetState
 from headrace_connect_worker.core.refusals import BadCommand
@@ -23,7 +25,6 @@ NAME: Final = "name"
 CLASS: Final = "connector.class"
 OFFSETS_MAX: Final = 10_000
 """Offsets in one request."""
-POSITION_BYTES_MAX: Final = 4 << 10
 SPLIT_CHARS_MAX: Final = 249
 TOPIC: Final = "kafka_topic"
 PARTITION: Final = "kafka_partition"
@@ -294,10 +295,11 @@ def _source_offset(pair: GivenOffset) -> GivenOffset:
             f"not {_shown(json.dumps(partition))}"
         )
     if pair.offset is not None:
-        size = len(json.dumps(pair.offset, separators=(",", ":")).encode())
-        if size > POSITION_BYTES_MAX:
-            raise BadCommand(f"the offset of split {_shown(split)} has {size} bytes; {POSITION_BYTES_MAX} is the most")
         _check_numbers(pair.offset, f"the offset of split {_shown(split)}")
+        try:
+            encode_position(_shown(split), pair.offset)
+        except InvalidConfig as error:
+            raise BadCommand(str(error)) from None
     return pair
 
 

@@ -15,9 +15,9 @@ from headrace.aio.transactions import UnitOwner
 from headrace.delivery import Deliveries, Delivery
 from headrace.errors import TransactionAbortable, WaitTimedOut
 from headrace.records import TopicPartition
-from headrace_common.core.errors import InvalidConfig
 from headrace_common.runtime.clock import Clock
 from headrace_connect.core.names import owner_of, snapshot_owner, transactional_id
+from headrace_connect.core.positions import encode_position
 from headrace_connect.plugin import Position, Split
 from headrace_connect.runtime.adapters.topics import SdkTopics
 from headrace_connect.runtime.config import RunConfig
@@ -25,8 +25,6 @@ from headrace_connect.runtime.ports import Ints, Outgoing, SourceWriter
 from headrace_streams.patience import Patience
 
 OFFSET_PARTITIONS: Final = 25
-OFFSET_BYTES_MAX: Final = 4 << 10
-"""Of a position."""
 REQUEST_BYTES_MAX: Final = 16 << 20
 """What brokers take; how much a topic takes, it says itself."""
 _POLL_MS: Final = 500.0
@@ -257,22 +255,12 @@ def position_record(connector: str, split: str, position: Position) -> tuple[byt
     Raises:
         InvalidConfig: the position is no JSON, or too large.
     """
-    return _key(connector, split), _value(split, position)
+    return _key(connector, split), encode_position(split, position)
 
 
 def _key(connector: str, split: str) -> bytes:
     """As Kafka Connect has it: the connector, and what it says of the part of its source."""
     return orjson.dumps([connector, {"split": split}])
-
-
-def _value(split: str, position: Position) -> bytes:
-    try:
-        value = orjson.dumps(dict(position))
-    except TypeError as error:
-        raise InvalidConfig(f"the position of split {split!r} cannot be written as JSON: {error}") from None
-    if len(value) > OFFSET_BYTES_MAX:
-        raise InvalidConfig(f"the position of split {split!r} has {len(value)} bytes; {OFFSET_BYTES_MAX} is the most")
-    return value
 
 
 def _take(table: Any, wanted: Mapping[bytes, str], found: dict[str, Position]) -> None:
