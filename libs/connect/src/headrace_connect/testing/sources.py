@@ -26,7 +26,7 @@ from headrace_connect.testing.faults import HoldAt, KillAt, Killed
 from headrace_connect.testing.memory import MemoryLog, MemorySourceLog, NoSteps, RawPipeline
 
 LIMIT_S: Final = 60.0
-_AWAY_MS: Final = 10
+_AWAY_MS: Final = 30
 _RULES: Final = Rules(interval_ms=5, rows_max=10, retry_timeout_ms=5_000, retry_delay_ms_max=10)
 _SETTINGS: Final = SourceTaskSettings(_RULES, poll_interval_ms=1, bad=BadRecords(tolerates=True))
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from libs.connect.tests.connectors.moving import Movable
 from libs.connect.tests.connectors.sql_sink.records import P0, TOPIC, rows
 from pyarrow import ipc, parquet
 
@@ -149,13 +150,20 @@ class FilesSinkCase(SinkCase):
     rows = 24
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
+        self.directory = directory / "out"
+        self.place = Movable(self.directory)
 
     def make(self) -> Sink[Any]:
         return FilesSink(SinkSettings(str(self.directory), file_offsets=10))
 
     def stored(self) -> Sequence[int]:
         return numbers(self.directory)
+
+    def go_away(self) -> bool:
+        return self.place.go_away()
+
+    def come_back(self) -> None:
+        self.place.come_back()
 
 
 @pytest.mark.timeout(600)

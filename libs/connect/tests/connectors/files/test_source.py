@@ -18,7 +18,7 @@ from pyarrow import ipc, parquet
 
 from headrace_connect.connectors.files import FilesSource
 from headrace_connect.connectors.files.settings import SourceSettings
-from headrace_connect.plugin import Chunk, Position, Split
+from headrace_connect.plugin import Chunk, Position, RetriableError, Split
 
 
 class Reading:
@@ -401,7 +401,8 @@ def test_a_long_name_has_an_id(tmp_path: Path) -> None:
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
     source = started(SourceSettings(str(tmp_path / "none"), "lines"))
-    assert source.splits() == []
+    with pytest.raises(RetriableError, match="none is not there"):
+        source.splits()
     assert "cannot be listed" in source.check()[0]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from libs.connect.tests.connectors.moving import Movable
 from pyarrow import parquet
 
 from headrace_connect.connectors.files import FilesSource
@@ -24,9 +25,12 @@ class FilesCase(SourceCase):
     rows = 20
 
     def __init__(self, directory: Path, format_: str) -> None:
-        self.settings = SourceSettings(str(directory), format_, batch_bytes=64, batch_rows=4)  # type: ignore[arg-type]
+        self.directory = directory / "in"
+        self.directory.mkdir()
+        self.place = Movable(self.directory)
+        self.settings = SourceSettings(str(self.directory), format_, batch_bytes=64, batch_rows=4)  # type: ignore[arg-type]
         for name, numbers in (("a", range(12)), ("b", range(12, 20))):
-            path = directory / name
+            path = self.directory / name
             if format_ == "parquet":
                 parquet.write_table(pa.table({"n": numbers}), path, row_group_size=6)
             elif format_ == "csv":
@@ -36,6 +40,12 @@ class FilesCase(SourceCase):
 
     def make(self) -> Source[Any]:
         return FilesSource(self.settings)
+
+    def go_away(self) -> bool:
+        return self.place.go_away()
+
+    def come_back(self) -> None:
+        self.place.come_back()
 
     def identify(self, key: bytes | None, value: bytes | None) -> Hashable:
         assert value is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -91,18 +92,31 @@ class Senders:
     bodies: Mapping[str, Any]
     done: set[str] = field(default_factory=set)
     answers: list[int] = field(default_factory=list)
+    taken: bool = False
+    """Whether somebody else has the address."""
+    cut: asyncio.Event = field(default_factory=asyncio.Event)
+    """Ends all connections there are."""
 
     def make(self, **values: Any) -> HttpSource:
         """An instance that all senders which are not done ask at once when it listens."""
         settings = SourceSettings(id_header="X-Id", **values)
         return type("Sent", (HttpSource,), {"serve": staticmethod(self._serve), "chunk_rows": 4})(settings)
 
+    def cut_connections(self) -> None:
+        """All that there are."""
+        cut, self.cut = self.cut, asyncio.Event()
+        cut.set()
+
     @asynccontextmanager
     async def _serve(self, hook: Hook, settings: SourceSettings) -> AsyncIterator[Endpoint]:
+        if self.taken:
+            raise OSError(errno.EADDRINUSE, "address already in use")
         left = [id_ for id_ in self.bodies if id_ not in self.done]
 
         async def ask(id_: str) -> None:
-            status = await asked(hook, settings.route, json.dumps(self.bodies[id_]).encode(), {"X-Id": id_})
+            body, status = json.dumps(self.bodies[id_]).encode(), 0
+            while not status:  # its connection was cut: at once over another one
+                status = await asked(hook, settings.route, body, {"X-Id": id_}, self.cut)
             self.answers.append(status)
             if status == 202:
                 self.done.add(id_)
@@ -114,20 +128,27 @@ class Senders:
             yield Endpoint("memory", 1)
 
 
-async def asked(hook: Hook, path: str, body: bytes, headers: Mapping[str, str]) -> int:
-    """The status of an answer, as an ASGI server gets it from an application; quicker than a client."""
+async def asked(
+    hook: Hook, path: str, body: bytes, headers: Mapping[str, str], cut: asyncio.Event | None = None
+) -> int:
+    """
+    The status of an answer, as an ASGI server gets it from an application; quicker than a client. 0: ``cut`` came
+    before.
+    """
     named = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "method": "POST", "path": path, "headers": named}
     sent: list[Message] = []
+    ends = cut or asyncio.Event()
     bodies: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> Message:
         if not bodies:
-            await asyncio.Event().wait()
+            await ends.wait()
+            return {"type": "http.disconnect"}
         return bodies.pop()
 
     async def send(message: Message) -> None:
         sent.append(message)
 
     await hook(scope, receive, send)
-    return int(sent[0]["status"])
+    return 0 if ends.is_set() else int(sent[0]["status"])

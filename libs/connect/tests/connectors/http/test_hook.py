@@ -419,6 +419,15 @@ class HookCase(SourceCase):
     def make(self) -> Source[Any]:
         return self.senders.make(id_window=self.window)
 
+    def go_away(self) -> bool:
+        """Connections are cut, and whoever listens from now on finds the address taken."""
+        self.senders.taken = True
+        self.senders.cut_connections()
+        return True
+
+    def come_back(self) -> None:
+        self.senders.taken = False
+
     def identify(self, key: bytes | None, value: bytes | None) -> Hashable:
         assert value is not None
         return int(json.loads(value)["n"])

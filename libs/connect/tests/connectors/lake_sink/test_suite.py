@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from libs.connect.tests.connectors.lake_sink.kinds import DELTA, ICEBERG
+from libs.connect.tests.connectors.moving import Movable
 
 from headrace_common.core.errors import InvalidConfig
 from headrace_connect.connectors.lake_sink import LakeSink, open_dataset
@@ -25,6 +26,7 @@ class ParquetCase(SinkCase):
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.place = Movable(directory / "lake")
 
     def make(self) -> Sink[Any]:
         return LakeSink(SinkSettings("lake", str(self.directory / "lake"), added_columns=("offset",)))
@@ -41,19 +43,10 @@ class ParquetCase(SinkCase):
         return found
 
     def go_away(self) -> bool:
-        lake, away = self.directory / "lake", self.directory / "away"
-        if lake.is_dir():
-            lake.rename(away)
-        if not lake.exists():
-            lake.write_text("no directory")
-        return True
+        return self.place.go_away()
 
     def come_back(self) -> None:
-        lake, away = self.directory / "lake", self.directory / "away"
-        if lake.is_file():
-            lake.unlink()
-        if away.is_dir():
-            away.rename(lake)
+        self.place.come_back()
 
 
 class DeltaCase(ParquetCase):
@@ -70,17 +63,15 @@ class DeltaCase(ParquetCase):
 
 
 class IcebergCase(DeltaCase):
-    """In an Iceberg table, without bad records: tokens are as with Delta. A catalog stays where it is."""
+    """In an Iceberg table; its catalog is in its directory, and goes away with it."""
 
-    bad = frozenset()
+    rows = 10
+    bad = frozenset({5})
     kind = ICEBERG
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         (directory / "lake").mkdir()
-
-    def go_away(self) -> bool:
-        return False
 
 
 @pytest.mark.timeout(600)

@@ -37,8 +37,11 @@ class ShopTap:
     """Satisfies ``Tap``: ``tap_shop`` in memory, which writes a few lines at a time."""
 
     at_once: int = 3
+    away: bool = False
+    """Whether what it reads is: it does not start, and ends where it stands."""
 
     async def discover(self, config: Mapping[str, Any]) -> bytes:
+        self._reach()
         return json.dumps(tap_shop.discover()).encode()
 
     async def run(self, config: Mapping[str, Any], files: Mapping[str, Any]) -> AsyncGenerator[Sequence[Line], None]:
@@ -46,7 +49,12 @@ class ShopTap:
         lines = lines_of(tap_shop.messages(dict(config), files.get("--state"), catalog))
         for begin in range(0, len(lines), self.at_once):
             await give_way()
+            self._reach()
             yield lines[begin : begin + self.at_once]
+
+    def _reach(self) -> None:
+        if self.away:
+            raise TapFailed("the tap ended with 1: the shop does not answer")
 
 
 @dataclass

@@ -19,8 +19,18 @@ class ShopCase(SourceCase):
 
     rows = tap_shop.ROWS
 
+    def __init__(self) -> None:
+        self.tap = ShopTap()
+
     def make(self) -> Source[Any]:
-        return source_of(ShopTap(), settings(config={"state_every": "4"}))
+        return source_of(self.tap, settings(config={"state_every": "4"}))
+
+    def go_away(self) -> bool:
+        self.tap.away = True
+        return True
+
+    def come_back(self) -> None:
+        self.tap.away = False
 
     def identify(self, key: bytes | None, value: bytes | None) -> Hashable:
         assert key is not None

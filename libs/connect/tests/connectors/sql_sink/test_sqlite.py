@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -59,6 +61,22 @@ def test_a_lock_of_others_is_waited_for_and_then_retried(target: SqliteFile) -> 
         sink.write(rows([{"id": 1}]))
         sink.commit({P0: 1}, None)
     assert target.query(f'select id from "{TOPIC}"') == [(1,)]
+
+
+def test_a_file_that_took_the_place_of_another_one_is_written(target: SqliteFile) -> None:
+    with opened(target) as sink:
+        sink.write(rows([{"id": 1}]))
+        sink.commit({P0: 1}, None)
+        restored = shutil.copy(target.path, target.path.with_name("restored"))
+        sink.write(rows([{"id": 2}], start=1))
+        sink.commit({P0: 2}, None)
+        os.replace(restored, target.path)
+        with pytest.raises(RetriableError, match="readonly"):
+            sink.write(rows([{"id": 3}], start=2))
+        assert sink.open([P0], 2) == {P0: 1}, "what the file has that is there now"
+        sink.write(rows([{"id": 2}], start=1))
+        sink.commit({P0: 2}, None)
+    assert target.query(f'select id from "{TOPIC}"') == [(1,), (2,)]
 
 
 @pytest.mark.parametrize("action", ["abort", "fail"])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from libs.connect.tests.connectors.moving import Movable
 from libs.connect.tests.connectors.sql_sink.test_exactly_once import sink_on
 from libs.connect.tests.connectors.sql_sink.test_sqlite import SqliteFile
 
@@ -22,6 +23,7 @@ class SqliteCase(SinkCase):
 
     def __init__(self, directory: Path) -> None:
         self.target = SqliteFile(directory / "x.db")
+        self.place = Movable(self.target.path)
         self.target.query("create table t (n integer check (n <> 11))")
 
     def make(self) -> Sink[Any]:
@@ -30,6 +32,12 @@ class SqliteCase(SinkCase):
 
     def stored(self) -> Sequence[int]:
         return [n for (n,) in self.target.query("select n from t")]
+
+    def go_away(self) -> bool:
+        return self.place.go_away()
+
+    def come_back(self) -> None:
+        self.place.come_back()
 
 
 @pytest.mark.timeout(600)

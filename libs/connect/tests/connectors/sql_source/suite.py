@@ -6,8 +6,8 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import pytest
 from libs.connect.tests.connectors.sql_sink.suite import Target
@@ -42,10 +42,12 @@ class TableCase(SourceCase):
 
     TIMES = (0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2)
     rows = len(TIMES)
+    more: ClassVar[Mapping[str, Any]] = {}
+    """Settings of a database."""
 
     def __init__(self, target: Target, mode: str) -> None:
         self.target = target
-        self._settings = settings(target.url, batch_max_rows=4, **MODES[mode])
+        self._settings = settings(target.url, batch_max_rows=4, **self.more, **MODES[mode])
 
     def make(self) -> Source[Any]:
         return SqlSource(self._settings)

@@ -7,9 +7,10 @@ import logging
 import math
 import sqlite3
 import tempfile
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -42,10 +43,45 @@ class TestSqlite(SourceSuite):
         target.query("pragma user_version = 1")
 
 
+def test_a_file_that_took_the_place_of_another_one_is_read(target: SqliteFile) -> None:
+    fill(target, [0])
+    with started(target.url) as source:
+        [split] = source.splits()
+        reading = source.read(split, None)
+        assert values_of([next(reading)]) == [0]
+        other = SqliteFile(target.path.with_name("other"))
+        fill(other, [0, 1])
+        other.path.replace(target.path)
+        with pytest.raises(RetriableError, match="another file"):
+            next(reading)
+        assert values_of(take(source)) == [0, 1], "from where it is told"
+        target.path.unlink()
+        with pytest.raises(RetriableError, match="unable to open"):
+            source.splits()
+
+
+class LockedCase(TableCase):
+    """Somebody has locked the file at each step."""
+
+    target: SqliteFile
+    more: ClassVar[Mapping[str, Any]] = {"timeout_ms": 1}
+    lock: sqlite3.Connection | None = None
+
+    def go_away(self) -> bool:
+        self.lock = sqlite3.connect(self.target.path, timeout=5, isolation_level=None)
+        self.lock.execute("begin exclusive")
+        return True
+
+    def come_back(self) -> None:
+        if self.lock is not None:
+            self.lock.close()
+            self.lock = None
+
+
 @pytest.mark.timeout(600)
 def test_the_suite_of_all_sources(target: SqliteFile) -> None:
     fill(target, TableCase.TIMES)
-    check_source(lambda: TableCase(target, "timestamp"))
+    check_source(lambda: LockedCase(target, "timestamp"))
 
 
 @hypothesis_settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))

@@ -62,6 +62,8 @@ class Follower:
         if self._file is None:
             self._file = self._open()
             if self._file is None:
+                if not self._place.is_there():
+                    raise RetriableError(f"{self._name} cannot be opened: its directory is not there")
                 return Step(waiting="there is no file of this name")
         assert self.position is not None, "an open file has one"
         seen = self._file.seen

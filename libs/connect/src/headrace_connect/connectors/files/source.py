@@ -47,8 +47,15 @@ class FilesSource(Source[SourceSettings]):
         self._place = find_place(self.settings.path)
 
     def splits(self) -> Sequence[Split]:
-        """Each file that is there and matches."""
+        """
+        Each file that is there and matches.
+
+        Raises:
+            RetriableError: the place cannot be reached; what is read of it stays so.
+        """
         assert self._place is not None, "start comes first"
+        if not self._place.is_there():
+            raise RetriableError(f"{self.settings.path} is not there, or is no directory")
         names = self._place.find(self.settings.pattern)
         if not names:
             _log.warning("%s", self._nothing)

@@ -17,6 +17,9 @@ class LocalPlace(ObjectPlace):
 
     objects = False
 
+    def is_there(self) -> bool:
+        return os.path.isdir(self._root)
+
     def open(self, name: str) -> OpenFile | None:
         with retriable(f"{name} cannot be opened"):
             if not os.path.isfile(self._path(name)):  # a pipe would block

@@ -49,6 +49,9 @@ class ObjectPlace:
             )
         return names
 
+    def is_there(self) -> bool:
+        return True
+
     def list_directory(self, directory: str) -> list[str]:
         with retriable(f"{directory} cannot be listed"):
             infos = self._files.get_file_info(FileSelector(self._path(directory), allow_not_found=True))

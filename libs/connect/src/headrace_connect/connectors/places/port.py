@@ -83,6 +83,10 @@ class Place(Protocol):
         """
         ...
 
+    def is_there(self) -> bool:
+        """Whether there is a directory; of a bucket, which has none, it is true. Asks little."""
+        ...
+
     def list_directory(self, directory: str) -> list[str]:
         """The names of the files in one directory, without those below it; none: it is not there."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ _RETRIED: Final = frozenset(
     }
 )
 _OF_ROWS: Final = frozenset({sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG})
+_MOVED: Final = sqlite3.SQLITE_READONLY_DBMOVED
+"""The file that is open is not the one of that name any more."""
 _PRIMARY: Final = 0xFF
 """Of an extended error code, the bits that say the class."""
 
@@ -44,6 +47,19 @@ class SqliteSession(Session[sqlite3.Connection]):
         self._path = path
         self._creates = creates
         self._timeout_s = timeout_ms / 1_000
+        self._file: tuple[int, int] | None = None
+        """That is open: its device and inode."""
+
+    def connect(self) -> None:
+        """See ``Session``; a file that took the place of the one that is open is opened instead."""
+        if self._connection is not None and self._has_moved:
+            self.close()
+        super().connect()
+
+    @property
+    def _has_moved(self) -> bool:
+        """Whether the file that is open has its name no more."""
+        return self._file != _file_at(self._path)
 
     def _open(self) -> None:
         place = self._path if self._creates else f"{Path(self._path).absolute().as_uri()}?mode=rw"
@@ -52,7 +68,8 @@ class SqliteSession(Session[sqlite3.Connection]):
                 self._connection = sqlite3.connect(
                     place, timeout=self._timeout_s, isolation_level=None, check_same_thread=False, uri=not self._creates
                 )
-                self._connection.execute("select count(*) from sqlite_master").fetchone()
+                self._connection.execute("select count(*) from sqlite_master").fetchone()  # it makes the file
+                self._file = _file_at(self._path)
         except RetriableError as error:
             raise RetriableError(f"{error}: {Path(self._path).absolute()}") from error
 
@@ -89,14 +106,24 @@ class SqliteSession(Session[sqlite3.Connection]):
             return Result(cursor.rowcount, cursor.fetchall())
 
 
+def _file_at(path: str) -> tuple[int, int] | None:
+    """Which file has the name now; None: none, or nobody can tell."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 @contextmanager
 def faults() -> Iterator[None]:
     """Tells SQLite's failures apart."""
     try:
         yield
     except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY
-        if code in _RETRIED:
+        extended = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+        code = extended & _PRIMARY
+        if code in _RETRIED or extended == _MOVED:
             raise RetriableError(f"SQLite: {error}") from error
         if code in _OF_ROWS or isinstance(error, sqlite3.DataError | sqlite3.IntegrityError):
             raise RowFault(str(error)) from error

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from headrace_connect.connectors.sql.session import TableFault
+from headrace_connect.connectors.sql.session import Result, TableFault
 from headrace_connect.connectors.sql.sqlite import SqliteSession, faults
 from headrace_connect.connectors.sql_source.database import BYTES_MAX, Column, Description, Listed, Page, Risks
 from headrace_connect.connectors.sql_source.holding import Bound
@@ -18,7 +18,7 @@ from headrace_connect.connectors.sql_source.settings import SourceSettings
 from headrace_connect.connectors.sql_source.sqlite_values import read_text, to_column
 from headrace_connect.connectors.sql_source.statements import Order, Selection, Subject
 from headrace_connect.core.json_text import dump
-from headrace_connect.plugin import BadItem
+from headrace_connect.plugin import BadItem, RetriableError
 
 _TABLES: Final = (
     "select name from sqlite_master where type in ({types}) and name not like 'sqlite\\_%' escape '\\' order by 1"
@@ -42,6 +42,12 @@ class Sqlite(SqliteSession):
     def _prepare(self) -> None:
         self._live.text_factory = read_text
         self.execute("pragma query_only = on")
+
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> Result:
+        """See ``Session``; of a file that was replaced there would never be anything new."""
+        if self._has_moved:
+            raise RetriableError(f"SQLite: another file is {self._path} by now, or none")
+        return super().execute(statement, values)
 
     def find_tables(self, types: Set[str]) -> list[Listed]:
         """See ``SourceDatabase``."""
