@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,9 +15,11 @@ from headrace_common.core.errors import InvalidConfig
 from headrace_common.runtime.clock import limit_s, pause_ms
 from headrace_connect.connectors.postgres_cdc import PostgresSource
 from headrace_connect.connectors.postgres_cdc.settings import SourceSettings
-from headrace_connect.core.events import Event
+from headrace_connect.core.drift import SourceDrift
+from headrace_connect.core.events import DRIFT, Event
 from headrace_connect.plugin import Chunk, Position, Split
 from headrace_connect.runtime.calling import Calls
+from headrace_connect.runtime.failing import TaskFailed
 from headrace_connect.runtime.source_task import SourceTask
 from headrace_connect.testing.memory import MemoryLog
 
@@ -124,7 +127,19 @@ def test_it_is_told_when_rows_are_read_and_when_columns_change(shop: Shop, monke
         "all rows of public.a are read again",
         "all rows of public.a are read",
     ]
-    assert "the table public.a has more: more" in texts
+    drifts = [event.text for event in told if event.kind == DRIFT]
+    assert drifts == ["the table public.a has more: more"], "rows that are read have the columns of changes"
+
+
+def test_it_fails_where_columns_have_changed_while_it_did_not_run(shop: Shop) -> None:
+    log, settings = MemoryLog(), shop.settings("p", "public.a", drift=SourceDrift.FAIL)
+    run_until_idle(settings, log)
+    shop.do("alter table a add more int", "insert into a values (99, 'y', 1)")
+    with pytest.raises(TaskFailed, match=r"drift: the table public.a has other columns .*now id, more, n"):
+        run_until_idle(settings, log)
+    assert len(log.records["p.public.a"]) == ROWS
+    run_until_idle(replace(settings, drift=SourceDrift.ADD), log)
+    assert len(log.records["p.public.a"]) == ROWS + 1
 
 
 def test_what_cannot_be_read_again(shop: Shop) -> None:

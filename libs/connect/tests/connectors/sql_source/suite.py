@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
@@ -15,6 +14,8 @@ from libs.connect.tests.connectors.sql_source.rows import rows_of, settings, sta
 
 from headrace_common.core.errors import InvalidConfig
 from headrace_connect.connectors.sql_source import SqlSource
+from headrace_connect.core.drift import SourceDrift
+from headrace_connect.core.events import Event
 from headrace_connect.plugin import RetriableError, Source
 from headrace_connect.testing import SourceCase
 
@@ -165,9 +166,11 @@ class SourceSuite:
                 rest = take(source, json.loads(json.dumps(chunk.position)))
                 assert Counter(values_of(chunks[: number + 1] + rest, "code")) == Counter(codes)
 
-    def test_columns_come_and_go(self, target: Target, caplog: pytest.LogCaptureFixture) -> None:
+    def test_columns_come_and_go(self, target: Target) -> None:
         fill(target, [0])
+        told: list[Event] = []
         with started(target.url) as source:
+            source.notify = told.append
             [split] = source.splits()
             reading = source.read(split, None)
             assert list(rows_of([next(reading)])[0]) == ["id", "at", "name"]
@@ -175,14 +178,46 @@ class SourceSuite:
             target.query("alter table t add column extra text")
             target.query("alter table t drop column name")
             target.query("insert into t values (1, '2024-05-01 10:00:00', 'x')")
-            with caplog.at_level(logging.WARNING):
-                assert rows_of([next(reading)])[0]["extra"] == "x"
-            assert "the column name is gone" in caplog.text
-            assert "the column extra is new" in caplog.text
+            assert rows_of([next(reading)])[0]["extra"] == "x"
+            assert [event.text for event in told] == [
+                f"the table {split.id} has more: extra",
+                f"the table {split.id} has no more: name",
+            ]
             assert next(reading).drained
             target.query("alter table t rename column id to number")
             with pytest.raises(InvalidConfig, match="id"):
                 next(reading)
+
+    @pytest.mark.parametrize("values", [*MODES.values(), {"mode": "bulk"}], ids=[*MODES, "bulk"])
+    def test_it_may_fail_where_columns_change(self, target: Target, values: dict[str, Any]) -> None:
+        fill(target, [0])
+        position: Any = None
+        with started(target.url, drift=SourceDrift.FAIL, **values) as source:
+            position = json.loads(json.dumps(take(source)[-1].position))
+        target.query("alter table t add column extra text")
+        with started(target.url, drift=SourceDrift.FAIL, **values) as source:
+            [split] = source.splits()
+            reading = source.read(split, position)
+            if "mode" not in values or values["mode"] != "bulk":
+                assert next(reading).drained, "there are no rows with it"
+                target.query("insert into t values (1, '2024-05-01 10:01:00', 'n1', 'x')")
+            with pytest.raises(InvalidConfig, match=r"drift: .*now at, extra, id, name"):
+                next(reading)
+        with started(target.url, drift=SourceDrift.ADD, **values) as source:
+            chunks = take(source, position)
+            assert rows_of(chunks)[-1]["extra"] in ("x", None)
+        with started(target.url, drift=SourceDrift.FAIL, **values) as source:
+            take(source, json.loads(json.dumps(chunks[-1].position)))
+
+    def test_a_pass_of_one_moment_may_fail_where_columns_change(self, target: Target) -> None:
+        fill(target, [0, 1], key="")
+        whole = {"mode": "bulk", "batch_max_rows": 1, "drift": SourceDrift.FAIL}
+        with started(target.url, **whole) as source:
+            chunks = take(source)
+        target.query("alter table t add column extra text")
+        for chunk in chunks:
+            with started(target.url, **whole) as source, pytest.raises(InvalidConfig, match=r"drift: .*now at, extra"):
+                take(source, chunk.position)
 
     def test_positions_of_others_are_refused(self, target: Target) -> None:
         fill(target, [0])

@@ -26,6 +26,8 @@ from headrace_cli.app import app
 from headrace_common.core.errors import InvalidConfig
 from headrace_connect.connectors.sql_source import SqlSource
 from headrace_connect.connectors.sql_source import sqlite as adapter
+from headrace_connect.core.drift import SourceDrift
+from headrace_connect.core.events import Event
 from headrace_connect.plugin import RetriableError
 from headrace_connect.testing import check_source
 
@@ -103,6 +105,16 @@ def test_each_row_is_read_once_wherever_it_is_cut(times: list[int], size: int, m
                     found += values_of([chunk])
                     position = json.loads(json.dumps(chunk.position))
         assert sorted(found) == list(range(len(times)))
+
+
+def test_values_of_other_types_are_no_other_columns(target: SqliteFile) -> None:
+    target.query("create table t (id integer primary key, x, y)")
+    target.query("insert into t values (1, 5, null), (2, 'five', x'05'), (3, null, 5)")
+    told: list[Event] = []
+    with started(target.url, drift=SourceDrift.FAIL, batch_max_rows=1) as source:
+        source.notify = told.append
+        assert values_of(take(source)) == [1, 2, 3]
+    assert not told
 
 
 def test_times_as_numbers_wait_for_those_that_are_not_there_yet(target: SqliteFile) -> None:

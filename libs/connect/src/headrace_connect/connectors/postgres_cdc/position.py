@@ -52,6 +52,9 @@ class Place:
     asked: int = 0
     """How often it was committed only to find out whether this task may still commit."""
 
+    columns: Mapping[int, str] = field(default_factory=dict, hash=False)
+    """By the oid of a table, ``core.drift.Columns.digest`` of its last change."""
+
     @property
     def end(self) -> Position:
         """The last change that is safe."""
@@ -82,6 +85,8 @@ class Place:
             made["wanted"] = _steps(self.wanted)
         if self.asked:
             made["asked"] = self.asked
+        if self.columns:
+            made["columns"] = {str(oid): digest for oid, digest in sorted(self.columns.items())}
         return made
 
     @classmethod
@@ -103,6 +108,7 @@ class Place:
                 None if rows is None else _rows(rows),
                 frozenset(accumulate(map(int, given.get("wanted", ())))),
                 int(given.get("asked", 0)),
+                {int(oid): str(digest) for oid, digest in given.get("columns", {}).items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"it is no position of postgres-cdc: {error!r}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from headrace_common.runtime.clock import Clock
@@ -11,8 +12,9 @@ from headrace_connect.connectors.postgres_cdc.position import BYTES_MAX, Place, 
 from headrace_connect.connectors.postgres_cdc.settings import SourceSettings
 from headrace_connect.connectors.postgres_cdc.tables import Table, Types
 from headrace_connect.core.changes import Transaction, has_messages
+from headrace_connect.core.drift import Columns, SourceDrift
 from headrace_connect.core.envelope import Envelope, Records
-from headrace_connect.core.events import DRIFT, Event, Notify
+from headrace_connect.core.events import Notify
 from headrace_connect.core.pgoutput.messages import Relation
 from headrace_connect.core.values.types import Array
 from headrace_connect.plugin import BadItem, Chunk
@@ -31,12 +33,14 @@ class Recorder:
         tables: Mapping[int, Table],
         clock: Clock,
         notify: Notify = lambda event: None,
+        known: Mapping[int, str] | None = None,
     ) -> None:
         """
         Args:
             types: grows while the stream goes on (``Assembler.types``).
             tables: by oid; may grow.
             notify: is told of tables that have other columns than before.
+            known: ``Place.columns`` where reading begins.
         """
         self._settings = settings
         self._form = settings.form()
@@ -45,6 +49,8 @@ class Recorder:
         self._tables = tables
         self._clock = clock
         self._notify = notify
+        self._known = known or {}
+        self._columns: dict[int, Columns] = {}
         self._envelopes: dict[int, Envelope] = {}
 
     def wants(self, relation: Relation) -> bool:
@@ -80,24 +86,14 @@ class Recorder:
 
     def record_nothing(self, place: Place, *, drained: bool = False) -> Chunk:
         """Only the position has moved."""
-        return Chunk([], _position(place), boundary=place.index < 0, drained=drained)
-
-    def _tell(self, before: Relation, now: Relation) -> None:
-        old = {column.name: (column.type_oid, column.type_modifier) for column in before.columns}
-        new = {column.name: (column.type_oid, column.type_modifier) for column in now.columns}
-        changes = {"has more": new.keys() - old.keys(), "has no more": old.keys() - new.keys()}
-        changes["has changed"] = {name for name in new.keys() & old.keys() if new[name] != old[name]}
-        for what, names in changes.items():
-            if names:
-                listed = ", ".join(sorted(names))
-                self._notify(Event(DRIFT, f"the table {now} {what}: {listed}", {"table": str(now), "columns": listed}))
+        return Chunk([], self._position(place), boundary=place.index < 0, drained=drained)
 
     def _find(self, relation: Relation, types: Types) -> Envelope:
         known = self._envelopes.get(relation.oid)
         if known is not None and (known.relation is relation or known.relation == relation):
             return known
-        if known is not None and not has_messages(relation):
-            self._tell(known.relation, relation)
+        if not has_messages(relation):
+            self._see(relation)
         table = self._tables.get(relation.oid)
         key: Sequence[str] | None = None
         if table is not None and relation.identity not in "di" and table.primary_key:
@@ -106,10 +102,31 @@ class Recorder:
         made = self._envelopes[relation.oid] = Envelope(relation, self._form, self._modes, types, key)
         return made
 
+    def _see(self, relation: Relation) -> None:
+        """
+        Raises:
+            InvalidConfig: it has other columns than before, and those are not wanted.
+        """
+        columns = self._columns.get(relation.oid)
+        if columns is None:
+            known = self._known.get(relation.oid, "")
+            drift = self._settings.drift
+            columns = Columns(str(relation), drift, self._notify, known, shows_types=False)
+            self._columns[relation.oid] = columns
+        columns.see({column.name: f"{column.type_oid}/{column.type_modifier}" for column in relation.columns})
+
+    def _position(self, place: Place) -> Mapping[str, object]:
+        if self._settings.drift is SourceDrift.FAIL:
+            seen = {oid: columns.digest for oid, columns in self._columns.items()}
+            place = replace(place, columns={**self._known, **seen})
+        elif place.columns:
+            place = replace(place, columns={})
+        return _position(place)
+
     def _chunk(self, envelope: Envelope, records: Records, place: Place) -> Chunk:
         return Chunk(
             records.values,
-            _position(place),
+            self._position(place),
             topic=self._topic_of(envelope.relation),
             keys=records.keys,
             key_schema=envelope.key_schema,
@@ -133,6 +150,7 @@ def _position(place: Place) -> Mapping[str, object]:
     needed = size(place)
     if needed > BYTES_MAX:
         rows = f", with the key of a row of table {place.rows.table} in it" if place.rows else ""
+        rows += f", and notes the columns of {len(place.columns)} for drift=fail" if place.columns else ""
         raise invalid(
             [
                 Problem(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, Literal
 
+from headrace_connect.core.drift import SourceDrift
 from headrace_connect.core.envelope import FlatField, Form
 from headrace_connect.core.values import ValueModes
 from headrace_connect.core.values.modes import Arrays, Bytes, Decimals, Times
@@ -115,6 +116,9 @@ class SourceSettings:
     heartbeat_action_query: str = ""
     """A statement that is executed in the database every ``heartbeat.interval.ms``, and when reading begins. Names
     without a schema are looked for in that of the user, and in ``public``."""
+    drift: SourceDrift = SourceDrift.ADD
+    """Columns that come, go, or get another type. ``add``: records have the columns that the table had when the change
+    was made. ``fail``: the task fails before the first record with other columns than before."""
     max_batch_size: int = setting(10_000, low=1, high=100_000)
     """Changes that are converted at once."""
     spool_directory: str = ""

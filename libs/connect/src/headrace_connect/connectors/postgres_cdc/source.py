@@ -180,7 +180,7 @@ class PostgresSource(Source[SourceSettings]):
             assembler,
             publisher,
             Copier(session, publisher.by_name, settings.snapshot_unkeyed_rows_max),
-            Recorder(settings, assembler.types, publisher.by_oid, self.clock, self.notify),
+            Recorder(settings, assembler.types, publisher.by_oid, self.clock, self.notify, place.columns),
             Snapshots(generation, chunk_rows=settings.incremental_snapshot_chunk_size),
             Heart(session, settings, self.clock),
             Retained(session, settings, self.clock, self._retain),

@@ -93,6 +93,9 @@ class SourceDatabase(Protocol):
         RowFault, TableFault: the statement cannot be done as it is.
     """
 
+    has_column_types: bool
+    """All values of a column are of one type, which the column says. Else those of each page say it."""
+
     def connect(self) -> None:
         """Connect, if there is no connection that works."""
         ...

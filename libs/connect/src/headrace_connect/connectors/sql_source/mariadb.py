@@ -73,6 +73,8 @@ class _Rows(SSCursor):  # type: ignore[misc]  # it has no types
 class Mariadb(MariadbSession):
     """Satisfies ``SourceDatabase``. Values of positions are text."""
 
+    has_column_types = True
+
     def __init__(self, settings: SourceSettings) -> None:
         password = settings.connection_password
         reveal = password.reveal() if password else ""

@@ -14,6 +14,7 @@ Values: TypeAlias = tuple[Value, ...]
 _TABLE: Final = "table"
 _AT: Final = "at"
 _PASS: Final = "pass"
+_COLUMNS: Final = "columns"
 _HEX: Final = "hex"
 
 
@@ -26,6 +27,8 @@ class Place:
     """Values of the row, in the order of the columns; None: before the first."""
     passes: int = 0
     """How often everything was read, with ``mode=bulk``."""
+    columns: str = ""
+    """``core.drift.Columns.digest`` of the rows that were read."""
 
     def to_json(self, columns: tuple[str, ...]) -> Position:
         """
@@ -40,6 +43,8 @@ class Place:
             }
         if self.passes:
             position[_PASS] = self.passes
+        if self.columns:
+            position[_COLUMNS] = self.columns
         return position
 
     @classmethod
@@ -50,18 +55,18 @@ class Place:
         """
         if position is None:
             return cls(table)
-        at, passes = position.get(_AT), position.get(_PASS, 0)
+        at, passes, seen = position.get(_AT), position.get(_PASS, 0), str(position.get(_COLUMNS, ""))
         if position.get(_TABLE) != table or not isinstance(passes, int) or not isinstance(at, Mapping | None):
             raise ValueError(f"{str(position)[:200]} is no position of {table}")
         if at is None:
-            return cls(table, None, passes)
+            return cls(table, None, passes, seen)
         if set(at) != set(columns):
             raise ValueError(
                 f"the position has values of {', '.join(map(str, at)) or 'no columns'}, and {table} is read by "
                 f"{', '.join(columns) or 'none'} now: set the mode that was there before, or use another name for the "
                 "connector, which reads from the beginning"
             )
-        return cls(table, tuple(_value(at[name]) for name in columns), passes)
+        return cls(table, tuple(_value(at[name]) for name in columns), passes, seen)
 
 
 def _value(given: object) -> Value:

@@ -86,6 +86,8 @@ where s.seqcache > 1 and s.seqrelid in (select oid from relations)
 class Postgres(PostgresSession):
     """Satisfies ``SourceDatabase``. Values of positions are text."""
 
+    has_column_types = True
+
     def __init__(self, settings: SourceSettings) -> None:
         password = settings.connection_password
         reveal = password.reveal() if password else ""

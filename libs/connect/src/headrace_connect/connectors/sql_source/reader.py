@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -13,6 +13,8 @@ from headrace_connect.connectors.sql_source.database import ManyRows, Page, Sour
 from headrace_connect.connectors.sql_source.holding import Holding
 from headrace_connect.connectors.sql_source.position import Place
 from headrace_connect.connectors.sql_source.statements import Order, Selection, Subject
+from headrace_connect.core.drift import Columns, SourceDrift
+from headrace_connect.core.events import Notify
 from headrace_connect.plugin import Chunk
 
 _log: Final = logging.getLogger(__name__)
@@ -37,6 +39,17 @@ class Reading:
     rows_max: int
     monotonic_s: Callable[[], float]
     sleep_s: Callable[[float], None]
+    drift: SourceDrift = SourceDrift.ADD
+    notify: Notify = lambda event: None
+
+    def columns(self, place: Place) -> Columns:
+        """What notices that columns change, behind a place."""
+        return Columns(self.subject.name, self.drift, self.notify, place.columns)
+
+    def types(self, page: Page) -> Mapping[str, str]:
+        """The columns of rows, with what is known of their types."""
+        fields: pa.StructType = page.rows.type
+        return {field.name: str(field.type) if self.database.has_column_types else "" for field in fields}
 
     def select(self, place: Place) -> Selection:
         """What is behind a place."""
@@ -62,27 +75,28 @@ def read_all(reading: Reading, place: Place) -> Iterator[Chunk]:
     All rows again and again, by primary key: it goes on behind any row. Rows that come while they are read may be read
     in this pass, or in the next one.
     """
-    columns = _Columns(reading.subject.name)
+    columns = reading.columns(place)
     while True:
         if place.at is None:
             place = replace(place, passes=place.passes + 1)
         page = reading.database.read(replace(reading.select(place), limit=reading.rows_max))
-        columns.see(page.rows.type)
+        columns.see(reading.types(page))
         whole = not page.cut and page.count < reading.rows_max
-        place = replace(place, at=None if whole else page.last)
+        place = replace(place, at=None if whole else page.last, columns=columns.digest)
         yield reading.chunk(page, place, drained=whole)
 
 
 def read_whole(reading: Reading, place: Place) -> Iterator[Chunk]:
     """All rows again and again, each time as they are at one moment; a pass that is not finished begins again."""
-    columns = _Columns(reading.subject.name)
+    columns = reading.columns(place)
     while True:
         done, place = place, replace(place, passes=place.passes + 1)
         reading.database.connect()
         pages = reading.database.stream(reading.select(place), reading.rows_max)
         page: Page | None = next(pages)
         while page is not None:
-            columns.see(page.rows.type)
+            columns.see(reading.types(page))
+            done, place = (replace(one, columns=columns.digest) for one in (done, place))
             following = next(pages, None)
             # Only the last chunk of a pass says that it is done.
             yield reading.chunk(page, place if following is None else done, drained=following is None)
@@ -97,7 +111,7 @@ class _NewRows:
         self._reading = reading
         self._place = place
         self._holding = Holding()
-        self._columns = _Columns(reading.subject.name)
+        self._columns = reading.columns(place)
         self._told_ms = 0.0
 
     def step(self) -> Chunk:
@@ -121,8 +135,8 @@ class _NewRows:
             holding.read()
         if not page.count:
             return reading.chunk(None, self._place)
-        self._columns.see(page.rows.type)
-        self._place = replace(self._place, at=page.last)
+        self._columns.see(reading.types(page))
+        self._place = replace(self._place, at=page.last, columns=self._columns.digest)
         return reading.chunk(page, self._place)
 
     def _read(self, selection: Selection) -> tuple[Page, bool]:
@@ -168,29 +182,3 @@ class _NewRows:
                 ", ".join(sorted(self._holding.waits_for)[:10]),
             )
         return waited_ms >= _PATIENCE_MS
-
-
-class _Columns:
-    """Notices when the columns change."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._known: pa.StructType | None = None
-
-    def see(self, columns: pa.StructType) -> None:
-        """Log what is new, gone, or of another type."""
-        known, self._known = self._known, columns
-        if known is None or known == columns:
-            return
-        before = {field.name: field.type for field in known}
-        now = {field.name: field.type for field in columns}
-        for name in before.keys() | now.keys():
-            if before.get(name) != now.get(name) and pa.null() not in (before.get(name), now.get(name)):
-                what = (
-                    "new"
-                    if name not in before
-                    else "gone"
-                    if name not in now
-                    else f"{now[name]}, and was {before[name]}"
-                )
-                _log.warning("%s: the column %s is %s", self._name, name, what)

@@ -8,6 +8,7 @@ from typing import Final, Literal
 from zoneinfo import ZoneInfo
 
 from headrace_connect.connectors.sql.url import DatabaseUrl
+from headrace_connect.core.drift import SourceDrift
 from headrace_connect.settings import Secret, setting
 
 Mode = Literal["bulk", "incrementing", "timestamp", "timestamp+incrementing"]
@@ -59,6 +60,9 @@ class SourceSettings:
     """Refuses a column that may be null to read by. ``false``: rows in which it is null are left out."""
     batch_max_rows: int = setting(5_000, low=1, high=1_000_000)
     """Rows that are read at once; fewer where they have more than 16 MiB."""
+    drift: SourceDrift = SourceDrift.ADD
+    """Columns that come, go, or get another type while the connector reads. ``add``: records have the columns that the
+    table has then. ``fail``: the task fails before the first record with other columns than before."""
     timeout_ms: int = setting(30_000, low=100, high=3_600_000)
     """How long to wait for a connection, or for others who have locked the table or the database."""
 

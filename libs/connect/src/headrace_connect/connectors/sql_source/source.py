@@ -106,6 +106,8 @@ class SqlSource(Source[SourceSettings]):
             settings.batch_max_rows,
             self.monotonic_s,
             self.sleep_s,
+            settings.drift,
+            self.notify,
         )
         if database is self._database:
             yield from read_all(reading, place) if bulk else read_new(reading, place)

@@ -35,6 +35,8 @@ _CLASSES: Final = {"integer": _NUMBER, "real": _NUMBER, "text": _TEXT}
 class Sqlite(SqliteSession):
     """Satisfies ``SourceDatabase``."""
 
+    has_column_types = False
+
     def __init__(self, settings: SourceSettings) -> None:
         super().__init__(settings.url.path, settings.timeout_ms, creates=False)
         self._settings = settings
