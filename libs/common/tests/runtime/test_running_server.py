@@ -88,6 +88,31 @@ async def test_it_is_stopped_once_and_cut_off_once() -> None:
     assert len(server.told) == 2
 
 
+async def test_who_cuts_it_off_may_give_up_and_others_wait_on() -> None:
+    server: Any = Recording()
+    running = RunningServer(server)
+    waits, cuts, also = (asyncio.create_task(running.stop(grace)) for grace in (600, 0, 0))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    cuts.cancel()
+    await asyncio.wait([cuts])
+    assert not waits.done()
+    assert not also.done(), "its calls have not ended"
+    server.ended.set()
+    await asyncio.gather(waits, also)
+
+
+async def test_one_that_has_ended_is_told_nothing_more() -> None:
+    server: Any = Recording()
+    server.ended.set()
+    running = RunningServer(server)
+    await running.stop(600)
+    for grace in (0, None, 0.01, 600):
+        await running.stop(grace)
+        await asyncio.sleep(0)
+    assert len(server.told) == 1
+
+
 @dataclass
 class Serving:
     running: RunningServer

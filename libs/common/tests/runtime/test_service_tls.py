@@ -115,6 +115,26 @@ async def test_channels_that_are_there_take_new_certificates(tmp_path: Path) -> 
         thread.close()
 
 
+async def test_calls_are_cut_where_a_ca_is_trusted_no_more(tmp_path: Path) -> None:
+    """Also one that was trusted for a while only."""
+    first, second = Authority(), Authority()
+    files = first.files(tmp_path / "client")
+    async with Secure.open(first, tmp_path) as server, opened(config_of(files), first) as tls:
+        assert tls is not None
+        pool: Channels[str] = Channels(Security(pem=tls.certificates))
+        talks: list[Any] = []
+        for also in ([second], []):
+            talks.append(pool.to(server.target).stream_stream("/t.T/echoes")())
+            await talks[-1].write(b"1")
+            assert await talks[-1].read() == b"1"
+            first.write(files, first.make(), *also)
+            await tls.live.look()
+            await settle(lambda: tls.certificates.pem is tls.live.bundle.pem)
+        await settle(talks[1].done)
+        assert not talks[0].done(), "it was opened with what is trusted still"
+        talks[0].cancel()
+
+
 def ask(channels: SyncChannels[str], target: str) -> None:
     channel: Any = channels.to(target)
     assert channel.unary_unary("/t.T/echo")(b"c", timeout=20, wait_for_ready=True) == b"c"
