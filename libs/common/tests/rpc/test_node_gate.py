@@ -153,7 +153,9 @@ async def test_who_is_refused_is_not_read_first(server: Server) -> None:
     async with open_channel(server.address, own_connection=True) as channel:
         stub: Any = broker_pb2_grpc.BrokerStub(channel)
         async with asyncio.timeout(20):
-            assert await stub.Replicate().code() is not grpc.StatusCode.OK
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await stub.Replicate().read()
+    assert isinstance(error_from_rpc(raised.value), ClusterAuthorizationFailed)
 
 
 async def test_clients_go_on_as_they_were(server: Server) -> None:
