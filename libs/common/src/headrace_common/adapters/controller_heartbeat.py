@@ -192,8 +192,9 @@ class HeartbeatThread:
         self._on_answer = on_answer
         self._wake = Event()
         self._stopping = False
-        self._channel: tuple[tuple[Endpoint, Pem | None], grpc.Channel] | None = None
-        """Where it leads and what it was opened with; and it."""
+        self._channel: tuple[tuple[Endpoint, Pem | None], grpc.Channel, ControllerStub] | None = None
+        """Where it leads and what it was opened with; and it, which ``stop`` may close at any time. Its stub was made
+        before: to make one of a closed channel ends the process, in gRPC."""
         self._thread = Thread(target=self._run, name=f"heartbeat-{key}", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -242,8 +243,8 @@ class HeartbeatThread:
             error = error_from_rpc(failure)
             self._talk.refused(beat, target, error)
             if name_unknown(error) and self._channel is not None:
-                channel, self._channel = self._channel, None
-                channel[1].close()
+                unknown, self._channel = self._channel, None
+                unknown[1].close()
         except ValueError:
             return  # the channel was closed: we are stopping
         else:
@@ -254,8 +255,9 @@ class HeartbeatThread:
         if self._channel is None or self._channel[0] != opened:
             if self._channel is not None:
                 self._channel[1].close()
-            self._channel = (opened, open_sync_channel(str(target), self._security, own_connection=True))
-        return ControllerStub(self._channel[1])
+            channel = open_sync_channel(str(target), self._security, own_connection=True)
+            self._channel = opened, channel, ControllerStub(channel)
+        return self._channel[2]
 
     def _tell(self, what: BeatAnswered | BeatRefused) -> None:
         assert self._loop is not None, "the thread runs only after start"
