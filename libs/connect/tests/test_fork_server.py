@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+from libs.common.tests.runtime.collector import collector
 
 from headrace_connect.core import fork_messages, host_messages
 from headrace_connect.core.fork_messages import Fork, ForkReport, ForkServerReady, HostEnded, HostForked
@@ -50,6 +51,14 @@ class Forks(Source):
             time.sleep(600)
         print("child", child, flush=True)
         time.sleep(600)
+
+class Traces(Source):
+    def splits(self):
+        loaded = "opentelemetry.exporter.otlp.proto.grpc.trace_exporter" in sys.modules
+        from headrace_common.runtime.tracing import open_tracer
+        with open_tracer("connect", "1") as tracer:
+            tracer.start_span("in a host").end()
+        return [Split("a", {"loaded": loaded})]
 
 class Threads(Source):
     def splits(self):
@@ -135,10 +144,10 @@ class Server:
 
 
 @contextmanager
-def server() -> Iterator[Server]:
+def server(**more: str) -> Iterator[Server]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, "-m", "headrace_connect.runtime.fork_server", str(theirs.fileno()), str(END_MS)]
-    variables = {**NO_THREADS, "PYTHONUNBUFFERED": "1", "MARK": "a variable", **os.environ}
+    variables = {**NO_THREADS, "PYTHONUNBUFFERED": "1", "MARK": "a variable", **os.environ, **more}
     with ExitStack() as ends:
         ends.enter_context(ours)
         process = subprocess.Popen(
@@ -219,6 +228,15 @@ def test_how_a_host_ended_is_told_when_nothing_of_its_group_is_left(plugin: str)
         again.open()
         os.kill(again.pid, signal.SIGTERM)
         assert made.receive()[0] == HostEnded(3, 0), "it ended in order"
+
+
+def test_hosts_trace_with_what_was_imported_before(plugin: str) -> None:
+    with collector() as there, server(HEADRACE_OTLP_ENDPOINT=there.endpoint) as made:
+        for _ in range(2):
+            host = made.fork()
+            host.open()
+            assert host.detail(f"{plugin}:Traces") == {"loaded": True}
+        assert [name for name, _ in there.spans] == ["in a host"] * 2
 
 
 def test_code_of_connectors_is_imported_in_hosts_alone(plugin: str, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import logging
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 from urllib.request import urlopen
@@ -15,17 +16,18 @@ import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from libs.common.tests.runtime.collector import collector
 
 from headrace_common.core.errors import Overloaded
 from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.channels import open_channel
-from headrace_common.runtime import traceparent
+from headrace_common.runtime import traceparent, tracing
 from headrace_common.runtime.logs import configure_logs, logger
 from headrace_common.runtime.metrics import open_metrics
 from headrace_common.runtime.rpc_metrics import RpcMetrics
 from headrace_common.runtime.service import GrpcService, ServerConfig
 from headrace_common.runtime.traceparent import TraceParent
-from headrace_common.runtime.tracing import TracingInterceptor, open_tracing
+from headrace_common.runtime.tracing import TracingInterceptor, open_tracer, open_tracing
 
 
 @pytest.fixture
@@ -190,6 +192,25 @@ class TestTracing:
     def test_off_unless_an_endpoint_is_set(self) -> None:
         with open_tracing("x", 1, env={}) as interceptor:
             assert interceptor is None
+
+    def test_spans_are_sent_before_the_process_ends(self) -> None:
+        with collector() as there:
+            with open_tracer("demo", "host-7", there.endpoint) as tracer:
+                assert tracer is not None
+                tracer.start_span("work").end()
+            [(name, process)] = there.spans
+        assert (name, process["service.name"], process["service.instance.id"]) == ("work", "headrace-demo", "host-7")
+
+    def test_a_collector_that_does_not_answer_keeps_no_process(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(tracing, "CLOSE_S", 0.1)
+        with collector() as there:
+            there.answers.clear()
+            with open_tracer("demo", "1", there.endpoint) as tracer:
+                assert tracer is not None
+                tracer.start_span("work").end()
+            assert there.asked.wait(30)
+            waits = [thread.name for thread in threading.enumerate() if thread.name == "send the last spans"]
+            assert waits, "it is still asked, and nobody waits for it"
 
     async def test_a_call_is_a_span_under_its_caller(self) -> None:
         from opentelemetry.sdk.trace import TracerProvider

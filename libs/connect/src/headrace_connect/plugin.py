@@ -359,6 +359,9 @@ class Connector(Generic[S]):
     defaults: ClassVar[Mapping[str, str]] = {}
     """Keys that every connector has, and for which this one has another default: ``{"value.converter": "bytes"}``."""
     version: ClassVar[str] = "1"
+    traces: bool = False
+    """Whether this process traces; set before ``start``. What an item carries as ``traceparent`` may become a header of
+    its records."""
     notify: Notify = staticmethod(lambda event: None)
     """Tell workers something; any thread may call it. Set before ``start``."""
 
@@ -397,6 +400,8 @@ class Source(Connector[S]):
 
     exactly_once: ClassVar[bool] = True
     """Whether ``read`` goes on exactly behind a position: no row again, no row left out."""
+    copies: ClassVar[bool] = False
+    """Whether records are copies of records elsewhere: then a process that traces adds no header to them."""
     topics: Topics | None = None
     """Of the cluster that is written to. Set before ``start``; None in ``check`` and ``preview``, which change
     nothing."""

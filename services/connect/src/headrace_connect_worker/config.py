@@ -146,6 +146,8 @@ class ConnectConfig:
     """Address of the Prometheus endpoint; port 0 takes a free one. Without it metrics are off."""
     health_listen: Endpoint | None = None
     """Address of the gRPC health port, for probes: services live and ready. Without it there is none."""
+    otlp_endpoint: str | None = None
+    """Where traces of what connectors do go (OTLP over gRPC); without it there are none."""
     drain_ms_max: int = setting(10_000, low=0, high=600_000)
     """How long requests under way may take when the process stops, in ms."""
     ready_file: Path | None = None

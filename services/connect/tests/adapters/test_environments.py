@@ -20,6 +20,15 @@ def test_hosts_are_told_where_environments_and_applications_are() -> None:
     assert variables[SPARK_APPLICATION] == "/etc/application.json"
 
 
+@pytest.mark.parametrize(("endpoint", "wanted"), [("http://collector:4317", "http://collector:4317"), (None, "env")])
+def test_hosts_trace_where_their_worker_says(
+    endpoint: str | None, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_OTLP_ENDPOINT", "env")
+    config = ConnectConfig(otlp_endpoint=endpoint)
+    assert HostProcesses.of(config, SystemClock()).variables["HEADRACE_OTLP_ENDPOINT"] == wanted
+
+
 def environment(home: Path, *connectors: str, package: str = "") -> Path:
     """Something that looks like a virtual environment."""
     packages = home / "lib" / "python3.12" / "site-packages"

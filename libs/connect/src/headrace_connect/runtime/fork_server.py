@@ -31,6 +31,7 @@ import pyarrow
 
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.failpoints import failpoint
+from headrace_common.runtime.tracing import ENDPOINT_VARIABLE, load_exporter
 from headrace_connect.core.fork_messages import (
     ForkReport,
     ForkServerReady,
@@ -217,6 +218,9 @@ def main() -> None:
     control.set_inheritable(False)
     for name in _ALSO:
         importlib.import_module(name)
+    if os.environ.get(ENDPOINT_VARIABLE):
+        with suppress(ImportError):  # hosts say so
+            load_exporter()
     pyarrow.array([0])  # imports pandas, where there is one
     package_version()
     list_connectors()

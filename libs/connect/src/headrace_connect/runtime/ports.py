@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.records import PartitionTable, TopicPartition
-from headrace_connect.plugin import Position
+from headrace_connect.plugin import Position, Rows
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -196,6 +197,38 @@ class Prepared(Protocol):
         Raises:
             AlreadyDecided: it was decided the other way.
         """
+        ...
+
+
+class SourceSpans(Protocol):
+    """Traces what a source's task sends: a span for each topic of a commit."""
+
+    def send(self, records: Outgoing) -> Outgoing:
+        """These are about to be sent; what is to be sent in their place, as their headers carry the trace."""
+        ...
+
+    def commit(self) -> None:
+        """All that was sent is committed."""
+        ...
+
+    def drop(self, reason: str) -> None:
+        """None of it will be, of what there is."""
+        ...
+
+
+class SinkSpans(Protocol):
+    """Traces what a sink's task writes: a span for each batch, until it is committed."""
+
+    def write(self, partition: TopicPartition, rows: Sequence[Rows]) -> AbstractContextManager[None]:
+        """The block writes these, under their span."""
+        ...
+
+    def commit(self, partitions: Collection[TopicPartition]) -> None:
+        """What was written of these is in the target."""
+        ...
+
+    def drop(self, reason: str, partitions: Collection[TopicPartition] | None = None) -> None:
+        """What was written of these, or of all, and is not committed is written again, or by others."""
         ...
 
 

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from headrace import aio
 from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.failpoints import failpoint
+from headrace_common.runtime.tracing import open_tracer
 from headrace_connect.core.counts import Counts
 from headrace_connect.core.dead_letters import Origin
 from headrace_connect.core.events import Event, Notify
+from headrace_connect.core.names import group_of
 from headrace_connect.core.sink_commit import SinkRules
 from headrace_connect.core.source_commit import Rules
 from headrace_connect.core.source_steps import CloseAsked, ResumeAsked, SuspendAsked
@@ -26,6 +30,7 @@ from headrace_connect.runtime.adapters.jobs import find_jobs
 from headrace_connect.runtime.adapters.prepared import SdkPrepared
 from headrace_connect.runtime.adapters.sink_group import SdkDeadLetters, SdkGroup
 from headrace_connect.runtime.adapters.source_log import SdkSourceLog, SdkUnits, SourcePlace
+from headrace_connect.runtime.adapters.spans import TracedSink, TracedSource, TracedTask
 from headrace_connect.runtime.adapters.topics import SdkTopics
 from headrace_connect.runtime.config import ConnectorConfig, RunConfig, SinkConfig, SourceConfig
 from headrace_connect.runtime.configuring import Configured
@@ -37,6 +42,9 @@ from headrace_connect.runtime.sending import BadRecords
 from headrace_connect.runtime.sink_task import SinkOutside, SinkTask, SinkTaskSettings
 from headrace_connect.runtime.source_task import SourceOutside, SourceTask, SourceTaskSettings
 from headrace_connect.runtime.watching import RESTART
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
 
 _log: Final = logging.getLogger(__name__)
 Fresh = Callable[[], Configured]
@@ -76,18 +84,34 @@ class Process:
     clock: Clock
     polls: Polls | None = None
     """Of sources. None: each for itself."""
+    tracer: Tracer | None = None
+    """None: nothing is traced."""
+
+
+@contextmanager
+def open_spans() -> Iterator[Tracer | None]:
+    """What makes spans of tasks, where the environment names a collector."""
+    with ExitStack() as stack:
+        tracer = None
+        try:
+            tracer = stack.enter_context(open_tracer("connect", f"{socket.gethostname()}-{os.getpid()}"))
+        except ImportError as error:
+            _log.warning("nothing is traced: pip install 'headrace-connect[tracing]' (%s)", error)
+        yield tracer
 
 
 @asynccontextmanager
 async def open_process(config: RunConfig) -> AsyncIterator[Process]:
     """Connected to the cluster."""
     clock = SystemClock()
-    async with (
-        aio.AdminClient(config.bootstrap_servers, default_api_timeout_ms=config.default_api_timeout_ms) as admin,
-        Polls(clock) as polls,
-    ):
-        topics = SdkTopics(admin, clock, config.bootstrap_servers)
-        yield Process(config, topics, SdkPrepared(admin, clock, config.default_api_timeout_ms), clock, polls)
+    with open_spans() as tracer:
+        async with (
+            aio.AdminClient(config.bootstrap_servers, default_api_timeout_ms=config.default_api_timeout_ms) as admin,
+            Polls(clock) as polls,
+        ):
+            topics = SdkTopics(admin, clock, config.bootstrap_servers)
+            prepared = SdkPrepared(admin, clock, config.default_api_timeout_ms)
+            yield Process(config, topics, prepared, clock, polls, tracer)
 
 
 async def count_sink_tasks(process: Process, config: SinkConfig) -> int:
@@ -185,8 +209,12 @@ def _source_loop(process: Process, fresh: Fresh, part: Part, hooks: Hooks, on_op
     origin = Origin(config.name, part.task, configured.name, config.topic)
     times = StageTimes(hooks.counts, process.clock)
     pipeline = ChunkPipeline(_timed(configured, times), origin)
-    outside = SourceOutside(log, pipeline, process.clock, Failpoints(), process.polls, times)
     source = cast("Source[Any]", configured.make())
+    spans = None
+    if process.tracer is not None:
+        spans = TracedSource(process.tracer, TracedTask(config.name, part.task), copies=source.copies)
+    outside = SourceOutside(log, pipeline, process.clock, Failpoints(), process.polls, times, spans)
+    source.traces = spans is not None
     source.topics = process.topics
     source.units = SdkUnits(process.config, config.name, log, process.clock)
     source.jobs = find_jobs(f"{process.config.bootstrap_servers} {process.config.group_id}", configured.texts)
@@ -302,7 +330,12 @@ async def _open_sink(
     sink = cast("Sink[Any]", configured.make())
     sink.notify = _on_loop(hooks.on_event)
     times = StageTimes(hooks.counts, process.clock)
-    outside = SinkOutside(group, TablePipeline(_timed(configured, times)), dead, process.clock, Failpoints(), times)
+    spans = None
+    if process.tracer is not None:
+        spans = TracedSink(process.tracer, TracedTask(config.name, part.task), group_of(config.name))
+    sink.traces = spans is not None
+    pipeline = TablePipeline(_timed(configured, times))
+    outside = SinkOutside(group, pipeline, dead, process.clock, Failpoints(), times, spans)
     settings = _sink_settings(config, sink, part)
     return SinkTask(
         sink,

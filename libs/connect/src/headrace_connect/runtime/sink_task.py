@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from headrace_connect.runtime.calling import Calls
 from headrace_connect.runtime.failing import OUT_OF_GROUP, TaskFailed, reason_of
 from headrace_connect.runtime.measuring import SinkMeasure, StageTimes
 from headrace_connect.runtime.pipeline import Indices, Lost, SinkPipeline, dead_letters
-from headrace_connect.runtime.ports import DeadLetters, GroupReader, Outgoing, Steps
+from headrace_connect.runtime.ports import DeadLetters, GroupReader, Outgoing, SinkSpans, Steps
 
 POLL_MS: Final = 500.0
 _log: Final = logging.getLogger(__name__)
@@ -45,6 +45,8 @@ class SinkOutside:
     steps: Steps
     times: StageTimes | None = None
     """Where the pipeline has stages of its own: what it spends in them."""
+    spans: SinkSpans | None = None
+    """None: nothing is traced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,7 @@ class SinkTask:
                 while self._end is None:
                     await self._turn()
         finally:
+            self._untrace("its task has ended")
             with suppress(Exception):
                 await self._calls.stop()
         if self._end.fault is not None:
@@ -243,6 +246,7 @@ class SinkTask:
 
     async def on_lost(self, partitions: Collection[TopicPartition]) -> None:
         """See ``GroupListener``."""
+        self._untrace("its partition was lost", partitions)
         await self._handle(core.Lost(partitions))
         self._unheard(partitions)
 
@@ -358,9 +362,7 @@ class SinkTask:
             case core.Write(piece):
                 since_ms = self._now_ms()
                 try:
-                    for rows, indices in self._rows_of(piece):
-                        self._writing = indices
-                        await self._calls.call(self._sink.write, rows)
+                    await self._write(piece)
                 finally:
                     self._times.add("write", self._now_ms() - since_ms)
                 await reach("connect.sink.written")
@@ -376,6 +378,8 @@ class SinkTask:
             case core.Commit(positions, token):
                 self._measure.begin_commit()
                 await self._calls.call(self._sink.commit, positions, token or None)
+                if self._outside.spans is not None:
+                    self._outside.spans.commit(positions)
                 await reach("connect.sink.committed")
                 return core.Committed()
             case core.Settle(token):
@@ -406,6 +410,21 @@ class SinkTask:
             positions |= await self._calls.call(self._sink.open, own, epoch) or {}
         return positions if self._sink.guarantee is Guarantee.POSITIONS else {}
 
+    async def _write(self, piece: Piece) -> None:
+        parts, spans = self._rows_of(piece), self._outside.spans
+        if not parts:
+            return
+        own = [rows for rows, _ in parts]
+        with nullcontext() if spans is None else spans.write(piece.records.partition, own):
+            for rows, indices in parts:
+                self._writing = indices
+                await self._calls.call(self._sink.write, rows)
+
+    def _untrace(self, reason: str, partitions: Collection[TopicPartition] | None = None) -> None:
+        """What was written of these partitions, or of all, and is not committed is not done."""
+        if self._outside.spans is not None:
+            self._outside.spans.drop(reason, partitions)
+
     async def _prepare(self, dead: Mapping[Row, str]) -> core.Event:
         letters = self._letters(dead)
         token = b""
@@ -429,6 +448,7 @@ class SinkTask:
 
     def _failed(self, effect: core.Effect, error: Exception) -> core.Failed:
         self._measure.drop()
+        self._untrace(reason_of(error))
         step = _STEPS[type(effect)]
         fault, retriable = fault_of(error), is_retriable(error)
         if step is core.Step.GROUP and isinstance(error, HeadraceError) and error.code in OUT_OF_GROUP:

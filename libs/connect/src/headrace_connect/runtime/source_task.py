@@ -31,7 +31,7 @@ from headrace_connect.runtime.measuring import SourceMeasure, StageTimes
 from headrace_connect.runtime.noting import Notes
 from headrace_connect.runtime.pipeline import SourcePipeline
 from headrace_connect.runtime.polling import Polls
-from headrace_connect.runtime.ports import Outgoing, SourceLog, SourceWriter, Steps
+from headrace_connect.runtime.ports import Outgoing, SourceLog, SourceSpans, SourceWriter, Steps
 from headrace_connect.runtime.room import Room
 from headrace_connect.runtime.sending import BadRecords, Outbox, Sending
 from headrace_connect.runtime.sizes import size_of
@@ -53,6 +53,8 @@ class SourceOutside:
     """Shared with other tasks. None: each drained split is read again by itself."""
     times: StageTimes | None = None
     """Where the pipeline has stages of its own: what it spends in them."""
+    spans: SourceSpans | None = None
+    """None: nothing is traced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +188,7 @@ class SourceTask:
                 await self._handle(item)
 
     async def _release(self) -> None:
+        self._untrace("its task has ended")
         with suppress(Exception):
             await self._calls.stop()
         if self._writer is not None:
@@ -338,6 +341,7 @@ class SourceTask:
                 await self._open_writer().begin()
             case core.Send():
                 since_ms = self._now_ms()
+                self._trace(self._outbox)
                 sent = await self._sending.send(self._open_writer(), self._outbox)
                 self._measure.lose(self._outbox.too_large)
                 self._times.add("write", self._now_ms() - since_ms)
@@ -356,6 +360,8 @@ class SourceTask:
                 await reach("connect.source.committed")
                 self._measure.commit()
                 self._room.commit()
+                if self._outside.spans is not None:
+                    self._outside.spans.commit()
                 self._commit_retries.worked()
                 self._on_commit()
                 return core.Committed()
@@ -363,6 +369,7 @@ class SourceTask:
                 if reason:
                     _log.warning("a transaction is given up: %s", reason)
                 self._measure.drop()
+                self._untrace("its transaction was aborted")
                 await self._open_writer().abort()
                 self._room.commit()
                 await reach("connect.source.aborted")
@@ -393,6 +400,7 @@ class SourceTask:
         if isinstance(error, RecordTooLarge):
             return core.Unwritable(reason_of(error))
         _log.warning("a transaction is given up: %s", error)
+        self._untrace(reason_of(error))
         self._measure.retry()
         return core.NotDelivered(reason_of(error), self._now_ms())
 
@@ -400,9 +408,20 @@ class SourceTask:
         assert self._writer is not None, "the owner was claimed"
         return self._writer
 
+    def _trace(self, outbox: Outbox) -> None:
+        spans = self._outside.spans
+        if spans is not None:
+            outbox.outgoing = [spans.send(records) for records in outbox.outgoing]
+
+    def _untrace(self, reason: str) -> None:
+        """What was sent since the last commit will not be committed."""
+        if self._outside.spans is not None:
+            self._outside.spans.drop(reason)
+
     async def _claim(self) -> None:
         self._measure.drop()
         self._room.commit()
+        self._untrace("its transactional id was forgotten")
         if self._writer is not None:
             writer, self._writer = self._writer, None
             with suppress(HeadraceError):

@@ -61,7 +61,7 @@ class Hooked:
 
 
 @asynccontextmanager
-async def hooked(**values: Any) -> AsyncIterator[Hooked]:
+async def hooked(*, traces: bool = False, **values: Any) -> AsyncIterator[Hooked]:
     """One that reads from its beginning."""
     hooks: list[Hook] = []
 
@@ -71,6 +71,7 @@ async def hooked(**values: Any) -> AsyncIterator[Hooked]:
         yield Endpoint("memory", 1)
 
     source = type("Memory", (HttpSource,), {"serve": staticmethod(serve)})(SourceSettings(**values))
+    source.traces = traces
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await hooks[-1](scope, receive, send)

@@ -63,6 +63,36 @@ async def test_a_sender_is_answered_when_its_records_are_committed() -> None:
         assert (await second).status_code == 202
 
 
+PARENT = "00-00000000000000000000000000000abc-0000000000000def-01"
+
+
+@pytest.mark.parametrize(
+    ("traces", "own", "kept"),
+    [
+        (True, (), [("traceparent", PARENT.encode())]),
+        (True, ("X-Kind",), [("X-Kind", b"a"), ("traceparent", PARENT.encode())]),
+        (True, ("traceparent",), [("traceparent", PARENT.encode())]),
+        (False, ("X-Kind",), [("X-Kind", b"a")]),
+    ],
+)
+async def test_the_trace_of_a_request_goes_on_where_the_process_traces(
+    traces: bool, own: tuple[str, ...], kept: list[tuple[str, bytes]]
+) -> None:
+    async with hooked(headers_include=own, traces=traces) as hook:
+        sent = hook.posting({"n": 1}, X_Kind="a", traceparent=PARENT)
+        chunk = await hook.chunk()
+        assert chunk.headers == [kept]
+        await hook.source.committed(SPLIT, chunk.position)
+        assert (await sent).status_code == 202
+
+
+@pytest.mark.parametrize("parent", [None, "nonsense"])
+async def test_a_request_without_a_trace_gives_its_records_none(parent: str | None) -> None:
+    async with hooked(traces=True) as hook:
+        hook.posting({"n": 1}, **({} if parent is None else {"traceparent": parent}))
+        assert not any((await hook.chunk()).headers or ())
+
+
 async def test_what_was_aborted_is_read_again_and_its_sender_still_waits() -> None:
     async with hooked() as hook:
         sent = [hook.posting({"n": n}) for n in range(3)]

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from libs.connect.tests.connectors.http.target import URL, Target, sink_on
 from libs.connect.tests.connectors.sql_sink.records import P0, P1, TOPIC, rows
+from opentelemetry.sdk.trace import TracerProvider
 
 from headrace_common.runtime.clock import SystemClock
 from headrace_connect.connectors.http import HttpPollSource, HttpSink
@@ -69,6 +70,19 @@ async def test_what_a_request_has(format_: str, body: bytes, content_type: str) 
     assert request.headers["content-type"] == content_type
     assert (request.headers["authorization"], request.headers["x-tenant"]) == ("Bearer x", "a")
     assert target.keys == ([f"{TOPIC}.0.40", f"{TOPIC}.0.41"] if format_ == "single" else [f"{TOPIC}.0.40-41"])
+
+
+async def test_a_request_carries_the_trace_that_it_is_in() -> None:
+    target = Target()
+    tracer = TracerProvider(shutdown_on_exit=False).get_tracer("test")
+    async with started(target) as sink:
+        with tracer.start_as_current_span("process") as span:
+            await sink.write(rows(numbers(0, 1)))
+        await sink.write(rows(numbers(1, 2), start=1))
+    traced, plain = target.requests
+    context = span.get_span_context()
+    assert traced.headers["traceparent"] == f"00-{context.trace_id:032x}-{context.span_id:016x}-01"
+    assert "traceparent" not in plain.headers
 
 
 async def test_an_envelope_has_all_of_a_record() -> None:

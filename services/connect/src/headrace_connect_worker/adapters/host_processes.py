@@ -14,6 +14,7 @@ from typing import Any, Final
 from headrace.records import TopicPartition
 from headrace_common.runtime.clock import Clock, limit_ms
 from headrace_common.runtime.tasks import TaskRunner
+from headrace_common.runtime.tracing import ENDPOINT_VARIABLE
 from headrace_connect.core import host_messages as messages
 from headrace_connect.core.errors import Fault
 from headrace_connect.core.host_messages import Report
@@ -88,6 +89,7 @@ class HostProcesses:
             "default_api_timeout_ms": config.call_ms_max,
             "offset_storage_topic": config.topics.offset_storage_topic,
         }
+        traced = {} if config.otlp_endpoint is None else {ENDPOINT_VARIABLE: config.otlp_endpoint}
         settings = HostSettings(
             cluster,
             silence_ms=limits.host_silence_ms_max,
@@ -98,6 +100,7 @@ class HostProcesses:
                 **os.environ,
                 PLUGIN_PATH: ",".join(limits.plugin_path),
                 SPARK_APPLICATION: limits.spark_application,
+                **traced,
             },
         )
         return cls(settings, limits, clock)

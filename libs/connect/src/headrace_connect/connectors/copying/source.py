@@ -58,6 +58,7 @@ class CopySource(Source[CopySettings]):
     """What is the same whatever the source is."""
 
     defaults: ClassVar[Mapping[str, str]] = {"key.converter": "bytes", "value.converter": "bytes"}
+    copies = True
 
     def __init__(self, settings: CopySettings) -> None:
         super().__init__(settings)

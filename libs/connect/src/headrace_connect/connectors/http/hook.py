@@ -18,6 +18,8 @@ from headrace_common.http.json_gate import answer_and_drain
 from headrace_common.http.problems import problem_of_refusal
 from headrace_common.runtime.clock import Clock, limit_ms
 from headrace_common.runtime.tasks import first_of
+from headrace_common.runtime.traceparent import HEADER as TRACE
+from headrace_common.runtime.traceparent import TraceParent, to_header
 from headrace_connect.connectors.http.bodies import BadBody, parse
 from headrace_connect.connectors.http.intake import Arrival, Intake, Outcome, Room
 from headrace_connect.connectors.http.settings import SourceSettings
@@ -42,11 +44,15 @@ class _Refused(Exception):
 class Hook:
     """Of one instance of the source."""
 
-    def __init__(self, settings: SourceSettings, room: Room, intakes: Sequence[Intake], clock: Clock) -> None:
+    def __init__(
+        self, settings: SourceSettings, room: Room, intakes: Sequence[Intake], clock: Clock, *, traces: bool = False
+    ) -> None:
         """
         Args:
             intakes: each has the ids of its share.
+            traces: whether records carry on the trace of their request.
         """
+        self._traces = traces
         self._settings = settings
         self._room = room
         self._intakes = intakes
@@ -143,6 +149,9 @@ class Hook:
             raise _Refused(400, str(error), "Correct the body.") from None
         id_ = headers.get(settings.id_header, "") if settings.id_header else ""
         kept = [(name, value.encode("latin-1")) for name in settings.headers_include for value in headers.getlist(name)]
+        if self._traces and TRACE not in settings.headers_include:
+            parent = TraceParent.parse(headers.get(TRACE, ""))
+            kept += [] if parent is None else [to_header(parent)]
         digest = digest_of(id_) if id_ else None
         return Arrival(parsed, len(body), self._clock.now_ms(), kept, digest)
 

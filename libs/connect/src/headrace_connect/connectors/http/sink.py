@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from headrace.records import TopicPartition
 from headrace_common.runtime.clock import SystemClock
+from headrace_common.runtime.traceparent import HEADER as TRACE
+from headrace_common.runtime.traceparent import current
 from headrace_connect.connectors.http.addresses import show_url
 from headrace_connect.connectors.http.answers import Verdict, judge, reason_of, retry_after_ms
 from headrace_connect.connectors.http.batches import Item, body_of, cut, encode, key_of
@@ -162,6 +164,9 @@ class HttpSink(Sink[SinkSettings]):
         headers = {} if self._has_content_type else {"content-type": content_type}
         if settings.idempotency_header:
             headers[settings.idempotency_header] = key_of(rows, items, settings.idempotency_prefix)
+        parent = current()
+        if parent is not None:
+            headers[TRACE] = str(parent)
         answer = await self._client.send(settings.method, url, body, headers, bytes_max=_ANSWER_BYTES_MAX)
         verdict = judge(answer.status)
         if verdict is Verdict.TAKEN:

@@ -122,7 +122,7 @@ class HttpSource(Source[SourceSettings]):
             rows,
             intake.position,
             timestamps_ms=times,
-            headers=headers if self.settings.headers_include else None,
+            headers=headers if self.settings.headers_include or self.traces else None,
             boundary=True,
             drained=not intake.waits,
         )
@@ -140,7 +140,7 @@ class HttpSource(Source[SourceSettings]):
         with needs_http():
             from headrace_connect.connectors.http.hook import Hook
             from headrace_connect.connectors.http.serving import serve
-        hook = Hook(self.settings, self._room, self._intakes, SystemClock())
+        hook = Hook(self.settings, self._room, self._intakes, SystemClock(), traces=self.traces)
         async with AsyncExitStack() as stack:
             try:
                 self.endpoint = await stack.enter_async_context((type(self).serve or serve)(hook, self.settings))
