@@ -377,9 +377,7 @@ class SinkTask:
                 await reach("connect.sink.dead")
             case core.Commit(positions, token):
                 self._measure.begin_commit()
-                await self._calls.call(self._sink.commit, positions, token or None)
-                if self._outside.spans is not None:
-                    self._outside.spans.commit(positions)
+                await self._commit(positions, token)
                 await reach("connect.sink.committed")
                 return core.Committed()
             case core.Settle(token):
@@ -419,6 +417,11 @@ class SinkTask:
             for rows, indices in parts:
                 self._writing = indices
                 await self._calls.call(self._sink.write, rows)
+
+    async def _commit(self, positions: Mapping[TopicPartition, int], token: bytes | None) -> None:
+        await self._calls.call(self._sink.commit, positions, token or None)
+        if self._outside.spans is not None:
+            self._outside.spans.commit(positions)
 
     def _untrace(self, reason: str, partitions: Collection[TopicPartition] | None = None) -> None:
         """What was written of these partitions, or of all, and is not committed is not done."""
