@@ -9,7 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from libs.connect.tests.connectors.sql_sink.records import P0, P1, TOPIC, rows
-from libs.connect.tests.connectors.sql_sink.suite import UPSERT_BY_KEY, SinkSuite, opened, settings, started
+from libs.connect.tests.connectors.sql_sink.suite import (
+    UPSERT_BY_KEY,
+    SinkSuite,
+    check_wide_records,
+    opened,
+    settings,
+    started,
+)
 from tests.integration.connect.mariadb import MariadbServer
 from tests.integration.connect.test_sql_sink_postgres import kill_and_pause_holders
 
@@ -31,6 +38,12 @@ def target(mariadb: MariadbServer) -> MariadbServer:
 
 class TestMariadb(SinkSuite):
     """All of the suite."""
+
+    columns_max = 1_017
+
+
+def test_a_table_that_is_made_has_no_columns_of_records_that_have_too_many(target: MariadbServer) -> None:
+    check_wide_records(target, {f"f{number}": number for number in range(TestMariadb.columns_max)})
 
 
 class MariadbCase(SinkCase):

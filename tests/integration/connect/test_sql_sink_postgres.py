@@ -21,6 +21,7 @@ from libs.connect.tests.connectors.sql_sink.suite import (
     UPSERT_BY_KEY,
     SinkSuite,
     Target,
+    check_wide_records,
     opened,
     settings,
     started,
@@ -72,6 +73,12 @@ def target(server: PostgresDatabase) -> PostgresDatabase:
 
 class TestPostgres(SinkSuite):
     """All of the suite."""
+
+    columns_max = 1_600
+
+
+def test_a_table_that_is_made_has_no_columns_of_records_that_have_too_many(target: PostgresDatabase) -> None:
+    check_wide_records(target, {f"f{number}": number for number in range(TestPostgres.columns_max)})
 
 
 class PostgresCase(SinkCase):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,12 +15,18 @@ from libs.connect.tests.connectors.sql_sink.records import P0, P1, TOPIC, rows
 
 from headrace.records import TopicPartition
 from headrace_common.core.errors import InvalidConfig
+from headrace_common.runtime.clock import SystemClock, limit_s, pause_ms
+from headrace_common.runtime.tasks import TaskRunner
 from headrace_connect.connectors.sql_sink import SqlSink
 from headrace_connect.connectors.sql_sink.settings import SinkSettings
 from headrace_connect.core.drift import Drift
 from headrace_connect.core.events import Event
+from headrace_connect.core.sink_commit import SinkRules
 from headrace_connect.core.values.placeholders import placeholder_for
 from headrace_connect.plugin import PartitionTaken, RetriableError, RowsRefused
+from headrace_connect.runtime.sink_task import SinkOutside, SinkTask, SinkTaskSettings
+from headrace_connect.testing.group import MemoryGroup, MemoryTopic
+from headrace_connect.testing.memory import JsonPipeline, MemoryDead, MemoryDeadLetters, NoSteps
 
 PLACEHOLDER = "__debezium_unavailable_value"
 ORDERS = [{"id": 1, "item": "tea", "price": 1.5}, {"id": 2, "item": None, "price": 2.0}]
@@ -67,8 +74,44 @@ def opened(target: Target, **values: Any) -> Iterator[SqlSink]:
         yield sink
 
 
+async def run_task(target: Target, values: list[Any], **given: Any) -> list[Any]:
+    """A task that tolerates bad records, until all are committed; the values of its dead letters."""
+    topic, dead = MemoryTopic.of(values), MemoryDead()
+    rules = SinkRules(keeps_positions=True, tolerates=True, interval_ms=5, retry_timeout_ms=5_000)
+    outside = SinkOutside(MemoryGroup(topic), JsonPipeline(), MemoryDeadLetters(dead), SystemClock(), NoSteps())
+    task = SinkTask(SqlSink(settings(target, **given)), outside, SinkTaskSettings("shop", 0, rules))
+
+    async def close() -> None:
+        while not topic.is_committed:
+            await pause_ms(1)
+        task.close()
+
+    async with limit_s(60), TaskRunner() as runner:
+        runner.start(close(), name="close")
+        await task.run()
+    return [json.loads(one["value"]) for one in dead.records]
+
+
+def check_wide_records(target: Target, wide: dict[str, int]) -> None:
+    """What does not fit into the table is a dead letter, and nothing of it stays there; all others are written."""
+    values: list[Any] = [{"id": 1}, {"id": 2, "x": 1}, {"id": 3, "x": 1} | wide, {"id": 4, "x": 5}, {"id": 5}]
+    dead = asyncio.run(run_task(target, values, table_name_format="t"))
+    assert [one["id"] for one in dead] == [3]
+    assert target.query('select id, x from "t" order by id') == [(1, None), (2, 1), (4, 5), (5, None)]
+    with started(target) as sink:
+        assert not {column.name for column in sink._database.find_columns(("t",))} & wide.keys()
+
+
 class SinkSuite:
     """Inherit it, with a fixture ``target``."""
+
+    columns_max = 0
+    """Of a table."""
+
+    def test_a_record_with_a_column_too_many_is_a_dead_letter(self, target: Target) -> None:
+        columns = ", ".join(f"c{number} smallint" for number in range(self.columns_max - 2))
+        target.query(f'create table "t" (id int, {columns})')
+        check_wide_records(target, {"y": 1})
 
     def test_rows_and_their_position_come_together(self, target: Target) -> None:
         with opened(target) as sink:

@@ -42,6 +42,8 @@ def target(tmp_path: Path) -> SqliteFile:
 class TestSqlite(SinkSuite):
     """All of the suite."""
 
+    columns_max = 2_000
+
 
 class TestPreview(PreviewSuite):
     """All of the suite."""

@@ -25,12 +25,16 @@ _RETRIED: Final = frozenset(
 )
 _OF_ROWS: Final = frozenset(
     {
-        *(1048, 1118, 1264, 1265, 1364, 1365, 1366, 1367, 1369, 1406, 1411, 1441, 1526, 1690, 1748),  # values
+        *(1048, 1117, 1118, 1264, 1265, 1364, 1365, 1366, 1367, 1369, 1406, 1411, 1441, 1526, 1690, 1748),  # values
         *(1022, 1062, 1169, 1216, 1217, 1451, 1452, 1557, 1586, 1644, 4025),  # constraints, and what triggers raise
     }
 )
 _OF_ROWS_STATES: Final = ("22", "23", "44", "45")
 """Classes of SQLSTATE: data, constraints, views with a check, what triggers raise."""
+_NO_TABLE: Final = 1005
+"""A table could not be made or changed; the text says why."""
+_TOO_WIDE: Final = "errno: 185"
+"""InnoDB's number for too many columns."""
 _CLIENT: Final = range(2000, 3000)
 """Numbers of the client's own errors: the connection is lost, or there is none."""
 _MODE: Final = (
@@ -171,7 +175,11 @@ class MariadbSession(Session[Any]):
                 if self._connection is not None and (number not in _RETRIED or not self._connection.open):
                     self.close()
                 raise RetriableError(message) from error
-            if number in _OF_ROWS or state.startswith(_OF_ROWS_STATES):
+            if (
+                number in _OF_ROWS
+                or state.startswith(_OF_ROWS_STATES)
+                or (number == _NO_TABLE and _TOO_WIDE in message)
+            ):
                 raise RowFault(message) from error
             raise TableFault(message) from error
         except OSError as error:  # of certificates that cannot be read

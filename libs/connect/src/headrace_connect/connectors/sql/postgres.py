@@ -16,7 +16,8 @@ RETRIED: Final = ("08", "25", "40", "53", "55", "57", "58", "XX")
 """Classes of SQLSTATE: connection, transaction state (a standby), rollback, resources, locks, operator, system."""
 _OF_ROWS: Final = ("21", "22", "23", "44", "P0", "09", "27")
 """Cardinality, data, constraints, views with a check, what triggers raise."""
-_TOO_LARGE: Final = "54000"
+_TOO_LARGE: Final = ("54000", "54011")
+"""A row; a table, by its columns."""
 _QUOTED_OR_VALUE: Final = re.compile(r'"(?:[^"]|"")*"|\?|%')
 
 
@@ -98,7 +99,7 @@ class PostgresSession(Session["psycopg.Connection[tuple[Any, ...]]"]):
                 if not state and isinstance(error, psycopg.DataError):
                     raise RowFault(message) from error
                 raise RetriableError(message) from error
-            if state.startswith(_OF_ROWS) or state == _TOO_LARGE:
+            if state.startswith(_OF_ROWS) or state in _TOO_LARGE:
                 raise RowFault(message) from error
             raise TableFault(f"{message} ({state})") from error
 

@@ -29,6 +29,8 @@ _RETRIED: Final = frozenset(
 _OF_ROWS: Final = frozenset({sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG})
 _MOVED: Final = sqlite3.SQLITE_READONLY_DBMOVED
 """The file that is open is not the one of that name any more."""
+_TOO_WIDE: Final = "too many columns"
+"""It has no number."""
 _PRIMARY: Final = 0xFF
 """Of an extended error code, the bits that say the class."""
 
@@ -125,7 +127,8 @@ def faults() -> Iterator[None]:
         code = extended & _PRIMARY
         if code in _RETRIED or extended == _MOVED:
             raise RetriableError(f"SQLite: {error}") from error
-        if code in _OF_ROWS or isinstance(error, sqlite3.DataError | sqlite3.IntegrityError):
+        of_rows = code in _OF_ROWS or str(error).startswith(_TOO_WIDE)
+        if of_rows or isinstance(error, sqlite3.DataError | sqlite3.IntegrityError):
             raise RowFault(str(error)) from error
         raise TableFault(f"SQLite: {error}") from error
     except (OverflowError, UnicodeEncodeError) as error:

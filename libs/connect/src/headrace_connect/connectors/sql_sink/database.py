@@ -77,6 +77,8 @@ class Database(Protocol):
     """Behind the columns of a table to be made."""
     locks_all: bool
     """Whether an open transaction keeps all others from writing, so that it may be open for a moment only."""
+    adds_many: bool
+    """Whether one statement adds several columns to a table."""
     changes_end: bool
     """Whether ``lock_tables`` undoes the transaction, as the change of a table would commit it."""
     locking: str

@@ -48,6 +48,7 @@ class Mariadb(MariadbSession):
     temporary = ""
     table_options = " engine=InnoDB"
     locks_all = False
+    adds_many = True
     changes_end = True
     locking = " for update"
 

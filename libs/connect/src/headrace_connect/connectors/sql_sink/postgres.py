@@ -73,6 +73,7 @@ class Postgres(PostgresSession):
     temporary = "pg_temp"
     table_options = ""
     locks_all = False
+    adds_many = True
     changes_end = False
     locking = " for update"
 

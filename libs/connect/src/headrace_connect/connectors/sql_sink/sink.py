@@ -125,7 +125,10 @@ class SqlSink(Sink[SinkSettings]):
     def _fit(self, table: TableName, part: Part, partition: TopicPartition) -> Fitted:
         if part.truncates:
             return Fitted(part.start, self._check_truncation(part, partition), None, self.settings.truncate_enabled)
-        return fit_rows(table, part, self._tables, self.settings)
+        try:
+            return fit_rows(table, part, self._tables, self.settings)
+        except RowFault as error:
+            raise RowsRefused({}, f"the table cannot have the columns of all records: {error}") from error
 
     def _check_truncation(self, part: Part, partition: TopicPartition) -> dict[int, str]:
         """Refused where it is known that the topic has other partitions: which rows are behind it is not known then."""

@@ -38,6 +38,7 @@ class Sqlite(SqliteSession):
     temporary = "temp"
     table_options = ""
     locks_all = True
+    adds_many = False
     changes_end = False
     locking = ""
 

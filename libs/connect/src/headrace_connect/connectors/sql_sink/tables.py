@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from headrace_connect.connectors.sql.session import TableFault, TableName, show_table
+from headrace_connect.connectors.sql.session import RowFault, TableFault, TableName, show_table
 from headrace_connect.connectors.sql_sink.database import Database, Write
 from headrace_connect.connectors.sql_sink.fitting import fit
 from headrace_connect.connectors.sql_sink.kinds import TEXT, Column, Kind, kind_for, wider
@@ -34,6 +34,8 @@ class Tables:
         self._changes: list[Event] = []
         self._told: set[tuple[TableName, str]] = set()
         """Columns that are not there, of which that was told."""
+        self._full: set[TableName] = set()
+        """Tables that could not have all columns that some records say; they get those with values alone."""
 
     def take_changes(self) -> list[Event]:
         """What was changed, or found to be other than the fields, since this was asked; when it is committed."""
@@ -66,6 +68,7 @@ class Tables:
 
         Raises:
             TableFault: there is no table, or it lacks a column of the key.
+            RowFault: the table cannot have all columns that there are values for.
         """
         self._check_names(list(table))
         columns = self._columns(table, plan)
@@ -117,7 +120,7 @@ class Tables:
     def _columns(self, table: TableName, plan: Plan) -> Mapping[str, Column]:
         """Of the table as it is, after making what is to be made."""
         known = self._known.get(table)
-        if known is None or (self._evolves and self._missing(known, plan)):
+        if known is None or (self._evolves and self._missing(table, known, plan)):
             known = self._known[table] = self._find(table)
         if not known and all(plan.deletes.to_pylist()):
             return {}
@@ -125,38 +128,55 @@ class Tables:
             if not self._settings.auto_create:
                 raise TableFault(f"there is no table {show_table(table)}; make it, or set auto.create=true")
             self._change(table, plan)
-        elif self._evolves and self._missing(known, plan):
+        elif self._evolves and self._missing(table, known, plan):
             self._change(table, plan)
         return self._known[table]
 
     def _find(self, table: TableName) -> dict[str, Column]:
         return {column.name: column for column in self._database.find_columns(table)}
 
-    def _missing(self, known: Mapping[str, Column], plan: Plan) -> list[Column]:
-        """Columns to be made; a field that has only nulls has no type yet."""
+    def _missing(self, table: TableName, known: Mapping[str, Column], plan: Plan) -> list[Column]:
+        """Columns to be made; a field that has only nulls may have no type yet."""
+        full = table in self._full
         return [
             Column(name, kind_for(values.type), name in plan.keys)
             for name, values in plan.columns.items()
-            if name not in known and not pa.types.is_null(values.type)
+            if name not in known
+            and not pa.types.is_null(values.type)
+            and not (full and values.null_count == len(values))
         ]
 
     def _change(self, table: TableName, plan: Plan) -> None:
         self._database.lock_tables()
         known = self._find(table)  # another task may have been first
-        missing = self._missing(known, plan)
+        missing = self._missing(table, known, plan)
         self._check_names([*table, *(column.name for column in missing)])
         name = ".".join(map(self._database.quote, table))
         if known:
+            self._make(table, *self._additions(name, missing))
             for column in missing:
-                self._database.execute(f"alter table {name} add column {self._declare(column)}")
                 type_ = self._database.type_name(column.kind, column.key)
                 self._note(table, f"has a column {column.name!r} more, {type_}", column=column.name, type=type_)
         elif missing:
             keys = [self._database.quote(column.name) for column in missing if column.key]
             parts = [self._declare(column) for column in missing]
             parts += [f"primary key ({', '.join(keys)})"] if keys else []
-            self._database.execute(f"create table {name} ({', '.join(parts)}){self._database.table_options}")
+            self._make(table, f"create table {name} ({', '.join(parts)}){self._database.table_options}")
         self._known[table] = self._find(table)
+
+    def _additions(self, name: str, columns: list[Column]) -> list[str]:
+        """Statements; where each would be committed, all columns are in one."""
+        added = [f"add column {self._declare(column)}" for column in columns]
+        parts = [", ".join(added)] if added and self._database.adds_many else added
+        return [f"alter table {name} {part}" for part in parts]
+
+    def _make(self, table: TableName, *statements: str) -> None:
+        try:
+            for statement in statements:
+                self._database.execute(statement)
+        except RowFault:
+            self._full.add(table)
+            raise
 
     def _declare(self, column: Column) -> str:
         type_ = self._database.type_name(column.kind, column.key)
