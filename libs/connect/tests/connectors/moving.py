@@ -1,28 +1,35 @@
-"""A directory or file that goes away: something else is in its place, so that nobody can use it or make another."""
+"""A directory or file that goes away: in its place is what nobody can use, and nobody can make another one there."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 
 class Movable:
-    """One of them; it need not be there yet."""
+    """One of them. It goes and comes in one step each: whoever writes meanwhile makes nothing between two steps."""
 
     def __init__(self, path: Path) -> None:
+        """
+        Args:
+            path: a file; else a directory is made.
+        """
         self._path = path
-        self._kept = path.with_name(f"{path.name}.away")
+        self._kept = path.with_name(f"{path.name}.kept")
+        self._is_file = path.is_file()
         self._is_away = False
+        if not self._is_file:
+            self._kept.mkdir()
+            path.symlink_to(self._kept)
 
     def go_away(self) -> bool:
-        """A directory is in the place of a file, and a file in that of anything else."""
-        was_file = self._path.is_file()
-        if self._path.exists():
-            self._path.rename(self._kept)
-        if was_file:
-            self._path.mkdir()
-        else:
-            self._path.write_text("in its place")
+        """A directory is in the place of a file, and a file in that of a directory."""
         self._is_away = True
+        if self._is_file:
+            os.link(self._path, self._kept)
+            self._point_at(self._path.parent)
+        else:
+            self._point_at(Path(__file__))
         return True
 
     def come_back(self) -> None:
@@ -30,9 +37,12 @@ class Movable:
         if not self._is_away:
             return
         self._is_away = False
-        if self._path.is_dir():
-            self._path.rmdir()
+        if self._is_file:
+            self._kept.replace(self._path)
         else:
-            self._path.unlink()
-        if self._kept.exists():
-            self._kept.rename(self._path)
+            self._point_at(self._kept)
+
+    def _point_at(self, target: Path) -> None:
+        link = self._path.with_name(f"{self._path.name}.link")
+        link.symlink_to(target)
+        link.replace(self._path)

@@ -26,7 +26,6 @@ class FilesCase(SourceCase):
 
     def __init__(self, directory: Path, format_: str) -> None:
         self.directory = directory / "in"
-        self.directory.mkdir()
         self.place = Movable(self.directory)
         self.settings = SourceSettings(str(self.directory), format_, batch_bytes=64, batch_rows=4)  # type: ignore[arg-type]
         for name, numbers in (("a", range(12)), ("b", range(12, 20))):

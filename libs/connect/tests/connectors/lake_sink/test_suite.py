@@ -69,10 +69,6 @@ class IcebergCase(DeltaCase):
     bad = frozenset({5})
     kind = ICEBERG
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
-        (directory / "lake").mkdir()
-
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("case", [ParquetCase, DeltaCase, IcebergCase])

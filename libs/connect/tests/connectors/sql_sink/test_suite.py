@@ -23,8 +23,8 @@ class SqliteCase(SinkCase):
 
     def __init__(self, directory: Path) -> None:
         self.target = SqliteFile(directory / "x.db")
-        self.place = Movable(self.target.path)
         self.target.query("create table t (n integer check (n <> 11))")
+        self.place = Movable(self.target.path)
 
     def make(self) -> Sink[Any]:
         sink, _ = sink_on(self.target, table_name_format="t")
