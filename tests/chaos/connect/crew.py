@@ -40,7 +40,10 @@ SOURCE_POINTS: Final = (
     "connect.source.confirmed",
     ABORTED,
 )
-"""One or more for each row of a source's commit."""
+"""
+One or more for each row of a source's commit. ``connect.source.noted`` is of sources that copy clusters alone, and the
+storm has none: ``test_mirror`` and ``test_kafka_import_real`` kill there.
+"""
 SINK_POINTS: Final = (
     "connect.sink.opened",
     "connect.sink.written",
@@ -50,7 +53,10 @@ SINK_POINTS: Final = (
     "connect.sink.settled",
     "connect.sink.grouped",
 )
-"""The same for a sink's commit, and its dead letters."""
+"""
+The same for a sink's commit, and its dead letters. ``connect.sink.dead`` is of sinks whose target keeps no positions,
+and the storm has none: ``test_kills`` kills there.
+"""
 STARTS: Final = {
     "connect.source.claimed": ("shop",),
     "connect.source.located": ("shop",),

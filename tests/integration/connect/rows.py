@@ -23,6 +23,8 @@ class NumbersSettings:
     """How many there are."""
     splits: int = 2
     """They are dealt out to so many."""
+    fails_once: str = ""
+    """This file is written when it fails, which it does behind its first chunk; it does not where the file is there."""
 
 
 class Numbers(Source[NumbersSettings]):
@@ -37,8 +39,15 @@ class Numbers(Source[NumbersSettings]):
             numbers = range(at, min(at + CHUNK * step, self.settings.rows), step)
             at += CHUNK * step
             yield Chunk([{"n": n} for n in numbers], {"at": at}, keys=[f"k{n}" for n in numbers])
+            self._fail_once()
         while True:
             yield Chunk([], {"at": at}, drained=True)
+
+    def _fail_once(self) -> None:
+        once = self.settings.fails_once
+        if once and not Path(once).exists():
+            Path(once).touch()
+            raise ValueError("broken")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +135,17 @@ class Table(Sink[TableSettings]):
 
     def close(self, partitions: Sequence[TopicPartition]) -> None:
         self.buffer.clear()
+
+
+class Lines(Sink[TableSettings]):
+    """Numbers into a file, which keeps no positions."""
+
+    def write(self, rows: Rows) -> None:
+        numbers = rows.table.column("n").to_pylist()
+        if self.settings.bad in numbers:
+            raise RowsRefused({numbers.index(self.settings.bad): "it is not taken"})
+        with Path(self.settings.file).open("a") as file:
+            file.writelines(f"{n}\n" for n in numbers)
 
 
 @dataclass(frozen=True, slots=True)

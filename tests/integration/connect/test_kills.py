@@ -43,12 +43,46 @@ def test_a_source_is_killed_at_each_step(cluster: TestCluster, tmp_path: Path) -
         "tasks.max": "2",
         "offset.flush.interval.ms": "50",
     }
-    for step in ("claimed", "sent", "positions", "committed", "confirmed"):
+    for step in ("claimed", "located", "sent", "positions", "committed", "confirmed"):
         run(cluster, tmp_path, config, f"connect.source.{step}")
     run(cluster, tmp_path, config)
     found = numbers_in(cluster, [topic])
     assert sorted(found) == list(range(rows))
     assert set(found.values()) == {1}
+
+
+def test_a_source_is_killed_when_it_has_aborted(cluster: TestCluster, tmp_path: Path) -> None:
+    topic, rows = cluster.unique_topic("numbers"), 300
+    config = {
+        "name": f"source.{topic}",
+        "connector.class": f"{CONNECTORS}:Numbers",
+        "topic": topic,
+        "rows": str(rows),
+        "fails.once": str(tmp_path / "failed"),
+        "offset.flush.interval.ms": "60000",  # so that what was sent is not committed before it fails
+    }
+    run(cluster, tmp_path, config, "connect.source.aborted")
+    run(cluster, tmp_path, config)
+    assert numbers_in(cluster, [topic]) == Counter(range(rows))
+
+
+def test_without_transactions_nothing_is_lost(cluster: TestCluster, tmp_path: Path) -> None:
+    """Killed before positions are written and behind that; records may come twice."""
+    topic, rows = cluster.unique_topic("numbers"), 5_000
+    config = {
+        "name": f"source.{topic}",
+        "connector.class": f"{CONNECTORS}:Numbers",
+        "topic": topic,
+        "rows": str(rows),
+        "exactly.once": "false",
+        "offset.flush.interval.ms": "20",
+    }
+    for step in ("positions", "committed"):
+        run(cluster, tmp_path, config, f"connect.source.{step}")
+    run(cluster, tmp_path, config)
+    found = numbers_in(cluster, [topic])
+    assert sorted(found) == list(range(rows))
+    assert sum(found.values()) <= 3 * rows
 
 
 @pytest.mark.parametrize(("mutant", "code", "times"), [("", 1, {1}), ("no-fence", 0, {1, 2})])
@@ -175,3 +209,25 @@ def test_a_sink_is_killed_at_each_step(cluster: TestCluster, tmp_path: Path) -> 
     assert sorted(found) == [n for n in range(rows) if n != bad]
     assert set(found.values()) == {1}
     assert numbers_in(cluster, [dead]) == {bad: 7}
+
+
+def test_a_sink_that_keeps_no_positions_is_killed_behind_its_dead_letters(cluster: TestCluster, tmp_path: Path) -> None:
+    """What it repeats has the same dead letters again, and none is missing."""
+    topic, bad = cluster.unique_topic("numbers"), 7
+    with cluster.producer() as producer:
+        producer.send_many(topic, [json.dumps({"n": n}).encode() for n in range(100)])
+        producer.flush()
+    dead = f"{topic}-dead"
+    config = {
+        "name": f"sink.{topic}",
+        "connector.class": f"{CONNECTORS}:Lines",
+        "topics": topic,
+        "file": str(tmp_path / "lines"),
+        "bad": str(bad),
+        "errors.tolerance": "all",
+        "errors.deadletterqueue.topic.name": dead,
+    }
+    run(cluster, tmp_path, config, "connect.sink.dead")
+    run(cluster, tmp_path, config)
+    assert set(map(int, (tmp_path / "lines").read_text().split())) == set(range(100)) - {bad}
+    assert numbers_in(cluster, [dead]) == {bad: 2}
