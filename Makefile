@@ -13,7 +13,7 @@ BY_FILE = --dist loadfile --no-loadscope-reorder
 # Where the machine's Python keeps no bytecode, each process of each cluster would compile our modules anew at its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help checks imports chart manifests setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos exits chaos-groups chaos-held chaos-transactions chaos-streams chaos-connect connect-long tls-long chaos-compaction chaos-short spark-chaos e2e-kubernetes test run run-spark up down status bench bench-peer bench-spark connect-differential kafka-import images ci measure clean
+.PHONY: help checks imports chart manifests setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos exits chaos-groups chaos-held chaos-transactions chaos-streams chaos-connect connect-long versions tls-long chaos-compaction chaos-short spark-chaos e2e-kubernetes test run run-spark up down status bench bench-peer bench-spark connect-differential kafka-import images ci measure clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -108,6 +108,10 @@ chaos-connect: setup ## A database through a topic into a copy and a log, hurt a
 connect-long: setup ## What tests of connectors leave out: sql-source on MariaDB killed and cut at each step, lake-sink and lake_follow on one lake for long (10 min)
 	CONNECT_LONG=1 $(PYTEST) -s tests/integration/connect/test_sql_source_mariadb.py tests/integration/connect/test_lake_follow.py \
 		-k "suite_of_all_sources or both_run"
+
+versions: setup ## Workers of Streams and of Connect of this version and another one share their work: OTHER=DIR, a checkout of the other
+	$(if $(OTHER),,$(error OTHER=DIR names a checkout of another version))
+	OTHER=$(OTHER) $(PYTEST) -m integration tests/compat/test_streams_versions.py tests/compat/test_connect_versions.py
 
 tls-long: setup ## Certificates swapped under 100 handshakes at a time, for a minute; another CA, and certificates of 30 s, beneath a cluster under load
 	TLS_LONG=1 $(PYTEST) -s libs/common/tests/runtime/test_tls_server.py tests/integration/tls/test_tls_cluster.py -k swapped
