@@ -162,6 +162,18 @@ def interval_s(interval: str) -> float:
     return int(number) * _SECONDS[unit.removesuffix("s")]
 
 
+def duration_s(option: str, text: str) -> float:
+    """
+    The seconds of a time as '1 day'.
+
+    Raises:
+        InvalidConfig: it is none.
+    """
+    if not _INTERVAL.fullmatch(text):
+        raise InvalidConfig(f"{option} takes a time as '1 day', not {text[:50]!r}")
+    return interval_s(text)
+
+
 def cluster_options(args: argparse.Namespace) -> dict[str, str]:
     """
     What the connector's source gets of ``add_cluster``; topics come later.

@@ -1,1 +1,1 @@
-"""Small Parquet files of a lake-sink put together, while the sink writes and readers read."""
+"""Small files of a lake-sink put together, while the sink writes and readers read."""

@@ -10,11 +10,12 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.runtime.clock import SystemClock
-from headrace_jobs.arguments import exit_status, interval_s, job_parser, trigger_of
+from headrace_jobs.arguments import duration_s, exit_status, job_parser
 from headrace_jobs.connectors import add_connector, read_connector, retriable
 
 if TYPE_CHECKING:
@@ -23,14 +24,18 @@ if TYPE_CHECKING:
     from headrace_connect.connectors.lake_sink.commits import DataFile
     from headrace_connect.connectors.lake_sink.merges import Bin
     from headrace_connect.connectors.lake_sink.merging import Plan
+    from headrace_connect.connectors.lake_sink.settings import SinkSettings
     from headrace_connect.connectors.places import Place
 
 TARGET_MB: Final = 256
+_DAY_S: Final = 86_400
 _log: Final = logging.getLogger("headrace_jobs")
 
 
 def parser() -> argparse.ArgumentParser:
-    found = job_parser("lake_compact", "Small Parquet files of a lake-sink put together, beside the sink and readers.")
+    found = job_parser(
+        "lake_compact", "Small files of a lake-sink put together, Parquet's or Delta's, beside the sink and readers."
+    )
     add_connector(found, "lake-sink")
     compact = found.add_argument_group("files")
     compact.add_argument(
@@ -42,9 +47,14 @@ def parser() -> argparse.ArgumentParser:
     )
     compact.add_argument(
         "--keep",
-        default="1 day",
         metavar="TIME",
-        help="what was replaced is deleted after so long: readers may take as long (default: 1 day)",
+        help="what was replaced is deleted after so long: readers may take as long (default: 1 day; of Delta what the "
+        "table says, else a week)",
+    )
+    compact.add_argument(
+        "--z-order",
+        metavar="COLUMN,…",
+        help="of Delta: write all rows anew, those with near values of these columns together",
     )
     return found
 
@@ -57,25 +67,42 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     from headrace_connect.connectors.lake_sink import LakeSink
-    from headrace_connect.connectors.lake_sink.staging import check_format
-    from headrace_connect.connectors.places import find_place
 
-    keep = trigger_of(args.keep).interval
-    if keep is None or args.target_mb < 1:
-        raise InvalidConfig("--keep takes a time as '1 day', and --target-mb 1 or more")
+    keep_s = None if args.keep is None else duration_s("--keep", args.keep)
+    if args.target_mb < 1:
+        raise InvalidConfig("--target-mb takes 1 or more")
+    columns = [name for one in (args.z_order or "").split(",") if (name := one.strip())]
     _, configured = read_connector(args, LakeSink)
-    check_format(configured.settings)
-
-    from headrace_jobs.session import job_session
-
+    settings = configured.settings
+    target_bytes = args.target_mb << 20
+    if settings.format == "parquet" and columns:
+        raise InvalidConfig("--z-order is for format=delta: files of Parquet keep the order of offsets")
     with retriable():
-        path = configured.settings.path
-        place = find_place(path)
-        with job_session() as spark:
-            now_ms = SystemClock().now_ms()
-            done = run(spark, place, path, args.target_mb << 20, now_ms, now_ms - int(interval_s(keep) * 1_000))
+        if settings.format == "parquet":
+            done = _run_merges(settings.path, target_bytes, _DAY_S if keep_s is None else keep_s)
+        else:
+            done = _run_table(settings, target_bytes, columns, keep_s)
     sys.stdout.write(json.dumps(asdict(done)) + "\n")
     return 0
+
+
+def _run_merges(path: str, target_bytes: int, keep_s: float) -> Done:
+    from headrace_connect.connectors.places import find_place
+    from headrace_jobs.session import job_session
+
+    place = find_place(path)
+    with job_session() as spark:
+        now_ms = SystemClock().now_ms()
+        return run(spark, place, path, target_bytes, now_ms, now_ms - int(keep_s * 1_000))
+
+
+def _run_table(settings: SinkSettings, target_bytes: int, z_order: Sequence[str], keep_s: float | None) -> Done:
+    """Without Spark: deltalake reads and writes on all cores of this machine."""
+    from headrace_connect.connectors.lake_sink.compacting import compact
+
+    keep_hours = None if keep_s is None else ceil(keep_s / 3_600)
+    found = compact(settings, target_bytes, z_order=z_order, keep_hours=keep_hours)
+    return Done(found.partitions, found.files_before, found.files_after, found.deleted)
 
 
 @dataclass(slots=True)

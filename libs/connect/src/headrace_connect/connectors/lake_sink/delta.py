@@ -5,9 +5,9 @@ A Delta table. Numbers are ``txn`` actions: of two commits with one application,
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
@@ -19,6 +19,8 @@ from headrace_connect.connectors.lake_sink.one_table import TRIES_MAX, Conflict,
 from headrace_connect.connectors.lake_sink.records import encode
 from headrace_connect.connectors.places import storage_options
 from headrace_connect.plugin import RetriableError
+
+Changed = TypeVar("Changed")
 
 
 class DeltaLake(OneTable[DeltaTable]):
@@ -80,6 +82,22 @@ class DeltaLake(OneTable[DeltaTable]):
         properties = CommitProperties(app_transactions=transactions, max_commit_retries=TRIES_MAX)
         with _faults(self._location):
             write_deltalake(table, rows, mode="overwrite", predicate=span.where, commit_properties=properties)
+
+    def change_files(self, change: Callable[[DeltaTable], Changed]) -> Changed:
+        """
+        Replace files without a change of rows or positions; what ``change`` says.
+
+        Raises:
+            Conflict: others have replaced the same.
+            InvalidConfig: there is no such table.
+        """
+        table = self._refresh()
+        if table is None:
+            raise InvalidConfig(f"there is no table {self._name} at {self._location}")
+        with _faults(self._location):
+            done = change(table)
+        self._sync()
+        return done
 
     def _sync(self) -> None:
         """deltalake does not wait for a disk."""
