@@ -340,13 +340,7 @@ class SourceTask:
                     self._notes.begin()
                 await self._open_writer().begin()
             case core.Send():
-                since_ms = self._now_ms()
-                self._trace(self._outbox)
-                sent = await self._sending.send(self._open_writer(), self._outbox)
-                self._measure.lose(self._outbox.too_large)
-                self._times.add("write", self._now_ms() - since_ms)
-                if self._notes is not None:
-                    self._notes.sent(sent)
+                await self._send()
                 await reach("connect.source.sent")
             case core.SendPositions(positions):
                 if self._notes is not None:
@@ -366,12 +360,7 @@ class SourceTask:
                 self._on_commit()
                 return core.Committed()
             case core.Abort(reason):
-                if reason:
-                    _log.warning("a transaction is given up: %s", reason)
-                self._measure.drop()
-                self._untrace("its transaction was aborted")
-                await self._open_writer().abort()
-                self._room.commit()
+                await self._abort(reason)
                 await reach("connect.source.aborted")
                 return core.Aborted()
             case core.Confirm(positions):
@@ -407,6 +396,23 @@ class SourceTask:
     def _open_writer(self) -> SourceWriter:
         assert self._writer is not None, "the owner was claimed"
         return self._writer
+
+    async def _send(self) -> None:
+        since_ms = self._now_ms()
+        self._trace(self._outbox)
+        sent = await self._sending.send(self._open_writer(), self._outbox)
+        self._measure.lose(self._outbox.too_large)
+        self._times.add("write", self._now_ms() - since_ms)
+        if self._notes is not None:
+            self._notes.sent(sent)
+
+    async def _abort(self, reason: str) -> None:
+        if reason:
+            _log.warning("a transaction is given up: %s", reason)
+        self._measure.drop()
+        self._untrace("its transaction was aborted")
+        await self._open_writer().abort()
+        self._room.commit()
 
     def _trace(self, outbox: Outbox) -> None:
         spans = self._outside.spans
