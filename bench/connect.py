@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
 import tempfile
 import threading
 import time
@@ -20,7 +21,7 @@ from typing import Any, Final
 import orjson
 from tests.integration.connect.shop import Shop, started_shop
 
-from bench.connect_sides import Ends, Rate, connector, measure_growth
+from bench.connect_sides import Ends, Rate, command, connector, measure_growth
 from bench.headrace_side import HeadraceSide
 from bench.rows import Row, compare, interleaved, percentile
 from bench.sizes import sized
@@ -277,6 +278,31 @@ def done(admin: AdminClient, name: str, source: str, count: int) -> int:
     return 0 if lag is None or lag.lag is None or lag.committed_offset is None else count - lag.lag
 
 
+def previews(runs: int) -> list[Row]:
+    """`headrace connect preview` from its start to its end, of a table and of a file: ten records, the first time."""
+    count = sized(SNAPSHOT, 20_000)
+
+    def one(config: Mapping[str, str]) -> float:
+        asked = [*command("preview", cluster, root, config), "--records", "10", "-o", "json"]
+        begun = time.perf_counter()
+        told = subprocess.run(asked, stdout=subprocess.PIPE, check=True, timeout=60).stdout
+        took = time.perf_counter() - begun
+        shown = len(json.loads(told)["records"])
+        if shown != 10:
+            raise ValueError(f"preview of {config['name']} shows {shown} records")
+        return took
+
+    with _sides() as (cluster, shop, root), Changes.of(shop) as made:
+        made.insert(count)
+        (root / "lines.txt").write_text("".join(f"{number:019d} {PAD}\n" for number in range(count)))
+        file = {"name": "lines", "connector.class": "files", "topic": "lines", "path": str(root), "format": "lines"}
+        found = interleaved(runs, partial(one, made.config()), partial(one, file | {"pattern": "lines.txt"}))
+    return [
+        compare(f"connect preview, {what} of {count:,} rows", "s", took, target="≤ 3")
+        for what, took in zip(("a table", "a file"), found, strict=True)
+    ]
+
+
 def lines(runs: int) -> list[Row]:
     """Lines of 100 bytes from one file."""
     count = sized(LINES, 50_000)
@@ -426,6 +452,7 @@ SUITES: Final[Mapping[str, Callable[[int], list[Row]]]] = {
     "connect-snapshot": snapshot,
     "connect-upserts": upserts,
     "connect-lakes": lakes,
+    "connect-previews": previews,
     "connect-lines": lines,
     "connect-copies": copies,
 }

@@ -49,11 +49,15 @@ def measure_growth(count: Callable[[], int], total: int, pids: Sequence[int], ch
 @contextmanager
 def connector(cluster: HeadraceSide, folder: Path, config: Mapping[str, str]) -> Iterator[Worker]:
     """`headrace connect run` of one connector, in a process of its own."""
+    with running(command("run", cluster, folder, config), {}) as worker:
+        yield worker
+
+
+def command(verb: str, cluster: HeadraceSide, folder: Path, config: Mapping[str, str]) -> list[str]:
+    """`headrace connect VERB` of one connector, whose file it writes."""
     file = folder / f"{config['name']}.json"
     file.write_text(json.dumps(dict(config)))
-    command = [sys.executable, "-m", "headrace_cli", "connect", "run", str(file), "-b", cluster.bootstrap]
-    with running(command, {}) as worker:
-        yield worker
+    return [sys.executable, "-m", "headrace_cli", "connect", verb, str(file), "-b", cluster.bootstrap]
 
 
 class Ends:
