@@ -14,6 +14,8 @@ from tests.deploy.networks import Peer, Policies
 from tests.deploy.test_networks import CLIENT, OUTSIDE, STRANGER, peer_of
 from tools.settings import OF_THE_CHART
 
+from headrace_cli.exits import ExitCode
+from headrace_cli.workers import refusal
 from headrace_common.runtime.kubernetes import ACCOUNT
 from headrace_connect.core.spark_application import manifest
 from headrace_jobs.table_snapshot.job import parser
@@ -165,6 +167,18 @@ def test_a_job_applies_each_connector_under_its_name_with_texts() -> None:
     assert annotations["helm.sh/hook"] == "post-install,post-upgrade"
     assert int(annotations["helm.sh/hook-weight"]) > 0, "topics come first"
     assert float(command[command.index("--timeout") + 1]) < applies.owner["spec"]["activeDeadlineSeconds"]
+
+
+def test_what_a_worker_refuses_is_not_asked_again() -> None:
+    """Helm says it at once, and not after four pods that each took longer to come."""
+    applies = job(rendered(connectors=SHOP))
+    assert applies is not None
+    [rule] = applies.owner["spec"]["podFailurePolicy"]["rules"]
+    codes = {"containerName": applies.main["name"], "operator": "In", "values": [int(ExitCode.USAGE)]}
+    assert rule == {"action": "FailJob", "onExitCodes": codes}
+    assert applies.spec["restartPolicy"] == "Never", "else Kubernetes takes no such policy"
+    assert refusal(400, "no").exit_code is ExitCode.USAGE
+    assert applies.owner["spec"]["backoffLimit"] > 0, "what else fails is tried again"
 
 
 def test_only_prune_deletes() -> None:
