@@ -8,10 +8,13 @@ import pytest
 
 from headrace_verify.availability import SECOND
 
+from .connect_shop import Window as ShopWindow
+from .connect_shop import judge as judge_shop
 from .history import History, read_line
 from .kube import Failed, NotInTime, call, is_ready, restarts, wait_until, waiting_reasons
 from .life import quantity, ready_seconds, requested
 from .notes import commands
+from .pod.shop import gaps
 from .pod.written import FINAL, PRODUCER, STEP
 from .release import rolled_out
 from .results import Result, Window, summary
@@ -240,3 +243,49 @@ def test_words_that_nobody_sent_are_a_problem() -> None:
     result = Result("streams")
     judge_counts(result, {"a": 1}, {"a": [1], "b": [1]})
     assert result.problems == ["words that nobody sent: ['b']"]
+
+
+# --- the shop of Connect ----------------------------------------------------------------------------------------
+
+
+def shop(told: dict[str, Any], read: dict[str, Any]) -> Result:
+    """Of three orders and two tickets in each queue, with one window."""
+    result = Result("connect")
+    made = {"orders": 3, "tickets": {"sales": 2, "support": 2}}
+    told = {"copies": 3, "orders": 3, "gaps": [0.5]} | told
+    read = {"read": 4, "missing": 0, "twice": 0, "gaps": [0.25]} | read
+    judge_shop(result, made, told, read, [ShopWindow("killed", 10.0, 20.0)])
+    return result
+
+
+def test_a_shop_whose_orders_and_tickets_arrived_once_is_sound() -> None:
+    result = shop({}, {})
+    assert result.sound
+    assert (result.acknowledged, result.read) == (7, 7)
+    assert [(one.name, one.value) for one in result.figures] == [
+        ("killed: longest gap of copies", 0.5),
+        ("killed: longest gap of tickets", 0.25),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("told", "read", "anomalies"),
+    [
+        ({"copies": 2, "orders": 2}, {}, {"lost-write": 1}),
+        ({"copies": 5}, {}, {"duplicate": 2}),
+        ({"copies": 3, "orders": 2}, {}, {"lost-write": 1, "duplicate": 1}),
+        ({}, {"read": 2, "missing": 2}, {"lost-write": 2}),
+        ({}, {"read": 5, "twice": 1}, {"duplicate": 1}),
+    ],
+)
+def test_what_is_lost_or_twice_in_a_shop_is_found(
+    told: dict[str, Any], read: dict[str, Any], anomalies: dict[str, int]
+) -> None:
+    result = shop(told, read)
+    assert not result.sound
+    assert dict(result.anomalies) == anomalies
+
+
+def test_a_gap_is_the_longest_time_of_a_window_without_anything() -> None:
+    times = [0.0, 1.0, 1.5, 4.0, 9.0]
+    assert gaps(times, ["0,9", "1,2", "1,4", "4.5,5.5", "8,30"]) == [5.0, 0.5, 2.5, 1.0, 21.0]
