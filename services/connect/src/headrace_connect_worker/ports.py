@@ -431,7 +431,8 @@ class OffsetStore(Protocol):
             offsets: None: forget all.
 
         Raises:
-            BadCommand: an offset cannot be one.
+            BadCommand: an offset cannot be one, or is of a partition that a sink cannot read, as it is not there:
+                nothing was changed.
             HeadraceError: something is still open, or not now.
         """
         ...

@@ -316,7 +316,10 @@ async def test_positions_of_sources_and_of_groups_are_read_set_and_forgotten(lab
             ConnectorOffset({"kafka_topic": "t"}, {"kafka_offset": 0}),
             ConnectorOffset(at.partition, {"kafka_offset": -1}),
             ConnectorOffset(at.partition, {"offset": 1}),
+            ConnectorOffset(at.partition | {"kafka_partition": 2}, {"kafka_offset": 0}),
+            ConnectorOffset(at.partition | {"kafka_topic": "none"}, {"kafka_offset": 0}),
         ):
             with pytest.raises(BadCommand):
-                await offsets.change("s", "sink", {}, 9, [wrong])
+                await offsets.change("s", "sink", {}, 9, [at, wrong])
+            assert await offsets.read("s", "sink", {}) == [], "of none, where one cannot be"
         await worker.close()

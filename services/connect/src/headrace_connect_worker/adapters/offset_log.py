@@ -9,7 +9,7 @@ import orjson
 
 from headrace import aio
 from headrace.aio.transactions import UnitOwner
-from headrace_common.core.errors import GroupNotFound, InvalidConfig, NotFound
+from headrace_common.core.errors import GroupNotFound, InvalidConfig, NotFound, UnknownTopicOrPartition
 from headrace_common.runtime.clock import Clock
 from headrace_connect.core.names import group_of, owner_of
 from headrace_connect.core.positions import encode_position
@@ -104,7 +104,10 @@ class SdkOffsets:
         wanted = {(at.topic, at.partition): position for at, position in positions.items() if position is not None}
         forgotten = [(at.topic, at.partition) for at, position in positions.items() if position is None]
         if wanted:
-            await self._admin.reset_offsets(group, to_offset=wanted, execute=True)
+            try:
+                await self._admin.reset_offsets(group, to_offset=wanted, execute=True)
+            except UnknownTopicOrPartition as error:
+                raise BadCommand(f"{error}; no offset of {connector} was changed") from error
         if forgotten:
             await self._forget(group, forgotten)
 
