@@ -6,17 +6,21 @@ import json
 import logging
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from libs.common.tests.kit.api_server import make_account, make_certificates, serving
+from libs.common.tests.kit.clock import FakeClock
 from libs.connect.tests.test_jobs import Api
 from tests.integration.connect.shop import Shop, started_shop
-from tests.integration.connect.snapshots import Snapshot, quick, write_here
+from tests.integration.connect.snapshots import WAIT_S, Snapshot, quick, write_here
 
 from headrace.testing import TestCluster
 from headrace_common.core.errors import Fenced, InvalidConfig
+from headrace_connect.connectors.postgres_cdc.replication import SILENCE_MS, Replication
 from headrace_connect.core.names import SPARK_APPLICATION
 from headrace_connect.plugin import RetriableError
 from headrace_connect.runtime import seating
@@ -73,7 +77,7 @@ def test_rows_at_the_point_and_all_changes_behind_it(snapshot: Snapshot, monkeyp
 def test_a_task_that_dies_before_the_unit_begins_anew(snapshot: Snapshot) -> None:
     with snapshot.connector():
         first = snapshot.point()
-    with pytest.raises(InvalidConfig, match="snapshot"):
+    with pytest.raises(InvalidConfig, match=r"the snapshot is not kept any more: .*; restart the connector"):
         snapshot.job(first)
     change(snapshot.shop, 100)
     with snapshot.connector():
@@ -152,6 +156,60 @@ def test_tables_that_may_have_been_or_were_rewritten_are_refused(
         with pytest.raises(InvalidConfig, match=r"t was rewritten since the snapshot; restart the connector"):
             snapshot.job(point)
         assert snapshot.records() == []
+
+
+def test_tables_that_have_another_name_now_are_refused(snapshot: Snapshot) -> None:
+    """Also where another table has it: its rows are not those of the one that was there."""
+    shop = snapshot.shop
+    refused = r"public.t has another name since the snapshot, or is gone; restart the connector"
+    with snapshot.connector():
+        point = snapshot.point()
+        shop.do("create table other (id int primary key, n int)", "insert into other values (7, 7)")
+        shop.do("alter table t rename to before")
+        with pytest.raises(InvalidConfig, match=refused):
+            snapshot.job(point)
+        shop.do("alter table other rename to t")
+        with pytest.raises(InvalidConfig, match=refused):
+            snapshot.job(point)
+        assert snapshot.records() == []
+        shop.do("alter table t rename to other", "alter table before rename to t")
+        assert snapshot.job(point).rows == ROWS
+        snapshot.check(ROWS)
+
+
+def test_a_table_whose_name_changes_while_the_job_waits_for_it_is_refused(snapshot: Snapshot) -> None:
+    shop = snapshot.shop
+    waiting = "select 1 from pg_locks, pg_sleep(0.01) where not granted"
+    with snapshot.connector(), psycopg.connect(shop.conninfo) as other, ThreadPoolExecutor(1) as threads:
+        point = snapshot.point()
+        shop.do("create table other (id int primary key, n int)")
+        other.execute("alter table t rename to before")
+        other.execute("alter table other rename to t")
+        running = threads.submit(snapshot.job, point)
+        while not shop.rows(waiting):
+            assert not running.done()
+        other.commit()
+        with pytest.raises(InvalidConfig, match=r"public.t has another name since the snapshot"):
+            running.result(WAIT_S)
+        assert snapshot.records() == []
+
+
+async def test_a_server_is_not_taken_as_lost_for_it_sent_nothing_while_the_job_ran(server: Shop) -> None:
+    clock = FakeClock()
+    server.drop_slots()
+    server.do("drop publication if exists quiet", "create publication quiet")
+    replication = await Replication.open(server.settings("quiet", "public[.]t"), "quiet", clock)
+    try:
+        _, lsn = await replication.export("quiet", failover=False)
+        await clock.advance(2 * SILENCE_MS)
+        await replication.check_held(0)
+        await replication.start("quiet", "quiet", lsn, lsn)
+        await replication.wait(0)
+        await clock.advance(2 * SILENCE_MS)
+        with pytest.raises(RetriableError, match="has sent nothing for 120 s"):
+            await replication.wait(0)
+    finally:
+        await replication.close()
 
 
 class Operator(Api):

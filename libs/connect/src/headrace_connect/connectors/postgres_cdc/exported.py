@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
+from headrace_common.core.errors import InvalidConfig
 from headrace_common.runtime.clock import Clock
 from headrace_connect.connectors.postgres_cdc.position import Place
 from headrace_connect.connectors.postgres_cdc.recording import Recorder
@@ -97,6 +98,9 @@ async def open_at(settings: SourceSettings, point: Point) -> Session:
     try:
         await session.fetch("begin isolation level repeatable read read only")
         await session.fetch(f"set transaction snapshot '{point.snapshot}'")
+    except InvalidConfig as error:
+        await session.close()
+        raise _old("the snapshot is not kept any more: the connector's task that kept it has ended") from error
     except BaseException:
         await session.close()
         raise
@@ -113,7 +117,8 @@ async def plan_ranges(session: Session, settings: SourceSettings, point: Point, 
 
     Raises:
         RetriableError: a table is locked by others, or the server is away.
-        InvalidConfig: the slot is another one, or a table was rewritten since: the connector has to begin anew.
+        InvalidConfig: the slot is another one, or a table was rewritten or renamed since: the connector has to begin
+            anew.
     """
     slot = await find_slot(session, settings.slot)
     if slot is None or slot.confirmed != parse_lsn(point.lsn):
@@ -124,7 +129,7 @@ async def plan_ranges(session: Session, settings: SourceSettings, point: Point, 
         wanted = settings.captures(table.schema, table.name) and settings.reads_rows(table.schema, table.name)
         if not (wanted and table.published and table.readable):
             continue
-        await session.fetch(f"lock table {quote(table.schema, table.name)} in access share mode")
+        await _lock(session, table)
         rewritten = await session.fetch(_REWRITTEN, table.oid)
         if rewritten:
             raise _old(f"the table {rewritten[0][0]} was rewritten since the snapshot")
@@ -135,6 +140,19 @@ async def plan_ranges(session: Session, settings: SourceSettings, point: Point, 
             Range(table, relation, types, start, None if start == starts[-1] else start + pages) for start in starts
         ]
     return found
+
+
+async def _lock(session: Session, table: Table) -> None:
+    await _check_name(session, table)
+    await session.fetch(f"lock table {quote(table.schema, table.name)} in access share mode")
+    await _check_name(session, table)  # it could change until then
+
+
+async def _check_name(session: Session, table: Table) -> None:
+    """Names are those of now, whatever the transaction sees: another table may have the one that this had."""
+    ((named,),) = await session.fetch("select to_regclass($1)::oid::int8", quote(table.schema, table.name))
+    if named != table.oid:
+        raise _old(f"the table {table.schema}.{table.name} has another name since the snapshot, or is gone")
 
 
 async def read_range(settings: SourceSettings, point: Point, each: Range, clock: Clock) -> AsyncIterator[Chunk]:
@@ -176,5 +194,5 @@ def _query(each: Range) -> str:
 
 
 def _old(what: str) -> Exception:
-    text = f"{what}; restart the connector, and run the command that it logs then"
+    text = f"{what}; restart the connector, unless it has begun anew since, and run the command that it has logged last"
     return invalid([Problem("", text)])

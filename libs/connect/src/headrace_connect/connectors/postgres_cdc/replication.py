@@ -112,7 +112,7 @@ class Replication:
             RetriableError: somebody else reads the slot, or the server is away.
             InvalidConfig: the slot or publication is not there, or the user may not read it.
         """
-        self._confirmed = confirmed
+        self._confirmed, self._heard_ms = confirmed, self._clock.monotonic_ms()  # while it was idle, nothing came
         # The name of the publication is an identifier within a literal.
         options = (
             f"proto_version '{PROTOCOL.version}', streaming 'on', messages 'true', "
