@@ -400,6 +400,15 @@ def test_without_tries_the_first_time_says_it() -> None:
     assert end.fault is Fault.CONFIG
 
 
+def test_a_chunk_that_is_not_sent_in_time_may_be_the_machine_s_fault() -> None:
+    task = reading(open_ms_max=11_000, retry_timeout_ms=0)
+    task.handle(chunk(1, last=False, now_ms=100))
+    end = overdue(task, chunk(1, last=False, now_ms=11_100))
+    assert isinstance(end, End)
+    assert end.fault is Fault.WORLD, "it is begun again, later and later"
+    assert "smaller chunks" in end.reason
+
+
 def test_what_can_end_is_committed_however_late_it_is_and_other_failures_are_the_world_s() -> None:
     task = reading(open_ms_max=11_000)
     task.handle(chunk(1))

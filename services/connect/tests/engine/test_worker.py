@@ -459,7 +459,7 @@ async def test_what_the_target_cannot_changes_nothing(world: World, offsets: Seq
 async def test_the_target_is_left_alone_where_the_group_is_not_free(world: World) -> None:
     worker = await sink_with_positions(world)
     worker.offsets.fails = NonEmptyGroup("s has members")
-    with pytest.raises(NotWritten, match="has members"):
+    with pytest.raises(Conflict, match="has members"):
         await worker.herd.change_offsets("s", None)
     assert rewinds(worker) == []
 

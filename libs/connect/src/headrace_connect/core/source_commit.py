@@ -281,7 +281,8 @@ class SourceCommit:
         reason = self._why_overdue() if overdue else event.reason
         self._overdue += overdue
         if wait_ms is None or self._overdue >= OVERDUE_MAX:
-            return self._fail(End(Fault.CONFIG if overdue else Fault.WORLD, reason))
+            # A chunk may have been slow because the machine was.
+            return self._fail(End(Fault.CONFIG if overdue and not self.cut else Fault.WORLD, reason))
         self._again_at_ms = event.now_ms + wait_ms
         self.phase = Phase.ABORTING
         return [Halt(), Abort(reason if overdue else "")]

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from headrace.records import TopicPartition
-from headrace_common.core.errors import HeadraceError, InvalidConfig
+from headrace_common.core.errors import HeadraceError, InvalidConfig, NonEmptyGroup
 from headrace_connect_worker.core.records import Work
-from headrace_connect_worker.core.refusals import BadCommand, NotWritten
+from headrace_connect_worker.core.refusals import BadCommand, Conflict, NotWritten
 from headrace_connect_worker.core.sink_offsets import OFFSET, PARTITION, TOPIC, positions_of
 from headrace_connect_worker.ports import Config, ConnectorOffset, Hosts, HostUnavailable, OffsetStore
 
@@ -38,6 +38,7 @@ class Repositioning:
 
         Raises:
             BadCommand: an offset cannot be one, or the target cannot do it: nothing was changed.
+            Conflict: tasks are not all gone yet.
             NotWritten: nobody knows whether they were changed.
         """
         name = work.name
@@ -46,6 +47,8 @@ class Repositioning:
                 await self._change_target(name, config, generation, offsets)
             else:
                 await self._offsets.change(name, work.kind, config, generation, offsets)
+        except NonEmptyGroup as error:
+            raise Conflict(f"{error}: tasks of {name} have not all ended yet; ask again") from error
         except (HeadraceError, HostUnavailable) as error:
             raise NotWritten(f"the offsets of {name} may not be changed: {error}", unknown=True) from error
 
