@@ -6,7 +6,7 @@ import asyncio
 import json
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ from services.connect.tests.kit.rest import make_app, make_verifying
 from services.connect.tests.kit.twin import ME, TwinForwarding, TwinHerd, TwinHosts
 from typer.testing import CliRunner
 
+from headrace_cli import workers
 from headrace_cli.app import app
 from headrace_cli.commanding import add_shared_options
 from headrace_cli.commands import connect_apply, connect_verify, connect_workers
@@ -155,23 +156,27 @@ def test_apply_goes_on_behind_a_file_that_is_wrong_and_prunes_nothing_then(worke
 
 
 def test_apply_waits_for_a_worker_as_long_as_it_is_told(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connect_apply, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(workers, "RETRY_SECONDS", 0.01)
     lines = ["apply", worker.file(), "--url", "http://127.0.0.1:1"]
     monkeypatch.setattr(connect_apply, "LEADER_SECONDS", float("inf"))
     assert runner.invoke(commands, lines).exit_code == 4, "it does not wait for one that is not there"
     assert runner.invoke(commands, [*lines, "--timeout", "0.05"]).exit_code == 4
-    answers = iter([False, False, True])
-    send = Workers._ask
-
-    def later(self: Workers, *given: Any) -> Any:
-        if not next(answers, True):
-            raise NotNow("nobody leads")
-        return send(self, *given)
-
-    monkeypatch.setattr(Workers, "_ask", later)
+    refuse_first(monkeypatch, [False, False, True])
     worker.run("apply", worker.file(), "--timeout", "0", code=1)
     worker.run("apply", worker.file())
     assert list(worker.herd.state.connectors) == ["s"]
+
+
+def refuse_first(monkeypatch: pytest.MonkeyPatch, answers: Iterable[bool]) -> None:
+    """What workers are asked is carried out, or is not possible now; behind these answers it is."""
+    left, send = iter(answers), Workers._ask
+
+    def later(self: Workers, *given: Any) -> Any:
+        if not next(left, True):
+            raise NotNow("not now")
+        return send(self, *given)
+
+    monkeypatch.setattr(Workers, "_ask", later)
 
 
 def test_list_and_status(worker: Worker) -> None:
@@ -220,7 +225,7 @@ def test_restart(worker: Worker) -> None:
     worker.run("restart", "s", "--task", "7", code=3)
 
 
-def test_offsets(worker: Worker) -> None:
+def test_offsets(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     worker.run("apply", worker.file(file="/data/a"))
     worker.herd.kept["s"] = [ConnectorOffset({"split": "/data/a"}, {"at": 5})]
     assert '{"split": "/data/a"}' in worker.run("offsets", "s")
@@ -230,6 +235,9 @@ def test_offsets(worker: Worker) -> None:
     worker.run("stop", "s")
     assert "altered successfully" in worker.run("offsets", "s", "--set", str(file))
     assert "--yes" in worker.run("offsets", "s", "--reset", code=2)
+    monkeypatch.setattr(workers, "RETRY_SECONDS", 0.01)
+    refuse_first(monkeypatch, [False, True, False, False])
+    assert "altered successfully" in worker.run("offsets", "s", "--set", str(file)), "its tasks had not ended"
     assert "reset successfully" in worker.run("offsets", "s", "--reset", "--yes")
     assert "nothing is committed" in worker.run("offsets", "s")
     file.write_text("{")
@@ -374,7 +382,7 @@ def test_a_verify_that_is_interrupted_while_it_begins_ends_it_too(
 
 def test_verify_asks_again_while_nobody_answers(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     worker.run("apply", worker.file())
-    monkeypatch.setattr(connect_apply, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(workers, "RETRY_SECONDS", 0.01)
     answers = iter([NotNow("nobody leads"), NobodyThere("no worker")])
     ask = Workers._ask
 

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import typer
@@ -45,6 +47,8 @@ Url = Annotated[
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the connector")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")]
 _NOT_NOW: Final = (409, 429, 503)
+RETRY_SECONDS: Final = 1.0
+_Done = TypeVar("_Done")
 
 
 class NotNow(CommandFailed):
@@ -53,6 +57,31 @@ class NotNow(CommandFailed):
 
 class NobodyThere(NotNow):
     """Nobody takes the connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Until when it is tried again."""
+
+    end: float
+    also_nobody: bool
+    """Whether also while no worker is there."""
+
+    def ask(self, do: Callable[[], _Done]) -> _Done:
+        """
+        What ``do`` gives.
+
+        Raises:
+            CommandFailed: the worker says no, or it is not done in time.
+        """
+        while True:
+            try:
+                return do()
+            except NotNow as failed:
+                waits = self.also_nobody or not isinstance(failed, NobodyThere)
+                if not waits or time.monotonic() + RETRY_SECONDS >= self.end:
+                    raise
+            time.sleep(RETRY_SECONDS)
 
 
 def find_url(here: Path) -> str:

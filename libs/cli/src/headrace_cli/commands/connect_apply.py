@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -15,13 +14,11 @@ from headrace_cli.connector_file import Files, read_connector
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.output import Output, format_count
 from headrace_cli.session import Session
-from headrace_cli.workers import NobodyThere, NotNow, Url, Workers, Yes
+from headrace_cli.workers import Url, Wait, Workers, Yes
 from headrace_common.runtime.connector_text import difference
 
-RETRY_SECONDS: Final = 1.0
 LEADER_SECONDS: Final = 30.0
 """So long workers may take until one of them leads."""
-_Done = TypeVar("_Done")
 _Config = Mapping[str, str]
 
 
@@ -70,31 +67,6 @@ def apply(
         session.show(rows[0] if len(configs) == 1 and not prune and rows else {"connectors": rows})
     if failed:
         raise failed[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Until when it is tried again."""
-
-    end: float
-    also_nobody: bool
-    """Whether also while no worker is there."""
-
-    def ask(self, do: Callable[[], _Done]) -> _Done:
-        """
-        What ``do`` gives.
-
-        Raises:
-            CommandFailed: the worker says no, or it is not done in time.
-        """
-        while True:
-            try:
-                return do()
-            except NotNow as failed:
-                waits = self.also_nobody or not isinstance(failed, NobodyThere)
-                if not waits or time.monotonic() + RETRY_SECONDS >= self.end:
-                    raise
-            time.sleep(RETRY_SECONDS)
 
 
 def _read_all(files: Sequence[str]) -> dict[str, _Config]:

@@ -10,12 +10,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from headrace_cli.commands.connect_apply import Wait
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.interrupts import end_if_interrupted, held
 from headrace_cli.output import Output, format_count, moment_for_people
 from headrace_cli.session import Session
-from headrace_cli.workers import Name, Url, Workers, refusal
+from headrace_cli.workers import Name, Url, Wait, Workers, refusal
 
 LOOK_SECONDS: Final = 0.1
 """Until it is looked at first; then each time half as long again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final
 
@@ -16,10 +17,12 @@ from headrace_cli.commands.partition import DryRun, confirm
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.output import Output
 from headrace_cli.session import Session
-from headrace_cli.workers import Name, Url, Workers, Yes
+from headrace_cli.workers import Name, Url, Wait, Workers, Yes
 
 _TRACE_CHARS_MAX: Final = 200
 _RUNNING: Final = "RUNNING"
+STOP_SECONDS: Final = 30.0
+"""So long tasks may take to end."""
 
 Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Of connectors")]
 
@@ -113,16 +116,21 @@ def offsets(
     yes: Yes = False,
     url: Url = None,
 ) -> None:
-    """Show where a connector goes on. It must be stopped before they are set or forgotten."""
-    workers = Workers(url)
+    """
+    Show where a connector goes on. It must be stopped before they are set or forgotten.
+
+    That waits up to 30 seconds for its tasks to end.
+    """
+    workers, wait = Workers(url), Wait(time.monotonic() + STOP_SECONDS, also_nobody=False)
     if set_ is not None and reset:
         raise typer.BadParameter("give --set or --reset")
     if set_ is not None:
-        _report_message(session, workers.patch("connectors", name, "offsets", body=_read_offsets(set_)))
+        body = _read_offsets(set_)
+        _report_message(session, wait.ask(lambda: workers.patch("connectors", name, "offsets", body=body)))
         return
     if reset:
         confirm(f"forget where {name} goes on?", yes)
-        _report_message(session, workers.delete("connectors", name, "offsets"))
+        _report_message(session, wait.ask(lambda: workers.delete("connectors", name, "offsets")))
         return
     found = workers.get("connectors", name, "offsets")
     if session.output is not Output.TABLE:
