@@ -4,10 +4,10 @@ COPY . /src
 WORKDIR /src
 RUN mkdir /lists \
  && python tools/locked.py headrace-cli > /lists/shared.txt \
- && python tools/locked.py headrace-connect-worker 'headrace-connect[http,kafka,mariadb,postgres,lake]' 'headrace-cli[connect]' --without /lists/shared.txt > /lists/own.txt \
+ && python tools/locked.py headrace-connect-worker 'headrace-connect[http,kafka,mariadb,postgres,tracing,lake]' 'headrace-cli[connect]' --without /lists/shared.txt > /lists/own.txt \
  && python tools/locked.py hatchling > /lists/builder.txt \
  && python tools/locked.py pyarrow > /lists/arrow.txt \
- && python tools/locked.py headrace-connect-worker 'headrace-connect[http,kafka,mariadb,postgres,lake]' 'headrace-cli[connect]' --directories > /lists/members
+ && python tools/locked.py headrace-connect-worker 'headrace-connect[http,kafka,mariadb,postgres,tracing,lake]' 'headrace-cli[connect]' --directories > /lists/members
 
 # Changes only with the lock; the services share it.
 FROM python:3.11-slim AS dependencies
