@@ -116,7 +116,7 @@ def test_a_topic_that_is_not_there_does_not_keep_a_sink_from_the_others(
 
         async def read_until(count: int) -> None:
             while len(read) < count:
-                for table in await group.poll(100, 100):
+                for table in await group.poll(100, 100, 1 << 20):
                     read.extend((table.topic, value) for value in table.table.column("value").to_pylist())
 
         try:
