@@ -82,6 +82,17 @@ class Files:
             if isinstance(event, TaskReported) and event.state is state:
                 seen.add(event.task)
 
+    async def until(self, task: int, state: RunState, generation: int) -> TaskReported:
+        """Wait until a task is in ``state``."""
+        while True:
+            event = await self.next()
+            if isinstance(event, TaskReported) and (event.task, event.state, event.generation) == (
+                task,
+                state,
+                generation,
+            ):
+                return event
+
     async def start(self, splits: tuple[SplitSpec, ...], generation: int) -> None:
         by_id = {split.id: split for split in splits}
         for task, own in enumerate(share(list(by_id), 2)):
@@ -157,11 +168,9 @@ async def test_two_tasks_of_a_file_source(cluster: TestCluster, tmp_path: Path) 
 
         await hosts.stop(files.name, 0)
         await hosts.start(StartTask(files.name, 0, files.config, work.splits, 12))
+        await files.until(0, RunState.RUNNING, 12)
         files.write()  # both tasks read, and the one of the older generation is fenced
-        while True:
-            event = await files.next()
-            if isinstance(event, TaskReported) and (event.task, event.state) == (1, RunState.UNASSIGNED):
-                break
+        event = await files.until(1, RunState.UNASSIGNED, 11)
         assert event.fault is Fault.FENCED
         await until_all_are_there(cluster, files)
         await hosts.stop(files.name, 0)
