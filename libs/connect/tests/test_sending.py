@@ -8,15 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from libs.connect.tests.idle import run_until_idle
 
-from headrace_common.runtime.clock import SystemClock, limit_s, pause_ms
-from headrace_common.runtime.tasks import TaskRunner
+from headrace_common.runtime.clock import SystemClock, pause_ms
 from headrace_connect import Chunk, Position, Split
 from headrace_connect.core.counts import Counts
 from headrace_connect.core.dead_letters import Origin, Refusal, Stage
 from headrace_connect.core.errors import Fault
 from headrace_connect.core.source_commit import Rules
-from headrace_connect.core.source_steps import CloseAsked
 from headrace_connect.plugin import NoSettings, Source
 from headrace_connect.runtime.failing import TaskFailed
 from headrace_connect.runtime.pipeline import ConvertedChunk, Lost
@@ -51,14 +50,7 @@ async def run(log: MemoryLog, bad: BadRecords, pipeline: Any = None, **rules: An
     settings = SourceTaskSettings(Rules(interval_ms=5, **rules), poll_interval_ms=1, bad=bad)
     task = SourceTask(Large(NoSettings()), [Split("all")], outside, settings, counts=counts)
 
-    async def close() -> None:
-        while not task.is_idle:
-            await pause_ms(1)
-        task.ask(CloseAsked())
-
-    async with limit_s(30), TaskRunner() as runner:
-        runner.start(close(), name="close")
-        await task.run()
+    await run_until_idle(task)
     return counts
 
 

@@ -7,13 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from libs.connect.tests.idle import run_until_idle
 
-from headrace_common.runtime.clock import SystemClock, limit_s, pause_ms
-from headrace_common.runtime.tasks import TaskRunner
+from headrace_common.runtime.clock import SystemClock, pause_ms
 from headrace_connect import Chunk, Position, Split
 from headrace_connect.core.errors import Fault
 from headrace_connect.core.source_commit import Boundary, Rules
-from headrace_connect.core.source_steps import CloseAsked
 from headrace_connect.plugin import BadItem, NoSettings, Note, Source, Written
 from headrace_connect.runtime.failing import TaskFailed
 from headrace_connect.runtime.pipeline import ConvertedChunk
@@ -68,14 +67,7 @@ async def run(log: MemoryLog, steps: KillAt, generation: int = 0, pipeline: Any 
     settings = SourceTaskSettings(Rules(interval_ms=5, **rules), bad=BadRecords("c", 0), slice_bytes=40)
     task = SourceTask(Large(NoSettings()), [Split("all")], outside, settings)
 
-    async def close() -> None:
-        while not task.is_idle:
-            await pause_ms(1)
-        task.ask(CloseAsked())
-
-    async with limit_s(30), TaskRunner() as runner:
-        runner.start(close(), name="close")
-        await task.run()
+    await run_until_idle(task)
 
 
 def values(log: MemoryLog, topic: str = TOPIC) -> list[str]:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from libs.connect.tests.idle import run_until_idle
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -29,7 +30,6 @@ from headrace_connect import Chunk, Position, Rows, RowsRefused, Sink, Split
 from headrace_connect.core.dead_letters import Origin
 from headrace_connect.core.sink_commit import SinkRules
 from headrace_connect.core.source_commit import Rules
-from headrace_connect.core.source_steps import CloseAsked
 from headrace_connect.plugin import NoSettings, Source, TopicPartition
 from headrace_connect.runtime import seating
 from headrace_connect.runtime.adapters.spans import LINKS_MAX, TracedSink, TracedSource, TracedTask
@@ -154,14 +154,7 @@ async def send(
     outside = SourceOutside(MemorySourceLog(log), pipeline, SystemClock(), steps or NoSteps(), spans=spans)
     task = SourceTask(source, [Split("all")], outside, SourceTaskSettings(Rules(interval_ms=10_000), 1))
 
-    async def close() -> None:
-        while not task.is_idle:
-            await pause_ms(1)
-        task.ask(CloseAsked())
-
-    async with limit_s(30), TaskRunner() as runner:
-        runner.start(close(), name="close")
-        await task.run()
+    await run_until_idle(task)
     return log
 
 
