@@ -13,7 +13,7 @@ import pytest
 
 from headrace_common.core.errors import InvalidConfig
 from headrace_connect.core.host_messages import PositionForm, Rewind
-from headrace_connect.plugin import Guarantee, Sink
+from headrace_connect.plugin import Guarantee, NoSettings, Sink
 from headrace_connect.runtime.host_answers import answer
 from headrace_connect.settings import Secrets
 
@@ -30,7 +30,7 @@ class Topics:
         return self.there.get(topic, 0)
 
 
-class KeepsThem(Sink):  # type: ignore[type-arg]
+class KeepsThem(Sink[NoSettings]):
     """Keeps positions, and cannot change them."""
 
     guarantee = Guarantee.POSITIONS

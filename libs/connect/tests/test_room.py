@@ -8,13 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from libs.connect.tests.idle import run_until_idle
 
 from headrace_common.runtime.clock import SystemClock, limit_s, pause_ms
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_connect import Chunk, Position, Split
 from headrace_connect.core.sink_commit import SinkRules
 from headrace_connect.core.source_commit import Boundary, Rules
-from headrace_connect.core.source_steps import CloseAsked
 from headrace_connect.plugin import NoSettings, Rows, Sink, Source
 from headrace_connect.runtime.room import Room
 from headrace_connect.runtime.sink_task import SinkOutside, SinkTask, SinkTaskSettings
@@ -93,28 +93,23 @@ class Stopped(KillAt):
 @pytest.mark.parametrize("kind", [Side, Turns])
 @pytest.mark.parametrize("splits", [1, 30])
 async def test_no_more_is_read_than_there_is_room_for_while_the_rest_waits_or_is_not_committed(
-    kind: type[Source[NoSettings]], splits: int
+    kind: type[Side | Turns], splits: int
 ) -> None:
     log, counting = MemoryLog(), Counting()
     steps = Stopped(counting, log)
-    kind.counting = counting  # type: ignore[attr-defined]
+    kind.counting = counting
     outside = SourceOutside(MemorySourceLog(log), RawPipeline(), SystemClock(), steps)
     settings = SourceTaskSettings(Rules(interval_ms=5, bytes_max=500), poll_interval_ms=1, bytes_max=1_000)
     task = SourceTask(kind(NoSettings()), [Split(str(n)) for n in range(splits)], outside, settings)
     task._room = Room(1_000, first_bytes=100)
 
-    async def end() -> None:
+    async def look() -> None:
         await steps.here.wait()
         await pause_ms(50)
         steps.look()
         steps.go.set()
-        while not task.is_idle:
-            await pause_ms(1)
-        task.ask(CloseAsked())
 
-    async with limit_s(30), TaskRunner() as runner:
-        runner.start(end(), name="end")
-        await task.run()
+    await run_until_idle(task, look)
     assert len(log.records["records"]) == splits * ROWS
     assert 200 <= steps.most <= 1_000
 
@@ -127,14 +122,7 @@ async def test_a_chunk_that_is_larger_than_all_the_room_is_let_in(boundary: Boun
     settings = SourceTaskSettings(Rules(boundary, interval_ms=5), poll_interval_ms=1, bytes_max=10)
     task = SourceTask(Ends(NoSettings()), [Split("a"), Split("b")], outside, settings)
 
-    async def end() -> None:
-        while not task.is_idle:
-            await pause_ms(1)
-        task.ask(CloseAsked())
-
-    async with limit_s(30), TaskRunner() as runner:
-        runner.start(end(), name="end")
-        await task.run()
+    await run_until_idle(task)
     assert len(log.records["records"]) == 2 * ROWS
 
 

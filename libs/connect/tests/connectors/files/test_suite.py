@@ -6,7 +6,7 @@ import gzip
 import json
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
@@ -24,10 +24,10 @@ class FilesCase(SourceCase):
 
     rows = 20
 
-    def __init__(self, directory: Path, format_: str) -> None:
+    def __init__(self, directory: Path, format_: Literal["csv", "parquet"]) -> None:
         self.directory = directory / "in"
         self.place = Movable(self.directory)
-        self.settings = SourceSettings(str(self.directory), format_, batch_bytes=64, batch_rows=4)  # type: ignore[arg-type]
+        self.settings = SourceSettings(str(self.directory), format_, batch_bytes=64, batch_rows=4)
         for name, numbers in (("a", range(12)), ("b", range(12, 20))):
             path = self.directory / name
             if format_ == "parquet":
@@ -53,5 +53,5 @@ class FilesCase(SourceCase):
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("format_", ["csv", "parquet"])
-def test_the_suite(tmp_path_factory: pytest.TempPathFactory, format_: str) -> None:
+def test_the_suite(tmp_path_factory: pytest.TempPathFactory, format_: Literal["csv", "parquet"]) -> None:
     check_source(lambda: FilesCase(tmp_path_factory.mktemp("files"), format_))
