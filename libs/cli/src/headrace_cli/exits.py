@@ -59,6 +59,8 @@ _UNREACHABLE = frozenset(
 
 _BY_KIND = {
     Kind.INVALID: ExitCode.USAGE,
+    Kind.UNAUTHENTICATED: ExitCode.FAILED,
+    Kind.DENIED: ExitCode.FAILED,
     Kind.NOT_FOUND: ExitCode.NOT_FOUND,
     Kind.MOVED: ExitCode.UNREACHABLE,
     Kind.BUSY: ExitCode.UNREACHABLE,
@@ -67,6 +69,7 @@ _BY_KIND = {
 
 _HINTS_BY_KIND = {
     Kind.INVALID: "Correct it; --help shows what the command takes.",
+    Kind.DENIED: "Ask somebody who may for the right; the error names it.",
     Kind.CONFLICT: "`headrace cluster status` and `headrace broker list` show how it is now.",
     Kind.BUSY: "`headrace cluster health` says what is missing; then try again.",
     Kind.NOT_FOUND: "`headrace topic list` and `headrace broker list` show the names.",

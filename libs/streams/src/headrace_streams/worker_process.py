@@ -73,7 +73,7 @@ def ending_of(error: HeadraceError) -> Ending:
     """How a process ends that met it."""
     if error.kind is Kind.FENCED and error.then is Then.FENCED:
         return Ending.FENCED
-    return Ending.FAILED if error.kind in (Kind.INVALID, Kind.NOT_FOUND, Kind.CONFLICT) else Ending.LOST
+    return Ending.FAILED if error.kind in (Kind.INVALID, Kind.DENIED, Kind.NOT_FOUND, Kind.CONFLICT) else Ending.LOST
 
 
 def _is_no_gap(entry: logging.LogRecord) -> bool:

@@ -39,6 +39,7 @@ from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, NodeKey, Role,
 from headrace_common.rpc.channels import PLAIN, Security
 from headrace_common.rpc.convert import node_key_to_proto, partition_ref_to_proto, shard_kind_to_proto
 from headrace_common.rpc.node_gate import KnownNodes, NodeGate, Tokens, node_security
+from headrace_common.runtime.access_gate import Access, current_bearer
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import backoff_ms
 from headrace_common.runtime.service_tls import ServiceTls
@@ -70,7 +71,9 @@ class ControllerClient:
         self.security = security
         """How this node shows who it is, to any other node."""
         self.gate = NodeGate()
-        """For the servers of this node."""
+        """Which calls come from nodes, for the servers of this node."""
+        self.access = Access(lambda: self.image, self.gate, clock)
+        """Who calls and what they may, for the servers of this node."""
         self.calls = calls
         """For requests that are forwarded as they are."""
         self._clock = clock
@@ -113,10 +116,11 @@ class ControllerClient:
         """
         key, route = NodeKey(role, NodeId(id)), ControllerRoute(bootstrap)
         known = KnownNodes(lambda: client.image, lambda: route.addresses)
-        security = node_security(key, tokens, known, tls and tls.certificates)
+        security = node_security(key, tokens, known, tls and tls.certificates, current_bearer)
         calls = ControllerCalls(route, clock, security)
         client = ControllerClient(calls, key, clock, tasks, security, beats)
         client.gate = NodeGate(tokens, lambda: client.image, tls and tls.trust_domain)
+        client.access = Access(lambda: client.image, client.gate, clock)
         follower = tasks.start(client._stream.follow(), name="follow-metadata")
         client._beats.start()
         try:
@@ -359,6 +363,7 @@ class ControllerClient:
     def _take(self, image: ClusterImage) -> None:
         self._stop_if_replaced(image)
         self._warn_if_unseen(image)
+        self.access.look()
         active = image.active_controller
         controllers = [n.grpc for n in image.nodes.values() if n.key.role is Role.CONTROLLER]
         self.calls.route.learned(

@@ -6,6 +6,8 @@ request may be ``retriable``, and of what ``kind`` it is, which is what callers 
 
     HeadraceError
     ├── Rejected            INVALID     the request is wrong; it will never succeed as it is
+    │   ├── Unauthenticated             nobody is known by what the caller has shown; show another credential
+    │   └── Denied                      the caller is known and may not do this; somebody has to allow it
     ├── NotFound            NOT_FOUND   the thing named does not exist (yet)
     ├── Conflict            CONFLICT    it exists already, or changed meanwhile
     ├── Moved               MOVED       somebody else answers this now; refresh metadata and ask there
@@ -55,6 +57,8 @@ class ErrorCode(IntEnum):
     INVALID_SESSION_TIMEOUT = 26
     REBALANCE_IN_PROGRESS = 27, _RETRIABLE
     INVALID_COMMIT_OFFSET_SIZE = 28
+    TOPIC_AUTHORIZATION_FAILED = 29
+    GROUP_AUTHORIZATION_FAILED = 30
     CLUSTER_AUTHORIZATION_FAILED = 31
     INVALID_TIMESTAMP = 32
     UNSUPPORTED_VERSION = 35
@@ -72,8 +76,10 @@ class ErrorCode(IntEnum):
     INVALID_PRODUCER_ID_MAPPING = 49
     INVALID_TRANSACTION_TIMEOUT = 50
     CONCURRENT_TRANSACTIONS = 51, _RETRIABLE
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     OPERATION_NOT_ATTEMPTED = 55, _RETRIABLE
     KAFKA_STORAGE_ERROR = 56, _RETRIABLE
+    SASL_AUTHENTICATION_FAILED = 58
     UNKNOWN_PRODUCER_ID = 59
     NON_EMPTY_GROUP = 68
     GROUP_ID_NOT_FOUND = 69
@@ -114,6 +120,8 @@ class ErrorCode(IntEnum):
     FENCED_WRITER = 1004
     TXN_VERDICT_UNKNOWN = 1005
     FENCED_OWNER = 1006
+    CREDENTIALS_EXPIRED = 1007
+    CREDENTIALS_REVOKED = 1008
 
     retriable: bool
     """Whether the same request may succeed later, unchanged."""
@@ -131,6 +139,8 @@ class Kind(Enum):
     """What a caller should do about a failure; see the module's text."""
 
     INVALID = "invalid"
+    UNAUTHENTICATED = "unauthenticated"
+    DENIED = "denied"
     NOT_FOUND = "not found"
     CONFLICT = "conflict"
     MOVED = "moved"
@@ -167,6 +177,10 @@ _STOPS: Final = frozenset(
         ErrorCode.TXN_VERDICT_UNKNOWN,
         ErrorCode.UNSUPPORTED_VERSION,
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.SASL_AUTHENTICATION_FAILED,
+        ErrorCode.CREDENTIALS_EXPIRED,
+        ErrorCode.CREDENTIALS_REVOKED,
     }
 )
 """After these nothing gets better by itself."""
@@ -213,6 +227,14 @@ class HeadraceError(Exception):
 
 class Rejected(HeadraceError, kind=Kind.INVALID, code=ErrorCode.INVALID_REQUEST):
     """The request is wrong and will never succeed as it is."""
+
+
+class Unauthenticated(Rejected, kind=Kind.UNAUTHENTICATED, code=ErrorCode.SASL_AUTHENTICATION_FAILED):
+    """Nobody is known by what the caller has shown."""
+
+
+class Denied(Rejected, kind=Kind.DENIED, code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED):
+    """The caller is known, and may not do this."""
 
 
 class NotFound(HeadraceError, kind=Kind.NOT_FOUND, code=ErrorCode.RESOURCE_NOT_FOUND):

@@ -8,6 +8,7 @@ from headrace_common.core.error_kinds import RETRIABLE as RETRIABLE
 from headrace_common.core.error_kinds import Busy as Busy
 from headrace_common.core.error_kinds import Conflict as Conflict
 from headrace_common.core.error_kinds import DataLost as DataLost
+from headrace_common.core.error_kinds import Denied as Denied
 from headrace_common.core.error_kinds import ErrorCode as ErrorCode
 from headrace_common.core.error_kinds import Fenced as Fenced
 from headrace_common.core.error_kinds import HeadraceError as HeadraceError
@@ -17,6 +18,7 @@ from headrace_common.core.error_kinds import Moved as Moved
 from headrace_common.core.error_kinds import NotFound as NotFound
 from headrace_common.core.error_kinds import Rejected as Rejected
 from headrace_common.core.error_kinds import Then as Then
+from headrace_common.core.error_kinds import Unauthenticated as Unauthenticated
 from headrace_common.core.error_kinds import UnknownOutcome as UnknownOutcome
 
 # --- the request is wrong -------------------------------------------------------------------------------------
@@ -144,8 +146,28 @@ class NotRegistered(Fenced, code=ErrorCode.BROKER_ID_NOT_REGISTERED):
     """The controller does not know this node; it must register."""
 
 
-class ClusterAuthorizationFailed(Rejected, code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED):
+class ClusterAuthorizationFailed(Denied, code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED):
     """The caller may not do this to the cluster."""
+
+
+class TopicAuthorizationFailed(Denied, code=ErrorCode.TOPIC_AUTHORIZATION_FAILED):
+    """The caller may not do this with the topic."""
+
+
+class GroupAuthorizationFailed(Denied, code=ErrorCode.GROUP_AUTHORIZATION_FAILED):
+    """The caller may not do this with the group."""
+
+
+class TransactionalIdAuthorizationFailed(Denied, code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED):
+    """The caller may not do this with the transactional id."""
+
+
+class CredentialsExpired(Unauthenticated, code=ErrorCode.CREDENTIALS_EXPIRED):
+    """The credential is over."""
+
+
+class CredentialsRevoked(Unauthenticated, code=ErrorCode.CREDENTIALS_REVOKED):
+    """The credential was taken back, or its owner was blocked."""
 
 
 class InconsistentClusterId(Rejected, code=ErrorCode.INCONSISTENT_CLUSTER_ID):

@@ -62,6 +62,12 @@ WORK_GROUPS: Final = Feature(
     "groups may share named work instead of partitions, which coordinators record in forms of their own",
 )
 
+ACCESS: Final = Feature(
+    7,
+    "access",
+    "rules say who may do what, keys say who calls, and a cluster may be closed to everybody else",
+)
+
 FEATURES: Final = (
     OWNER_TIMES,
     NODE_TOKEN,
@@ -69,6 +75,7 @@ FEATURES: Final = (
     TRANSACTION_STREAMS,
     REQUIRED_FENCES,
     WORK_GROUPS,
+    ACCESS,
 )
 """All of them, by level. A level is never changed once a version with it was released: what comes later gets the
 next one."""

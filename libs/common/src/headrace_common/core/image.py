@@ -207,6 +207,8 @@ class ImageDelta:
     """None: unchanged."""
     feature_level: int | None = None
     """None: unchanged; in a snapshot: 0."""
+    access: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
+    """Rows of ``access.rows`` that are new or changed; an empty one is gone."""
 
 
 class ImageGap(Exception):
@@ -236,6 +238,8 @@ class ClusterImage:
     shards: Mapping[ShardKey, Shard] = field(default_factory=lambda: MappingProxyType({}))
     feature_level: int = 0
     """What all nodes know; it never falls while the cluster lives. See ``has``."""
+    access: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
+    """Who may do what, as the rows of ``access.rows``; the same object for as long as nothing of it changes."""
 
     def has(self, feature: Feature) -> bool:
         """Whether a feature may be used: every node of the cluster knows it."""
@@ -270,6 +274,7 @@ class ClusterImage:
             broker_configs=self.broker_configs,
             active_controller=self.active_controller,
             feature_level=self.feature_level,
+            access=self.access,
         )
 
     def apply(self, delta: ImageDelta) -> ClusterImage:
@@ -316,6 +321,11 @@ class ClusterImage:
             broker_configs=own,
             active_controller=delta.active_controller or self.active_controller,
             feature_level=self.feature_level if delta.feature_level is None else delta.feature_level,
+            access=_merge(
+                self.access,
+                {key: row for key, row in delta.access.items() if row},
+                tuple(key for key, row in delta.access.items() if not row),
+            ),
         )
 
 

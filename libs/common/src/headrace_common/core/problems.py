@@ -14,6 +14,8 @@ from headrace_common.core.errors import ErrorCode, HeadraceError, Kind, error_fo
 
 _STATUS_OF_KIND: Final[Mapping[Kind, int]] = {
     Kind.INVALID: 400,
+    Kind.UNAUTHENTICATED: 401,
+    Kind.DENIED: 403,
     Kind.NOT_FOUND: 404,
     Kind.CONFLICT: 409,
     Kind.MOVED: 503,
@@ -32,6 +34,8 @@ _STATUS_OF_CODE: Final[Mapping[ErrorCode, int]] = {
 }
 _NEXT_STEP: Final[Mapping[Kind, str]] = {
     Kind.INVALID: "Correct the request; as it is it will never succeed.",
+    Kind.UNAUTHENTICATED: "Send a credential that is valid, in the header Authorization.",
+    Kind.DENIED: "Ask somebody who may for the right; the detail names it.",
     Kind.NOT_FOUND: "Check the name; list the names that exist.",
     Kind.CONFLICT: "Look at the current state, then decide.",
     Kind.MOVED: "Wait a moment and send the same request again.",

@@ -51,6 +51,7 @@ def delta_to_proto(delta: ImageDelta) -> pb.MetadataUpdate:
         broker_configs={node: pb.ConfigSet(values=own) for node, own in delta.broker_configs.items()},
         active_controller=None if active is None else active_controller_to_proto(active),
         feature_level=delta.feature_level,
+        access=delta.access,
     )
 
 
@@ -82,4 +83,5 @@ def delta_from_proto(update: pb.MetadataUpdate) -> ImageDelta:
             active_controller_from_proto(update.active_controller) if update.HasField("active_controller") else None
         ),
         feature_level=update.feature_level if update.HasField("feature_level") else None,
+        access=dict(update.access),
     )

@@ -69,6 +69,17 @@ def with_behavior(
     return grpc.stream_stream_rpc_method_handler(wrap(functions.stream_stream, True), **codec)
 
 
+def refusing(error: HeadraceError) -> grpc.RpcMethodHandler[Any, Any]:
+    """A handler for interceptors inside of ``ErrorInterceptor`` that reads nothing of a call and ends it."""
+
+    async def refuse(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        del requests, context  # to gRPC a stream, so that not even a unary request is read
+        raise error
+
+    handler: Any = grpc.stream_stream_rpc_method_handler(refuse)
+    return handler  # type: ignore[no-any-return]  # gRPC's handler is a named tuple
+
+
 class _Unread:
     """In place of a request that cannot be taken: gRPC itself would answer UNKNOWN, without details."""
 

@@ -31,7 +31,7 @@ from headrace_common.core.node_rules import (
     refusal,
 )
 from headrace_common.rpc.channels import PLAIN, Certificates, Metadata, Security
-from headrace_common.rpc.interceptor import Continuation, Handler, with_behavior
+from headrace_common.rpc.interceptor import Continuation, Handler, refusing, with_behavior
 
 NODE_KEY: Final = "headrace-node"
 TOKEN_KEY: Final = "headrace-node-token"
@@ -81,13 +81,29 @@ class KnownNodes:
         return role
 
 
+FORWARDED_KEY: Final = "headrace-bearer-bin"
+"""The credential of whom an admin node asks for."""
+
+
 def node_security(
-    key: NodeKey, tokens: Tokens | None, known: KnownNodes, certificates: Certificates | None = None
+    key: NodeKey,
+    tokens: Tokens | None,
+    known: KnownNodes,
+    certificates: Certificates | None = None,
+    bearer: Callable[[], str | None] = lambda: None,
 ) -> Security:
     """
     How the node ``key`` shows who it is: with ``certificates`` by TLS, to whoever shows the role that the cluster says;
     else with ``tokens`` to ``known`` nodes; without any it shows nothing.
+
+    Args:
+        bearer: the credential of whom it asks for; it goes to nodes alone, by TLS or within this machine.
     """
+
+    def forwarded(safe: bool) -> Metadata:
+        shown = bearer() if safe else None
+        return () if shown is None else ((FORWARDED_KEY, shown.encode()),)
+
     if certificates is not None:
         said = ((NODE_KEY, str(key)),)
 
@@ -95,7 +111,7 @@ def node_security(
             role = known.role_at(target)
             return None if role is None else host_of(role.value)
 
-        return Security(lambda _: said, certificates, name_at)
+        return Security(lambda target: (*said, *forwarded(target in known)), certificates, name_at)
     if tokens is None:
         return PLAIN
     name = (NODE_KEY, str(key))
@@ -103,7 +119,7 @@ def node_security(
     def metadata(target: str) -> Metadata:
         if target not in known or (tokens.loopback_only and not is_loopback(target)):
             return (name,)
-        return (name, (TOKEN_KEY, tokens.shown))
+        return (name, (TOKEN_KEY, tokens.shown), *forwarded(is_loopback(target)))
 
     return Security(metadata)
 
@@ -161,7 +177,7 @@ class NodeGate(grpc.aio.ServerInterceptor):
         if allowed is not None and self._demanded:
             error = self._refusal(operation, allowed, handler_call_details.invocation_metadata)
             if error is not None:
-                return _refusing(error)
+                return refusing(error)
         return await continuation(handler_call_details)
 
     def _holding(self, inner: Handler, operation: str, allowed: Collection[Role]) -> Handler:
@@ -177,8 +193,8 @@ class NodeGate(grpc.aio.ServerInterceptor):
 
     def _refusal(self, operation: str, allowed: Collection[Role], metadata: Any) -> HeadraceError | None:
         if self.closed:
-            return refusal(operation, allowed, self._caller(metadata), NO_TOKEN)
-        if self._image().revision == EMPTY_IMAGE.revision and self._caller(metadata) is None:
+            return refusal(operation, allowed, self.by_metadata(metadata), NO_TOKEN)
+        if self._image().revision == EMPTY_IMAGE.revision and self.by_metadata(metadata) is None:
             return MetadataUnavailable(
                 f"this node has no metadata yet, so it cannot tell who may ask it for {operation}; try again soon"
             )
@@ -188,7 +204,12 @@ class NodeGate(grpc.aio.ServerInterceptor):
         """The node that a call has shown to come from; None: it shows no valid token, or no certificate of a node."""
         if self._trust_domain is not None:
             return _named(context, self._trust_domain)
-        return self._caller(context.invocation_metadata())
+        return self.by_metadata(context.invocation_metadata())
+
+    @property
+    def by_certificates(self) -> bool:
+        """Whether certificates prove who is a node, which a call's metadata tell nothing of."""
+        return self._trust_domain is not None
 
     def hold(self, caller: NodeKey | None, claimed: NodeKey, *besides: Role) -> None:
         """
@@ -216,7 +237,8 @@ class NodeGate(grpc.aio.ServerInterceptor):
 
         return hold
 
-    def _caller(self, metadata: Any) -> NodeKey | None:
+    def by_metadata(self, metadata: Any) -> NodeKey | None:
+        """The node that a token in the metadata of a call proves, with what else they say; None: there is none."""
         if self._tokens is None:
             return None
         token = dict(metadata or ()).get(TOKEN_KEY)
@@ -235,7 +257,7 @@ class _NoNodes(grpc.aio.ServerInterceptor):
         operation = handler_call_details.method.rpartition(".")[2]
         allowed = WHO_MAY_CALL.get(operation)
         error = None if allowed is None else refusal(operation, allowed, None, NO_CERTIFICATE)
-        return await continuation(handler_call_details) if error is None else _refusing(error)
+        return await continuation(handler_call_details) if error is None else refusing(error)
 
 
 def _named(context: grpc.aio.ServicerContext[Any, Any], trust_domain: str) -> NodeKey | None:
@@ -255,12 +277,3 @@ def _node_said(metadata: Any) -> NodeKey | None:
         return node_key_of(name) if isinstance(name, str) else None
     except Rejected:
         return None
-
-
-def _refusing(error: HeadraceError) -> grpc.RpcMethodHandler[Any, Any]:
-    async def refuse(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        del requests, context  # to gRPC a stream, so that not even a unary request is read
-        raise error
-
-    handler: Any = grpc.stream_stream_rpc_method_handler(refuse)
-    return handler  # type: ignore[no-any-return]  # gRPC's handler is a named tuple

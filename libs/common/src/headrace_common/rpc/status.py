@@ -14,6 +14,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from headrace_common.core.errors import (
+    Denied,
     ErrorCode,
     HeadraceError,
     Internal,
@@ -24,6 +25,7 @@ from headrace_common.core.errors import (
     Rejected,
     RequestTimedOut,
     TlsFailed,
+    Unauthenticated,
     UnsupportedVersion,
     error_for,
 )
@@ -39,6 +41,8 @@ _STATUS_TEXT_BYTES_MAX: Final = 1024
 
 _STATUS_OF_KIND: Final = {
     Kind.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
+    Kind.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
+    Kind.DENIED: grpc.StatusCode.PERMISSION_DENIED,
     Kind.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
     Kind.CONFLICT: grpc.StatusCode.ABORTED,
     Kind.MOVED: grpc.StatusCode.FAILED_PRECONDITION,
@@ -52,7 +56,6 @@ _STATUS_OF_CODE: Final = {
     ErrorCode.OFFSET_OUT_OF_RANGE: grpc.StatusCode.OUT_OF_RANGE,
     ErrorCode.TOPIC_ALREADY_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
     ErrorCode.UNSUPPORTED_VERSION: grpc.StatusCode.UNIMPLEMENTED,
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: grpc.StatusCode.PERMISSION_DENIED,
     ErrorCode.OVERLOADED: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ErrorCode.NETWORK_EXCEPTION: grpc.StatusCode.UNAVAILABLE,
 }
@@ -127,7 +130,11 @@ def error_from_rpc(error: grpc.RpcError) -> HeadraceError:
             return RecordTooLarge(f"the message is larger than a connection takes: {text}")
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
             return Overloaded(f"the server takes no more calls now; wait and try again ({text})")
-        case grpc.StatusCode.INVALID_ARGUMENT | grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
+        case grpc.StatusCode.UNAUTHENTICATED:
+            return Unauthenticated(f"the server refused the call: {text}")
+        case grpc.StatusCode.PERMISSION_DENIED:
+            return Denied(f"the server refused the call: {text}")
+        case grpc.StatusCode.INVALID_ARGUMENT:
             return Rejected(f"the server refused the call: {text}")
     if any(sign in text for sign in _CONNECTION_BROKE):
         return NetworkFailed(f"the connection broke: {text}")

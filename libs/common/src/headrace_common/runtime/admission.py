@@ -36,16 +36,19 @@ READ_S_MAX: Final = 10.0
 """How long a unary request may take to arrive once it has its place."""
 
 
+def host_of_peer(peer: str) -> str:
+    """The address itself, whole, of gRPC's text for it; of a unix socket its kind."""
+    kind, _, rest = unquote(peer).partition(":")
+    return rest.rpartition(":")[0].strip("[]").partition("%")[0] if kind in {"ipv4", "ipv6"} else kind
+
+
 def address_of(peer: str) -> str:
     """
     Whose call it is, from gRPC's ``ipv4:HOST:PORT``, ``ipv6:[HOST]:PORT`` (percent-encoded) or ``unix:PATH``.
 
     Two addresses of one /64 are one; an IPv4 address inside of IPv6 is the IPv4 address.
     """
-    kind, _, rest = unquote(peer).partition(":")
-    if kind not in {"ipv4", "ipv6"}:
-        return kind
-    host = rest.rpartition(":")[0].strip("[]").partition("%")[0]
+    host = host_of_peer(peer)
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

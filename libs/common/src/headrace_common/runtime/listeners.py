@@ -11,15 +11,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final
 
 import grpc.aio
 
 from headrace_common.core.bounds import check, setting
 from headrace_common.core.ids import Endpoint
+from headrace_common.rpc.access_rules import AccessTable
 from headrace_common.rpc.node_gate import NodeGate
 from headrace_common.rpc.options import MESSAGE_BYTES_MAX
+from headrace_common.runtime.access_gate import Access, AccessGate
 from headrace_common.runtime.descriptors import connections_max
 from headrace_common.runtime.service import GrpcService, ServerConfig, Servicer
 from headrace_common.runtime.service_tls import ServiceTls
@@ -101,6 +104,18 @@ class Guard:
     """What nodes alone may ask; the innermost interceptor."""
     tls: ServiceTls | None
     """All of them speak it, and the one for nodes asks for certificates. None: in plain text."""
+    access: Access | None = None
+    """Who calls, and what they may; None: everybody everything."""
+    table: AccessTable = field(default_factory=lambda: MappingProxyType({}))
+    """What each operation asks for; it is read where there is ``access``."""
+
+    def interceptors(self, *, nodes: bool) -> list[grpc.aio.ServerInterceptor]:
+        """Of a server for clients, or for nodes; the outermost first."""
+        inner = self.gate if nodes else self.gate.of_clients()
+        if self.access is None:
+            return [inner]
+        takes_nodes = nodes or not self.gate.by_certificates
+        return [AccessGate(self.access, self.table, takes_nodes=takes_nodes), inner]
 
 
 UNGUARDED: Final = Guard(NodeGate(), None)
@@ -155,12 +170,12 @@ class Listeners:
         opened: list[GrpcService] = []
         async with AsyncExitStack() as stack:
             for nodes, listeners in ((False, ways), (True, between)):
-                inner = guard.gate if nodes else guard.gate.of_clients()
+                inner = guard.interceptors(nodes=nodes)
                 tls = guard.tls and guard.tls.serving(nodes=nodes)
                 opened += [
                     await stack.enter_async_context(
                         GrpcService.open(
-                            server, servicers, health_names, [*interceptors, inner], serving=False, tls=tls
+                            server, servicers, health_names, [*interceptors, *inner], serving=False, tls=tls
                         )
                     )
                     for server, servicers in listeners

@@ -418,6 +418,26 @@ class MetadataUpdate(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class AccessEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.bytes
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.bytes = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     INCARNATION_FIELD_NUMBER: _builtins.int
     PREVIOUS_REVISION_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
@@ -436,6 +456,7 @@ class MetadataUpdate(_message.Message):
     FINISHED_REMOVALS_FIELD_NUMBER: _builtins.int
     SHARDS_FIELD_NUMBER: _builtins.int
     FEATURE_LEVEL_FIELD_NUMBER: _builtins.int
+    ACCESS_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.bytes
     """16 bytes; changes when the metadata was restored from a backup."""
     previous_revision: _builtins.int
@@ -485,6 +506,12 @@ class MetadataUpdate(_message.Message):
     def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___Shard]:
         """New or changed, whole."""
 
+    @_builtins.property
+    def access(self) -> _containers.ScalarMap[_builtins.str, _builtins.bytes]:
+        """Rows that say who may do what, new or changed, by their key below "access/", each as it is in the metadata store
+        (versioned JSON). Empty: the row is gone. Nothing here logs anybody in: of keys there are digests.
+        """
+
     def __init__(
         self,
         *,
@@ -506,10 +533,11 @@ class MetadataUpdate(_message.Message):
         finished_removals: _abc.Iterable[Global___PartitionRef] | None = ...,
         shards: _abc.Iterable[Global___Shard] | None = ...,
         feature_level: _builtins.int | None = ...,
+        access: _abc.Mapping[_builtins.str, _builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller", "_cluster_configs", b"_cluster_configs", "_feature_level", b"_feature_level", "_previous_revision", b"_previous_revision", "active_controller", b"active_controller", "cluster_configs", b"cluster_configs", "feature_level", b"feature_level", "previous_revision", b"previous_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller", "_cluster_configs", b"_cluster_configs", "_feature_level", b"_feature_level", "_previous_revision", b"_previous_revision", "active_controller", b"active_controller", "broker_configs", b"broker_configs", "cluster_configs", b"cluster_configs", "cluster_id", b"cluster_id", "deletions", b"deletions", "feature_level", b"feature_level", "finished_deletions", b"finished_deletions", "finished_removals", b"finished_removals", "incarnation", b"incarnation", "nodes", b"nodes", "partitions", b"partitions", "previous_revision", b"previous_revision", "removals", b"removals", "removed_nodes", b"removed_nodes", "removed_topics", b"removed_topics", "revision", b"revision", "shards", b"shards", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller", "_cluster_configs", b"_cluster_configs", "_feature_level", b"_feature_level", "_previous_revision", b"_previous_revision", "access", b"access", "active_controller", b"active_controller", "broker_configs", b"broker_configs", "cluster_configs", b"cluster_configs", "cluster_id", b"cluster_id", "deletions", b"deletions", "feature_level", b"feature_level", "finished_deletions", b"finished_deletions", "finished_removals", b"finished_removals", "incarnation", b"incarnation", "nodes", b"nodes", "partitions", b"partitions", "previous_revision", b"previous_revision", "removals", b"removals", "removed_nodes", b"removed_nodes", "removed_topics", b"removed_topics", "revision", b"revision", "shards", b"shards", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__active_controller: _TypeAlias = _typing.Literal["active_controller"]  # noqa: Y015
     _WhichOneofArgType__active_controller: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller"]  # noqa: Y015

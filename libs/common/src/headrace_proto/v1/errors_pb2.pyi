@@ -56,6 +56,9 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     INVALID_SESSION_TIMEOUT: _ErrorCode.ValueType  # 26
     REBALANCE_IN_PROGRESS: _ErrorCode.ValueType  # 27
     INVALID_COMMIT_OFFSET_SIZE: _ErrorCode.ValueType  # 28
+    TOPIC_AUTHORIZATION_FAILED: _ErrorCode.ValueType  # 29
+    """The caller is known, and may not do this with the topic."""
+    GROUP_AUTHORIZATION_FAILED: _ErrorCode.ValueType  # 30
     CLUSTER_AUTHORIZATION_FAILED: _ErrorCode.ValueType  # 31
     INVALID_TIMESTAMP: _ErrorCode.ValueType  # 32
     UNSUPPORTED_VERSION: _ErrorCode.ValueType  # 35
@@ -73,8 +76,11 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     INVALID_PRODUCER_ID_MAPPING: _ErrorCode.ValueType  # 49
     INVALID_TRANSACTION_TIMEOUT: _ErrorCode.ValueType  # 50
     CONCURRENT_TRANSACTIONS: _ErrorCode.ValueType  # 51
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _ErrorCode.ValueType  # 53
     OPERATION_NOT_ATTEMPTED: _ErrorCode.ValueType  # 55
     KAFKA_STORAGE_ERROR: _ErrorCode.ValueType  # 56
+    SASL_AUTHENTICATION_FAILED: _ErrorCode.ValueType  # 58
+    """Nobody is known by what the caller has shown, or it has shown nothing."""
     UNKNOWN_PRODUCER_ID: _ErrorCode.ValueType  # 59
     NON_EMPTY_GROUP: _ErrorCode.ValueType  # 68
     GROUP_ID_NOT_FOUND: _ErrorCode.ValueType  # 69
@@ -122,6 +128,10 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """A prepared transaction was decided too long ago, or never prepared: what became of it is not known any more."""
     FENCED_OWNER: _ErrorCode.ValueType  # 1006
     """The owner of a unit of transactions has a newer epoch, or has decided a later unit."""
+    CREDENTIALS_EXPIRED: _ErrorCode.ValueType  # 1007
+    """The credential was good and is over; show a newer one."""
+    CREDENTIALS_REVOKED: _ErrorCode.ValueType  # 1008
+    """The credential was taken back, or its owner was blocked."""
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
     """What went wrong, under Kafka's names and Kafka's numbers. Numbers from 1000 on are Headrace's own.
@@ -158,6 +168,9 @@ UNKNOWN_MEMBER_ID: ErrorCode.ValueType  # 25
 INVALID_SESSION_TIMEOUT: ErrorCode.ValueType  # 26
 REBALANCE_IN_PROGRESS: ErrorCode.ValueType  # 27
 INVALID_COMMIT_OFFSET_SIZE: ErrorCode.ValueType  # 28
+TOPIC_AUTHORIZATION_FAILED: ErrorCode.ValueType  # 29
+"""The caller is known, and may not do this with the topic."""
+GROUP_AUTHORIZATION_FAILED: ErrorCode.ValueType  # 30
 CLUSTER_AUTHORIZATION_FAILED: ErrorCode.ValueType  # 31
 INVALID_TIMESTAMP: ErrorCode.ValueType  # 32
 UNSUPPORTED_VERSION: ErrorCode.ValueType  # 35
@@ -175,8 +188,11 @@ INVALID_TXN_STATE: ErrorCode.ValueType  # 48
 INVALID_PRODUCER_ID_MAPPING: ErrorCode.ValueType  # 49
 INVALID_TRANSACTION_TIMEOUT: ErrorCode.ValueType  # 50
 CONCURRENT_TRANSACTIONS: ErrorCode.ValueType  # 51
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ErrorCode.ValueType  # 53
 OPERATION_NOT_ATTEMPTED: ErrorCode.ValueType  # 55
 KAFKA_STORAGE_ERROR: ErrorCode.ValueType  # 56
+SASL_AUTHENTICATION_FAILED: ErrorCode.ValueType  # 58
+"""Nobody is known by what the caller has shown, or it has shown nothing."""
 UNKNOWN_PRODUCER_ID: ErrorCode.ValueType  # 59
 NON_EMPTY_GROUP: ErrorCode.ValueType  # 68
 GROUP_ID_NOT_FOUND: ErrorCode.ValueType  # 69
@@ -224,6 +240,10 @@ TXN_VERDICT_UNKNOWN: ErrorCode.ValueType  # 1005
 """A prepared transaction was decided too long ago, or never prepared: what became of it is not known any more."""
 FENCED_OWNER: ErrorCode.ValueType  # 1006
 """The owner of a unit of transactions has a newer epoch, or has decided a later unit."""
+CREDENTIALS_EXPIRED: ErrorCode.ValueType  # 1007
+"""The credential was good and is over; show a newer one."""
+CREDENTIALS_REVOKED: ErrorCode.ValueType  # 1008
+"""The credential was taken back, or its owner was blocked."""
 Global___ErrorCode: _TypeAlias = ErrorCode  # noqa: Y015
 
 @_typing.final

@@ -83,6 +83,7 @@ _BUGS: Final = (
 _WORLD: Final = (RetriableError, OSError, EOFError)
 _KINDS: Final[Mapping[Kind, Fault]] = {
     Kind.INVALID: Fault.CONFIG,
+    Kind.DENIED: Fault.CONFIG,
     Kind.FENCED: Fault.FENCED,
     Kind.INTERNAL: Fault.BUG,
 }

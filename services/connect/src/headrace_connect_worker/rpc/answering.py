@@ -30,6 +30,8 @@ OURS: Final = "/v1/"
 """Below this, answers are not Kafka's."""
 _STATUS_OF_KIND: Final[Mapping[Kind, int]] = {
     Kind.INVALID: 400,
+    Kind.UNAUTHENTICATED: 401,
+    Kind.DENIED: 403,
     Kind.NOT_FOUND: 404,
     Kind.CONFLICT: 409,
     Kind.BUSY: 503,

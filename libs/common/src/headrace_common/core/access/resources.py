@@ -198,6 +198,18 @@ def prefix(name: str) -> Pattern:
     return Pattern(PatternKind.PREFIX, name)
 
 
+def parse_pattern(text: str) -> Pattern:
+    """
+    The inverse of ``str(Pattern)``: ``*`` for all names, ``NAME*`` for those that begin so, else the one name.
+
+    Raises:
+        Rejected: nothing can have such a name.
+    """
+    if text == WILDCARD:
+        return EVERY_NAME
+    return prefix(text.removesuffix(WILDCARD)) if text.endswith(WILDCARD) else literal(text)
+
+
 class Target(NamedTuple):
     """Resources of one type."""
 

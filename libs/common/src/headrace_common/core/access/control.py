@@ -1,0 +1,154 @@
+"""
+What a process answers when it asks whether a caller may: by the cluster's mode, by rules for people and programs, and
+by a table for nodes.
+
+A process has one ``Control``. Whatever lasts, such as a stream, holds the ``Rights`` of its caller and asks them anew
+for each request: they are those of the newest generation.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from headrace_common.core.access.decisions import Decisions
+from headrace_common.core.access.explain import Reason, explain
+from headrace_common.core.access.principal import ANONYMOUS, PrincipalType
+from headrace_common.core.access.resources import CLUSTER_NAME, INTERNAL_PREFIX, Operation, ResourceType
+from headrace_common.core.access.rows import Mode, View
+from headrace_common.core.access.state import Caller
+from headrace_common.core.errors import (
+    ClusterAuthorizationFailed,
+    Denied,
+    GroupAuthorizationFailed,
+    Rejected,
+    TopicAuthorizationFailed,
+    TransactionalIdAuthorizationFailed,
+)
+from headrace_common.core.image import Role
+from headrace_common.core.node_rules import node_key_of
+
+OBSERVED_MAX: Final = 10_000
+_SHOWN_CHARS_MAX: Final = 255
+_ERRORS: Final[Mapping[ResourceType, type[Denied]]] = {
+    ResourceType.TOPIC: TopicAuthorizationFailed,
+    ResourceType.GROUP: GroupAuthorizationFailed,
+    ResourceType.TRANSACTIONAL_ID: TransactionalIdAuthorizationFailed,
+}
+_OF_COORDINATORS: Final = frozenset({Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.FENCE})
+
+
+class Refused(NamedTuple):
+    """Something that a closed cluster would refuse."""
+
+    principal: str
+    operation: Operation
+    type: ResourceType
+    name: str
+
+
+class Control:
+    """Decides by the newest ``View`` that it was given. One event loop."""
+
+    def __init__(self) -> None:
+        self.view = View()
+        self.observed: Counter[Refused] = Counter()
+        """In mode permissive: what was done that will be refused. At most ``OBSERVED_MAX`` different."""
+        self._decisions = Decisions(self.view.access)
+
+    def renew(self, view: View) -> None:
+        """Decide by this one from now on."""
+        if view is not self.view:
+            self.view = view
+            self._decisions.renew(view.access)
+
+    @property
+    def generation(self) -> tuple[int, Mode]:
+        """Another one means that a decision of before may be another one now."""
+        return self.view.access.generation, self.view.mode
+
+    def may(self, caller: Caller, operation: Operation, type: ResourceType, name: str) -> bool:
+        """Whether it is done; in mode permissive also what is only going to be refused, which is written down."""
+        if self.view.mode is Mode.OPEN:
+            return True
+        if self.allows(caller, operation, type, name):
+            return True
+        if self.view.mode is Mode.CLOSED:
+            return False
+        refused = Refused(str(caller.principal), operation, type, name[:_SHOWN_CHARS_MAX])
+        if refused in self.observed or len(self.observed) < OBSERVED_MAX:
+            self.observed[refused] += 1
+        return True
+
+    def allows(self, caller: Caller, operation: Operation, type: ResourceType, name: str) -> bool:
+        """What rules and the table of nodes say, whatever the mode."""
+        if caller.principal.type is PrincipalType.NODE:
+            return node_may(caller.principal.name, operation, type, name)
+        try:
+            return self._decisions.decide(caller, operation, type, name)
+        except Rejected:  # it has too many grants to decide by
+            return False
+
+    def refusal(self, caller: Caller, operation: Operation, type: ResourceType, name: str) -> Denied:
+        """What is said to who may not: who, what, on what, and the line that would allow it if nothing does."""
+        what = f"{operation.value} {type.value} {name[:_SHOWN_CHARS_MAX]}".removesuffix(f" {CLUSTER_NAME}")
+        if caller.principal == ANONYMOUS:
+            text = f"a caller without a credential may not {what}; show one, for example HEADRACE_API_KEY"
+        else:
+            text = f"{caller.principal} may not {what}"
+            if caller.principal.type is not PrincipalType.NODE:
+                said = explain(self.view.access, caller, operation, type, name)
+                if said.reason is Reason.NOTHING_ALLOWS and said.line is not None:
+                    text += f"; who may change rules allows it with: {said.line}"
+                elif said.reason is not Reason.NOTHING_ALLOWS:
+                    text += f": {said.reason.value}"
+        return _ERRORS.get(type, ClusterAuthorizationFailed)(text)
+
+
+def node_may(name: str, operation: Operation, type: ResourceType, resource: str) -> bool:
+    """
+    What nodes may do of what clients do: coordinators keep their state in internal topics, and admin nodes look. What
+    an admin node does for a caller it does with the caller's credential. All else is ``node_rules``.
+    """
+    role = name if name in _ROLES else node_key_of(name).role.value
+    if role == Role.COORDINATOR.value:
+        return type is ResourceType.TOPIC and operation in _OF_COORDINATORS and resource.startswith(INTERNAL_PREFIX)
+    return role == Role.ADMIN.value and operation in {Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS}
+
+
+_ROLES: Final = frozenset(role.value for role in Role)
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What one caller may, always by the newest generation."""
+
+    control: Control
+    caller: Caller
+
+    @property
+    def generation(self) -> tuple[int, Mode]:
+        """See ``Control.generation``."""
+        return self.control.generation
+
+    def may(self, operation: Operation, type: ResourceType, name: str) -> bool:
+        """See ``Control.may``."""
+        return self.control.may(self.caller, operation, type, name)
+
+    def refusal(self, operation: Operation, type: ResourceType, name: str) -> Denied:
+        """See ``Control.refusal``."""
+        return self.control.refusal(self.caller, operation, type, name)
+
+    def check(self, operation: Operation, type: ResourceType, name: str = CLUSTER_NAME) -> None:
+        """
+        Raises:
+            Denied: it may not.
+        """
+        if not self.may(operation, type, name):
+            raise self.refusal(operation, type, name)
+
+
+EVERYTHING: Final = Rights(Control(), Caller(ANONYMOUS))
+"""Of everybody in an open cluster."""

@@ -1,0 +1,273 @@
+"""
+The rows that keep who may do what: the same in the metadata store, on the wire and in every node's image.
+
+A row is compact JSON with ``v``, the version of its form. A row that this version cannot read is never guessed at: what
+was read last stays, and without that everybody but super users is refused. So a node may be older than a rule.
+
+=====================  =======================================================================================
+``state``              the mode and the generation, which every change of rules raises: what changes compare with
+``configured``         super users, and keys that are files of the controllers; the active one writes it
+``grants/PRINCIPAL``   rules and bindings of somebody
+``roles/NAME``         a role of one's own
+``blocked/PRINCIPAL``  somebody may do nothing
+``keys/ID``            an API key, without its secret
+=====================  =======================================================================================
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Any, Final
+
+from headrace_common.core.access.api_keys import ApiKey, KeyId
+from headrace_common.core.access.changes import find_touched
+from headrace_common.core.access.grants import Effect, Grant, scope_of
+from headrace_common.core.access.principal import Grantee, Principal, parse_grantee, parse_principal
+from headrace_common.core.access.resources import (
+    Operation,
+    OperationSet,
+    ResourceType,
+    Target,
+    operation_set,
+    operations_in,
+    parse_pattern,
+)
+from headrace_common.core.access.roles import Binding, Role
+from headrace_common.core.access.state import Access
+from headrace_common.core.errors import Rejected
+
+VERSION: Final = 1
+STATE: Final = "state"
+CONFIGURED: Final = "configured"
+GRANTS: Final = "grants/"
+ROLES: Final = "roles/"
+BLOCKED: Final = "blocked/"
+KEYS: Final = "keys/"
+GONE: Final = b""
+
+
+class Mode(IntEnum):
+    """How closed a cluster is; it rises alone."""
+
+    OPEN = 0
+    """Everybody may do everything, and no rule is asked."""
+    PERMISSIVE = 1
+    """Everything is decided, and what would be refused is counted and done."""
+    CLOSED = 2
+    """What nobody has allowed is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """What the controllers' settings and files say."""
+
+    super_users: frozenset[Principal] = frozenset()
+    keys: tuple[ApiKey, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All rows, read."""
+
+    mode: Mode = Mode.OPEN
+    access: Access = field(default_factory=Access)
+    """With the generation of the rows, and the super users that are configured."""
+    keys: Mapping[KeyId, ApiKey] = field(default_factory=lambda: MappingProxyType({}))
+    """Those that are configured included."""
+    faults: tuple[str, ...] = ()
+    """Rows that could not be read, and why."""
+
+
+def write_state(mode: Mode, generation: int) -> bytes:
+    return _dump({"mode": mode.name.lower(), "generation": generation})
+
+
+def write_configured(configured: Configured) -> bytes:
+    keys = sorted(configured.keys, key=lambda key: key.id)
+    return _dump(
+        {
+            "super_users": sorted(map(str, configured.super_users)),
+            "keys": [{"id": key.id, **_key_fields(key)} for key in keys],
+        }
+    )
+
+
+def write_key(key: ApiKey) -> tuple[str, bytes]:
+    """The row of a key, and where it is."""
+    return f"{KEYS}{key.id}", _dump(_key_fields(key))
+
+
+def changed_rows(before: Access, after: Access) -> dict[str, bytes]:
+    """The rows of rules, bindings, roles and blocks that a change makes others; ``GONE``: there is none any more."""
+    rows = {}
+    for grantee in find_touched(before, after):
+        row = _write_grants(after, grantee)
+        if row != _write_grants(before, grantee):
+            rows[f"{GRANTS}{grantee}"] = row
+    for name in before.roles.keys() | after.roles.keys():
+        role = after.roles.get(name)
+        if role != before.roles.get(name):
+            rows[f"{ROLES}{name}"] = GONE if role is None else _write_role(role)
+    for principal in before.blocked ^ after.blocked:
+        rows[f"{BLOCKED}{principal}"] = _dump({}) if principal in after.blocked else GONE
+    return rows
+
+
+class Reader:
+    """Reads rows again and again: what is the same bytes as before is not read twice. One event loop."""
+
+    def __init__(self) -> None:
+        self.view = View()
+        """What was read last."""
+        self._rows: Mapping[str, bytes] = {}
+        self._read: dict[str, tuple[bytes, Any]] = {}
+
+    def read(self, rows: Mapping[str, bytes]) -> View:
+        """All of them; the same object as before if they are. A mapping that was given is never changed."""
+        if rows is not self._rows:
+            read = {key: self._one(key, row) for key, row in rows.items()}
+            self._rows, self._read = rows, {key: one for key, one in read.items() if one is not None}
+            faults = tuple(f"{key}: {one[1]}" for key, one in self._read.items() if isinstance(one[1], Rejected))
+            self.view = self._combined(faults)
+        return self.view
+
+    def _one(self, key: str, row: bytes) -> tuple[bytes, Any] | None:
+        known = self._read.get(key)
+        if known is not None and (known[0] is row or known[0] == row):
+            return known
+        try:
+            return row, _read_row(key, row)
+        except (Rejected, ValueError, KeyError, TypeError, AttributeError) as error:
+            return row, Rejected(f"it cannot be read by this version ({type(error).__name__}: {error})")
+
+    def _combined(self, faults: tuple[str, ...]) -> View:
+        if faults and (self.view.access.generation or self.view.faults):
+            return replace(self.view, faults=faults)
+        if faults:
+            configured = self._part(CONFIGURED, Configured())
+            return View(
+                Mode.CLOSED,
+                Access(super_users=configured.super_users),
+                MappingProxyType({key.id: key for key in configured.keys}),
+                faults,
+            )
+        mode, generation = self._part(STATE, (Mode.OPEN, 0))
+        configured = self._part(CONFIGURED, Configured())
+        rules: dict[Grantee, frozenset[Grant]] = {}
+        bindings: dict[Grantee, frozenset[Binding]] = {}
+        for grantee, granted, bound in self._under(GRANTS):
+            if granted:
+                rules[grantee] = granted
+            if bound:
+                bindings[grantee] = bound
+        access = Access(
+            generation,
+            rules,
+            bindings,
+            {role.name: role for role in self._under(ROLES)},
+            frozenset(self._under(BLOCKED)),
+            configured.super_users,
+        )
+        keys = {key.id: key for key in (*self._under(KEYS), *configured.keys)}
+        return View(mode, access, MappingProxyType(keys))
+
+    def _part(self, key: str, default: Any) -> Any:
+        found = self._read.get(key)
+        return default if found is None or isinstance(found[1], Rejected) else found[1]
+
+    def _under(self, prefix: str) -> Iterable[Any]:
+        return (one for key, (_, one) in self._read.items() if key.startswith(prefix))
+
+
+def _read_row(key: str, row: bytes) -> Any:
+    fields = json.loads(row)
+    if fields["v"] != VERSION:
+        raise Rejected(f"its form is {fields['v']}, and {VERSION} is the newest known")
+    kind, slash, rest = key.partition("/")
+    match kind + slash:
+        case "state":
+            return Mode[fields["mode"].upper()], fields["generation"]
+        case "configured":
+            keys = tuple(_key(KeyId(one["id"]), one) for one in fields["keys"])
+            return Configured(frozenset(map(parse_principal, fields["super_users"])), keys)
+        case "grants/":
+            grantee = parse_grantee(rest)
+            return (
+                grantee,
+                frozenset(map(_grant, fields["rules"])),
+                frozenset(Binding(grantee, role, frozenset(map(_target, on))) for role, on in fields["bindings"]),
+            )
+        case "roles/":
+            return Role(rest, {ResourceType[type]: _set(names) for type, names in fields["operations"].items()})
+        case "blocked/":
+            return parse_principal(rest)
+        case "keys/":
+            return _key(KeyId(rest), fields)
+    raise Rejected("it is of a kind that is not known")
+
+
+def _write_grants(access: Access, grantee: Grantee) -> bytes:
+    rules = sorted(map(_grant_fields, access.rules.get(grantee, ())), key=repr)
+    bindings = sorted(
+        [binding.role, sorted([target.type.value, str(target.pattern)] for target in binding.targets)]
+        for binding in access.bindings.get(grantee, ())
+    )
+    return _dump({"rules": rules, "bindings": bindings}) if rules or bindings else GONE
+
+
+def _write_role(role: Role) -> bytes:
+    return _dump({"operations": {type.value: _names(some) for type, some in sorted(role.operations.items(), key=str)}})
+
+
+def _key_fields(key: ApiKey) -> dict[str, Any]:
+    return {
+        "owner": str(key.owner),
+        "digest": key.digest.hex(),
+        "created_ms": key.created_ms,
+        "expires_ms": key.expires_ms,
+        "scope": None if key.scope is None else sorted(map(_grant_fields, key.scope.grants), key=repr),
+        "note": key.note,
+    }
+
+
+def _key(id: KeyId, fields: dict[str, Any]) -> ApiKey:
+    scope = fields["scope"]
+    return ApiKey(
+        id,
+        parse_principal(fields["owner"]),
+        bytes.fromhex(fields["digest"]),
+        fields["created_ms"],
+        fields["expires_ms"],
+        None if scope is None else scope_of(map(_grant, scope)),
+        fields["note"],
+    )
+
+
+def _grant_fields(grant: Grant) -> list[Any]:
+    return [grant.effect.value, _names(grant.operations), grant.type.value, str(grant.pattern), grant.host]
+
+
+def _grant(fields: list[Any]) -> Grant:
+    effect, operations, type, pattern, host = fields
+    return Grant(Effect(effect), _set(operations), ResourceType[type], parse_pattern(pattern), host)
+
+
+def _target(fields: list[str]) -> Target:
+    type, pattern = fields
+    return Target(ResourceType[type], parse_pattern(pattern))
+
+
+def _names(operations: OperationSet) -> list[str]:
+    return [operation.value for operation in operations_in(operations)]
+
+
+def _set(names: Iterable[str]) -> OperationSet:
+    return operation_set(*(Operation[name] for name in names))
+
+
+def _dump(fields: dict[str, Any]) -> bytes:
+    return json.dumps({"v": VERSION, **fields}, separators=(",", ":"), ensure_ascii=False).encode()

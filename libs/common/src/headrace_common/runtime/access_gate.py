@@ -1,0 +1,254 @@
+"""
+Decides who calls a service and whether the call is let in: the interceptor around a service's handlers.
+
+Who shows nothing valid to a closed cluster is refused before anything of the request is read. Else the handler finds
+the rights of its caller in ``current_rights``, and hands them to the engine. Streams are looked at for as long as they
+last: one ends when its credential does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import grpc
+import grpc.aio
+
+from headrace_common.core.access.authentication import Shown, authenticate, bearer_of, node_shown
+from headrace_common.core.access.control import EVERYTHING, Control, Rights
+from headrace_common.core.access.principal import PrincipalType
+from headrace_common.core.access.rows import Mode, Reader, View
+from headrace_common.core.errors import (
+    ClusterAuthorizationFailed,
+    CredentialsRevoked,
+    HeadraceError,
+    MetadataUnavailable,
+    Unauthenticated,
+)
+from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, NodeKey, Role
+from headrace_common.rpc.access_rules import NOBODY, NODES, AccessTable, Asks, Rule
+from headrace_common.rpc.interceptor import Continuation, Handler, refusing, send_all, with_behavior
+from headrace_common.rpc.node_gate import FORWARDED_KEY, NodeGate
+from headrace_common.runtime.admission import host_of_peer
+from headrace_common.runtime.clock import Clock, Deadline
+
+AUTHORIZATION_KEY: Final = "authorization"
+EXPIRY_LATE_MS: Final = 100.0
+"""A stream is looked at so long after its key has expired: clocks of the loop and of the day differ a little."""
+_HEALTH: Final = frozenset({"Health/Check", "Health/Watch"})
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+_shown: ContextVar[Shown | None] = ContextVar("headrace_shown", default=None)
+_rights: ContextVar[Rights] = ContextVar("headrace_rights", default=EVERYTHING)
+
+
+def current_rights() -> Rights:
+    """What the caller of the running handler may; where no gate is: everything."""
+    return _rights.get()
+
+
+def current_bearer() -> str | None:
+    """The credential of the caller of the running handler; None: it is a node or nobody, or no handler runs."""
+    shown = _shown.get()
+    return None if shown is None else shown.bearer
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    shown: Shown
+    host: str
+    task: asyncio.Task[Any]
+    over: HeadraceError | None = None
+    """Why it was ended."""
+
+
+class Access:
+    """Who may do what in this process, by the newest image. One for all of its servers, on one event loop."""
+
+    def __init__(self, image: Callable[[], ClusterImage], nodes: NodeGate, clock: Clock) -> None:
+        self.nodes = nodes
+        """Who is a node."""
+        self.control = Control()
+        self._image = image
+        self._clock = clock
+        self._reader = Reader()
+        self._streams: set[_Stream] = set()
+        self._looked_at = self.control.view
+
+    @property
+    def view(self) -> View:
+        """The rows of the newest image."""
+        self.control.renew(self._reader.read(self._image().access))
+        return self.control.view
+
+    def authenticate(self, bearer: str | None, host: str) -> Shown:
+        """
+        Who shows ``bearer``, calling from ``host``.
+
+        Raises:
+            Unauthenticated: nobody who is let in.
+            MetadataUnavailable: this process has heard of no cluster yet.
+        """
+        if self._image().revision == EMPTY_IMAGE.revision:
+            raise MetadataUnavailable("this node has no metadata yet, so it cannot tell who may ask it; try again soon")
+        return authenticate(self.view, bearer, host, self._clock.now_ms())
+
+    def rights(self, shown: Shown) -> Rights:
+        """What who has shown that may, from now on."""
+        return Rights(self.control, shown.caller)
+
+    @contextmanager
+    def serving(self, shown: Shown) -> Iterator[Rights]:
+        """The block, and what it starts, is done for this caller: ``current_rights`` and ``current_bearer``."""
+        rights = self.rights(shown)
+        before = _shown.set(shown), _rights.set(rights)
+        try:
+            yield rights
+        finally:
+            _shown.reset(before[0])
+            _rights.reset(before[1])
+
+    @contextmanager
+    def streaming(self, shown: Shown, host: str) -> Iterator[None]:
+        """
+        The block lasts at most as long as the credential.
+
+        Raises:
+            Unauthenticated: that is over.
+        """
+        task = asyncio.current_task()
+        assert task is not None, "handlers are tasks"
+        stream = _Stream(shown, host, task)
+        self._streams.add(stream)
+        timer = None
+        if shown.key is not None and shown.key.expires_ms is not None:
+            left_ms = shown.key.expires_ms - self._clock.now_ms()
+            timer = Deadline(left_ms + EXPIRY_LATE_MS).call(self._end_if_over, stream)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if stream.over is None or task.uncancel() > 0:
+                raise  # the caller is gone too
+        finally:
+            self._streams.discard(stream)
+            if timer is not None:
+                timer.cancel()
+        if stream.over is not None:
+            raise stream.over
+
+    def look(self) -> None:
+        """To be called with each new image: streams end whose credentials were taken back."""
+        view = self.view
+        if view is not self._looked_at:
+            self._looked_at = view
+            for stream in list(self._streams):
+                self._end_if_over(stream)
+
+    def _end_if_over(self, stream: _Stream) -> None:
+        if stream.over is None and self.view.mode is Mode.CLOSED:
+            stream.over = self._why_over(stream)
+            if stream.over is not None:
+                stream.task.cancel()
+
+    def _why_over(self, stream: _Stream) -> HeadraceError | None:
+        shown = stream.shown
+        if shown.caller.principal.type is PrincipalType.NODE:
+            return None
+        if shown.key is not None and shown.key.id not in self.view.keys:
+            return CredentialsRevoked(f"API key {shown.key.id} was deleted")
+        try:
+            found = self.authenticate(shown.bearer, stream.host)
+        except HeadraceError as error:
+            return error
+        if found.caller != shown.caller:  # it was let in while the cluster was open
+            return Unauthenticated("the cluster was closed; connect again, with your credential")
+        return None
+
+
+class AccessGate(grpc.aio.ServerInterceptor):
+    """
+    One for each server, outside of its ``NodeGate``.
+
+    Args:
+        takes_nodes: nodes come to this server too, or alone.
+    """
+
+    def __init__(self, access: Access, table: AccessTable, *, takes_nodes: bool) -> None:
+        self._access = access
+        self._table = table
+        self._takes_nodes = takes_nodes
+
+    async def intercept_service(
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """The method's handler for who is let in; or one that refuses the call and reads nothing of it."""
+        handler = await continuation(handler_call_details)
+        operation = handler_call_details.method.rpartition(".")[2]
+        rule = NOBODY if operation in _HEALTH else self._table.get(operation)
+        if handler is None or rule is NOBODY:
+            return handler
+        if rule is None:
+            return refusing(ClusterAuthorizationFailed(f"{operation} is in no table of rights, so nobody may"))
+        error = self._refusal_unread(dict(handler_call_details.invocation_metadata or ()))
+        if error is not None:
+            return refusing(error)
+        return with_behavior(handler, lambda inner, streams: self._let_in(inner, streams, operation, rule))
+
+    def _refusal_unread(self, metadata: dict[str, Any]) -> HeadraceError | None:
+        """Why a call is refused by its metadata alone; None: it may be let in."""
+        access = self._access
+        if access.view.mode is not Mode.CLOSED:
+            return None
+        if self._takes_nodes and (access.nodes.by_certificates or access.nodes.by_metadata(metadata) is not None):
+            return None
+        try:
+            access.authenticate(_bearer(metadata), "")
+        except HeadraceError as error:
+            return error
+        return None
+
+    def _let_in(self, inner: Handler, streams: bool, operation: str, rule: Rule) -> Handler:
+        access = self._access
+
+        async def let_in(request: Any, context: Context) -> Any:
+            shown, host = self._shown(context), host_of_peer(context.peer())
+            with access.serving(shown) as rights:
+                if isinstance(rule, Asks):
+                    for wants in rule.wants(request):
+                        rights.check(*wants)
+                if not streams:
+                    return await inner(request, context)
+                with access.streaming(shown, host):
+                    await send_all(inner(request, context), context)
+            return None
+
+        def of_nodes(request: Any, context: Context) -> Any:
+            """Who is none is refused by the gate for nodes, but in a cluster that has no way to tell."""
+            if access.view.mode is Mode.CLOSED and self._node(context) is None:
+                raise ClusterAuthorizationFailed(f"{operation} is for nodes of the cluster, and this call shows none")
+            return inner(request, context)
+
+        return of_nodes if rule is NODES else let_in
+
+    def _node(self, context: Context) -> NodeKey | None:
+        return self._access.nodes.caller(context) if self._takes_nodes else None
+
+    def _shown(self, context: Context) -> Shown:
+        access, metadata = self._access, dict(context.invocation_metadata() or ())
+        node = self._node(context)
+        if node is None:
+            return access.authenticate(_bearer(metadata), host_of_peer(context.peer()))
+        forwarded: Any = metadata.get(FORWARDED_KEY) if node.role is Role.ADMIN else None
+        if forwarded is None:
+            return node_shown(node)
+        return access.authenticate(forwarded.decode(errors="replace"), "")
+
+
+def _bearer(metadata: dict[str, Any]) -> str | None:
+    value = metadata.get(AUTHORIZATION_KEY)
+    return None if value is None else bearer_of(str(value))

@@ -1,0 +1,141 @@
+"""Rows: what is written is read again, what cannot be read opens nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from libs.common.tests.kit.access import ADMIN, ALICE, BOB, accesses, allow
+
+from headrace_common.core.access.api_keys import ApiKey, KeyId
+from headrace_common.core.access.grants import scope_of
+from headrace_common.core.access.resources import EVERY_NAME, Operation, ResourceType, literal, parse_pattern, prefix
+from headrace_common.core.access.rows import (
+    CONFIGURED,
+    GONE,
+    STATE,
+    Configured,
+    Mode,
+    Reader,
+    View,
+    changed_rows,
+    write_configured,
+    write_key,
+    write_state,
+)
+from headrace_common.core.access.state import Access
+
+A = allow(ResourceType.TOPIC, literal("a"), Operation.READ)
+KEY = ApiKey(KeyId("k" * 14), ALICE, bytes(range(32)), 5, 6, scope_of([A]), "for é")
+FILE_KEY = ApiKey(KeyId("f" * 14), ADMIN, bytes(32), 5)
+
+
+def written(access: Access, mode: Mode = Mode.CLOSED, *keys: ApiKey) -> dict[str, bytes]:
+    return {
+        STATE: write_state(mode, access.generation),
+        CONFIGURED: write_configured(Configured(access.super_users, (FILE_KEY,))),
+        **changed_rows(Access(), access),
+        **dict(map(write_key, keys)),
+    }
+
+
+@given(accesses)
+def test_what_is_written_is_read(access: Access) -> None:
+    view = Reader().read(written(access, Mode.PERMISSIVE, KEY))
+    assert view == View(Mode.PERMISSIVE, access, {KEY.id: KEY, FILE_KEY.id: FILE_KEY})
+
+
+@given(accesses, accesses)
+def test_a_change_writes_what_has_changed_and_no_more(before: Access, after: Access) -> None:
+    after = replace(after, generation=2, super_users=before.super_users)
+    rows, reader = written(before), Reader()
+    reader.read(rows)
+    changed = changed_rows(before, after)
+    next_rows = {key: row for key, row in {**rows, **changed}.items() if row != GONE}
+    next_rows[STATE] = write_state(Mode.CLOSED, 2)
+    assert reader.read(next_rows) == Reader().read(next_rows)
+    assert reader.view.access == after
+    for key, row in changed.items():
+        assert rows.get(key, GONE) != row
+
+
+def test_no_rows_are_an_open_cluster() -> None:
+    assert Reader().read({}) == View() == View(Mode.OPEN, Access(), {})
+
+
+def test_the_same_rows_are_the_same_view_and_their_parts_are_kept() -> None:
+    access = Access(1, rules={ALICE: frozenset({A}), BOB: frozenset({A})})
+    rows, reader = written(access), Reader()
+    view = reader.read(rows)
+    assert reader.read(rows) is view
+    other = replace(access, generation=2, rules={**access.rules, BOB: frozenset({A, replace(A, pattern=EVERY_NAME)})})
+    then = reader.read({**rows, **changed_rows(access, other), STATE: write_state(Mode.CLOSED, 2)})
+    assert then.access.rules[ALICE] is view.access.rules[ALICE]
+    assert len(then.access.rules[BOB]) == 2
+
+
+BAD = {
+    "a newer form": b'{"v":2}',
+    "no JSON": b"{",
+    "no object": b"[]",
+    "no version": b"{}",
+    "no text": b"\xff",
+    "what is missing": b'{"v":1}',
+    "an operation of later": b'{"v":1,"rules":[["allow",["DREAM"],"TOPIC","a",null]],"bindings":[]}',
+}
+
+
+@pytest.mark.parametrize("row", BAD.values(), ids=BAD)
+@pytest.mark.parametrize("key", ["grants/User:alice", "state", "configured", "roles/x", f"keys/{'b' * 14}", "odd/x"])
+def test_a_row_that_cannot_be_read_opens_nothing(key: str, row: bytes) -> None:
+    rows = written(Access(1, rules={ALICE: frozenset({A})}, super_users=frozenset({ADMIN})))
+    view = Reader().read({**rows, key: row})
+    assert view.mode is Mode.CLOSED
+    assert not view.access.rules
+    assert len(view.faults) == 1
+    assert view.faults[0].startswith(key)
+    if key != CONFIGURED:
+        assert view.access.super_users == {ADMIN}
+        assert set(view.keys) == {FILE_KEY.id}
+
+
+@pytest.mark.parametrize("row", BAD.values(), ids=BAD)
+def test_what_was_read_last_stays(row: bytes) -> None:
+    rows, reader = written(Access(1, rules={ALICE: frozenset({A})})), Reader()
+    before = reader.read(rows)
+    after = reader.read({**rows, "grants/User:bob": row})
+    assert replace(after, faults=()) == before
+    assert reader.read(rows).faults == (), "once it is gone, or read, all is as the rows say"
+
+
+def test_rows_that_never_could_be_read_stay_closed_until_they_can() -> None:
+    rows, reader = written(Access(1, rules={ALICE: frozenset({A})})), Reader()
+    reader.read({**rows, "odd/x": b"?"})
+    again = reader.read({**rows, "odd/x": b"!"})
+    assert (again.mode, dict(again.access.rules)) == (Mode.CLOSED, {})
+    assert reader.read(rows).access.rules
+
+
+def test_no_secret_and_no_fields_but_these_are_in_a_key() -> None:
+    assert json.loads(write_key(KEY)[1]) == {
+        "v": 1,
+        "owner": "User:alice",
+        "digest": bytes(range(32)).hex(),
+        "created_ms": 5,
+        "expires_ms": 6,
+        "scope": [["allow", ["READ"], "TOPIC", "a", None]],
+        "note": "for é",
+    }
+
+
+@given(st.text("a*_é", min_size=1, max_size=4))
+def test_patterns_are_read_as_they_are_written(text: str) -> None:
+    for pattern in [
+        EVERY_NAME,
+        *([] if text == "*" else [prefix(text)]),
+        *([] if text[-1] == "*" else [literal(text)]),
+    ]:
+        assert parse_pattern(str(pattern)) == pattern
