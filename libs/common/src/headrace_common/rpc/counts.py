@@ -14,6 +14,10 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
+from headrace_common.core.access.changes import BATCH_MAX
+from headrace_common.core.access.grants import SCOPE_GRANTS_MAX
+from headrace_common.core.access.resources import Operation, ResourceType
+from headrace_common.core.access.roles import TARGETS_PER_BINDING_MAX
 from headrace_common.core.errors import Rejected
 from headrace_common.core.ids import PARTITIONS_PER_TOPIC_MAX
 
@@ -43,7 +47,23 @@ _BY_TOPIC: Final = {"partitions": _MANY, "partitions.partitions": _PARTITIONS}
 _PARTITION_LIST: Final = {"partitions": _MANY}
 _LISTED_TRANSACTIONS: Final = {"states": _STATES, "producer_ids": _MANY}
 
+_ACCESS: Final = {
+    "changes": BATCH_MAX,
+    "changes.rule.grant.operations": len(Operation),
+    "changes.binding.targets": TARGETS_PER_BINDING_MAX,
+    "changes.role.operations": len(ResourceType),
+    "changes.role.operations.operations": len(Operation),
+}
+_NEW_KEY: Final = {"scope": SCOPE_GRANTS_MAX, "scope.operations": len(Operation)}
+_KEY_IDS: Final = {"ids": _MANY}
+
 LIMITS: Final[Mapping[str, Mapping[str, int]]] = {
+    "Admin/AlterAccess": _ACCESS,
+    "Admin/CreateKey": _NEW_KEY,
+    "Admin/DeleteKeys": _KEY_IDS,
+    "Controller/AlterAccess": _ACCESS,
+    "Controller/CreateKey": _NEW_KEY,
+    "Controller/DeleteKeys": _KEY_IDS,
     "Admin/CreateTopics": _NEW_TOPICS,
     "Admin/DeleteTopics": {"names": _FEW},
     "Admin/DescribeTopics": {"names": _MANY},

@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from headrace_proto.v1 import access_pb2 as headrace__proto_dot_v1_dot_access__pb2
 from headrace_proto.v1 import admin_pb2 as headrace__proto_dot_v1_dot_admin__pb2
 from headrace_proto.v1 import broker_pb2 as headrace__proto_dot_v1_dot_broker__pb2
 from headrace_proto.v1 import controller_pb2 as headrace__proto_dot_v1_dot_controller__pb2
@@ -214,6 +215,41 @@ class AdminStub:
                 '/headrace.v1.Admin/AbortHangingTransaction',
                 request_serializer=headrace__proto_dot_v1_dot_admin__pb2.AbortHangingTransactionRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_admin__pb2.AbortHangingTransactionResponse.FromString,
+                _registered_method=True)
+        self.AlterAccess = channel.unary_unary(
+                '/headrace.v1.Admin/AlterAccess',
+                request_serializer=headrace__proto_dot_v1_dot_access__pb2.AlterAccessRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_access__pb2.AlterAccessResponse.FromString,
+                _registered_method=True)
+        self.DescribeAccess = channel.unary_unary(
+                '/headrace.v1.Admin/DescribeAccess',
+                request_serializer=headrace__proto_dot_v1_dot_access__pb2.DescribeAccessRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_access__pb2.DescribeAccessResponse.FromString,
+                _registered_method=True)
+        self.ExplainAccess = channel.unary_unary(
+                '/headrace.v1.Admin/ExplainAccess',
+                request_serializer=headrace__proto_dot_v1_dot_access__pb2.ExplainAccessRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_access__pb2.ExplainAccessResponse.FromString,
+                _registered_method=True)
+        self.CreateKey = channel.unary_unary(
+                '/headrace.v1.Admin/CreateKey',
+                request_serializer=headrace__proto_dot_v1_dot_access__pb2.CreateKeyRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_access__pb2.CreateKeyResponse.FromString,
+                _registered_method=True)
+        self.ListKeys = channel.unary_unary(
+                '/headrace.v1.Admin/ListKeys',
+                request_serializer=headrace__proto_dot_v1_dot_access__pb2.ListKeysRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_access__pb2.ListKeysResponse.FromString,
+                _registered_method=True)
+        self.DeleteKeys = channel.unary_unary(
+                '/headrace.v1.Admin/DeleteKeys',
+                request_serializer=headrace__proto_dot_v1_dot_access__pb2.DeleteKeysRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_access__pb2.DeleteKeysResponse.FromString,
+                _registered_method=True)
+        self.WhoAmI = channel.unary_unary(
+                '/headrace.v1.Admin/WhoAmI',
+                request_serializer=headrace__proto_dot_v1_dot_access__pb2.WhoAmIRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_access__pb2.WhoAmIResponse.FromString,
                 _registered_method=True)
 
 
@@ -454,6 +490,53 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AlterAccess(self, request, context):
+        """Change rules, roles, blocks or the mode: all of a request, or nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeAccess(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExplainAccess(self, request, context):
+        """Why somebody may, or may not, and what would allow it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateKey(self, request, context):
+        """Make an API key. Its secret is in the answer alone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListKeys(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteKeys(self, request, context):
+        """Take keys back: what is connected with one is cut off.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WhoAmI(self, request, context):
+        """Who the caller is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -631,6 +714,41 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.AbortHangingTransaction,
                     request_deserializer=headrace__proto_dot_v1_dot_admin__pb2.AbortHangingTransactionRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_admin__pb2.AbortHangingTransactionResponse.SerializeToString,
+            ),
+            'AlterAccess': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterAccess,
+                    request_deserializer=headrace__proto_dot_v1_dot_access__pb2.AlterAccessRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_access__pb2.AlterAccessResponse.SerializeToString,
+            ),
+            'DescribeAccess': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeAccess,
+                    request_deserializer=headrace__proto_dot_v1_dot_access__pb2.DescribeAccessRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_access__pb2.DescribeAccessResponse.SerializeToString,
+            ),
+            'ExplainAccess': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainAccess,
+                    request_deserializer=headrace__proto_dot_v1_dot_access__pb2.ExplainAccessRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_access__pb2.ExplainAccessResponse.SerializeToString,
+            ),
+            'CreateKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateKey,
+                    request_deserializer=headrace__proto_dot_v1_dot_access__pb2.CreateKeyRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_access__pb2.CreateKeyResponse.SerializeToString,
+            ),
+            'ListKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListKeys,
+                    request_deserializer=headrace__proto_dot_v1_dot_access__pb2.ListKeysRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_access__pb2.ListKeysResponse.SerializeToString,
+            ),
+            'DeleteKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteKeys,
+                    request_deserializer=headrace__proto_dot_v1_dot_access__pb2.DeleteKeysRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_access__pb2.DeleteKeysResponse.SerializeToString,
+            ),
+            'WhoAmI': grpc.unary_unary_rpc_method_handler(
+                    servicer.WhoAmI,
+                    request_deserializer=headrace__proto_dot_v1_dot_access__pb2.WhoAmIRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_access__pb2.WhoAmIResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1580,6 +1698,195 @@ class Admin:
             '/headrace.v1.Admin/AbortHangingTransaction',
             headrace__proto_dot_v1_dot_admin__pb2.AbortHangingTransactionRequest.SerializeToString,
             headrace__proto_dot_v1_dot_admin__pb2.AbortHangingTransactionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterAccess(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/AlterAccess',
+            headrace__proto_dot_v1_dot_access__pb2.AlterAccessRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_access__pb2.AlterAccessResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeAccess(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/DescribeAccess',
+            headrace__proto_dot_v1_dot_access__pb2.DescribeAccessRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_access__pb2.DescribeAccessResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainAccess(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/ExplainAccess',
+            headrace__proto_dot_v1_dot_access__pb2.ExplainAccessRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_access__pb2.ExplainAccessResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/CreateKey',
+            headrace__proto_dot_v1_dot_access__pb2.CreateKeyRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_access__pb2.CreateKeyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/ListKeys',
+            headrace__proto_dot_v1_dot_access__pb2.ListKeysRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_access__pb2.ListKeysResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/DeleteKeys',
+            headrace__proto_dot_v1_dot_access__pb2.DeleteKeysRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_access__pb2.DeleteKeysResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WhoAmI(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/WhoAmI',
+            headrace__proto_dot_v1_dot_access__pb2.WhoAmIRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_access__pb2.WhoAmIResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -5,6 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from grpc import aio as _aio
+from headrace_proto.v1 import access_pb2 as _access_pb2
 from headrace_proto.v1 import admin_pb2 as _admin_pb2
 from headrace_proto.v1 import broker_pb2 as _broker_pb2
 from headrace_proto.v1 import controller_pb2 as _controller_pb2
@@ -96,6 +97,18 @@ class AdminStub:
     """Abort the open transaction of a transactional id and fence its producer, or only tell what would be aborted."""
     AbortHangingTransaction: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AbortHangingTransactionRequest, _admin_pb2.AbortHangingTransactionResponse]
     """End what is open in one partition and has no coordinator any more, or only tell what would be ended."""
+    AlterAccess: _grpc.UnaryUnaryMultiCallable[_access_pb2.AlterAccessRequest, _access_pb2.AlterAccessResponse]
+    """Change rules, roles, blocks or the mode: all of a request, or nothing."""
+    DescribeAccess: _grpc.UnaryUnaryMultiCallable[_access_pb2.DescribeAccessRequest, _access_pb2.DescribeAccessResponse]
+    ExplainAccess: _grpc.UnaryUnaryMultiCallable[_access_pb2.ExplainAccessRequest, _access_pb2.ExplainAccessResponse]
+    """Why somebody may, or may not, and what would allow it."""
+    CreateKey: _grpc.UnaryUnaryMultiCallable[_access_pb2.CreateKeyRequest, _access_pb2.CreateKeyResponse]
+    """Make an API key. Its secret is in the answer alone."""
+    ListKeys: _grpc.UnaryUnaryMultiCallable[_access_pb2.ListKeysRequest, _access_pb2.ListKeysResponse]
+    DeleteKeys: _grpc.UnaryUnaryMultiCallable[_access_pb2.DeleteKeysRequest, _access_pb2.DeleteKeysResponse]
+    """Take keys back: what is connected with one is cut off."""
+    WhoAmI: _grpc.UnaryUnaryMultiCallable[_access_pb2.WhoAmIRequest, _access_pb2.WhoAmIResponse]
+    """Who the caller is."""
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -161,6 +174,18 @@ class AdminAsyncStub(AdminStub):
     """Abort the open transaction of a transactional id and fence its producer, or only tell what would be aborted."""
     AbortHangingTransaction: _aio.UnaryUnaryMultiCallable[_admin_pb2.AbortHangingTransactionRequest, _admin_pb2.AbortHangingTransactionResponse]  # type: ignore[assignment]
     """End what is open in one partition and has no coordinator any more, or only tell what would be ended."""
+    AlterAccess: _aio.UnaryUnaryMultiCallable[_access_pb2.AlterAccessRequest, _access_pb2.AlterAccessResponse]  # type: ignore[assignment]
+    """Change rules, roles, blocks or the mode: all of a request, or nothing."""
+    DescribeAccess: _aio.UnaryUnaryMultiCallable[_access_pb2.DescribeAccessRequest, _access_pb2.DescribeAccessResponse]  # type: ignore[assignment]
+    ExplainAccess: _aio.UnaryUnaryMultiCallable[_access_pb2.ExplainAccessRequest, _access_pb2.ExplainAccessResponse]  # type: ignore[assignment]
+    """Why somebody may, or may not, and what would allow it."""
+    CreateKey: _aio.UnaryUnaryMultiCallable[_access_pb2.CreateKeyRequest, _access_pb2.CreateKeyResponse]  # type: ignore[assignment]
+    """Make an API key. Its secret is in the answer alone."""
+    ListKeys: _aio.UnaryUnaryMultiCallable[_access_pb2.ListKeysRequest, _access_pb2.ListKeysResponse]  # type: ignore[assignment]
+    DeleteKeys: _aio.UnaryUnaryMultiCallable[_access_pb2.DeleteKeysRequest, _access_pb2.DeleteKeysResponse]  # type: ignore[assignment]
+    """Take keys back: what is connected with one is cut off."""
+    WhoAmI: _aio.UnaryUnaryMultiCallable[_access_pb2.WhoAmIRequest, _access_pb2.WhoAmIResponse]  # type: ignore[assignment]
+    """Who the caller is."""
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     """Administration for clients: the same operations as REST. The service keeps nothing; it forwards to the active
@@ -433,5 +458,59 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.AbortHangingTransactionResponse, _abc.Awaitable[_admin_pb2.AbortHangingTransactionResponse]]:
         """End what is open in one partition and has no coordinator any more, or only tell what would be ended."""
+
+    @_abc_1.abstractmethod
+    def AlterAccess(
+        self,
+        request: _access_pb2.AlterAccessRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.AlterAccessResponse, _abc.Awaitable[_access_pb2.AlterAccessResponse]]:
+        """Change rules, roles, blocks or the mode: all of a request, or nothing."""
+
+    @_abc_1.abstractmethod
+    def DescribeAccess(
+        self,
+        request: _access_pb2.DescribeAccessRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.DescribeAccessResponse, _abc.Awaitable[_access_pb2.DescribeAccessResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ExplainAccess(
+        self,
+        request: _access_pb2.ExplainAccessRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.ExplainAccessResponse, _abc.Awaitable[_access_pb2.ExplainAccessResponse]]:
+        """Why somebody may, or may not, and what would allow it."""
+
+    @_abc_1.abstractmethod
+    def CreateKey(
+        self,
+        request: _access_pb2.CreateKeyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.CreateKeyResponse, _abc.Awaitable[_access_pb2.CreateKeyResponse]]:
+        """Make an API key. Its secret is in the answer alone."""
+
+    @_abc_1.abstractmethod
+    def ListKeys(
+        self,
+        request: _access_pb2.ListKeysRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.ListKeysResponse, _abc.Awaitable[_access_pb2.ListKeysResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DeleteKeys(
+        self,
+        request: _access_pb2.DeleteKeysRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.DeleteKeysResponse, _abc.Awaitable[_access_pb2.DeleteKeysResponse]]:
+        """Take keys back: what is connected with one is cut off."""
+
+    @_abc_1.abstractmethod
+    def WhoAmI(
+        self,
+        request: _access_pb2.WhoAmIRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.WhoAmIResponse, _abc.Awaitable[_access_pb2.WhoAmIResponse]]:
+        """Who the caller is."""
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from headrace_proto.v1 import access_pb2 as headrace__proto_dot_v1_dot_access__pb2
 from headrace_proto.v1 import cluster_pb2 as headrace__proto_dot_v1_dot_cluster__pb2
 from headrace_proto.v1 import controller_pb2 as headrace__proto_dot_v1_dot_controller__pb2
 
@@ -146,6 +147,21 @@ class ControllerStub:
                 '/headrace.v1.Controller/AdoptTopic',
                 request_serializer=headrace__proto_dot_v1_dot_controller__pb2.AdoptTopicRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_controller__pb2.AdoptTopicResponse.FromString,
+                _registered_method=True)
+        self.AlterAccess = channel.unary_unary(
+                '/headrace.v1.Controller/AlterAccess',
+                request_serializer=headrace__proto_dot_v1_dot_access__pb2.AlterAccessRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_access__pb2.AlterAccessResponse.FromString,
+                _registered_method=True)
+        self.CreateKey = channel.unary_unary(
+                '/headrace.v1.Controller/CreateKey',
+                request_serializer=headrace__proto_dot_v1_dot_access__pb2.CreateKeyRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_access__pb2.CreateKeyResponse.FromString,
+                _registered_method=True)
+        self.DeleteKeys = channel.unary_unary(
+                '/headrace.v1.Controller/DeleteKeys',
+                request_serializer=headrace__proto_dot_v1_dot_access__pb2.DeleteKeysRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_access__pb2.DeleteKeysResponse.FromString,
                 _registered_method=True)
 
 
@@ -304,6 +320,27 @@ class ControllerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AlterAccess(self, request, context):
+        """Change rules, roles, blocks or the mode, for the caller whose credential comes with the call.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateKey(self, request, context):
+        """Make an API key. Its secret is in the answer alone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteKeys(self, request, context):
+        """Take keys back: what is connected with one is cut off.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControllerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -416,6 +453,21 @@ def add_ControllerServicer_to_server(servicer, server):
                     servicer.AdoptTopic,
                     request_deserializer=headrace__proto_dot_v1_dot_controller__pb2.AdoptTopicRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_controller__pb2.AdoptTopicResponse.SerializeToString,
+            ),
+            'AlterAccess': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterAccess,
+                    request_deserializer=headrace__proto_dot_v1_dot_access__pb2.AlterAccessRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_access__pb2.AlterAccessResponse.SerializeToString,
+            ),
+            'CreateKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateKey,
+                    request_deserializer=headrace__proto_dot_v1_dot_access__pb2.CreateKeyRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_access__pb2.CreateKeyResponse.SerializeToString,
+            ),
+            'DeleteKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteKeys,
+                    request_deserializer=headrace__proto_dot_v1_dot_access__pb2.DeleteKeysRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_access__pb2.DeleteKeysResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1014,6 +1066,87 @@ class Controller:
             '/headrace.v1.Controller/AdoptTopic',
             headrace__proto_dot_v1_dot_controller__pb2.AdoptTopicRequest.SerializeToString,
             headrace__proto_dot_v1_dot_controller__pb2.AdoptTopicResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterAccess(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Controller/AlterAccess',
+            headrace__proto_dot_v1_dot_access__pb2.AlterAccessRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_access__pb2.AlterAccessResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Controller/CreateKey',
+            headrace__proto_dot_v1_dot_access__pb2.CreateKeyRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_access__pb2.CreateKeyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Controller/DeleteKeys',
+            headrace__proto_dot_v1_dot_access__pb2.DeleteKeysRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_access__pb2.DeleteKeysResponse.FromString,
             options,
             channel_credentials,
             insecure,

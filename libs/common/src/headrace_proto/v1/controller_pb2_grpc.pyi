@@ -5,6 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from grpc import aio as _aio
+from headrace_proto.v1 import access_pb2 as _access_pb2
 from headrace_proto.v1 import cluster_pb2 as _cluster_pb2
 from headrace_proto.v1 import controller_pb2 as _controller_pb2
 import abc as _abc_1
@@ -77,6 +78,12 @@ class ControllerStub:
     """How far the cluster is after its metadata was restored from a backup, and which logs nobody knows."""
     AdoptTopic: _grpc.UnaryUnaryMultiCallable[_controller_pb2.AdoptTopicRequest, _controller_pb2.AdoptTopicResponse]
     """Make a topic of stray logs: the brokers that have them become its replicas."""
+    AlterAccess: _grpc.UnaryUnaryMultiCallable[_access_pb2.AlterAccessRequest, _access_pb2.AlterAccessResponse]
+    """Change rules, roles, blocks or the mode, for the caller whose credential comes with the call."""
+    CreateKey: _grpc.UnaryUnaryMultiCallable[_access_pb2.CreateKeyRequest, _access_pb2.CreateKeyResponse]
+    """Make an API key. Its secret is in the answer alone."""
+    DeleteKeys: _grpc.UnaryUnaryMultiCallable[_access_pb2.DeleteKeysRequest, _access_pb2.DeleteKeysResponse]
+    """Take keys back: what is connected with one is cut off."""
 
 @_typing.type_check_only
 class ControllerAsyncStub(ControllerStub):
@@ -126,6 +133,12 @@ class ControllerAsyncStub(ControllerStub):
     """How far the cluster is after its metadata was restored from a backup, and which logs nobody knows."""
     AdoptTopic: _aio.UnaryUnaryMultiCallable[_controller_pb2.AdoptTopicRequest, _controller_pb2.AdoptTopicResponse]  # type: ignore[assignment]
     """Make a topic of stray logs: the brokers that have them become its replicas."""
+    AlterAccess: _aio.UnaryUnaryMultiCallable[_access_pb2.AlterAccessRequest, _access_pb2.AlterAccessResponse]  # type: ignore[assignment]
+    """Change rules, roles, blocks or the mode, for the caller whose credential comes with the call."""
+    CreateKey: _aio.UnaryUnaryMultiCallable[_access_pb2.CreateKeyRequest, _access_pb2.CreateKeyResponse]  # type: ignore[assignment]
+    """Make an API key. Its secret is in the answer alone."""
+    DeleteKeys: _aio.UnaryUnaryMultiCallable[_access_pb2.DeleteKeysRequest, _access_pb2.DeleteKeysResponse]  # type: ignore[assignment]
+    """Take keys back: what is connected with one is cut off."""
 
 class ControllerServicer(metaclass=_abc_1.ABCMeta):
     """Cluster metadata. Writes go to the active controller; standbys refuse them with NOT_CONTROLLER and say where it
@@ -304,5 +317,29 @@ class ControllerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_controller_pb2.AdoptTopicResponse, _abc.Awaitable[_controller_pb2.AdoptTopicResponse]]:
         """Make a topic of stray logs: the brokers that have them become its replicas."""
+
+    @_abc_1.abstractmethod
+    def AlterAccess(
+        self,
+        request: _access_pb2.AlterAccessRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.AlterAccessResponse, _abc.Awaitable[_access_pb2.AlterAccessResponse]]:
+        """Change rules, roles, blocks or the mode, for the caller whose credential comes with the call."""
+
+    @_abc_1.abstractmethod
+    def CreateKey(
+        self,
+        request: _access_pb2.CreateKeyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.CreateKeyResponse, _abc.Awaitable[_access_pb2.CreateKeyResponse]]:
+        """Make an API key. Its secret is in the answer alone."""
+
+    @_abc_1.abstractmethod
+    def DeleteKeys(
+        self,
+        request: _access_pb2.DeleteKeysRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.DeleteKeysResponse, _abc.Awaitable[_access_pb2.DeleteKeysResponse]]:
+        """Take keys back: what is connected with one is cut off."""
 
 def add_ControllerServicer_to_server(servicer: ControllerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
