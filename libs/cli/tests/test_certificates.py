@@ -15,7 +15,8 @@ from headrace_common.core.ids import NodeId
 from headrace_common.core.image import NodeKey, Role
 from headrace_common.runtime.certificates import CA_LIFE, read_pair
 from headrace_common.runtime.service_tls import wanted_of
-from headrace_common.runtime.tls import TlsFiles, read_bundle
+from headrace_common.runtime.tls import read_bundle
+from headrace_common.runtime.tls_config import TlsFiles
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 HERE = {"127.0.0.1"}

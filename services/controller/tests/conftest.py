@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 from libs.common.tests.kit.api_server import make_account, make_certificates
 from services.controller.tests.kit.etcd import EtcdProcess
+from services.controller.tests.kit.etcd_trio import Trio
 
 from headrace_cli.local.certificate_files import EtcdFiles
 
@@ -21,6 +22,17 @@ async def etcd(tmp_path: Path) -> AsyncIterator[EtcdProcess]:
         yield process
     finally:
         await process.stop(kill=True)
+
+
+@pytest.fixture
+def trio(tmp_path: Path) -> Iterator[Trio]:
+    """Three members of an etcd that nobody has started yet."""
+    made = Trio(tmp_path / "trio")
+    try:
+        yield made
+    finally:
+        for number in list(made.processes):
+            made.kill(number)
 
 
 @pytest.fixture

@@ -25,7 +25,8 @@ from headrace_common.runtime.certificates import (
     parse_pair,
 )
 from headrace_common.runtime.service_tls import wanted_of
-from headrace_common.runtime.tls import TlsFiles, read_bundle
+from headrace_common.runtime.tls import read_bundle
+from headrace_common.runtime.tls_config import TlsFiles
 from headrace_controller import certificate_secrets
 from headrace_controller.certificate_secrets import LEAF_LIFE, MADE, main
 

@@ -14,7 +14,7 @@ from libs.common.tests.kit.clock import FakeClock
 from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.credentials import Pem
 from headrace_common.runtime.certificates import write_pair
-from headrace_common.runtime.tls import TlsFiles
+from headrace_common.runtime.tls_config import TlsFiles
 from headrace_controller.adapters.etcd_certificates import LOOK_EVERY_MS, EtcdTlsFiles, follow
 from headrace_controller.adapters.etcd_store import EtcdStore
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import ssl
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,15 +14,19 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from libs.common.tests.kit.authority import Authority
 from libs.common.tests.kit.ports import free_port
 
 from headrace_common.core.errors import InvalidConfig
+from headrace_common.runtime.certificates import Leaf
 from headrace_common.runtime.env import load_settings
-from headrace_controller.etcd_member.adapters.http_rendezvous import Doorplate, HttpLookout
+from headrace_common.runtime.tls_config import TlsFiles
+from headrace_controller.etcd_member.adapters.http_rendezvous import PATH, Doorplate, HttpLookout
 from headrace_controller.etcd_member.adapters.member_volume import MemberVolume
 from headrace_controller.etcd_member.config import EtcdMemberConfig
 from headrace_controller.etcd_member.core.etcd_file import Founding, render
 from headrace_controller.etcd_member.core.facts import Facts, Phase, UnreadableFacts, decode, encode
+from headrace_controller.etcd_member.core.moving import elsewhere, hidden, is_alone, is_known, must_move
 from headrace_controller.etcd_member.core.rendezvous import (
     Join,
     Promise,
@@ -202,10 +209,16 @@ def test_it_does_not_start_while_anybody_may_tell_it_an_old_list() -> None:
 # --- what is remembered and told --------------------------------------------------------------------------------
 
 
-@given(st.sampled_from(list(Phase)), st.lists(st.text(min_size=1, max_size=4), max_size=4, unique=True))
-def test_facts_are_read_as_written(phase: Phase, volumes: list[str]) -> None:
-    facts = replace(EMPTY, phase=phase, promises=tuple(roster(vb=v) for v in volumes))
+@given(st.sampled_from(list(Phase)), st.lists(st.text(min_size=1, max_size=4), max_size=4, unique=True), st.booleans())
+def test_facts_are_read_as_written(phase: Phase, volumes: list[str], tls: bool) -> None:
+    facts = replace(EMPTY, phase=phase, promises=tuple(roster(vb=v) for v in volumes), tls=tls)
     assert decode(encode(facts)) == facts
+
+
+def test_facts_of_a_version_without_tls_tell_of_none() -> None:
+    fields = json.loads(encode(EMPTY))
+    del fields["tls"]
+    assert not decode(json.dumps(fields).encode()).tls
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"format": 1}', b'{"format": 2, "member": "a"}', b"\xff"])
@@ -241,6 +254,121 @@ async def test_members_see_each_other_over_http() -> None:
             assert isinstance(sight, Silent)
             assert "a of etcd answers" in sight.why
     assert isinstance(await lookout.look(Peer("x", "http://no-such-host.invalid:1")), Silent)
+
+
+def contexts_of(files: TlsFiles, shown: TlsFiles | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=files.ca)
+    if shown is not None:
+        context.load_cert_chain(shown.cert, shown.key)
+    return context
+
+
+async def test_members_with_tls_meet_and_answer_nobody_else(tmp_path: Path) -> None:
+    leaf = Leaf("etcd", frozenset({"127.0.0.1"}))
+    authority, port = Authority(), free_port()
+    files = authority.files(tmp_path / "etcd", leaf)
+    me = Peer("a", f"https://127.0.0.1:{port}")
+    strange = Authority("CA of nodes").files(tmp_path / "node", leaf)
+    other_host = authority.files(tmp_path / "elsewhere", Leaf("etcd", frozenset({"127.0.0.9"})))
+
+    async def asked(shown: TlsFiles | None) -> bytes:
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=contexts_of(files, shown))
+        except OSError:
+            return b""
+        with contextlib.closing(writer):
+            try:
+                writer.write(f"GET {PATH} HTTP/1.0\r\n\r\n".encode())
+                return await reader.read()
+            except OSError:
+                return b""
+
+    async with Doorplate(lambda: report_of("etcd", EMPTY), files).serve_at("127.0.0.1", port):
+        assert isinstance(await HttpLookout("etcd", files).look(me), Report)
+        assert b"200 OK" in await asked(files)
+        for shown in (None, strange):
+            assert await asked(shown) == b""
+        for lookout in (HttpLookout("etcd"), HttpLookout("etcd", strange)):
+            assert isinstance(await lookout.look(me), Silent)
+        assert isinstance(await HttpLookout("etcd", files).look(me.in_plain), Silent), "plain text is not answered"
+        # What is in the files is used at once, on both sides: another CA, and then a pair that is none.
+        later = Authority("another")
+        later.write(files, later.make(leaf))
+        assert isinstance(await HttpLookout("etcd", files).look(me), Report)
+        files.key.write_bytes(strange.key.read_bytes())
+        sight = await HttpLookout("etcd", files).look(me)
+        assert isinstance(sight, Silent)
+        assert "cannot be used" in sight.why
+    async with Doorplate(lambda: report_of("etcd", EMPTY), other_host).serve_at("127.0.0.1", port):
+        sight = await HttpLookout("etcd", other_host).look(me)
+        assert isinstance(sight, Silent)
+        assert "127.0.0.1" in sight.why
+
+
+# --- members that get TLS ---------------------------------------------------------------------------------------
+
+SECURE = [Peer(p.name, p.url.replace("http:", "https:")) for p in (A, B, C)]
+NOW = Site(SECURE[0], (SECURE[1], SECURE[2]), "etcd")
+BEFORE = EMPTY.promise(R).decide(R).at(Phase.STARTED)
+
+
+def of_before(*with_tls: str) -> Running:
+    """A cluster that was founded without TLS, in which these have it by now."""
+    members = (
+        replace(m, peer_urls=tuple(u.replace("http:", "https:") for u in m.peer_urls)) if m.name in with_tls else m
+        for m in running(R, "a", "b", "c").members
+    )
+    return Running(R.cluster_id, tuple(members))
+
+
+def test_a_member_moves_whose_address_gets_or_loses_tls() -> None:
+    moved = BEFORE.known_at(SECURE[0].url)
+    assert [must_move(NOW, f) for f in (BEFORE, moved)] == [True, False]
+    assert [must_move(SITE, f) for f in (BEFORE, moved)] == [False, True]
+    assert not must_move(replace(NOW, others=()), BEFORE), "alone it is reached by nobody"
+    joined = EMPTY.at(Phase.ADDING).known_at(SECURE[0].url)
+    assert not must_move(NOW, joined)
+    by_tls = Roster("etcd", tuple(sorted(Enrolled(p, f"v{p.name}") for p in SECURE)))
+    assert not must_move(NOW, EMPTY.promise(by_tls).decide(by_tls)), "it was founded so"
+
+
+def test_who_has_another_address_is_named() -> None:
+    members = of_before("b").members
+    assert elsewhere(members, [SECURE[0]]) == (members[0], SECURE[0])
+    assert elsewhere(members, [SECURE[1]]) is None
+    assert elsewhere(members, [SECURE[1], SECURE[2]]) == (members[2], SECURE[2])
+    unnamed = replace(members[0], name="")
+    assert elsewhere([unnamed, *members[1:]], [SECURE[0]]) == (unnamed, SECURE[0])
+
+
+def test_others_are_looked_at_without_tls_until_this_one_has_moved_alone() -> None:
+    sights: dict[str, Sight] = {"b": of_before("b"), "c": NOBODY}
+    assert hidden(NOW, BEFORE, sights) == (C,)
+    assert hidden(NOW, BEFORE, {**sights, "c": empty(SECURE[2])}) == ()
+    assert hidden(NOW, BEFORE.known_at(SECURE[0].url), sights) == ()
+    assert hidden(SITE, BEFORE, sights) == ()
+
+
+def test_one_is_known_by_its_address_when_another_lists_it_so() -> None:
+    assert is_known(NOW, {"b": NOBODY, "c": of_before("a", "c")})
+    assert not is_known(NOW, {"b": of_before("b"), "c": empty(SECURE[2])})
+
+
+def test_one_is_alone_when_all_others_wait_without_data() -> None:
+    assert is_alone({"b": empty(B), "c": empty(C)})
+    assert not is_alone({"b": empty(B), "c": NOBODY})
+    assert not is_alone({"b": empty(B), "c": of_before()})
+
+
+def test_an_entry_of_before_tls_is_that_of_a_lost_volume() -> None:
+    members = (*of_before("b", "c").members[1:], Member(7, "", (A.url,)))
+    assert next_change(NOW, EMPTY.at(Phase.ADDING), members) == Remove(members[-1])
+
+
+def test_a_founding_that_was_agreed_on_without_tls_is_not_gone_on_with() -> None:
+    step = next_step(NOW, EMPTY.promise(R).decide(R), {"b": NOBODY, "c": NOBODY})
+    assert isinstance(step, Wait)
+    assert A.url in step.why
 
 
 # --- settings ---------------------------------------------------------------------------------------------------
@@ -289,12 +417,39 @@ def test_etcd_is_told_what_it_needs() -> None:
         "heartbeat-interval": 200,
     }
     assert config().site == Site(A, (B, C), "headrace-etcd")
+    assert config().tls is None
     assert config().facts_file == Path("/var/lib/etcd/headrace-member.json")
+
+
+WITH_TLS = {
+    "tls_cert": "/tls/tls.crt",
+    "tls_key": "/tls/tls.key",
+    "tls_ca": "/tls/ca.crt",
+    "peers": ARGUMENTS["peers"].replace("http:", "https:"),
+}
+
+
+def test_etcd_answers_by_tls_and_those_alone_who_show_a_certificate() -> None:
+    said = told(**WITH_TLS, metrics_listen="0.0.0.0:9100")
+    files = {"cert-file": "/tls/tls.crt", "key-file": "/tls/tls.key", "trusted-ca-file": "/tls/ca.crt"}
+    assert said["client-transport-security"] == {**files, "client-cert-auth": True}
+    assert said["peer-transport-security"] == {**files, "client-cert-auth": True, "skip-client-san-verification": True}
+    assert {name: url for name, url in said.items() if name.endswith("-urls")} == {
+        "listen-peer-urls": "https://0.0.0.0:2380",
+        "initial-advertise-peer-urls": "https://a:2380",
+        "listen-client-urls": "https://0.0.0.0:2379",
+        "advertise-client-urls": "https://a:2379",
+        "listen-metrics-urls": "http://0.0.0.0:9100",
+    }
 
 
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
+        ({"tls_cert": "/c"}, "tls_cert, tls_key and tls_ca are set together"),
+        ({**WITH_TLS, "peers": ARGUMENTS["peers"]}, "peers takes NAME=https://HOST:PORT"),
+        ({"settings": json.dumps({"peer-transport-security": {}})}, "settings cannot change peer-transport-security"),
+        ({"settings": json.dumps({"client-transport-security": {}})}, "cannot change client-transport-security"),
         ({"name": "d"}, "name takes one of the names in peers"),
         ({"peers": "a"}, "peers takes NAME=http://HOST:PORT"),
         ({"peers": "a=https://a:2380"}, "peers takes NAME=http://HOST:PORT"),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace_common.runtime.certificates import Leaf, Pair, make_ca, make_pair, write_pair, write_private
-from headrace_common.runtime.tls import TlsFiles
+from headrace_common.runtime.tls_config import TlsFiles
 
 BROKER: Final = Leaf("broker", frozenset({"127.0.0.1", "broker.headrace"}), "spiffe://headrace/broker")
 

@@ -21,7 +21,8 @@ from headrace_common.rpc.credentials import Pem
 from headrace_common.runtime.certificates import Leaf, Pair
 from headrace_common.runtime.metrics import open_metrics
 from headrace_common.runtime.service import GrpcService, ServerConfig, Servicer
-from headrace_common.runtime.tls import TlsFiles, Wanted
+from headrace_common.runtime.tls import Wanted
+from headrace_common.runtime.tls_config import TlsFiles
 from headrace_common.runtime.tls_server import ServerTls
 from headrace_common.runtime.tls_watch import LiveBundle, TlsMetrics
 

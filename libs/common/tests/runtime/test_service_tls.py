@@ -22,8 +22,7 @@ from headrace_common.rpc.channels import Certificates, Channels, Security, SyncC
 from headrace_common.runtime.metrics import open_metrics
 from headrace_common.runtime.service_tls import ServiceTls, open_tls
 from headrace_common.runtime.tasks import TaskRunner
-from headrace_common.runtime.tls import TlsFiles
-from headrace_common.runtime.tls_config import TlsConfig
+from headrace_common.runtime.tls_config import TlsConfig, TlsFiles
 
 KEY = NodeKey(Role.BROKER, NodeId(3))
 

@@ -16,7 +16,8 @@ from libs.common.tests.kit.authority import BROKER, Authority, of_client
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.runtime import tls
 from headrace_common.runtime.certificates import Leaf, Pair, make_pair
-from headrace_common.runtime.tls import Bundle, TlsFiles, Wanted, read_bundle
+from headrace_common.runtime.tls import Bundle, Wanted, read_bundle
+from headrace_common.runtime.tls_config import TlsFiles
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
 WANTED = Wanted(frozenset({"broker.headrace", "127.0.0.1"}), frozenset({"spiffe://headrace/broker"}))

@@ -12,7 +12,7 @@ import pytest
 from libs.common.tests.kit.authority import Authority
 from libs.common.tests.kit.secure import Secure
 
-from headrace_common.runtime.tls import TlsFiles
+from headrace_common.runtime.tls_config import TlsFiles
 from headrace_common.runtime.tls_contexts import CIPHERS, keep_policy, make_server_context
 
 # Those of 1.2 that a certificate of ECDSA can be used with: a server shows one of these, so RSA's are not agreed on.

@@ -17,7 +17,8 @@ from headrace_common.core.errors import InvalidConfig
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.metrics import Metrics, open_metrics
 from headrace_common.runtime.tasks import TaskRunner
-from headrace_common.runtime.tls import Bundle, TlsFiles, Wanted
+from headrace_common.runtime.tls import Bundle, Wanted
+from headrace_common.runtime.tls_config import TlsFiles
 from headrace_common.runtime.tls_contexts import keep_policy, make_server_context, renew_context
 from headrace_common.runtime.tls_watch import LOOK_EVERY_MS, LiveBundle, TlsMetrics
 

@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final, TypeVar
 
@@ -98,7 +98,7 @@ class Pod:
 
 
 Entry = tuple[str, Member]
-"""add, remove or publish, and the member as it is then."""
+"""add, remove, publish or readdress, and the member as it is then."""
 
 
 @dataclass
@@ -470,6 +470,17 @@ class ModelledCluster:
             return tuple(cluster.members(len(cluster.log)).values())
 
         return await self._ask(do)
+
+    async def readdress(self, member: Member, peer_url: str) -> None:
+        """See the port."""
+
+        def do(cluster_id: int, cluster: Cluster) -> None:
+            there = cluster.members(len(cluster.log)).get(member.id)
+            if there is None:
+                raise ClusterUnusable("member not found")
+            self.world._commit(cluster_id, ("readdress", replace(there, peer_urls=(peer_url,))))
+
+        await self._ask(do)
 
     async def remove(self, member: Member) -> None:
         """See the port."""

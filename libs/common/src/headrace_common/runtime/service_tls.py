@@ -66,7 +66,7 @@ async def open_tls(
     if not config.on:
         yield None
         return
-    from headrace_common.runtime.tls import TlsFiles
+    from headrace_common.runtime.tls_config import TlsFiles
     from headrace_common.runtime.tls_watch import LiveBundle, TlsMetrics
 
     assert config.cert is not None, "checked with the settings"

@@ -34,6 +34,7 @@ from headrace_common.core.errors import InvalidConfig
 from headrace_common.rpc.credentials import Pem
 from headrace_common.runtime.certificates import names_of
 from headrace_common.runtime.private_files import narrow
+from headrace_common.runtime.tls_config import TlsFiles
 
 FILE_BYTES_MAX: Final = 1 << 20
 SAYS: Final = "; this machine says "
@@ -42,17 +43,6 @@ _READS_MAX: Final = 3
 _BEGIN, _END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """Where a process finds its certificates, all PEM."""
-
-    cert: Path
-    """Its certificate, then those that lead to a CA."""
-    key: Path
-    ca: Path
-    """The CAs that it trusts; more than one while a CA is changed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,17 @@ from pathlib import Path
 from headrace_common.core.bounds import check
 
 
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Where a process finds its certificates, all PEM."""
+
+    cert: Path
+    """Its certificate, then those that lead to a CA."""
+    key: Path
+    ca: Path
+    """The CAs that it trusts; more than one while a CA is changed."""
+
+
 @dataclass(frozen=True)
 class TlsConfig:
     """Where a process has its certificates; it looks at them every 10 s, and takes new ones without a restart."""

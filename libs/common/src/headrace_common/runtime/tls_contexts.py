@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from headrace_common.core.errors import InvalidConfig
-from headrace_common.rpc.credentials import Pem
+from headrace_common.runtime.tls_config import TlsFiles
 
-if TYPE_CHECKING:  # reading certificates takes a library that clients do without
+if TYPE_CHECKING:  # reading certificates takes a library that clients do without, and gRPC is loaded slowly
+    from headrace_common.rpc.credentials import Pem
     from headrace_common.runtime.tls import Bundle
 
 CIPHERS: Final = (
@@ -34,7 +35,7 @@ CIPHERS: Final = (
 def make_server_context(bundle: Bundle) -> ssl.SSLContext:
     """
     For a server of asyncio that asks no client for a certificate: what a context trusts can be added to and never taken
-    away, so that listeners which ask for one are gRPC's.
+    away, so that listeners which ask for one are gRPC's, or make a ``make_mutual_context`` for each connection.
     """
     context = keep_policy(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
     renew_context(context, bundle)
@@ -52,6 +53,28 @@ def make_client_context(ca: Path) -> ssl.SSLContext:
         return keep_policy(ssl.create_default_context(cafile=ca))
     except (OSError, ssl.SSLError) as error:
         raise InvalidConfig(f"{ca} has no certificates of CAs, in PEM, that can be read: {error}") from error
+
+
+def make_mutual_context(files: TlsFiles, purpose: ssl.Purpose) -> ssl.SSLContext:
+    """
+    For one connection, whose two sides show certificates to each other: each must lead to a CA of ``files``. Made anew
+    for the next one, it has what is in the files then, a CA too. Blocks shortly.
+
+    Args:
+        purpose: who is on the other side; of ``SERVER_AUTH`` the name is verified too.
+
+    Raises:
+        InvalidConfig: they cannot be read, or are no pair.
+    """
+    client = purpose is ssl.Purpose.SERVER_AUTH
+    context = keep_policy(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT if client else ssl.PROTOCOL_TLS_SERVER))
+    context.verify_mode = ssl.CERT_REQUIRED
+    try:
+        context.load_cert_chain(files.cert, files.key)
+        context.load_verify_locations(files.ca)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidConfig(f"the TLS files beside {files.cert} cannot be used ({error})") from error
+    return context
 
 
 def renew_context(context: ssl.SSLContext, bundle: Bundle) -> None:

@@ -19,7 +19,8 @@ from opentelemetry.metrics import Meter
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.threads import run_in_thread
-from headrace_common.runtime.tls import SAYS, Bundle, TlsFiles, Wanted, read_bundle
+from headrace_common.runtime.tls import SAYS, Bundle, Wanted, read_bundle
+from headrace_common.runtime.tls_config import TlsFiles
 
 LOOK_EVERY_MS: Final = 10_000.0
 

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from headrace_common.core.bounds import LOG_LEVELS, check, setting
 from headrace_common.core.ids import Endpoint
+from headrace_common.runtime.tls_config import TlsFiles
 from headrace_controller.etcd_member.core.etcd_file import OWN
 from headrace_controller.etcd_member.core.rendezvous import Site
 from headrace_controller.etcd_member.core.roster import Peer
@@ -27,13 +28,20 @@ class EtcdMemberConfig:
     name: str
     """Name of this member; one of those in peers."""
     peers: tuple[str, ...]
-    """All members, this one too, as NAME=http://HOST:PORT (their peer addresses)."""
+    """All members, this one too, as NAME=http://HOST:PORT (their peer addresses); with TLS as NAME=https://HOST:PORT."""
     data_dir: Path
     """etcd's data directory. What the member must remember is kept beside it, on the same volume."""
     config_out: Path
     """Where to write etcd's configuration (YAML)."""
     cluster: str = "headrace-etcd"
     """Name of the cluster, the same for all members: those of another name are not talked to."""
+    tls_cert: Path | None = None
+    """File with this member's certificate (PEM), for servers and clients; it names the host of its peer address. With
+    it clients and members have to show one too, also before etcd runs, while members meet."""
+    tls_key: Path | None = None
+    """File with the key of tls_cert (PEM)."""
+    tls_ca: Path | None = None
+    """File with the CAs of all members' and clients' certificates (PEM)."""
     listen_host: str = "0.0.0.0"
     """Host that the member listens on."""
     client_port: int = setting(2379, low=1, high=65_535)
@@ -75,16 +83,30 @@ class EtcdMemberConfig:
         return {**given, **found}
 
     @property
+    def tls(self) -> TlsFiles | None:
+        """Where the certificates are."""
+        if self.tls_cert is None or self.tls_key is None or self.tls_ca is None:
+            return None
+        return TlsFiles(self.tls_cert, self.tls_key, self.tls_ca)
+
+    @property
     def facts_file(self) -> Path:
         return self.data_dir.parent / "headrace-member.json"
 
     def _rules(self) -> list[tuple[bool, str]]:
-        bad = [text for text in self.peers if not _usable(text)]
+        scheme = "http" if self.tls_cert is None else "https"
+        bad = [text for text in self.peers if not _usable(text, scheme)]
+        with_tls = {self.tls_cert is None, self.tls_key is None, self.tls_ca is None}
         names = [_split(text)[0] for text in self.peers]
         urls = [_split(text)[1] for text in self.peers]
         return [
-            (bool(self.peers), "peers needs at least this member, as NAME=http://HOST:PORT"),
-            (not bad, f"peers takes NAME=http://HOST:PORT with commas between, not {', '.join(map(repr, bad))}"),
+            (len(with_tls) == 1, "tls_cert, tls_key and tls_ca are set together: certificate, key, and whom to trust"),
+            (bool(self.peers), f"peers needs at least this member, as NAME={scheme}://HOST:PORT"),
+            (
+                not bad,
+                f"peers takes NAME={scheme}://HOST:PORT with commas between "
+                f"({'with' if self.tls_cert else 'without'} tls_cert), not {', '.join(map(repr, bad))}",
+            ),
             (len(set(names)) == len(names) and len(set(urls)) == len(urls), "peers has a name or an address twice"),
             (self.name in names, f"name takes one of the names in peers ({', '.join(names)}), not {self.name!r}"),
             (
@@ -115,7 +137,7 @@ def _split(text: str) -> tuple[str, str]:
     return name, url
 
 
-def _usable(text: str) -> bool:
+def _usable(text: str, scheme: str) -> bool:
     name, url = _split(text)
     try:
         parts = urlsplit(url)
@@ -123,4 +145,4 @@ def _usable(text: str) -> bool:
     except ValueError:
         return False
     plain = not (parts.path or parts.query or parts.username)
-    return bool(name) and parts.scheme == "http" and bool(parts.hostname) and port is not None and plain
+    return bool(name) and parts.scheme == scheme and bool(parts.hostname) and port is not None and plain

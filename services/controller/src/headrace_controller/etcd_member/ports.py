@@ -64,6 +64,10 @@ class RunningCluster(Protocol):
         """Add a voting member; the members with it. Refused while a member is not connected."""
         ...
 
+    async def readdress(self, member: Member, peer_url: str) -> None:
+        """Have the others reach a member at this address alone."""
+        ...
+
     async def remove(self, member: Member) -> None:
         """Remove a member; refused if the others would be no quorum."""
         ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final
@@ -17,6 +17,7 @@ from typing import Final
 from headrace_common.runtime.clock import Clock
 from headrace_controller.etcd_member.core.etcd_file import Founding
 from headrace_controller.etcd_member.core.facts import Facts, Phase, UnreadableFacts
+from headrace_controller.etcd_member.core.moving import elsewhere, hidden, is_alone, is_known, must_move
 from headrace_controller.etcd_member.core.rendezvous import Join, Promise, Renew, Site, StartNew, Step, Wait, next_step
 from headrace_controller.etcd_member.core.replacement import (
     Add,
@@ -29,7 +30,7 @@ from headrace_controller.etcd_member.core.replacement import (
     second_of_two,
 )
 from headrace_controller.etcd_member.core.roster import Peer, Roster
-from headrace_controller.etcd_member.core.sights import Member, Report, Running, Sight, report_of
+from headrace_controller.etcd_member.core.sights import Member, Report, Running, Sight, Silent, report_of
 from headrace_controller.etcd_member.ports import ClusterUnusable, Lookout, RunningCluster, Volume
 
 LOOK_EVERY_MS: Final = 300
@@ -71,7 +72,8 @@ class EtcdMember:
 
     def wake(self) -> Founding | None:
         """
-        Read what the volume remembers; how to start if there is data, else None: then ``found`` decides.
+        Read what the volume remembers; how to start, if that is known. None: ``move`` decides where there is data, else
+        ``found``.
 
         Raises:
             WrongVolume: it belongs to another member.
@@ -97,9 +99,58 @@ class EtcdMember:
             return None
         if facts.phase is not Phase.STARTED:
             self._remember(facts.at(Phase.STARTED))
+        return None if must_move(self._site, facts) else self._start_with_data()
+
+    @property
+    def has_data(self) -> bool:
+        """Whether etcd has run on the volume."""
+        return self._world.volume.has_data()
+
+    def _start_with_data(self) -> Founding:
         _log.info("data is there: etcd starts with it")
         members = [(p.name, p.url) for p in (self._site.me, *self._site.others)]
         return Founding("existing", self._site.cluster, members)
+
+    async def move(self) -> Founding:
+        """How to start with data, as soon as the cluster knows where this member is; waits as long as it takes."""
+        while True:
+            sights = await self._look_around()
+            plain = await self._look_at(hidden(self._site, self._facts, sights))
+            sights |= {name: sight for name, sight in plain.items() if isinstance(sight, Running)}
+            if is_alone(sights):
+                return self._start_with_data()
+            why = "" if is_known(self._site, sights) else await self._get_known(sights)
+            if not why:
+                self._remember(self._facts.known_at(self._site.me.url))
+                return self._start_with_data()
+            await self._wait(why, CHANGE_EVERY_MS)
+
+    async def _get_known(self, sights: Mapping[str, Sight]) -> str:
+        """Have the cluster know this member by its address; why it does not, if so."""
+        running = {name: sight for name, sight in sights.items() if isinstance(sight, Running)}
+        try:
+            async with self._world.cluster_at(_client_urls(running)) as cluster:
+                moved = elsewhere(await cluster.members(), [self._site.me])
+                if moved is not None:
+                    await self._readdress(cluster, *moved)
+        except ClusterUnusable as error:
+            return self._why_not_moved(sights, str(error))
+        return ""
+
+    def _why_not_moved(self, sights: Mapping[str, Sight], said: str) -> str:
+        silent = [f"{name} ({sight.why})" for name, sight in sorted(sights.items()) if isinstance(sight, Silent)]
+        if self._site.me.tls:
+            why = "without TLS, and get to know the other one while most of them run. If all are stopped, start all so"
+        else:
+            why = "with TLS, and those that have it answer nobody without: start this one with certificates again"
+        return (
+            f"the others know this member by an address {why}. Not running: {'; '.join(silent) or 'nobody'}. "
+            f"Asked, they said: {said or 'nothing'}"
+        )
+
+    async def _readdress(self, cluster: RunningCluster, member: Member, peer: Peer) -> None:
+        _log.warning("the cluster gets to know %s by another address", peer.name, extra={"url": peer.url})
+        await cluster.readdress(member, peer.url)
 
     async def found(self) -> Founding:
         """How to start without data, as soon as that is decided; waits as long as it takes."""
@@ -144,10 +195,9 @@ class EtcdMember:
     async def _join(self, sights: dict[str, Sight]) -> Founding | None:
         """One turn of changing members; None to look again."""
         running = {name: sight for name, sight in sights.items() if isinstance(sight, Running)}
-        urls = _client_urls(self._site, running)
         try:
-            async with self._world.cluster_at(urls) as cluster:
-                return await self._take_turn(cluster)
+            async with self._world.cluster_at(_client_urls(running)) as cluster:
+                return await self._take_turn(cluster, [p for p in self._site.others if p.name in running])
         except ClusterUnusable as error:
             two = second_of_two(self._site, self._facts, running)
             if two is not None:
@@ -161,25 +211,30 @@ class EtcdMember:
             )
             return None
 
-    async def _take_turn(self, cluster: RunningCluster) -> Founding | None:
+    async def _take_turn(self, cluster: RunningCluster, running: Sequence[Peer]) -> Founding | None:
         name = self._site.me.name
         holder = await cluster.claim(name)
         if holder != name:
             await self._wait(f"{holder} is being replaced; one member at a time", CHANGE_EVERY_MS)
             return None
         try:
-            founding, wait = await self._change(cluster)
+            founding, wait = await self._change(cluster, running)
         finally:
             await _release(cluster, name)
         if wait:
             await self._wait(wait, CHANGE_EVERY_MS)
         return founding
 
-    async def _change(self, cluster: RunningCluster) -> tuple[Founding | None, str]:
-        change = next_change(self._site, self._facts, await cluster.members())
+    async def _change(self, cluster: RunningCluster, running: Sequence[Peer]) -> tuple[Founding | None, str]:
+        members = await cluster.members()
+        moved = elsewhere(members, running)
+        if moved is not None:  # one that was alone has had nobody to tell it
+            await self._readdress(cluster, *moved)
+            return None, ""
+        change = next_change(self._site, self._facts, members)
         if isinstance(change, Add):
             if self._facts.phase is not Phase.ADDING:
-                self._remember(self._facts.at(Phase.ADDING))
+                self._remember(self._facts.at(Phase.ADDING).known_at(self._site.me.url))
                 _log.info("adding this member to the running cluster")
             # Where one becomes two there is no quorum from here on, until this one has started.
             change = next_change(self._site, self._facts, await cluster.add(self._site.me.url))
@@ -234,12 +289,12 @@ async def _release(cluster: RunningCluster, name: str) -> None:
         _log.info("the turn to change members ends by itself in a minute: %s", error)
 
 
-def _client_urls(site: Site, running: dict[str, Running]) -> tuple[str, ...]:
+def _client_urls(running: Mapping[str, Running]) -> tuple[str, ...]:
     """Where those that run can be asked: what they say themselves of where clients reach them."""
     found: dict[str, None] = {}
-    for peer in site.others:
-        for sight in running.values() if peer.name in running else ():
+    for name in sorted(running):
+        for sight in running.values():
             for member in sight.members:
-                if peer.url in member.peer_urls:
+                if member.name == name:
                     found.update(dict.fromkeys(member.client_urls))
     return tuple(found)

@@ -15,6 +15,7 @@ import grpc
 import grpc.aio
 from aetcd import rpc
 
+from headrace_common.rpc.credentials import Pem
 from headrace_controller.adapters.etcd_channels import open_channel
 from headrace_controller.etcd_member.core.sights import Member
 from headrace_controller.etcd_member.ports import ClusterUnusable
@@ -35,10 +36,15 @@ class EtcdCluster:
 
     @staticmethod
     @asynccontextmanager
-    async def open(client_urls: Sequence[str]) -> AsyncIterator[EtcdCluster]:
-        """The cluster behind these addresses, asked one after the other until one answers for a quorum."""
-        targets = [urlsplit(url).netloc for url in client_urls]
-        channels = [(target, open_channel(target)) for target in targets]
+    async def open(client_urls: Sequence[str], tls: Pem | None = None) -> AsyncIterator[EtcdCluster]:
+        """
+        The cluster behind these addresses, asked one after the other until one answers for a quorum.
+
+        Args:
+            tls: how those with https are verified and what they are shown.
+        """
+        urls = [urlsplit(url) for url in client_urls]
+        channels = [(url.netloc, open_channel(url.netloc, tls if url.scheme == "https" else None)) for url in urls]
         try:
             yield EtcdCluster(channels)
         finally:
@@ -84,6 +90,14 @@ class EtcdCluster:
             return _members(await rpc.ClusterStub(channel).MemberAdd(request, timeout=_TIMEOUT_S))
 
         return await self._ask(ask)
+
+    async def readdress(self, member: Member, peer_url: str) -> None:
+
+        async def ask(channel: grpc.aio.Channel) -> None:
+            request = rpc.MemberUpdateRequest(ID=member.id, peerURLs=[peer_url])
+            await rpc.ClusterStub(channel).MemberUpdate(request, timeout=_TIMEOUT_S)
+
+        await self._ask(ask)
 
     async def remove(self, member: Member) -> None:
 

@@ -27,6 +27,8 @@ OWN: Final = frozenset(
         "discovery",
         "discovery-srv",
         "enable-grpc-gateway",
+        "client-transport-security",
+        "peer-transport-security",
     }
 )
 """Settings that are decided here and nowhere else."""
@@ -44,6 +46,17 @@ class Addresses:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberTls:
+    """The files of a member's certificates, as etcd is told them; it reads certificate and key for each connection."""
+
+    cert: str
+    """What it shows to clients and to other members."""
+    key: str
+    ca: str
+    """Whom it answers: those alone who show a certificate of these CAs."""
+
+
+@dataclass(frozen=True, slots=True)
 class Founding:
     """What etcd is told about its cluster; it looks at that only while it has no data."""
 
@@ -55,7 +68,12 @@ class Founding:
 
 
 def settings(
-    name: str, data_dir: str, addresses: Addresses, founding: Founding, more: Mapping[str, Any]
+    name: str,
+    data_dir: str,
+    addresses: Addresses,
+    founding: Founding,
+    tls: MemberTls | None,
+    more: Mapping[str, Any],
 ) -> dict[str, Any]:
     """All settings by the names that etcd has for them; those of ``more`` win where they may."""
     assert not OWN & more.keys(), "checked where they came from"
@@ -78,6 +96,11 @@ def settings(
     }
     if addresses.listen_metrics is not None:
         found["listen-metrics-urls"] = addresses.listen_metrics
+    if tls is not None:
+        security = {"cert-file": tls.cert, "key-file": tls.key, "trusted-ca-file": tls.ca, "client-cert-auth": True}
+        found["client-transport-security"] = security
+        # Its certificate says who a member is, not where it is: DNS knows a pod that is new for 5 to 30 s elsewhere.
+        found["peer-transport-security"] = {**security, "skip-client-san-verification": True}
     return {**found, **more}
 
 

@@ -38,6 +38,8 @@ class Facts:
     phase: Phase = Phase.OPEN
     promises: tuple[Roster, ...] = ()
     """Rosters that this volume agreed to start with, oldest first."""
+    tls: bool = False
+    """Its cluster knows the member by an address with TLS. Versions that had none wrote nothing of it."""
 
     def promise(self, roster: Roster) -> Facts:
         """Agreed to one more roster; those from before stay known, as another member may have started on one."""
@@ -48,10 +50,16 @@ class Facts:
     def decide(self, roster: Roster) -> Facts:
         """Settled on a roster it has promised."""
         assert roster in self.promises, "nothing is started that was not promised"
-        return replace(self.promise(roster), phase=Phase.NEW)
+        url = roster.url_of(self.member)
+        assert url is not None, "a volume promises for itself"
+        return replace(self.promise(roster), phase=Phase.NEW).known_at(url)
 
     def at(self, phase: Phase) -> Facts:
         return replace(self, phase=phase)
+
+    def known_at(self, url: str) -> Facts:
+        """The cluster knows the member by this address, or is about to."""
+        return replace(self, tls=Peer(self.member, url).tls)
 
 
 class UnreadableFacts(ValueError):
@@ -75,7 +83,8 @@ def decode(content: bytes) -> Facts:
         if fields["format"] != FORMAT:
             raise UnreadableFacts(f"it has format {fields['format']}, this version reads {FORMAT}")
         promises = tuple(_roster(r) for r in fields["promises"])
-        return Facts(str(fields["member"]), str(fields["volume"]), Phase(fields["phase"]), promises)
+        phase, tls = Phase(fields["phase"]), fields.get("tls") is True
+        return Facts(str(fields["member"]), str(fields["volume"]), phase, promises, tls)
     except UnreadableFacts:
         raise
     except (ValueError, KeyError, TypeError, AssertionError) as error:

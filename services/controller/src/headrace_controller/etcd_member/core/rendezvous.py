@@ -80,6 +80,11 @@ def next_step(site: Site, facts: Facts, sights: Mapping[str, Sight]) -> Step:
     """
     if facts.phase is Phase.STARTED:
         return Renew("etcd's data is gone from a volume on which it has run")
+    if facts.phase is Phase.NEW and facts.promises[-1].url_of(site.me.name) != site.me.url:
+        agreed = facts.promises[-1].url_of(site.me.name)
+        return Wait(
+            f"this volume has agreed to found a cluster at {agreed}; start all members with those addresses once"
+        )
     running = {name: sight for name, sight in sights.items() if isinstance(sight, Running)}
     if len({sight.cluster_id for sight in running.values()}) > 1:
         return Wait(f"{_names(running)} run different clusters; only one may go on: see the operations guide")

@@ -43,7 +43,7 @@ Change = Remove | Add | StartExisting | Wait
 
 def next_change(site: Site, facts: Facts, members: Sequence[Member]) -> Change:
     """The next thing to do; ``members`` as a quorum knows them."""
-    mine = [m for m in members if m.name == site.me.name or site.me.url in m.peer_urls]
+    mine = [m for m in members if m.name == site.me.name or any(map(site.me.is_at, m.peer_urls))]
     starting = [m for m in members if not m.name and m not in mine]
     if starting:
         where = ", ".join(url for m in starting for url in m.peer_urls)

@@ -19,7 +19,21 @@ class Peer:
 
     name: str
     url: str
-    """Where the other members reach it: http://host:port."""
+    """Where the other members reach it: https://host:port with TLS, else http://host:port."""
+
+    @property
+    def tls(self) -> bool:
+        """Whether it speaks TLS there."""
+        return self.url.startswith("https:")
+
+    @property
+    def in_plain(self) -> Peer:
+        """The same member before it had TLS."""
+        return Peer(self.name, f"http:{self.url.partition(':')[2]}")
+
+    def is_at(self, url: str) -> bool:
+        """Whether the address is this one, with TLS or without."""
+        return self.url.partition(":")[2] == url.partition(":")[2]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -61,6 +75,9 @@ class Roster:
 
     def volume_of(self, name: str) -> str | None:
         return next((m.volume for m in self.members if m.peer.name == name), None)
+
+    def url_of(self, name: str) -> str | None:
+        return next((m.peer.url for m in self.members if m.peer.name == name), None)
 
 
 def _member_id(url: str, token: str) -> int:
