@@ -29,7 +29,7 @@ from headrace_common.core.image import (
 )
 from headrace_controller.core import records
 from headrace_controller.core.mirror import Mirror
-from headrace_controller.core.records import Cluster, Configs
+from headrace_controller.core.records import AccessRow, Cluster, Configs
 from headrace_controller.core.store import (
     Change,
     Changes,
@@ -161,6 +161,30 @@ class TestVisibility:
         assert mirror.apply(store.write(Put("shards/later/0", b'{"v":9}'))) is None
         assert mirror.image is before
 
+    def test_rows_of_access_come_change_and_go_as_they_are_and_are_kept_once(self) -> None:
+        store, mirror = started()
+        key, strange = records.access_key("grants/User:a/b"), b'{"v":9}'
+        delta = mirror.apply(store.write(Put(key, strange), Put(records.access_key("state"), b"1")))
+        assert delta is not None
+        assert delta.access == {"grants/User:a/b": strange, "state": b"1"}
+        assert mirror.image.access == delta.access, "a version that this one cannot read is kept, too"
+        assert mirror.raw[key].value == b""
+        before = mirror.image.access
+        mirror.apply(store.write(put_partition(0), put_topic(1)))
+        assert mirror.image.access is before, "readers know by it that nothing has changed"
+        delta = mirror.apply(store.write(Delete(key)))
+        assert delta is not None
+        assert (delta.access, mirror.image.access) == ({"grants/User:a/b": b""}, {"state": b"1"})
+
+    def test_rows_of_access_that_were_missed_come_with_the_list(self) -> None:
+        store, mirror = started()
+        mirror.apply(store.write(Put(records.access_key("a"), b"1"), Put(records.access_key("b"), b"1")))
+        store.write(Put(records.access_key("b"), b"2"), Delete(records.access_key("a")))
+        delta = mirror.load(store.listing())
+        assert delta is not None
+        assert (delta.access, mirror.image.access) == ({"a": b"", "b": b"2"}, {"b": b"2"})
+        assert mirror.load(store.listing()) is None, "a list shows the same"
+
     def test_another_incarnation_replaces_the_image(self) -> None:
         store, mirror = started()
         mirror.apply(store.write(put_partition(0), put_topic(1)))
@@ -244,6 +268,14 @@ any_shard = st.builds(
     owner=st.sampled_from([NO_NODE, NodeId(1), NodeId(2)]),
     epoch=st.integers(1, 2**31 - 1),
 )
+any_access_row = st.builds(
+    AccessRow,
+    st.sampled_from(["state", "grants/User:a", "grants/User:b", "keys/0123456789abcd"]),
+    st.binary(min_size=1, max_size=3),
+)
+any_record = st.one_of(
+    *(nodes, any_topic, any_partition, any_configs, any_deletion, any_removal, any_shard, any_access_row)
+)
 
 
 def key_of(record: records.Record) -> str:
@@ -262,13 +294,15 @@ def key_of(record: records.Record) -> str:
             return records.shard_key(record.key)
         case Configs():
             return records.configs_key(record.broker)
+        case AccessRow():
+            return records.access_key(record.key)
         case ActiveController():
             return records.CONTROLLER_KEY
         case _:
             return records.CLUSTER_KEY
 
 
-@given(st.one_of(nodes, any_topic, any_partition, any_configs, any_deletion, any_removal, any_shard))
+@given(any_record)
 def test_every_record_survives_the_store(record: records.Record) -> None:
     assert records.decode(key_of(record), records.encode(record)) == record
 
@@ -279,9 +313,7 @@ def test_a_node_of_a_version_before_drains_is_not_drained() -> None:
     assert records.decode(records.node_key(node.key), old) == replace(node, drained=False)
 
 
-puts = st.one_of(nodes, any_topic, any_partition, any_configs, any_deletion, any_removal, any_shard).map(
-    lambda r: Put(key_of(r), records.encode(r))
-)
+puts = any_record.map(lambda r: Put(key_of(r), records.encode(r)))
 rises = st.integers(0, HIGHEST).map(lambda level: Put(CLUSTER.key, records.encode(replace(ONE, feature_level=level))))
 counters = st.sampled_from([Put(records.PRODUCER_KEY, b"7"), Put(records.EPOCH_KEY, b"3")])
 writes = st.lists(st.one_of(puts, puts, counters, rises), min_size=1, max_size=4, unique_by=lambda p: p.key)
@@ -340,7 +372,7 @@ def shrinks(store: Store, operation: Operation) -> bool:
 def same(one: ClusterImage, other: ClusterImage) -> bool:
     strip = (
         *("nodes", "topics", "partitions", "deletions", "removals", "shards"),
-        *("cluster_configs", "broker_configs", "topic_ids", "feature_level"),
+        *("cluster_configs", "broker_configs", "topic_ids", "feature_level", "access"),
     )
     for name in strip:
         left, right = getattr(one, name), getattr(other, name)

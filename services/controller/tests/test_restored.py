@@ -61,6 +61,8 @@ def rows(**more: bytes) -> dict[str, bytes]:
         "ids/producer": b"5000",
         "ids/leader_epoch": b"3",
         "removal": b"1",
+        "access/state": b'{"v":1,"mode":"closed","generation":4}',
+        "access/keys/0123456789abcd": b'{"v":9}',
         "later/thing": b"of another version",
         **more,
     }
@@ -92,6 +94,7 @@ def test_what_was_not_complete_or_may_not_be_true_is_left_out() -> None:
     hidden = {f"partitions/{T1.hex()}/1", f"partitions/{T2.hex()}/0"}
     assert gone == {"controller", "removal", f"removals/{T1.hex()}/0", *hidden}
     kept = {"topics/t", f"deletions/{T2.hex()}", "configs/cluster", "ids/leader_epoch", "later/thing", "format"}
+    kept |= {"access/state", "access/keys/0123456789abcd"}
     assert all(written[key] == rows()[key] for key in kept)
 
 

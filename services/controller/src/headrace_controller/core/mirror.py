@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from headrace_common.core.access.rows import GONE
 from headrace_common.core.features import HIGHEST, too_old
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicId
 from headrace_common.core.image import (
@@ -32,7 +33,7 @@ from headrace_common.core.image import (
     TopicDeletion,
 )
 from headrace_controller.core import records
-from headrace_controller.core.records import Cluster, Configs
+from headrace_controller.core.records import AccessRow, Cluster, Configs
 from headrace_controller.core.restore_record import RESTORE_KEY, RESTORING_KEY, Restore, decode_restore
 from headrace_controller.core.store import Change, Changes, KeyValue, Listing
 
@@ -40,6 +41,9 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 NOBODY = ActiveController(NO_NODE, 0, None)
+
+_DECODED = (Partition, Topic, Node, Shard, AccessRow)
+"""Records that are kept decoded alone, since there are many of them."""
 
 
 @dataclass(slots=True)
@@ -52,6 +56,7 @@ class _Touched:
     deletions: dict[TopicId, TopicDeletion | None] = field(default_factory=dict)
     removals: dict[PartitionId, ReplicaRemoval | None] = field(default_factory=dict)
     shards: dict[ShardKey, Shard] = field(default_factory=dict)
+    access: dict[str, bytes] = field(default_factory=dict)
     feature_level: int | None = None
     cluster_configs: Configs | None = None
     broker_configs: dict[NodeId, Configs] = field(default_factory=dict)
@@ -170,7 +175,7 @@ class Mirror:
             self._take_removal(key, change.revision, touched)
             return
         record = records.decode(key, current.value)
-        self.raw[key] = replace(current, value=b"") if isinstance(record, Partition | Topic | Node | Shard) else current
+        self.raw[key] = replace(current, value=b"") if isinstance(record, _DECODED) else current
         if isinstance(record, Partition):
             self._partitions.setdefault(record.id.topic_id, {})[record.id.partition] = record
             self.hidden[record.id] = current.mod_revision
@@ -198,6 +203,8 @@ class Mirror:
                 touched.removals[record.id] = record
             case Shard():
                 touched.shards[record.key] = record
+            case AccessRow(row_key, row):
+                touched.access[row_key] = row
             case Configs(None, _):
                 touched.cluster_configs = record
             case Configs(broker, _) if broker is not None:
@@ -227,6 +234,8 @@ class Mirror:
                 touched.deletions[TopicId(bytes.fromhex(rest))] = None
             case "removals":
                 touched.removals[records.partition_id_of(rest)] = None
+            case "access":
+                touched.access[rest] = GONE
             case "configs":
                 configs = records.decode(key, b'{"v":1,"values":{}}')
                 assert isinstance(configs, Configs), "only known settings are kept"
@@ -286,6 +295,7 @@ class Mirror:
             broker_configs={b: c.values for b, c in touched.broker_configs.items()},
             active_controller=touched.active,
             feature_level=touched.feature_level,
+            access=touched.access,
         )
 
     def _from(self, topic: Topic, start: int) -> dict[PartitionId, Partition]:
@@ -323,6 +333,11 @@ def difference(old: ClusterImage, new: ClusterImage) -> ImageDelta | None:
         },
         active_controller=None if active == (old.active_controller or NOBODY) else active,
         feature_level=None if new.feature_level == old.feature_level else new.feature_level,
+        access={
+            key: new.access.get(key, GONE)
+            for key in old.access.keys() | new.access.keys()
+            if new.access.get(key) != old.access.get(key)
+        },
     )
     empty = ImageDelta(delta.incarnation, delta.previous_revision, delta.revision, delta.cluster_id)
     return None if delta == empty and delta.revision == old.revision else delta

@@ -54,6 +54,7 @@ PARTITIONS_PREFIX: Final = "partitions/"
 DELETIONS_PREFIX: Final = "deletions/"
 REMOVALS_PREFIX: Final = "removals/"
 SHARDS_PREFIX: Final = "shards/"
+ACCESS_PREFIX: Final = "access/"
 _SHARD_KINDS: Final = frozenset(kind.value for kind in ShardKind)
 
 
@@ -74,7 +75,18 @@ class Configs:
     values: Mapping[str, str]
 
 
-Record = Cluster | ActiveController | Node | Topic | Partition | TopicDeletion | ReplicaRemoval | Shard | Configs
+@dataclass(frozen=True, slots=True)
+class AccessRow:
+    """A row that says who may do what, as ``headrace_common.core.access.rows`` writes it; nobody reads it here."""
+
+    key: str
+    """As in the image: without ``access/``."""
+    row: bytes
+
+
+Record = (
+    Cluster | ActiveController | Node | Topic | Partition | TopicDeletion | ReplicaRemoval | Shard | Configs | AccessRow
+)
 
 
 def node_key(key: NodeKey) -> str:
@@ -119,6 +131,11 @@ def configs_key(broker: NodeId | None) -> str:
     return CLUSTER_CONFIGS_KEY if broker is None else f"{BROKER_CONFIGS_PREFIX}{broker}"
 
 
+def access_key(row: str) -> str:
+    """Where a row of access is kept."""
+    return ACCESS_PREFIX + row
+
+
 def encode(record: Record) -> bytes:
     """The value of a record."""
     match record:
@@ -144,6 +161,8 @@ def encode(record: Record) -> bytes:
             return _dump({"owner": owner, "epoch": epoch})
         case Configs(_, values):
             return _dump({"values": dict(sorted(values.items()))})
+        case AccessRow(_, row):
+            return row
 
 
 def encode_number(number: int) -> bytes:
@@ -199,6 +218,8 @@ def decode(key: str, value: bytes) -> Record | None:
             return _shard(rest, key, value)
         case "configs":
             return _configs(rest, _load(key, value))
+        case "access":
+            return AccessRow(rest, value)
         case _:
             return None
 

@@ -107,15 +107,15 @@ class Transaction:
     @property
     def size(self) -> int:
         """Bytes of keys and values."""
-        total = sum(len(c.key) for c in self.compares)
+        total = sum(len(c.key.encode()) for c in self.compares)
         for operation in self.operations:
             match operation:
                 case Put(key, value):
-                    total += len(key) + len(value)
+                    total += len(key.encode()) + len(value)
                 case Delete(key):
-                    total += len(key)
+                    total += len(key.encode())
                 case DeleteUnder(prefix):
-                    total += len(prefix)
+                    total += len(prefix.encode())
         return total
 
 
