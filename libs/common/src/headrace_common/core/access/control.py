@@ -9,9 +9,9 @@ for each request: they are those of the newest generation.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from headrace_common.core.access.decisions import Decisions
 from headrace_common.core.access.explain import Reason, explain
@@ -38,6 +38,9 @@ _ERRORS: Final[Mapping[ResourceType, type[Denied]]] = {
     ResourceType.TRANSACTIONAL_ID: TransactionalIdAuthorizationFailed,
 }
 _OF_COORDINATORS: Final = frozenset({Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.FENCE})
+
+Asked: TypeAlias = tuple[Operation, ResourceType, str]
+"""One question: may it do this, on which resource?"""
 
 
 class Refused(NamedTuple):
@@ -82,6 +85,17 @@ class Control:
             self.observed[refused] += 1
         return True
 
+    def may_any(self, caller: Caller, asked: Sequence[Asked]) -> bool:
+        """Whether it may do one of these; in mode permissive the last is what is written down."""
+        return any(self.allows(caller, *one) for one in asked[:-1]) or self.may(caller, *asked[-1])
+
+    def shows(self, caller: Caller, operation: Operation, type: ResourceType, name: str) -> bool:
+        """
+        Whether a list has this for the caller. In mode permissive it has everything, and nothing is written down: who
+        asks for a list asks for no name.
+        """
+        return self.view.mode is not Mode.CLOSED or self.allows(caller, operation, type, name)
+
     def allows(self, caller: Caller, operation: Operation, type: ResourceType, name: str) -> bool:
         """What rules and the table of nodes say, whatever the mode."""
         if caller.principal.type is PrincipalType.NODE:
@@ -109,12 +123,17 @@ class Control:
 
 def node_may(name: str, operation: Operation, type: ResourceType, resource: str) -> bool:
     """
-    What nodes may do of what clients do: coordinators keep their state in internal topics, and admin nodes look. What
-    an admin node does for a caller it does with the caller's credential. All else is ``node_rules``.
+    What nodes may do of what clients do: coordinators keep their state in internal topics and ask where logs end, for
+    the lag of groups; admin nodes look. What an admin node does for a caller it does with the caller's credential. All
+    else is ``node_rules``.
     """
     role = name if name in _ROLES else node_key_of(name).role.value
     if role == Role.COORDINATOR.value:
-        return type is ResourceType.TOPIC and operation in _OF_COORDINATORS and resource.startswith(INTERNAL_PREFIX)
+        if type is not ResourceType.TOPIC:
+            return False
+        return operation is Operation.DESCRIBE or (
+            operation in _OF_COORDINATORS and resource.startswith(INTERNAL_PREFIX)
+        )
     return role == Role.ADMIN.value and operation in {Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS}
 
 
@@ -136,6 +155,14 @@ class Rights:
     def may(self, operation: Operation, type: ResourceType, name: str) -> bool:
         """See ``Control.may``."""
         return self.control.may(self.caller, operation, type, name)
+
+    def may_any(self, *asked: Asked) -> bool:
+        """See ``Control.may_any``."""
+        return self.control.may_any(self.caller, asked)
+
+    def shows(self, operation: Operation, type: ResourceType, name: str) -> bool:
+        """See ``Control.shows``."""
+        return self.control.shows(self.caller, operation, type, name)
 
     def refusal(self, operation: Operation, type: ResourceType, name: str) -> Denied:
         """See ``Control.refusal``."""

@@ -1,0 +1,73 @@
+"""What nodes may do, what lists show, and where one right of several is enough."""
+
+from __future__ import annotations
+
+import pytest
+from libs.common.tests.kit.access import ALICE, allow
+
+from headrace_common.core.access.control import Control, Rights, node_may
+from headrace_common.core.access.principal import ANONYMOUS
+from headrace_common.core.access.resources import CLUSTER_NAME, Operation, ResourceType, literal
+from headrace_common.core.access.rows import Mode, View
+from headrace_common.core.access.state import Access, Caller
+
+TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
+ALTER = (Operation.ALTER, CLUSTER, CLUSTER_NAME)
+WRITE = (Operation.WRITE, ResourceType.TRANSACTIONAL_ID, "x")
+
+
+def rights(mode: Mode, *grants: tuple[ResourceType, str, Operation]) -> Rights:
+    control = Control()
+    rules = frozenset(allow(type, literal(name), operation) for type, name, operation in grants)
+    control.renew(View(mode, Access(1, {ALICE: rules})))
+    return Rights(control, Caller(ALICE))
+
+
+@pytest.mark.parametrize("node", ["coordinator", "coordinator-1"])
+def test_coordinators_keep_internal_topics_and_ask_where_logs_end(node: str) -> None:
+    may = {one for one in Operation if node_may(node, one, TOPIC, "__consumer_offsets")}
+    assert may == {Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.FENCE}
+    assert {one for one in Operation if node_may(node, one, TOPIC, "orders")} == {Operation.DESCRIBE}
+    assert not any(node_may(node, one, type, "__x") for one in Operation for type in ResourceType if type is not TOPIC)
+
+
+def test_admin_nodes_look_and_brokers_and_controllers_ask_nothing_of_this() -> None:
+    looks = {Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS}
+    for type in ResourceType:
+        assert {one for one in Operation if node_may("admin-1", one, type, "x")} == looks
+        assert not any(node_may(node, one, type, "__x") for node in ("broker-1", "controller-1") for one in Operation)
+
+
+def test_a_list_shows_what_may_be_described_and_before_the_cluster_is_closed_all() -> None:
+    described = (GROUP, "g", Operation.READ)
+    closed = rights(Mode.CLOSED, described)
+    assert [closed.shows(Operation.DESCRIBE, GROUP, name) for name in ("g", "h")] == [True, False]
+    for mode in (Mode.OPEN, Mode.PERMISSIVE):
+        all_of_it = rights(mode, described)
+        assert all_of_it.shows(Operation.DESCRIBE, GROUP, "h")
+        assert not all_of_it.control.observed, "nobody asked for the group"
+
+
+@pytest.mark.parametrize(
+    ("mode", "grant", "may", "observed"),
+    [
+        (Mode.CLOSED, (CLUSTER, CLUSTER_NAME, Operation.ALTER), True, 0),
+        (Mode.CLOSED, (ResourceType.TRANSACTIONAL_ID, "x", Operation.WRITE), True, 0),
+        (Mode.CLOSED, (ResourceType.TRANSACTIONAL_ID, "y", Operation.WRITE), False, 0),
+        (Mode.PERMISSIVE, (CLUSTER, CLUSTER_NAME, Operation.ALTER), True, 0),
+        (Mode.PERMISSIVE, (ResourceType.TRANSACTIONAL_ID, "x", Operation.WRITE), True, 0),
+        (Mode.PERMISSIVE, (ResourceType.TRANSACTIONAL_ID, "y", Operation.WRITE), True, 1),
+        (Mode.OPEN, (ResourceType.TRANSACTIONAL_ID, "y", Operation.WRITE), True, 0),
+    ],
+)
+def test_one_right_of_several_is_enough(
+    mode: Mode, grant: tuple[ResourceType, str, Operation], may: bool, observed: int
+) -> None:
+    asking = rights(mode, grant)
+    assert asking.may_any(ALTER, WRITE) is may
+    assert [one.name for one in asking.control.observed] == ["x"] * observed
+
+
+def test_in_an_open_cluster_nobody_needs_a_right() -> None:
+    control = Control()
+    assert Rights(control, Caller(ANONYMOUS)).may_any(ALTER, WRITE)
