@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
-from hmac import compare_digest
 from types import SimpleNamespace
 from typing import Any
 
 import grpc.aio
 import pytest
+from libs.common.tests.kit.fixed_tokens import Fixed
 
 from headrace_common.core.errors import ClusterAuthorizationFailed, HeadraceError, MetadataUnavailable, NetworkFailed
 from headrace_common.core.features import NODE_TOKEN
@@ -28,22 +28,6 @@ OPEN, CLOSED = (
     replace(EMPTY_IMAGE, revision=1, feature_level=NODE_TOKEN.level - 1),
     replace(EMPTY_IMAGE, revision=1, feature_level=NODE_TOKEN.level),
 )
-
-
-@dataclass
-class Fixed:
-    """Tokens without a file."""
-
-    texts: tuple[str, ...] = ("secret",)
-    demanded: bool = True
-    loopback_only: bool = False
-
-    @property
-    def shown(self) -> str:
-        return self.texts[0]
-
-    def takes(self, token: str) -> bool:
-        return any(compare_digest(token, text) for text in self.texts)
 
 
 class Seeing(broker_pb2_grpc.BrokerServicer):

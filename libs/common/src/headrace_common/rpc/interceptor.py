@@ -72,12 +72,24 @@ def with_behavior(
 def refusing(error: HeadraceError) -> grpc.RpcMethodHandler[Any, Any]:
     """A handler for interceptors inside of ``ErrorInterceptor`` that reads nothing of a call and ends it."""
 
-    async def refuse(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        del requests, context  # to gRPC a stream, so that not even a unary request is read
-        raise error
-
-    handler: Any = grpc.stream_stream_rpc_method_handler(refuse)
+    handler: Any = grpc.stream_stream_rpc_method_handler(_Refusal(error))
     return handler  # type: ignore[no-any-return]  # gRPC's handler is a named tuple
+
+
+def refuses(handler: grpc.RpcMethodHandler[Any, Any]) -> bool:
+    """Whether it is one of ``refusing``."""
+    function: Any = handler.stream_stream
+    return isinstance(function, _Refusal)
+
+
+class _Refusal:
+    """To gRPC the handler of a stream, so that not even a unary request is read."""
+
+    def __init__(self, error: HeadraceError) -> None:
+        self._error = error
+
+    async def __call__(self, requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        raise self._error
 
 
 class _Unread:

@@ -31,7 +31,7 @@ from headrace_common.core.errors import (
 )
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, NodeKey, Role
 from headrace_common.rpc.access_rules import NOBODY, NODES, AccessTable, Asks, Rule
-from headrace_common.rpc.interceptor import Continuation, Handler, refusing, send_all, with_behavior
+from headrace_common.rpc.interceptor import Continuation, Handler, refuses, refusing, send_all, with_behavior
 from headrace_common.rpc.node_gate import FORWARDED_KEY, NodeGate
 from headrace_common.runtime.admission import host_of_peer
 from headrace_common.runtime.clock import Clock, Deadline
@@ -79,6 +79,11 @@ class Access:
         self._reader = Reader()
         self._streams: set[_Stream] = set()
         self._looked_at = self.control.view
+
+    @property
+    def streams(self) -> int:
+        """How many are open."""
+        return len(self._streams)
 
     @property
     def view(self) -> View:
@@ -172,7 +177,7 @@ class Access:
 
 class AccessGate(grpc.aio.ServerInterceptor):
     """
-    One for each server, outside of its ``NodeGate``.
+    One for each server, outside of its ``NodeGate``, which refuses who is no node what nodes alone may ask.
 
     Args:
         takes_nodes: nodes come to this server too, or alone.
@@ -197,6 +202,8 @@ class AccessGate(grpc.aio.ServerInterceptor):
         error = self._refusal_unread(dict(handler_call_details.invocation_metadata or ()))
         if error is not None:
             return refusing(error)
+        if refuses(handler):
+            return handler
         return with_behavior(handler, lambda inner, streams: self._let_in(inner, streams, operation, rule))
 
     def _refusal_unread(self, metadata: dict[str, Any]) -> HeadraceError | None:

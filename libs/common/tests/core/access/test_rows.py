@@ -119,6 +119,17 @@ def test_rows_that_never_could_be_read_stay_closed_until_they_can() -> None:
     assert reader.read(rows).access.rules
 
 
+def test_a_newer_form_is_not_read_as_if_it_were_this_one() -> None:
+    rows = written(Access(1, rules={ALICE: frozenset({A})}))
+    newer = rows["grants/User:alice"].replace(b'{"v":1', b'{"v":2')
+    assert Reader().read({**rows, "grants/User:alice": newer}).faults
+
+
+def test_who_has_nothing_left_has_no_row() -> None:
+    had = Access(1, rules={ALICE: frozenset({A})})
+    assert changed_rows(had, Access(2)) == {"grants/User:alice": GONE}
+
+
 def test_no_secret_and_no_fields_but_these_are_in_a_key() -> None:
     assert json.loads(write_key(KEY)[1]) == {
         "v": 1,

@@ -145,7 +145,7 @@ class Reader:
             return row, Rejected(f"it cannot be read by this version ({type(error).__name__}: {error})")
 
     def _combined(self, faults: tuple[str, ...]) -> View:
-        if faults and (self.view.access.generation or self.view.faults):
+        if faults and self.view.access.generation:
             return replace(self.view, faults=faults)
         if faults:
             configured = self._part(CONFIGURED, Configured())
