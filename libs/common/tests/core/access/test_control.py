@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from libs.common.tests.kit.access import ALICE, allow
 
 from headrace_common.core.access.control import Control, Rights, node_may
-from headrace_common.core.access.principal import ANONYMOUS
+from headrace_common.core.access.principal import ANONYMOUS, Principal, PrincipalType
 from headrace_common.core.access.resources import CLUSTER_NAME, Operation, ResourceType, literal
 from headrace_common.core.access.rows import Mode, View
 from headrace_common.core.access.state import Access, Caller
+from headrace_common.core.errors import TopicAuthorizationFailed
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 ALTER = (Operation.ALTER, CLUSTER, CLUSTER_NAME)
@@ -66,6 +69,42 @@ def test_one_right_of_several_is_enough(
     asking = rights(mode, grant)
     assert asking.may_any(ALTER, WRITE) is may
     assert [one.name for one in asking.control.observed] == ["x"] * observed
+
+
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("operation", [Operation.WRITE, Operation.READ])
+def test_where_the_name_does_not_matter_one_is_enough(mode: Mode, operation: Operation) -> None:
+    asking = rights(mode, (TOPIC, "t", Operation.WRITE))
+    if mode is Mode.CLOSED and operation is Operation.READ:
+        with pytest.raises(TopicAuthorizationFailed, match="User:alice may READ no TOPIC"):
+            asking.check_anywhere(operation, TOPIC)
+    else:
+        asking.check_anywhere(operation, TOPIC)
+    written_down = mode is Mode.PERMISSIVE and operation is Operation.READ
+    assert [str(one.name) for one in asking.control.observed] == ["*"] * written_down
+
+
+@pytest.mark.parametrize(("node", "may"), [("coordinator-1", True), ("admin-1", False), ("broker-1", False)])
+def test_coordinators_write_somewhere(node: str, may: bool) -> None:
+    control = Control()
+    control.renew(View(Mode.CLOSED))
+    caller = Caller(Principal(PrincipalType.NODE, node))
+    assert control.may_anywhere(caller, Operation.WRITE, TOPIC) is may
+
+
+def test_each_other_view_is_another_generation() -> None:
+    control, view = Control(), View(Mode.CLOSED)
+    seen = [control.generation]
+    for one in (view, view, View(Mode.CLOSED)):
+        control.renew(one)
+        seen.append(control.generation)
+    assert [later > earlier for earlier, later in pairwise(seen)] == [True, False, True]
+
+
+def test_a_refusal_is_explained_where_that_is_asked_for() -> None:
+    asking = rights(Mode.CLOSED)
+    assert "headrace access allow" in str(asking.refusal(Operation.READ, TOPIC, "t"))
+    assert str(asking.refusal(Operation.READ, TOPIC, "t", explained=False)) == "User:alice may not READ TOPIC t"
 
 
 def test_in_an_open_cluster_nobody_needs_a_right() -> None:

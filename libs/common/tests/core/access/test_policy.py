@@ -72,6 +72,46 @@ def test_prefixes_within_prefixes(prefixes: list[str], data: st.DataObject) -> N
             assert policy.decide(operation, TOPIC, name) is expected
 
 
+@given(st.frozensets(kit.grants, max_size=8))
+def test_a_name_that_may_is_found_wherever_there_is_one(grants: frozenset[Grant]) -> None:
+    """In these worlds a name is at most as long as here before the next letter says nothing new."""
+    policy = compile_policy(grants)
+    names = {grant.pattern.name for grant in grants} | {"zzz"}
+    tried = {name + more for name in names for more in ("", "0", "zz")}
+    for type in ResourceType:
+        for operation in operations_in(OPERATIONS[type]):
+            expected = any(policy.decide(operation, type, name) for name in tried)
+            assert policy.decide_anywhere(operation, type) is expected
+
+
+def test_a_right_anywhere_is_one_that_no_deny_takes_whole() -> None:
+    def anywhere(*grants: Grant) -> bool:
+        return Decisions(Access(1, {ALICE: frozenset(grants)})).decide_anywhere(Caller(ALICE), WRITE, TOPIC)
+
+    some = (literal("a"), prefix("a"), EVERY_NAME, literal("__a"))
+    assert all(anywhere(allow(TOPIC, pattern, WRITE)) for pattern in some)
+    assert not anywhere()
+    assert not anywhere(allow(TOPIC, EVERY_NAME, READ), allow(ResourceType.TRANSACTIONAL_ID, EVERY_NAME, WRITE))
+    assert not any(anywhere(allow(TOPIC, one, WRITE), deny(TOPIC, one, WRITE)) for one in some)
+    assert anywhere(allow(TOPIC, prefix("a"), WRITE), deny(TOPIC, prefix("ab"), WRITE))
+    assert not anywhere(allow(TOPIC, prefix("ab"), WRITE), deny(TOPIC, prefix("a"), WRITE))
+
+
+def test_a_right_anywhere_needs_scope_and_owner_and_no_block() -> None:
+    grant = allow(TOPIC, literal("a"), WRITE)
+    rules = {ALICE: frozenset({grant})}
+
+    def anywhere(access: Access, scope: Scope | None) -> bool:
+        return Decisions(access).decide_anywhere(Caller(ALICE, scope=scope), WRITE, TOPIC)
+
+    wide, narrow = Scope(frozenset({grant})), Scope(frozenset({allow(TOPIC, literal("a"), READ)}))
+    assert anywhere(Access(1, rules), wide)
+    assert not anywhere(Access(1, rules), narrow)
+    assert not anywhere(Access(1), wide)
+    assert anywhere(Access(1, super_users=frozenset({ALICE})), None)
+    assert not anywhere(Access(1, rules, blocked=frozenset({ALICE})), None)
+
+
 def test_a_prefix_within_another_one_adds_to_it_and_ends_before_it() -> None:
     policy = compile_policy([allow(TOPIC, prefix("a"), READ), allow(TOPIC, prefix("ab"), WRITE)])
     for name in ("a", "aa", "ab", "abc", "ac", "ad", "az"):

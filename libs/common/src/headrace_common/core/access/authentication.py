@@ -26,11 +26,13 @@ class Shown:
     bearer: str | None = None
     """None: it came without one, or from a node."""
     key: ApiKey | None = None
+    node: NodeKey | None = None
+    """The node that asks for itself."""
 
 
 def node_shown(node: NodeKey) -> Shown:
     """A node of the cluster that has proven to be one."""
-    return Shown(Caller(Principal(PrincipalType.NODE, str(node))))
+    return Shown(Caller(Principal(PrincipalType.NODE, str(node))), node=node)
 
 
 def bearer_of(authorization: str) -> str:

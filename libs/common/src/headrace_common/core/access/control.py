@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from headrace_common.core.access.decisions import Decisions
 from headrace_common.core.access.explain import Reason, explain
+from headrace_common.core.access.names import WILDCARD
 from headrace_common.core.access.principal import ANONYMOUS, PrincipalType
 from headrace_common.core.access.resources import CLUSTER_NAME, INTERNAL_PREFIX, Operation, ResourceType
 from headrace_common.core.access.rows import Mode, View
@@ -32,6 +33,8 @@ from headrace_common.core.node_rules import node_key_of
 
 OBSERVED_MAX: Final = 10_000
 _SHOWN_CHARS_MAX: Final = 255
+_ANY_NAME: Final = WILDCARD
+"""Stands for the resource where any would do; none has it for a name."""
 _ERRORS: Final[Mapping[ResourceType, type[Denied]]] = {
     ResourceType.TOPIC: TopicAuthorizationFailed,
     ResourceType.GROUP: GroupAuthorizationFailed,
@@ -59,31 +62,29 @@ class Control:
         self.view = View()
         self.observed: Counter[Refused] = Counter()
         """In mode permissive: what was done that will be refused. At most ``OBSERVED_MAX`` different."""
+        self.generation = 0
+        """Another one means that a decision of before may be another one now. It is this process's own count: super
+        users of the settings change without a generation of the rows."""
         self._decisions = Decisions(self.view.access)
 
     def renew(self, view: View) -> None:
         """Decide by this one from now on."""
         if view is not self.view:
             self.view = view
+            self.generation += 1
             self._decisions.renew(view.access)
-
-    @property
-    def generation(self) -> tuple[int, Mode]:
-        """Another one means that a decision of before may be another one now."""
-        return self.view.access.generation, self.view.mode
 
     def may(self, caller: Caller, operation: Operation, type: ResourceType, name: str) -> bool:
         """Whether it is done; in mode permissive also what is only going to be refused, which is written down."""
         if self.view.mode is Mode.OPEN:
             return True
-        if self.allows(caller, operation, type, name):
+        return self.allows(caller, operation, type, name) or self._tolerates(caller, operation, type, name)
+
+    def may_anywhere(self, caller: Caller, operation: Operation, type: ResourceType) -> bool:
+        """As ``may``, where the name does not matter: there may be one with which it may."""
+        if self.view.mode is Mode.OPEN:
             return True
-        if self.view.mode is Mode.CLOSED:
-            return False
-        refused = Refused(str(caller.principal), operation, type, name[:_SHOWN_CHARS_MAX])
-        if refused in self.observed or len(self.observed) < OBSERVED_MAX:
-            self.observed[refused] += 1
-        return True
+        return self.allows_anywhere(caller, operation, type) or self._tolerates(caller, operation, type, _ANY_NAME)
 
     def may_any(self, caller: Caller, asked: Sequence[Asked]) -> bool:
         """Whether it may do one of these; in mode permissive the last is what is written down."""
@@ -96,6 +97,14 @@ class Control:
         """
         return self.view.mode is not Mode.CLOSED or self.allows(caller, operation, type, name)
 
+    def _tolerates(self, caller: Caller, operation: Operation, type: ResourceType, name: str) -> bool:
+        if self.view.mode is Mode.CLOSED:
+            return False
+        refused = Refused(str(caller.principal), operation, type, name[:_SHOWN_CHARS_MAX])
+        if refused in self.observed or len(self.observed) < OBSERVED_MAX:
+            self.observed[refused] += 1
+        return True
+
     def allows(self, caller: Caller, operation: Operation, type: ResourceType, name: str) -> bool:
         """What rules and the table of nodes say, whatever the mode."""
         if caller.principal.type is PrincipalType.NODE:
@@ -105,20 +114,47 @@ class Control:
         except Rejected:  # it has too many grants to decide by
             return False
 
-    def refusal(self, caller: Caller, operation: Operation, type: ResourceType, name: str) -> Denied:
-        """What is said to who may not: who, what, on what, and the line that would allow it if nothing does."""
-        what = f"{operation.value} {type.value} {name[:_SHOWN_CHARS_MAX]}".removesuffix(f" {CLUSTER_NAME}")
-        if caller.principal == ANONYMOUS:
-            text = f"a caller without a credential may not {what}; show one, for example HEADRACE_API_KEY"
-        else:
-            text = f"{caller.principal} may not {what}"
-            if caller.principal.type is not PrincipalType.NODE:
-                said = explain(self.view.access, caller, operation, type, name)
-                if said.reason is Reason.NOTHING_ALLOWS and said.line is not None:
-                    text += f"; who may change rules allows it with: {said.line}"
-                elif said.reason is not Reason.NOTHING_ALLOWS:
-                    text += f": {said.reason.value}"
-        return _ERRORS.get(type, ClusterAuthorizationFailed)(text)
+    def allows_anywhere(self, caller: Caller, operation: Operation, type: ResourceType) -> bool:
+        """What rules and the table of nodes say of any name, whatever the mode."""
+        if caller.principal.type is PrincipalType.NODE:
+            return node_may_anywhere(caller.principal.name, operation, type)
+        try:
+            return self._decisions.decide_anywhere(caller, operation, type)
+        except Rejected:  # as above
+            return False
+
+    def refusal(
+        self, caller: Caller, operation: Operation, type: ResourceType, name: str, *, explained: bool = True
+    ) -> Denied:
+        """
+        What is said to who may not: who, what, on what, and the line that would allow it if nothing does.
+
+        Args:
+            explained: False: without that line. To find it all grants of the caller are read.
+        """
+        what = f"may not {operation.value} {type.value} {name[:_SHOWN_CHARS_MAX]}".removesuffix(f" {CLUSTER_NAME}")
+        if not explained or caller.principal == ANONYMOUS or caller.principal.type is PrincipalType.NODE:
+            return _refused(caller, type, what)
+        said = explain(self.view.access, caller, operation, type, name)
+        if said.reason is not Reason.NOTHING_ALLOWS:
+            return _refused(caller, type, f"{what}: {said.reason.value}")
+        how = "" if said.line is None else f"; who may change rules allows it with: {said.line}"
+        return _refused(caller, type, f"{what}{how}")
+
+    def refusal_anywhere(self, caller: Caller, operation: Operation, type: ResourceType) -> Denied:
+        """As ``refusal``, where the name does not matter."""
+        what = f"may {operation.value} no {type.value}"
+        if self.view.access.is_blocked(caller.grantees):
+            what += f": {Reason.BLOCKED.value}"
+        return _refused(caller, type, what)
+
+
+def _refused(caller: Caller, type: ResourceType, what: str) -> Denied:
+    if caller.principal == ANONYMOUS:
+        text = f"a caller without a credential {what}; show one, for example HEADRACE_API_KEY"
+    else:
+        text = f"{caller.principal} {what}"
+    return _ERRORS.get(type, ClusterAuthorizationFailed)(text)
 
 
 def node_may(name: str, operation: Operation, type: ResourceType, resource: str) -> bool:
@@ -137,18 +173,23 @@ def node_may(name: str, operation: Operation, type: ResourceType, resource: str)
     return role == Role.ADMIN.value and operation in {Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS}
 
 
+def node_may_anywhere(name: str, operation: Operation, type: ResourceType) -> bool:
+    """As ``node_may``, where the resource does not matter: what they may with any, they may with an internal one."""
+    return node_may(name, operation, type, INTERNAL_PREFIX)
+
+
 _ROLES: Final = frozenset(role.value for role in Role)
 
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What one caller may, always by the newest generation."""
+    """What one caller may, always by the newest generation. Who asks again and again takes a ``right.Right`` of it."""
 
     control: Control
     caller: Caller
 
     @property
-    def generation(self) -> tuple[int, Mode]:
+    def generation(self) -> int:
         """See ``Control.generation``."""
         return self.control.generation
 
@@ -164,9 +205,9 @@ class Rights:
         """See ``Control.shows``."""
         return self.control.shows(self.caller, operation, type, name)
 
-    def refusal(self, operation: Operation, type: ResourceType, name: str) -> Denied:
+    def refusal(self, operation: Operation, type: ResourceType, name: str, *, explained: bool = True) -> Denied:
         """See ``Control.refusal``."""
-        return self.control.refusal(self.caller, operation, type, name)
+        return self.control.refusal(self.caller, operation, type, name, explained=explained)
 
     def check(self, operation: Operation, type: ResourceType, name: str = CLUSTER_NAME) -> None:
         """
@@ -175,6 +216,16 @@ class Rights:
         """
         if not self.may(operation, type, name):
             raise self.refusal(operation, type, name)
+
+    def check_anywhere(self, operation: Operation, type: ResourceType) -> None:
+        """
+        As ``check``, where the name does not matter.
+
+        Raises:
+            Denied: there is none with which it may.
+        """
+        if not self.control.may_anywhere(self.caller, operation, type):
+            raise self.control.refusal_anywhere(self.caller, operation, type)
 
 
 EVERYTHING: Final = Rights(Control(), Caller(ANONYMOUS))

@@ -37,6 +37,12 @@ class Standing(NamedTuple):
             return False
         return self.is_super or self.policy.decide(operation, type, name)
 
+    def decide_anywhere(self, operation: Operation, type: ResourceType) -> bool:
+        """As ``decide``, of any name. The names that the scope and the policy allow may be different ones."""
+        if self.is_blocked or (self.scope is not None and not self.scope.decide_anywhere(operation, type)):
+            return False
+        return self.is_super or self.policy.decide_anywhere(operation, type)
+
 
 class Decisions:
     """Decides, and remembers: bounded, and emptied with each new ``Access``."""
@@ -73,6 +79,15 @@ class Decisions:
         if len(name) <= RESOURCE_NAME_CHARS_MAX:
             _remember(self._decisions, key, decision, DECISIONS_MAX)
         return decision
+
+    def decide_anywhere(self, caller: Caller, operation: Operation, type: ResourceType) -> bool:
+        """
+        Whether there may be a name with which ``decide`` says yes. Not remembered, so not for each batch.
+
+        Raises:
+            Rejected: as ``decide``.
+        """
+        return self.standing(caller).decide_anywhere(operation, type)
 
     def standing(self, caller: Caller) -> Standing:
         """

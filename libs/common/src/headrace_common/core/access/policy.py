@@ -9,7 +9,7 @@ from ``p`` to the first text after all that begin with ``p``, so a single binary
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -60,6 +60,13 @@ class Table:
         """What all patterns say of a name."""
         return self.wide_bits(name) | self.literals.get(name, 0)
 
+    def all_bits(self) -> Iterator[int]:
+        """What is said of some name, for all that is said of any; literal names last, for they take longest."""
+        yield self.every
+        for bits in self.wide:
+            yield self.every | bits
+        yield from map(self.bits, self.literals)
+
     def bits_on(self, pattern: Pattern) -> int:
         """What is said of all names of a pattern that nothing says more of."""
         match pattern.kind:
@@ -88,6 +95,10 @@ class Policy:
         if find_fault(name, RESOURCE_NAME_CHARS_MAX) is not None:
             return False
         return allows(self.tables[type.slot].bits(name), operation)
+
+    def decide_anywhere(self, operation: Operation, type: ResourceType) -> bool:
+        """Whether there can be a name for which ``decide`` says yes."""
+        return any(allows(bits, operation) for bits in self.tables[type.slot].all_bits())
 
     def bits_on(self, type: ResourceType, pattern: Pattern) -> int:
         return self.tables[type.slot].bits_on(pattern)
