@@ -37,14 +37,14 @@ from headrace_common.core.errors import (
 from headrace_common.core.features import NODE_TOKEN
 from headrace_common.core.ids import NodeId
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, NodeKey, Role
-from headrace_common.rpc.access_rules import ANYBODY, ENTRIES, NODES, AccessTable, on_cluster, on_each
+from headrace_common.rpc.access_rules import ANYBODY, ENTRIES, NODES, AccessTable, AsksAnywhere, on_cluster, on_each
 from headrace_common.rpc.channels import Security, open_channel
 from headrace_common.rpc.node_gate import FORWARDED_KEY, NODE_KEY, TOKEN_KEY, NodeGate
 from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.access_gate import Access, AccessGate, current_bearer, current_rights
 from headrace_common.runtime.service import GrpcService, ServerConfig
 from headrace_proto.v1 import broker_pb2 as pb
-from headrace_proto.v1 import broker_pb2_grpc
+from headrace_proto.v1 import broker_pb2_grpc, transaction_pb2
 
 TABLE: AccessTable = {
     "Broker/Metadata": ANYBODY,
@@ -54,6 +54,8 @@ TABLE: AccessTable = {
         Operation.DELETE, ResourceType.TOPIC, lambda request: (str(one.partition) for one in request.partitions)
     ),
     "Broker/Produce": ENTRIES,
+    "Broker/InitProducerId": AsksAnywhere(Operation.WRITE, ResourceType.TOPIC),
+    "Broker/WriteTxnMarkers": on_cluster(Operation.ALTER, own=[Role.COORDINATOR]),
 }
 KEY_TEXT = format_key(bytes(10), bytes(32))
 OTHER_TEXT = format_key(b"\1" * 10, bytes(32))
@@ -102,7 +104,8 @@ class World:
                 if operation == "Produce":
                     await stub.Produce().read()
                 else:
-                    await getattr(stub, operation)(request or getattr(pb, f"{operation}Request")())
+                    of = transaction_pb2 if operation == "WriteTxnMarkers" else pb
+                    await getattr(stub, operation)(request or getattr(of, f"{operation}Request")())
             except grpc.aio.AioRpcError as error:
                 return error_from_rpc(error)
         return None
@@ -134,6 +137,14 @@ class Servicer(broker_pb2_grpc.BrokerServicer):
     async def Identify(self, request: Any, context: Any) -> Any:
         self._saw("Identify")
         return pb.IdentifyResponse()
+
+    async def InitProducerId(self, request: Any, context: Any) -> Any:
+        self._saw("InitProducerId")
+        return pb.InitProducerIdResponse()
+
+    async def WriteTxnMarkers(self, request: Any, context: Any) -> Any:
+        self._saw("WriteTxnMarkers")
+        return transaction_pb2.WriteTxnMarkersResponse()
 
     async def Produce(self, requests: Any, context: Any) -> Any:
         self._saw("Produce")
@@ -234,6 +245,27 @@ async def test_a_request_is_refused_whole_where_one_of_its_names_is(world: World
     assert not world.seen
     del both.partitions[1]
     assert await world.call("DeleteRecords", *through, request=both) is None
+
+
+async def test_a_right_anywhere_is_enough_where_the_name_does_not_matter(world: World) -> None:
+    world.grant(allow(ResourceType.TOPIC, literal("1"), Operation.READ))
+    assert isinstance(await world.call("InitProducerId", ME), TopicAuthorizationFailed)
+    assert not world.seen
+    world.grant(allow(ResourceType.TOPIC, literal("1"), Operation.WRITE))
+    assert await world.call("InitProducerId", ME) is None
+    assert isinstance(await world.call("InitProducerId", *node(Role.ADMIN)), TopicAuthorizationFailed)
+    assert await world.call("InitProducerId", *node(Role.COORDINATOR)) is None
+
+
+async def test_what_a_node_does_of_itself_it_does_not_do_for_others(world: World) -> None:
+    forwarded = (*node(Role.ADMIN), (FORWARDED_KEY, KEY_TEXT.encode()))
+    for who in ([ME], node(Role.ADMIN), forwarded, (*node(Role.ADMIN), ME)):
+        assert isinstance(await world.call("WriteTxnMarkers", *who), ClusterAuthorizationFailed)
+    assert not world.seen
+    assert await world.call("WriteTxnMarkers", *node(Role.COORDINATOR)) is None
+    world.grant(allow(ResourceType.CLUSTER, literal(CLUSTER_NAME), Operation.ALTER))
+    assert await world.call("WriteTxnMarkers", *forwarded) is None
+    assert isinstance(await world.call("WriteTxnMarkers", ME), ClusterAuthorizationFailed), "nodes alone"
 
 
 async def test_a_key_gives_no_more_than_its_scope(world: World) -> None:

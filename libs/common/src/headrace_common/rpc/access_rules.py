@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from headrace_common.core.access.resources import CLUSTER_NAME, Operation, ResourceType
+from headrace_common.core.image import Role
 
 
 class Wants(NamedTuple):
@@ -28,6 +29,16 @@ class Asks:
     """The whole request is refused unless its caller may do all of what ``wants`` says of it. Unary requests alone."""
 
     wants: Callable[[Any], Iterable[Wants]]
+    own: frozenset[Role] = frozenset()
+    """Nodes of these roles may without being asked for it; whom a node asks for may not."""
+
+
+@dataclass(frozen=True, slots=True)
+class AsksAnywhere:
+    """The whole request is refused unless its caller may do something with some resource of a type."""
+
+    operation: Operation
+    type: ResourceType
 
 
 class Otherwise(Enum):
@@ -39,7 +50,7 @@ class Otherwise(Enum):
     NODES = "for nodes alone; what they do for nobody but themselves"
 
 
-Rule: TypeAlias = Asks | Otherwise
+Rule: TypeAlias = Asks | AsksAnywhere | Otherwise
 AccessTable: TypeAlias = Mapping[str, Rule]
 """By operation, such as ``Broker/Fetch``."""
 
@@ -49,9 +60,9 @@ ENTRIES: Final = Otherwise.ENTRIES
 NODES: Final = Otherwise.NODES
 
 
-def on_cluster(operation: Operation) -> Asks:
-    """A right on the cluster as a whole."""
-    return Asks(lambda _: (Wants(operation, ResourceType.CLUSTER),))
+def on_cluster(operation: Operation, *, own: Iterable[Role] = ()) -> Asks:
+    """A right on the cluster as a whole; of ``own`` see ``Asks``."""
+    return Asks(lambda _: (Wants(operation, ResourceType.CLUSTER),), frozenset(own))
 
 
 def on_each(operation: Operation, type: ResourceType, names: Callable[[Any], Iterable[str]]) -> Asks:

@@ -30,7 +30,7 @@ from headrace_common.core.errors import (
     Unauthenticated,
 )
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, NodeKey, Role
-from headrace_common.rpc.access_rules import NOBODY, NODES, AccessTable, Asks, Rule
+from headrace_common.rpc.access_rules import NOBODY, NODES, AccessTable, Asks, AsksAnywhere, Rule
 from headrace_common.rpc.interceptor import Continuation, Handler, refuses, refusing, send_all, with_behavior
 from headrace_common.rpc.node_gate import FORWARDED_KEY, NodeGate
 from headrace_common.runtime.admission import host_of_peer
@@ -225,9 +225,7 @@ class AccessGate(grpc.aio.ServerInterceptor):
         async def let_in(request: Any, context: Context) -> Any:
             shown, host = self._shown(context), host_of_peer(context.peer())
             with access.serving(shown) as rights:
-                if isinstance(rule, Asks):
-                    for wants in rule.wants(request):
-                        rights.check(*wants)
+                _check(rule, request, shown, rights)
                 if not streams:
                     return await inner(request, context)
                 with access.streaming(shown, host):
@@ -254,6 +252,20 @@ class AccessGate(grpc.aio.ServerInterceptor):
         if forwarded is None:
             return node_shown(node)
         return access.authenticate(forwarded.decode(errors="replace"), "")
+
+
+def _check(rule: Rule, request: Any, shown: Shown, rights: Rights) -> None:
+    """
+    Raises:
+        Denied: the caller may not ask for this.
+    """
+    match rule:
+        case Asks(wants, own):
+            if not own or shown.node is None or shown.node.role not in own:
+                for one in wants(request):
+                    rights.check(*one)
+        case AsksAnywhere(operation, type):
+            rights.check_anywhere(operation, type)
 
 
 def _bearer(metadata: dict[str, Any]) -> str | None:
