@@ -18,7 +18,15 @@ from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, Node, NodeKey, Role
 from headrace_common.core.node_rules import NO_CERTIFICATE, NO_TOKEN
 from headrace_common.rpc.channels import Security, open_channel
-from headrace_common.rpc.node_gate import NODE_KEY, TOKEN_KEY, KnownNodes, NodeGate, is_loopback, node_security
+from headrace_common.rpc.node_gate import (
+    FORWARDED_KEY,
+    NODE_KEY,
+    TOKEN_KEY,
+    KnownNodes,
+    NodeGate,
+    is_loopback,
+    node_security,
+)
 from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.service import GrpcService, ServerConfig
 from headrace_proto.v1 import broker_pb2, broker_pb2_grpc
@@ -187,6 +195,27 @@ async def test_the_token_goes_to_known_nodes_alone(server: Server) -> None:
     assert token in only_here("127.0.0.1:1")
     assert token not in only_here("10.0.0.1:1")
     assert node_security(BROKER, None, KnownNodes(lambda: image)).metadata is None
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_credential_goes_to_known_nodes_of_this_machine_or_nowhere(closed: bool) -> None:
+    here, away = Endpoint("127.0.0.1", 1), Endpoint("10.0.0.1", 1)
+    nodes = [Node(NodeKey(Role.BROKER, NodeId(n)), at, bytes(16), 1) for n, at in enumerate((here, away))]
+    known = KnownNodes(lambda: replace(EMPTY_IMAGE, nodes={node.key: node for node in nodes}))
+    bearers: list[str | None] = ["hrk_x"]
+    metadata = node_security(ADMIN, Fixed(), known, bearer=lambda: bearers[-1], closed=lambda: closed).metadata
+    assert metadata is not None
+    assert (FORWARDED_KEY, b"hrk_x") in metadata(str(here))
+    for elsewhere in (str(away), "127.0.0.1:2"):
+        if closed:
+            with pytest.raises(ClusterAuthorizationFailed, match="not passed on") as refused:
+                metadata(elsewhere)
+            assert "hrk_x" not in str(refused.value)
+        else:
+            assert FORWARDED_KEY not in dict(metadata(elsewhere))
+    bearers.append(None)
+    assert FORWARDED_KEY not in dict(metadata(str(away)))
+    assert FORWARDED_KEY not in dict(metadata(str(here)))
 
 
 def test_what_is_at_an_address_is_what_the_newest_image_says() -> None:

@@ -25,6 +25,7 @@ from headrace_common.adapters.controller_registration import (
 )
 from headrace_common.adapters.controller_route import ControllerRoute
 from headrace_common.adapters.controller_stream import MetadataStream
+from headrace_common.core.access.rows import Mode
 from headrace_common.core.errors import (
     Busy,
     DuplicateRegistration,
@@ -116,7 +117,14 @@ class ControllerClient:
         """
         key, route = NodeKey(role, NodeId(id)), ControllerRoute(bootstrap)
         known = KnownNodes(lambda: client.image, lambda: route.addresses)
-        security = node_security(key, tokens, known, tls and tls.certificates, current_bearer)
+        security = node_security(
+            key,
+            tokens,
+            known,
+            tls and tls.certificates,
+            current_bearer,
+            closed=lambda: client.access.view.mode is Mode.CLOSED,
+        )
         calls = ControllerCalls(route, clock, security)
         client = ControllerClient(calls, key, clock, tasks, security, beats)
         client.gate = NodeGate(tokens, lambda: client.image, tls and tls.trust_domain)

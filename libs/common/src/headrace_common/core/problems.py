@@ -34,7 +34,8 @@ _STATUS_OF_CODE: Final[Mapping[ErrorCode, int]] = {
 }
 _NEXT_STEP: Final[Mapping[Kind, str]] = {
     Kind.INVALID: "Correct the request; as it is it will never succeed.",
-    Kind.UNAUTHENTICATED: "Send a credential that is valid, in the header Authorization.",
+    Kind.UNAUTHENTICATED: "Send the header Authorization: Bearer hrk_ID_SECRET, with an API key that is valid; "
+    "`headrace key create` makes one.",
     Kind.DENIED: "Ask somebody who may for the right; the detail names it.",
     Kind.NOT_FOUND: "Check the name; list the names that exist.",
     Kind.CONFLICT: "Look at the current state, then decide.",

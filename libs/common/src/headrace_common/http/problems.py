@@ -51,6 +51,8 @@ _CODE_OF_STATUS: Final[Mapping[int, ErrorCode]] = {
 def problem_of(error: HeadraceError, instance: str) -> Response:
     """The answer for a typed error."""
     headers = {"retry-after": "1"} if error.kind in {Kind.BUSY, Kind.MOVED} else {}
+    if error.kind is Kind.UNAUTHENTICATED:
+        headers["www-authenticate"] = "Bearer"
     body = {name: value for name, value in problem_body(error, instance).items() if value is not None}
     return _response(status_of(error), body, headers)
 

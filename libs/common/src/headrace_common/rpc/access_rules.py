@@ -41,6 +41,13 @@ class AsksAnywhere:
     type: ResourceType
 
 
+@dataclass(frozen=True, slots=True)
+class AsksAny:
+    """As ``Asks``, where any of what ``wants`` says is enough; a refusal tells of the last."""
+
+    wants: Callable[[Any], Iterable[Wants]]
+
+
 class Otherwise(Enum):
     """Rows that ask nothing of a whole request."""
 
@@ -50,7 +57,7 @@ class Otherwise(Enum):
     NODES = "for nodes alone; what they do for nobody but themselves"
 
 
-Rule: TypeAlias = Asks | AsksAnywhere | Otherwise
+Rule: TypeAlias = Asks | AsksAny | AsksAnywhere | Otherwise
 AccessTable: TypeAlias = Mapping[str, Rule]
 """By operation, such as ``Broker/Fetch``."""
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import grpc
 import grpc.aio
 
-from headrace_common.core.errors import HeadraceError, MetadataUnavailable, Rejected
+from headrace_common.core.errors import ClusterAuthorizationFailed, HeadraceError, MetadataUnavailable, Rejected
 from headrace_common.core.features import NODE_TOKEN
 from headrace_common.core.ids import Endpoint
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, NodeKey, Role
@@ -91,6 +91,7 @@ def node_security(
     known: KnownNodes,
     certificates: Certificates | None = None,
     bearer: Callable[[], str | None] = lambda: None,
+    closed: Callable[[], bool] = lambda: False,
 ) -> Security:
     """
     How the node ``key`` shows who it is: with ``certificates`` by TLS, to whoever shows the role that the cluster says;
@@ -98,11 +99,22 @@ def node_security(
 
     Args:
         bearer: the credential of whom it asks for; it goes to nodes alone, by TLS or within this machine.
+        closed: whether a call without it would be decided as one of the node itself, which may other things than whom
+            it asks for. Such a call is not made: it raises ``ClusterAuthorizationFailed``.
     """
 
-    def forwarded(safe: bool) -> Metadata:
-        shown = bearer() if safe else None
-        return () if shown is None else ((FORWARDED_KEY, shown.encode()),)
+    def forwarded(target: str, safe: bool) -> Metadata:
+        shown = bearer()
+        if shown is None:
+            return ()
+        if safe:
+            return ((FORWARDED_KEY, shown.encode()),)
+        if closed():
+            raise ClusterAuthorizationFailed(
+                f"the credential of this call is not passed on to {target}: it goes to nodes of the cluster alone, by "
+                "TLS or within one machine; give the nodes certificates"
+            )
+        return ()
 
     if certificates is not None:
         said = ((NODE_KEY, str(key)),)
@@ -111,15 +123,15 @@ def node_security(
             role = known.role_at(target)
             return None if role is None else host_of(role.value)
 
-        return Security(lambda target: (*said, *forwarded(target in known)), certificates, name_at)
+        return Security(lambda target: (*said, *forwarded(target, target in known)), certificates, name_at)
     if tokens is None:
         return PLAIN
     name = (NODE_KEY, str(key))
 
     def metadata(target: str) -> Metadata:
         if target not in known or (tokens.loopback_only and not is_loopback(target)):
-            return (name,)
-        return (name, (TOKEN_KEY, tokens.shown), *forwarded(is_loopback(target)))
+            return (name, *forwarded(target, safe=False))
+        return (name, (TOKEN_KEY, tokens.shown), *forwarded(target, is_loopback(target)))
 
     return Security(metadata)
 

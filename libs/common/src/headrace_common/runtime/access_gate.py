@@ -20,8 +20,9 @@ import grpc.aio
 
 from headrace_common.core.access.authentication import Shown, authenticate, bearer_of, node_shown
 from headrace_common.core.access.control import EVERYTHING, Control, Rights
-from headrace_common.core.access.principal import PrincipalType
+from headrace_common.core.access.principal import ANONYMOUS, PrincipalType
 from headrace_common.core.access.rows import Mode, Reader, View
+from headrace_common.core.access.state import Caller
 from headrace_common.core.errors import (
     ClusterAuthorizationFailed,
     CredentialsRevoked,
@@ -30,7 +31,7 @@ from headrace_common.core.errors import (
     Unauthenticated,
 )
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, NodeKey, Role
-from headrace_common.rpc.access_rules import NOBODY, NODES, AccessTable, Asks, AsksAnywhere, Rule
+from headrace_common.rpc.access_rules import NOBODY, NODES, AccessTable, Asks, AsksAny, AsksAnywhere, Rule
 from headrace_common.rpc.interceptor import Continuation, Handler, refuses, refusing, send_all, with_behavior
 from headrace_common.rpc.node_gate import FORWARDED_KEY, NodeGate
 from headrace_common.runtime.admission import host_of_peer
@@ -44,6 +45,7 @@ _HEALTH: Final = frozenset({"Health/Check", "Health/Watch"})
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 _shown: ContextVar[Shown | None] = ContextVar("headrace_shown", default=None)
+_NOBODY: Final = Shown(Caller(ANONYMOUS))
 _rights: ContextVar[Rights] = ContextVar("headrace_rights", default=EVERYTHING)
 
 
@@ -52,10 +54,30 @@ def current_rights() -> Rights:
     return _rights.get()
 
 
+def current_shown() -> Shown:
+    """Who asked the running handler, by what; where no gate is: nobody."""
+    return _shown.get() or _NOBODY
+
+
 def current_bearer() -> str | None:
     """The credential of the caller of the running handler; None: it is a node or nobody, or no handler runs."""
     shown = _shown.get()
     return None if shown is None else shown.bearer
+
+
+@contextmanager
+def by_itself() -> Iterator[None]:
+    """
+    The block, and what it starts, is done by this node for itself: no credential of a caller goes with its calls. For
+    what several callers share, what outlives a call, and what has to be seen whole to be judged; whoever tells a caller
+    of it decides by itself what that caller may know.
+    """
+    before = _shown.set(None), _rights.set(EVERYTHING)
+    try:
+        yield
+    finally:
+        _shown.reset(before[0])
+        _rights.reset(before[1])
 
 
 @dataclass(slots=True, eq=False)
@@ -73,12 +95,18 @@ class Access:
     def __init__(self, image: Callable[[], ClusterImage], nodes: NodeGate, clock: Clock) -> None:
         self.nodes = nodes
         """Who is a node."""
-        self.control = Control()
+        self._control = Control()
         self._image = image
         self._clock = clock
         self._reader = Reader()
         self._streams: set[_Stream] = set()
-        self._looked_at = self.control.view
+        self._looked_at = self._control.view
+
+    @property
+    def control(self) -> Control:
+        """Decides by the newest image."""
+        self._control.renew(self._reader.read(self._image().access))
+        return self._control
 
     @property
     def streams(self) -> int:
@@ -88,7 +116,6 @@ class Access:
     @property
     def view(self) -> View:
         """The rows of the newest image."""
-        self.control.renew(self._reader.read(self._image().access))
         return self.control.view
 
     def authenticate(self, bearer: str | None, host: str) -> Shown:
@@ -225,7 +252,7 @@ class AccessGate(grpc.aio.ServerInterceptor):
         async def let_in(request: Any, context: Context) -> Any:
             shown, host = self._shown(context), host_of_peer(context.peer())
             with access.serving(shown) as rights:
-                _check(rule, request, shown, rights)
+                check(rule, request, shown, rights)
                 if not streams:
                     return await inner(request, context)
                 with access.streaming(shown, host):
@@ -254,8 +281,10 @@ class AccessGate(grpc.aio.ServerInterceptor):
         return access.authenticate(forwarded.decode(errors="replace"), "")
 
 
-def _check(rule: Rule, request: Any, shown: Shown, rights: Rights) -> None:
+def check(rule: Rule, request: Any, shown: Shown, rights: Rights) -> None:
     """
+    Ask what ``rule`` says of a whole request.
+
     Raises:
         Denied: the caller may not ask for this.
     """
@@ -264,6 +293,8 @@ def _check(rule: Rule, request: Any, shown: Shown, rights: Rights) -> None:
             if not own or shown.node is None or shown.node.role not in own:
                 for one in wants(request):
                     rights.check(*one)
+        case AsksAny(wants):
+            rights.check_any(*wants(request))
         case AsksAnywhere(operation, type):
             rights.check_anywhere(operation, type)
 

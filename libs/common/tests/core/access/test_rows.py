@@ -45,7 +45,9 @@ def written(access: Access, mode: Mode = Mode.CLOSED, *keys: ApiKey) -> dict[str
 @given(accesses)
 def test_what_is_written_is_read(access: Access) -> None:
     view = Reader().read(written(access, Mode.PERMISSIVE, KEY))
-    assert view == View(Mode.PERMISSIVE, access, {KEY.id: KEY, FILE_KEY.id: FILE_KEY})
+    assert view == View(
+        Mode.PERMISSIVE, access, {KEY.id: KEY, FILE_KEY.id: FILE_KEY}, configured=frozenset({FILE_KEY.id})
+    )
 
 
 @given(accesses, accesses)
@@ -99,7 +101,7 @@ def test_a_row_that_cannot_be_read_opens_nothing(key: str, row: bytes) -> None:
     assert view.faults[0].startswith(key)
     if key != CONFIGURED:
         assert view.access.super_users == {ADMIN}
-        assert set(view.keys) == {FILE_KEY.id}
+        assert set(view.keys) == view.configured == {FILE_KEY.id}
 
 
 @pytest.mark.parametrize("row", BAD.values(), ids=BAD)

@@ -227,6 +227,14 @@ class Rights:
         if not self.control.may_anywhere(self.caller, operation, type):
             raise self.control.refusal_anywhere(self.caller, operation, type)
 
+    def check_any(self, *asked: Asked) -> None:
+        """
+        Raises:
+            Denied: it may do none of these; the text tells of the last.
+        """
+        if not self.may_any(*asked):
+            raise self.refusal(*asked[-1])
+
 
 EVERYTHING: Final = Rights(Control(), Caller(ANONYMOUS))
 """Of everybody in an open cluster."""

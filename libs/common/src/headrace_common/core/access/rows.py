@@ -80,6 +80,8 @@ class View:
     """Those that are configured included."""
     faults: tuple[str, ...] = ()
     """Rows that could not be read, and why."""
+    configured: frozenset[KeyId] = frozenset()
+    """The keys that the controllers' files name, and that go with them."""
 
 
 def write_state(mode: Mode, generation: int) -> bytes:
@@ -154,6 +156,7 @@ class Reader:
                 Access(super_users=configured.super_users),
                 MappingProxyType({key.id: key for key in configured.keys}),
                 faults,
+                frozenset(key.id for key in configured.keys),
             )
         mode, generation = self._part(STATE, (Mode.OPEN, 0))
         configured = self._part(CONFIGURED, Configured())
@@ -173,7 +176,7 @@ class Reader:
             configured.super_users,
         )
         keys = {key.id: key for key in (*self._under(KEYS), *configured.keys)}
-        return View(mode, access, MappingProxyType(keys))
+        return View(mode, access, MappingProxyType(keys), configured=frozenset(key.id for key in configured.keys))
 
     def _part(self, key: str, default: Any) -> Any:
         found = self._read.get(key)
