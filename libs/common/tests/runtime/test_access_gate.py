@@ -326,6 +326,16 @@ async def test_a_key_that_is_over_or_whose_owner_is_blocked_is_refused(world: Wo
     assert isinstance(await world.call("Metadata", ME), CredentialsRevoked)
 
 
+async def test_who_is_remembered_is_known_by_nothing_less(world: World) -> None:
+    """The same credential again and again, then one that differs in a letter, and one that was taken back."""
+    for _ in range(3):
+        assert await world.call("Metadata", ME) is None
+    assert isinstance(await world.call("Metadata", bearer(KEY_TEXT[:-1])), Unauthenticated)
+    world.keys.clear()
+    world.told()
+    assert isinstance(await world.call("Metadata", ME), Unauthenticated)
+
+
 async def test_health_is_for_everybody(world: World) -> None:
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 

@@ -38,6 +38,8 @@ from headrace_common.runtime.admission import host_of_peer
 from headrace_common.runtime.clock import Clock, Deadline
 
 AUTHORIZATION_KEY: Final = "authorization"
+KNOWN_MAX: Final = 10_000
+"""Callers, each from one address, that are remembered for as long as nothing changes of access."""
 EXPIRY_LATE_MS: Final = 100.0
 """A stream is looked at so long after its key has expired: clocks of the loop and of the day differ a little."""
 _HEALTH: Final = frozenset({"Health/Check", "Health/Watch"})
@@ -99,6 +101,9 @@ class Access:
         self._image = image
         self._clock = clock
         self._reader = Reader()
+        self._known: dict[tuple[str | None, str], Shown] = {}
+        self._known_of = self.control.view
+        """The view by which they are known."""
         self._streams: set[_Stream] = set()
         self._looked_at = self._control.view
 
@@ -128,7 +133,18 @@ class Access:
         """
         if self._image().revision == EMPTY_IMAGE.revision:
             raise MetadataUnavailable("this node has no metadata yet, so it cannot tell who may ask it; try again soon")
-        return authenticate(self.view, bearer, host, self._clock.now_ms())
+        view, now_ms = self.view, self._clock.now_ms()
+        if view is not self._known_of:
+            self._known_of = view
+            self._known.clear()
+        known = self._known.get((bearer, host))
+        if known is not None and (known.key is None or not known.key.expired(now_ms)):
+            return known
+        shown = authenticate(view, bearer, host, now_ms)
+        if len(self._known) >= KNOWN_MAX:
+            self._known.clear()
+        self._known[bearer, host] = shown
+        return shown
 
     def rights(self, shown: Shown) -> Rights:
         """What who has shown that may, from now on."""
