@@ -218,6 +218,16 @@ def test_a_credential_goes_to_known_nodes_of_this_machine_or_nowhere(closed: boo
     assert FORWARDED_KEY not in dict(metadata(str(here)))
 
 
+@pytest.mark.parametrize("role", [role for role in Role if role is not Role.ADMIN])
+def test_who_asks_for_nobody_passes_no_credential_on_and_is_not_held_up_by_one(role: Role) -> None:
+    node, at = NodeKey(role, NodeId(1)), Endpoint("127.0.0.1", 1)
+    known = KnownNodes(lambda: EMPTY_IMAGE, lambda: [at])
+    metadata = node_security(node, Fixed(), known, bearer=lambda: "hrk_x", closed=lambda: True).metadata
+    assert metadata is not None
+    for target in (str(at), "10.0.0.1:1"):
+        assert FORWARDED_KEY not in dict(metadata(target))
+
+
 def test_what_is_at_an_address_is_what_the_newest_image_says() -> None:
     here, there = Endpoint("127.0.0.1", 1), Endpoint("10.0.0.1", 1)
     images = [replace(EMPTY_IMAGE, nodes={BROKER: Node(BROKER, here, b"", 1)})]
