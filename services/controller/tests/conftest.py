@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from libs.common.tests.kit.api_server import make_account, make_certificates
+from libs.common.tests.kit.api_server import make_account, make_certificates, serving
 from services.controller.tests.kit.etcd import EtcdProcess
 from services.controller.tests.kit.etcd_trio import Trio
+from services.controller.tests.kit.secrets_api import SecretsApi
 
 from headrace_cli.local.certificate_files import EtcdFiles
 
@@ -45,3 +46,11 @@ def files(tmp_path: Path) -> EtcdFiles:
 def account(tmp_path: Path, files: EtcdFiles) -> Path:
     """That of a pod there."""
     return make_account(tmp_path / "account", files)
+
+
+@pytest.fixture
+def api(files: EtcdFiles) -> Iterator[SecretsApi]:
+    """That API server, where Secrets can be made."""
+    api = SecretsApi()
+    with serving(lambda *given: api.post(*given), files) as api.env:
+        yield api

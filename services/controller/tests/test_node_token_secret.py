@@ -2,52 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from libs.common.tests.kit.api_server import BEARER, make_certificates, serving
+from libs.common.tests.kit.api_server import BEARER, make_certificates
+from services.controller.tests.kit.secrets_api import SecretsApi
 
-from headrace_cli.local.certificate_files import EtcdFiles
 from headrace_common.runtime.token_file import read_tokens
 from headrace_controller.node_token_secret import KEY, main
 
 NAME = "headrace-node-token"
 
 
-@dataclass
-class Api:
-    """Answers as an API server does whose one account may make Secrets."""
-
-    env: dict[str, str] = field(default_factory=dict)
-    secrets: dict[str, dict[str, Any]] = field(default_factory=dict)
-    paths: list[str] = field(default_factory=list)
-    answer: tuple[int, Any] | None = None
-    """Instead of what it would say."""
-
-    def post(self, method: str, path: str, bearer: str | None, secret: Any) -> tuple[int, Any]:
-        assert method == "POST", "it reads nothing"
-        self.paths.append(path)
-        if self.answer is not None:
-            return self.answer
-        if bearer != f"Bearer {BEARER}":
-            return 401, {"kind": "Status", "reason": "Unauthorized"}
-        if secret["metadata"]["name"] in self.secrets:
-            return 409, {"kind": "Status", "reason": "AlreadyExists"}
-        self.secrets[secret["metadata"]["name"]] = secret
-        return 201, secret
-
-
-@pytest.fixture
-def api(files: EtcdFiles) -> Iterator[Api]:
-    api = Api()
-    with serving(lambda *given: api.post(*given), files) as api.env:
-        yield api
-
-
-def run(api: Api, account: Path, *arguments: str) -> int:
+def run(api: SecretsApi, account: Path, *arguments: str) -> int:
     return main([NAME, *arguments], api.env, account)
 
 
@@ -56,7 +24,7 @@ def token_in(secret: dict[str, Any]) -> str:
 
 
 def test_it_makes_a_secret_that_nodes_can_read(
-    api: Api, account: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    api: SecretsApi, account: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(api, account, "--label", "app.kubernetes.io/instance=headrace") == 0
     assert api.paths == ["/api/v1/namespaces/streams/secrets"]
@@ -69,7 +37,7 @@ def test_it_makes_a_secret_that_nodes_can_read(
     assert token.decode() not in said.out + said.err
 
 
-def test_one_that_is_there_stays(api: Api, account: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_that_is_there_stays(api: SecretsApi, account: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(api, account) == 0
     before = token_in(api.secrets[NAME])
     assert run(api, account) == 0
@@ -77,7 +45,7 @@ def test_one_that_is_there_stays(api: Api, account: Path, capsys: pytest.Capture
     assert capsys.readouterr().out.endswith("is there, and stays as it is\n")
 
 
-def test_each_has_another_token(api: Api, account: Path) -> None:
+def test_each_has_another_token(api: SecretsApi, account: Path) -> None:
     run(api, account)
     first = token_in(api.secrets.pop(NAME))
     run(api, account)
@@ -98,7 +66,7 @@ def test_each_has_another_token(api: Api, account: Path) -> None:
     ids=lambda given: str(given)[:24],
 )
 def test_another_answer_is_a_failure_that_is_told(
-    api: Api, account: Path, answer: tuple[int, Any], says: str, capsys: pytest.CaptureFixture[str]
+    api: SecretsApi, account: Path, answer: tuple[int, Any], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     api.answer = answer
     assert run(api, account) == 1
@@ -108,7 +76,7 @@ def test_another_answer_is_a_failure_that_is_told(
     assert len(api.paths) == 1, "no redirect is followed"
 
 
-def test_what_was_sent_is_not_repeated(api: Api, account: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_sent_is_not_repeated(api: SecretsApi, account: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A policy of admission may quote the whole object."""
     sent: list[str] = []
 
@@ -124,7 +92,7 @@ def test_what_was_sent_is_not_repeated(api: Api, account: Path, capsys: pytest.C
 
 
 def test_a_server_of_another_ca_gets_nothing(
-    api: Api, account: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    api: SecretsApi, account: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = make_certificates(tmp_path / "others")
     (account / "ca.crt").write_bytes(other.ca.read_bytes())
@@ -133,7 +101,7 @@ def test_a_server_of_another_ca_gets_nothing(
     assert "no answer" in capsys.readouterr().err
 
 
-def test_outside_of_a_pod_it_says_so(api: Api, account: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_outside_of_a_pod_it_says_so(api: SecretsApi, account: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([NAME], {}, account) == 1
     assert "this is no pod" in capsys.readouterr().err
     (account / "token").unlink()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 
+from headrace_common.core.access.api_keys import ID_BYTES, SECRET_BYTES, format_key
 from headrace_common.core.ids import TopicId
 from headrace_common.runtime.machine import MACHINE
 
@@ -27,6 +28,12 @@ def new_uuid() -> str:
 def new_seed() -> int:
     """128 random bits, for hashes of what others choose."""
     return int.from_bytes(MACHINE.get().random_bytes(16), "little")
+
+
+def new_api_key() -> str:
+    """The text of an API key that nobody can guess."""
+    machine = MACHINE.get()
+    return format_key(machine.random_bytes(ID_BYTES), machine.random_bytes(SECRET_BYTES))
 
 
 def jitter(ms: float, *, ratio: float = 0.2) -> float:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from libs.common.tests.kit.access import ALICE, STAFF, allow
 
-from headrace_common.core.access.api_keys import ApiKey, KeyId, digest_of, format_key, parse_key
+from headrace_common.core.access.api_keys import ApiKey, KeyId, digest_of, format_key, parse_key, verifier_of
 from headrace_common.core.access.grants import scope_of
 from headrace_common.core.access.principal import Principal, PrincipalType
 from headrace_common.core.access.resources import Operation, ResourceType, literal
@@ -54,6 +54,13 @@ def test_only_the_digest_is_kept() -> None:
     assert key.matches(SECRET)
     assert not key.matches(SECRET[:-1] + "!")
     assert not key.matches("")
+
+
+def test_a_verifier_has_the_id_and_the_digest_and_not_the_secret() -> None:
+    assert verifier_of(TEXT) == f"{ID} {hashlib.sha256(SECRET.encode()).hexdigest()}"
+    assert SECRET not in verifier_of(TEXT)
+    with pytest.raises(Rejected, match="no API key"):
+        verifier_of(TEXT[:-1])
 
 
 def test_a_key_is_over_at_its_time() -> None:
