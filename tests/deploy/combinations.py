@@ -56,6 +56,8 @@ CONNECT: Final[dict[str, Any]] = {
     }
 }
 
+OURS: Final = {"broker": "b", "controller": "c", "coordinator": "d", "admin": "a", "ca": "ours"}
+
 BY_NAME: Final[dict[str, dict[str, Any]]] = {
     "defaults": {},
     "dev": {},
@@ -74,7 +76,7 @@ BY_NAME: Final[dict[str, dict[str, Any]]] = {
     },
     "names": {"fullnameOverride": "the-log", "clusterDomain": "k8s.example"},
     "short name": {"nameOverride": "log"},
-    "etcd of ours": {"etcd": {"external": {"endpoints": ["etcd-0.etcd:2379", "etcd-1.etcd:2379"]}}},
+    "etcd of ours": {"etcd": {"external": {"endpoints": ["etcd-0.etcd:2379", "etcd-1.etcd:2379"], "tlsSecret": "g"}}},
     "no backup": {"etcd": {"backup": {"enabled": False}}},
     "restore": {"etcd": {"restore": {"enabled": True, "file": "headrace-1.backup", "brokers": [0, 1, 2]}}},
     "load balancers": {"external": {"enabled": True, "type": "LoadBalancer", "domain": "example.com"}},
@@ -139,7 +141,7 @@ BY_NAME: Final[dict[str, dict[str, Any]]] = {
     "certificates of ours": {
         "tls": {
             "enabled": True,
-            "existing": {"broker": "b", "controller": "c", "coordinator": "d", "admin": "a", "ca": "ours"},
+            "existing": OURS | {"etcd": "e", "etcdClient": "f"},
         }
     },
     "no budgets": {"podDisruptionBudget": {"enabled": False}},

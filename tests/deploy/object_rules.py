@@ -133,11 +133,12 @@ _OF_WORKERS = {
     "verbs": ["create", "get", "list", "delete"],
 }
 _ROLES = ("broker", "controller", "coordinator", "admin")
+_OF_ETCD = ("etcd-ca", "etcd-tls", "etcd-client-tls")
 
 
 def _of_certificates(release: str) -> list[dict[str, Any]]:
     """``release``: what the names of its objects start with."""
-    secrets = [f"{release}-ca", *(f"{release}-{role}-tls" for role in _ROLES)]
+    secrets = [f"{release}-ca", *(f"{release}-{role}-tls" for role in _ROLES), *(f"{release}-{n}" for n in _OF_ETCD)]
     looks = {"apiGroups": [""], "verbs": ["get", "update"]}
     return [
         {"apiGroups": [""], "resources": ["secrets", "configmaps"], "verbs": ["create"]},
@@ -297,6 +298,8 @@ def _made_by(command: Sequence[str]) -> Iterator[str]:
             for role in _ROLES:
                 if any(argument.startswith(f"{role}=") for argument in command):
                     yield f"Secret/{name}-{role}-tls"
+            if "--etcd" in command:
+                yield from (f"Secret/{name}-{end}" for end in _OF_ETCD)
 
 
 def _commands_of_jobs(manifests: Sequence[Manifest]) -> Iterator[list[str]]:

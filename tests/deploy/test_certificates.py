@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+import json
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
-from tests.deploy import chart, combinations
+from tests.deploy import chart, combinations, settings
 from tests.deploy.manifests import Manifest, Pod, lasting, one, pod_of, pods
 
 from headrace_common.runtime.certificates import leaf_of, make_ca, make_pair, names_of
+from headrace_common.runtime.env import load_settings
+from headrace_controller import backup, restore
 from headrace_controller.certificate_secrets import LEAF_LIFE, parse_arguments
+from headrace_controller.etcd_member.config import EtcdMemberConfig
 
 pytestmark = pytest.mark.chart
 
 NAMESPACE = chart.NAMESPACE
+RESTORE = {"etcd": {"restore": {"enabled": True}}}
 
 
 def job(manifests: Sequence[Manifest], name: str = "Job/headrace-certificates-hook") -> argparse.Namespace:
@@ -73,8 +82,12 @@ def test_each_process_finds_its_own(values: str) -> None:
         role, told = pod.component, environment(pod)
         mounted = {volume["name"]: volume for volume in pod.spec.get("volumes", [])}.get("tls")
         where = {mount["name"]: mount["mountPath"] for mount in pod.containers[0].get("volumeMounts", [])}
-        if role in {"etcd", "backup", "node-token", "certificates"}:
+        if role in {"backup", "node-token", "certificates"}:
             assert mounted is None, "it is no client, and serves none"
+            continue
+        if role == "etcd":
+            assert mounted is not None
+            assert mounted["secret"]["secretName"] == (existing[role] if ours else "headrace-etcd-tls")
             continue
         assert where["tls"] == "/etc/headrace/tls"
         assert told["HEADRACE_CA"] == "/etc/headrace/tls/ca.crt"
@@ -92,6 +105,131 @@ def test_each_process_finds_its_own(values: str) -> None:
     assert len(list(lasting(manifests))) > 4
 
 
+# --- etcd ----------------------------------------------------------------------------------------------------------
+
+
+def files_of(mounts: Sequence[Mapping[str, Any]], name: str) -> list[Path]:
+    """Of the Secret that is mounted by this name: certificate, key and CA."""
+    (at,) = (Path(mount["mountPath"]) for mount in mounts if mount["name"] == name)
+    return [at / "tls.crt", at / "tls.key", at / "ca.crt"]
+
+
+def member(manifests: Sequence[Manifest]) -> EtcdMemberConfig:
+    """What the program before each start of an etcd makes of its arguments, in the first pod."""
+    pod = pod_of(one(manifests, "StatefulSet/headrace-etcd"))
+    assert pod is not None
+    (init,) = pod.spec["initContainers"]
+    known = settings.environment(pod, init, 0, NAMESPACE)
+    given = [re.sub(r"\$\((\w+)\)", lambda found: known[found[1]], word) for word in init["command"]]
+    return load_settings(EtcdMemberConfig, service="etcd_member", argv=given[3:], env={})
+
+
+def test_members_of_etcd_have_their_certificate_which_names_all_by_which_they_are_reached() -> None:
+    manifests = combinations.render("TLS for all")
+    config = member(manifests)
+    pod = pod_of(one(manifests, "StatefulSet/headrace-etcd"))
+    assert pod is not None
+    for container in (*pod.containers, *pod.spec["initContainers"]):
+        assert files_of(container["volumeMounts"], "tls") == [config.tls_cert, config.tls_key, config.tls_ca]
+    controller = pod_of(one(manifests, "StatefulSet/headrace-controller"))
+    assert controller is not None
+    asked = settings.load("controller", settings.environment(controller, controller.main, 0, NAMESPACE)).etcd
+    names = {*job(manifests).etcd.split(",")}
+    assert {urlsplit(peer.url).hostname for peer in config.members} | {at.host for at in asked} <= names
+    assert {"localhost", "127.0.0.1"} <= names
+    assert {urlsplit(peer.url).scheme for peer in config.members} == {"https"}
+    assert {urlsplit(peer.url).scheme for peer in member(chart.render()).members} == {"http"}
+
+
+@pytest.mark.parametrize(
+    ("values", "secret"),
+    [("TLS for all", "headrace-etcd-client-tls"), ("certificates of ours", "f"), ("etcd of ours", "g")],
+)
+def test_controllers_and_backups_alone_show_etcd_a_certificate(values: str, secret: str) -> None:
+    having = []
+    for pod in pods(combinations.render(values)):
+        mounted = [v for v in pod.spec.get("volumes", []) if v.get("secret", {}).get("secretName") == secret]
+        if not mounted:
+            continue
+        having.append(pod.component)
+        files = files_of(pod.main["volumeMounts"], mounted[0]["name"])
+        if pod.component == "controller":
+            config = settings.load("controller", settings.environment(pod, pod.main, 0, NAMESPACE))
+            assert [config.etcd_cert, config.etcd_key, config.etcd_ca] == files
+        else:
+            given = backup.parse_arguments(pod.main["command"][3:])
+            assert [given.etcd_cert, given.etcd_key, given.etcd_ca] == files
+    assert sorted(having) == ["backup", "backup", "controller"]
+
+
+def test_so_does_a_restore() -> None:
+    pod = pod_of(one(chart.render({"tls": {"enabled": True}} | RESTORE), "Job/headrace-etcd-restore"))
+    assert pod is not None
+    given = restore.parse_arguments(pod.main["command"][3:])
+    assert [given.etcd_cert, given.etcd_key, given.etcd_ca] == files_of(pod.main["volumeMounts"], "etcd-tls")
+    pod = pod_of(one(chart.render(RESTORE), "Job/headrace-etcd-restore"))
+    assert pod is not None
+    assert restore.parse_arguments(pod.main["command"][3:]).etcd_ca is None
+
+
+def test_no_pod_has_the_key_of_a_ca() -> None:
+    manifests = combinations.render("TLS for all")
+    mounted = {v["secret"]["secretName"] for pod in pods(manifests) for v in pod.spec["volumes"] if "secret" in v}
+    assert not mounted & {"headrace-ca", "headrace-etcd-ca"}
+    kept = {f"headrace-{name}" for name in ("ca", "etcd-ca", "etcd-tls", "etcd-client-tls")}
+    (role,) = (m for m in manifests if (m["kind"], m["metadata"]["name"]) == ("Role", "headrace-certificates"))
+    assert kept < {name for rule in role["rules"] for name in rule.get("resourceNames", [])}
+
+
+def test_an_etcd_of_yours_has_certificates_of_yours() -> None:
+    etcd = {"etcd": {"external": {"endpoints": ["etcd:2379"], "tlsSecret": "g"}}}
+    assert "headrace-etcd" not in chart.text({"tls": {"enabled": True, "existing": combinations.OURS}} | etcd).replace(
+        "headrace-etcd-backup", ""
+    )
+    manifests = chart.render({"tls": {"enabled": True}} | etcd)
+    assert job(manifests).etcd == ""
+
+
+@pytest.fixture(scope="module")
+def upgrade(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """What an upgrade says to the etcd that is there; ``helm template`` can look at none."""
+    copy = tmp_path_factory.mktemp("upgrade") / "headrace"
+    shutil.copytree(chart.CHART, copy)
+    call = '(dict "root" . "set" (fromJson (.Files.Get "set.json")) "claims" 3)'
+    (copy / "templates" / "upgrade.yaml").write_text(f'{{{{- include "headrace.checkEtcdTls" {call} }}}}\nall: well\n')
+
+    def said(*, was: bool, ready: int, now: bool, rolled: bool = True) -> str:
+        found = one(chart.render({"tls": {"enabled": was}}), "StatefulSet/headrace-etcd")
+        found["status"] = {"currentRevision": "a", "updateRevision": "a" if rolled else "b"}
+        if ready:
+            found["status"]["readyReplicas"] = ready
+        (copy / "set.json").write_text(json.dumps(found))
+        only = ["--namespace", NAMESPACE, "--show-only", "templates/upgrade.yaml"]
+        try:
+            return chart.run("template", "headrace", copy, *only, values={"tls": {"enabled": now}})
+        except chart.Refused as refused:
+            return str(refused)
+
+    return said
+
+
+def test_etcd_gets_tls_while_its_members_run_and_does_not_give_it_up(upgrade: Callable[..., str]) -> None:
+    assert "0 of 3 run" in upgrade(was=False, ready=0, now=True)
+    assert "2 of 3 run" in upgrade(was=False, ready=2, now=True)
+    assert "do not go back" in upgrade(was=True, ready=3, now=False)
+    for taken in (
+        upgrade(was=False, ready=3, now=True),
+        upgrade(was=False, ready=0, now=False),
+        upgrade(was=True, ready=0, now=True),
+        upgrade(was=True, ready=0, now=False),  # they never ran with it
+        upgrade(was=True, ready=2, now=False, rolled=False),
+    ):
+        assert "all: well" in taken
+
+
+# --- without ---------------------------------------------------------------------------------------------------------
+
+
 def test_with_yours_nothing_is_made() -> None:
     text = chart.text(combinations.BY_NAME["certificates of ours"])
     assert "certificate_secrets" not in text
@@ -103,3 +241,5 @@ def test_without_there_is_nothing_of_it() -> None:
     assert "/etc/headrace/tls" not in text
     assert "HEADRACE_CA" not in text
     assert "certificate" not in text
+    assert "https" not in text
+    assert "etcd-tls" not in text

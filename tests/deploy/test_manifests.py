@@ -131,6 +131,18 @@ def test_a_date_is_text_and_quantities_are_numbers() -> None:
 
 
 @pytest.mark.chart
+def test_notes_say_that_etcd_is_spoken_to_in_plain_text(
+    notes: Callable[[str | dict[str, Any]], str],
+) -> None:
+    external = {"endpoints": ["etcd:2379"]}
+    assert "in plain text" in notes({"tls": {"enabled": True}, "etcd": {"external": external}})
+    with_tls = {"tls": {"enabled": True}, "etcd": {"external": external | {"tlsSecret": "g"}}}
+    assert "in plain text" not in notes(with_tls)
+    assert "headrace-etcd-ca" not in notes(with_tls)
+    assert "headrace-etcd-ca" in notes("TLS")
+
+
+@pytest.mark.chart
 def test_notes_say_that_connectors_reach_nothing_but_the_cluster(notes: Callable[[str | dict[str, Any]], str]) -> None:
     connect: dict[str, Any] = combinations.CONNECT["connect"]
     assert "connect.egress" not in notes("connect")

@@ -22,6 +22,7 @@ MEANT = {
     ("spread", "racks"),
     ("referring", "node token of ours"),
     ("referring", "certificates of ours"),
+    ("referring", "etcd of ours"),
 }
 """What these values ask for is what the rule is against."""
 

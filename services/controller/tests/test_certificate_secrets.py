@@ -13,9 +13,11 @@ import pytest
 from libs.common.tests.kit.api_server import serving
 
 from headrace_cli.local.certificate_files import EtcdFiles
+from headrace_common.core.errors import InvalidConfig
 from headrace_common.core.image import NodeKey, Role
 from headrace_common.runtime.certificates import (
     LEFT_AT_LEAST,
+    Leaf,
     Pair,
     lasts,
     leaf_of,
@@ -25,7 +27,7 @@ from headrace_common.runtime.certificates import (
     parse_pair,
 )
 from headrace_common.runtime.service_tls import wanted_of
-from headrace_common.runtime.tls import read_bundle
+from headrace_common.runtime.tls import Wanted, read_bundle
 from headrace_common.runtime.tls_config import TlsFiles
 from headrace_controller import certificate_secrets
 from headrace_controller.certificate_secrets import LEAF_LIFE, MADE, main
@@ -101,6 +103,15 @@ def api(files: EtcdFiles) -> Iterator[Api]:
         yield api
 
 
+def mounted(api: Api, name: str, directory: Path) -> TlsFiles:
+    """The Secret, as a pod has it."""
+    directory.mkdir()
+    for key, part in api.secret(name).items():
+        (directory / key).write_bytes(part)
+        (directory / key).chmod(0o600)
+    return TlsFiles(directory / "tls.crt", directory / "tls.key", directory / "ca.crt")
+
+
 def test_it_makes_what_services_take(
     api: Api, account: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,12 +122,10 @@ def test_it_makes_what_services_take(
         f"secrets/{BROKER}",
         "secrets/headrace-connect-tls",
     ]
-    for name, part in api.secret(BROKER).items():
-        (tmp_path / name).write_bytes(part)
-        (tmp_path / name).chmod(0o600)
-    mounted = TlsFiles(tmp_path / "tls.crt", tmp_path / "tls.key", tmp_path / "ca.crt")
     bundle = read_bundle(
-        mounted, wanted_of(NodeKey(Role.BROKER, 3), "headrace"), int(datetime.now(UTC).timestamp() * 1_000)
+        mounted(api, BROKER, tmp_path / "broker"),
+        wanted_of(NodeKey(Role.BROKER, 3), "headrace"),
+        int(datetime.now(UTC).timestamp() * 1_000),
     )
     assert bundle.pem.ca == api.objects["configmaps/headrace-ca"]["data"]["ca.crt"].encode()
     assert names_of(api.pair(BROKER).certificate) >= {"headrace-bootstrap", "10.0.0.1", "broker.headrace"}
@@ -196,6 +205,50 @@ def test_another_ca_comes_in_steps(api: Api, account: Path) -> None:
     api.put(CA, ca_crt=new.certificate_pem)
     assert main(ARGUMENTS, api.env, account) == 0
     assert api.secret(BROKER)["ca.crt"] == new.certificate_pem
+
+
+WITH_ETCD = (*ARGUMENTS, "--etcd", "headrace-etcd-0.headrace-etcd,127.0.0.1")
+ETCD_CA, MEMBER, CLIENT = f"{NAME}-etcd-ca", f"{NAME}-etcd-tls", f"{NAME}-etcd-client-tls"
+
+
+def test_etcd_has_a_ca_of_its_own(api: Api, account: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(WITH_ETCD, api.env, account) == 0
+    assert api.written[-3:] == [f"secrets/{name}" for name in (ETCD_CA, MEMBER, CLIENT)]
+    assert capsys.readouterr().out.count(": made") == 7
+    now = int(datetime.now(UTC).timestamp() * 1_000)
+    hosts = frozenset({"headrace-etcd-0.headrace-etcd", "127.0.0.1"})
+    member, client = mounted(api, MEMBER, tmp_path / "member"), mounted(api, CLIENT, tmp_path / "client")
+    read_bundle(member, Wanted(hosts), now)
+    read_bundle(client, Wanted(server=False), now)
+    with pytest.raises(InvalidConfig, match="not one of servers"):
+        read_bundle(client, Wanted(), now)
+    assert {api.secret(name)["ca.crt"] for name in (MEMBER, CLIENT)} == {api.secret(ETCD_CA)["ca.crt"]}
+    assert not lasts(api.pair(BROKER), api.pair(ETCD_CA, "ca"), datetime.now(UTC)), "nodes are strangers there"
+    assert "ca.key" not in {*api.secret(MEMBER), *api.secret(CLIENT)}
+    assert not any(key.startswith("configmaps/") and "etcd" in key for key in api.objects), "no client needs it"
+
+
+def test_of_etcd_too_what_lasts_stays_and_the_rest_is_made_anew(api: Api, account: Path) -> None:
+    assert main(WITH_ETCD, api.env, account) == 0
+    api.asked.clear()
+    assert main(WITH_ETCD, api.env, account) == 0
+    assert api.written == []
+    more = (*ARGUMENTS, "--etcd", "headrace-etcd-0.headrace-etcd,headrace-etcd-1.headrace-etcd,127.0.0.1")
+    assert main(more, api.env, account) == 0
+    assert api.written == [f"secrets/{MEMBER}"]
+    assert "headrace-etcd-1.headrace-etcd" in names_of(api.pair(MEMBER).certificate)
+    old = make_pair(api.pair(ETCD_CA, "ca"), Leaf("etcd-client"), datetime.now(UTC) - LEAF_LIFE, LEAF_LIFE)
+    api.put(CLIENT, tls_crt=old.certificate_pem, tls_key=old.key_pem)
+    api.asked.clear()
+    assert main(more, api.env, account) == 0
+    assert api.written == [f"secrets/{CLIENT}"]
+    for name in (ETCD_CA, MEMBER, CLIENT):
+        del api.objects[f"secrets/{name}"]["metadata"]["labels"][MADE]
+    before = [api.secret(name) for name in (ETCD_CA, MEMBER, CLIENT)]
+    api.put(MEMBER, tls_key=b"theirs")
+    assert main((*ARGUMENTS, "--etcd", "elsewhere"), api.env, account) == 0
+    assert [api.secret(name) for name in (ETCD_CA, CLIENT)] == [before[0], before[2]]
+    assert api.secret(MEMBER)["tls.key"] == b"theirs"
 
 
 def test_a_ca_without_its_key_is_never_replaced(api: Api, account: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -256,6 +256,52 @@ capabilities:
 {{- default (printf "%s-%s-tls" (include "headrace.fullname" .root) .role) (get .root.Values.tls.existing .role) -}}
 {{- end -}}
 
+{{/*
+Name of the Secret with what is shown to etcd, by controllers and who makes or restores a backup; empty: it is spoken to
+in plain text.
+*/}}
+{{- define "headrace.etcdClientSecret" -}}
+{{- if .Values.etcd.external.endpoints -}}
+{{- default "" .Values.etcd.external.tlsSecret -}}
+{{- else if .Values.tls.enabled -}}
+{{- default (printf "%s-etcd-client-tls" (include "headrace.fullname" .)) .Values.tls.existing.etcdClient -}}
+{{- end -}}
+{{- end -}}
+
+{{/* volumes and mounts with it, or nothing. */}}
+{{- define "headrace.etcdClientVolume" -}}
+{{- with (include "headrace.etcdClientSecret" .) }}
+volumes:
+  - name: etcd-tls
+    secret:
+      secretName: {{ . }}
+      defaultMode: 288  # 0440, of the pod's group
+mounts:
+  - {name: etcd-tls, mountPath: /etc/headrace/etcd, readOnly: true}
+{{- end }}
+{{- end -}}
+
+{{/* How a program beside the controllers reaches etcd: a list of arguments. */}}
+{{- define "headrace.etcdArguments" -}}
+- --etcd
+- {{ include "headrace.etcdEndpoints" . }}
+{{- if (include "headrace.etcdClientSecret" .) }}
+- --etcd-ca
+- /etc/headrace/etcd/ca.crt
+- --etcd-cert
+- /etc/headrace/etcd/tls.crt
+- --etcd-key
+- /etc/headrace/etcd/tls.key
+{{- end }}
+{{- end -}}
+
+{{/* The keys of tls.existing that are given together, with commas: an etcd of yours has its own. */}}
+{{- define "headrace.existingKeys" -}}
+{{- $keys := list "admin" "broker" "ca" "controller" "coordinator" -}}
+{{- if not .Values.etcd.external.endpoints }}{{ $keys = concat $keys (list "etcd" "etcdClient") }}{{ end -}}
+{{- join "," $keys -}}
+{{- end -}}
+
 {{/* With TLS: what clients trust, as a volume tls and where it is in a pod. Services have it beside their certificate. */}}
 {{- define "headrace.caVolume" -}}
 - name: tls

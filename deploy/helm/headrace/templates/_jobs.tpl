@@ -71,11 +71,12 @@ volumes:
 {{/* The backup or restore of metadata: a job's pod with the volume for backups. Takes root, name and command. */}}
 {{- define "headrace.backupPod" -}}
 {{- $name := printf "%s-etcd-backup" (include "headrace.fullname" .root) -}}
+{{- $shown := fromYaml (include "headrace.etcdClientVolume" .root) -}}
 {{- include "headrace.jobPod" (merge (dict
   "component" "backup"
   "service" "controller"
-  "mounts" (list (dict "name" "backup" "mountPath" "/var/lib/headrace"))
-  "volumes" (list (dict "name" "backup" "persistentVolumeClaim" (dict "claimName" $name)))) .) -}}
+  "mounts" (concat (list (dict "name" "backup" "mountPath" "/var/lib/headrace")) (default list $shown.mounts))
+  "volumes" (concat (list (dict "name" "backup" "persistentVolumeClaim" (dict "claimName" $name))) (default list $shown.volumes))) .) -}}
 {{- end -}}
 
 {{- define "headrace.backupCommand" -}}
@@ -84,8 +85,7 @@ volumes:
 - headrace_controller.backup
 - --cluster
 - {{ default "headrace" .Values.config.controller.cluster }}
-- --etcd
-- {{ include "headrace.etcdEndpoints" . }}
+{{ include "headrace.etcdArguments" . }}
 - --to
 - /var/lib/headrace/backup
 - --keep

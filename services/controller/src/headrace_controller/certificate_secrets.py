@@ -3,10 +3,13 @@
 there. For Kubernetes, at each install and upgrade and once a day.
 
 The Secret ``NAME-ca`` has the CA and its key, and no pod mounts it; the ConfigMap ``NAME-ca`` has the CA alone, for
-clients. Each role has a Secret ``NAME-ROLE-tls`` with its pair and the CA. What is missing is made, and what has less
-than a third of its life left, or does not name all hosts, is made anew; pods take it without a restart. What somebody
-else has made stays as it is. Whoever changes the CA puts both into ``NAME-ca``, the one that signs first; all others
-follow. Prints a line for each, without keys; 0 if all are there now, 1 if not.
+clients. Each role has a Secret ``NAME-ROLE-tls`` with its pair and the CA. With ``--etcd HOST,HOST`` the same for etcd,
+of another CA, ``NAME-etcd-ca``: nodes' certificates are worth nothing there. Its members have ``NAME-etcd-tls``, and
+who may use it ``NAME-etcd-client-tls``.
+
+What is missing is made, and what has less than a third of its life left, or does not name all hosts, is made anew; pods
+take it without a restart. What somebody else has made stays as it is. Whoever changes a CA puts both into its Secret,
+the one that signs first; all others follow. Prints a line for each, without keys; 0 if all are there now, 1 if not.
 """
 
 from __future__ import annotations
@@ -114,32 +117,44 @@ class Objects:
         return refusal(f"{what} the {self.kind} {name} in {self.server.namespace}", status, answer, instead)
 
 
-def keep(server: ApiServer, cluster: Cluster, hosts: Mapping[str, Sequence[str]], now: datetime) -> Iterator[str]:
+def keep(
+    server: ApiServer,
+    cluster: Cluster,
+    hosts: Mapping[str, Sequence[str]],
+    etcd_hosts: Sequence[str],
+    now: datetime,
+) -> Iterator[str]:
     """
     Have all of them there; a line for each.
 
     Args:
         hosts: of each role, where its processes are reached.
+        etcd_hosts: where members of etcd are; none: of etcd there are no certificates.
 
     Raises:
         ApiServerFailed: the API server cannot be asked now; those whose line was given are there.
         ApiServerRefused: this account may not make what is missing.
         CertificatesRefused: what is there cannot be used.
     """
-    ca, said = _keep_ca(server, cluster, now)
+    ca, said = _keep_ca(server, cluster, f"{cluster.name}-ca", "nodes", now)
     yield said
     yield _keep_bundle(server, cluster, ca)
     for role, names in hosts.items():
         yield _keep_pair(server, cluster, ca, leaf_of(role, names, cluster.trust_domain), now)
+    if etcd_hosts:
+        ca, said = _keep_ca(server, cluster, f"{cluster.name}-etcd-ca", "etcd", now)
+        yield said
+        for leaf in (Leaf("etcd", frozenset(etcd_hosts)), Leaf("etcd-client")):
+            yield _keep_pair(server, cluster, ca, leaf, now)
 
 
-def _keep_ca(server: ApiServer, cluster: Cluster, now: datetime) -> tuple[Authority, str]:
-    name, secrets = f"{cluster.name}-ca", Objects(server, "Secret")
+def _keep_ca(server: ApiServer, cluster: Cluster, name: str, whose: str, now: datetime) -> tuple[Authority, str]:
+    secrets = Objects(server, "Secret")
     for _ in range(TRIES_MAX):
         found = secrets.find(name)
         if found is not None:
             return _authority_in(found, now)
-        ca = make_ca(f"{cluster.name} CA of nodes", now)
+        ca = make_ca(f"{cluster.name} CA of {whose}", now)
         parts = {"ca.crt": ca.certificate_pem, "ca.key": ca.key_pem}
         if secrets.write(None, name, _secret(cluster, name, "Opaque", parts)):
             return Authority(ca, ca.certificate_pem), f"Secret {name}: made"
@@ -228,6 +243,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--role", action="append", required=True, metavar="ROLE=HOST,HOST", help="hosts of a role; can be repeated"
     )
+    parser.add_argument("--etcd", default="", metavar="HOST,HOST", help="hosts of etcd's members, which get a CA too")
     parser.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="of all; can be repeated")
     parser.add_argument("--trust-domain", default="headrace", metavar="NAME", help="as tls_trust_domain of services")
     given = parser.parse_args(argv)
@@ -239,13 +255,18 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     return given
 
 
+def _split(text: str) -> list[str]:
+    return [host for host in text.split(",") if host]
+
+
 def main(argv: Sequence[str], env: Mapping[str, str], account: Path = ACCOUNT) -> int:
     """Do it; the exit code."""
     given = parse_arguments(argv)
-    hosts = {role: [host for host in text.split(",") if host] for role, text in given.role.items()}
+    hosts = {role: _split(text) for role, text in given.role.items()}
+    cluster, etcd = Cluster(given.name, given.label, given.trust_domain), _split(given.etcd)
     try:
         server = ApiServer.of_pod(env, account)
-        for line in keep(server, Cluster(given.name, given.label, given.trust_domain), hosts, datetime.now(UTC)):
+        for line in keep(server, cluster, hosts, etcd, datetime.now(UTC)):
             sys.stdout.write(f"{line}\n")
     except HeadraceError as error:
         sys.stderr.write(f"{error}\n")
