@@ -40,7 +40,7 @@ def renewed(stage: Stage, result: Result) -> None:
                 here.wait_replaced(pod, uid)
                 here.settle(result, load, "a broker gets another address")
             with result.window("certificates are made anew"):
-                for role in ROLES:
+                for role in (*ROLES, "etcd", "etcd-client"):
                     here.kube.delete("secret", f"{here.release.fullname}-{role}-tls")
                 result.figure("certificates are made anew: all pods have them", _keep(here))
             old, new = _ca(here), make_ca("another CA", datetime.now(UTC))

@@ -138,6 +138,37 @@ async def test_formed_by_tls_with_a_controller_and_one_replaced(trio: Trio, tmp_
     assert [(trio.facts(n).phase, trio.facts(n).tls) for n in range(3)] == [(Phase.STARTED, True)] * 3
 
 
+async def test_another_ca_comes_in_steps(trio: Trio) -> None:
+    """As docs/security.md has it: only what etcd trusts takes a restart."""
+    trio.size = 1
+    trio.secure.add(0)
+    await trio.bring_up(0)
+    await trio.put(0, KEYS[0])
+    old, new = trio.authority, Authority("another CA of etcd")
+    stranger = trio.shown(new.files(trio.top / "new", Leaf("controller")))
+    before = trio.shown(trio.controller)
+
+    async def restarted() -> None:
+        trio.kill(0)
+        await trio.bring_up(0)
+        assert await trio.keys(0) == KEYS[:1]
+
+    for files, leaf in ((trio.member, MEMBER), (trio.controller, Leaf("controller"))):
+        old.write(files, old.make(leaf), new)
+    both = trio.shown(trio.controller).ca
+    assert await is_refused(trio, 0, Pem(both, stranger.chain, stranger.key)), "it has not read its CAs again"
+    await restarted()
+    assert not await is_refused(trio, 0, Pem(both, stranger.chain, stranger.key))
+    for files, leaf in ((trio.member, MEMBER), (trio.controller, Leaf("controller"))):
+        new.write(files, new.make(leaf), old)
+    assert not await is_refused(trio, 0, stranger), "it shows a pair of the new one, without a restart"
+    assert not await is_refused(trio, 0, Pem(both, before.chain, before.key))
+    for files, leaf in ((trio.member, MEMBER), (trio.controller, Leaf("controller"))):
+        new.write(files, new.make(leaf))
+    await restarted()
+    assert await is_refused(trio, 0, Pem(both, before.chain, before.key))
+
+
 async def moved(trio: Trio) -> dict[str, Sequence[str]]:
     return {name: m.peer_urls for name, m in (await trio.members()).items()}
 

@@ -43,6 +43,13 @@ async def test_so_do_other_numbers(size: int, seeds: int) -> None:
         assert (await live(seed, size)).settled
 
 
+@pytest.mark.parametrize(("size", "seeds"), [(3, 40), (5, 5)])
+async def test_members_get_tls_whatever_happens(size: int, seeds: int) -> None:
+    for seed in range(seeds):
+        world = await live(seed, size, gets_tls=True)
+        assert all(pod.peer.tls for pod in world.pods)
+
+
 @pytest.mark.parametrize("seed", [26, 36, 44, 68, 1158])
 async def test_what_went_wrong_once(seed: int) -> None:
     """A list of members that was old gave an id back to a lost volume; a turn that could not be given back."""
@@ -125,3 +132,27 @@ async def test_a_member_whose_peers_are_away_waits_although_nobody_has_data_in_s
             await world.step()
     finally:
         await world.close()
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "broken"),
+    [
+        (program, "must_move", lambda site, facts: False),
+        (program, "is_alone", lambda sights: True),
+        (program, "is_known", lambda site, sights: True),
+        (program, "hidden", lambda site, facts, sights: ()),
+        (program, "elsewhere", lambda members, peers: None),
+        (Facts, "known_at", lambda facts, url: facts),
+    ],
+    ids=["starts-at-once", "thinks-it-is-alone", "thinks-it-is-known", "sees-none-without", "tells-nobody", "forgets"],
+)
+async def test_a_broken_rule_of_getting_tls_is_found(
+    where: Any, name: str, broken: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(where, name, broken)
+    for seed in range(FOUND_WITHIN):
+        try:
+            await live(seed, 3, patience=1_500, gets_tls=True)
+        except Broken:
+            return
+    pytest.fail(f"{FOUND_WITHIN} worlds did not notice")

@@ -86,6 +86,7 @@ class Pod:
     """One member: its volume, and what runs."""
 
     peer: Peer
+    """As it was started last, or is to be."""
     disk: Disk
     state: str = "down"
     """down, waiting (the program runs), starting (it ended, etcd is to come up), running."""
@@ -129,6 +130,8 @@ class EtcdWorld:
     clusters: dict[int, Cluster] = field(default_factory=dict)
     calm: bool = False
     """No more faults."""
+    gets_tls: bool = False
+    """Once all is well, its pods are started anew with TLS, from the last to the first, as a StatefulSet does it."""
     lost: set[str] = field(default_factory=set)
     """Members that lost a volume that others relied on, until they have caught up again."""
 
@@ -149,6 +152,8 @@ class EtcdWorld:
         deeds: list[Callable[[], None]] = [self._release] * (8 if self._gates else 0)
         for pod in self.pods:
             deeds += self._deeds_of(pod)
+        if self.gets_tls and not self.pods[0].peer.tls and self._is_well:
+            deeds += [self._roll] * 4
         deeds.append(self._end_of_a_turn)
         self.random.choice(deeds)()
         for _ in range(_IDLE_TURNS):
@@ -173,13 +178,19 @@ class EtcdWorld:
 
     @property
     def settled(self) -> bool:
-        """One cluster, all run in it, all counted, all have started, nobody is behind."""
+        """All is well, and nothing is to be done."""
+        return self._is_well and not (self.gets_tls and not self.pods[0].peer.tls)
+
+    @property
+    def _is_well(self) -> bool:
+        """One cluster, all run in it, all counted, all have started and are reached where they are."""
         data = [pod.disk.data for pod in self.pods if pod.state == "running" and pod.disk.data]
         if len(data) < self.size or len({d.cluster for d in data}) > 1:
             return False
         log = self.clusters[data[0].cluster].log
         members = self.clusters[data[0].cluster].members(len(log))
-        return members.keys() == {d.id for d in data} and all(m.client_urls for m in members.values())
+        at = {d.id: ((pod.peer.url,), (_client_url(pod.peer),)) for d, pod in zip(data, self.pods, strict=True)}
+        return at == {m.id: (m.peer_urls, m.client_urls) for m in members.values()}
 
     async def close(self) -> None:
         """End what runs."""
@@ -194,22 +205,32 @@ class EtcdWorld:
         if not gate.done():
             gate.set_result(None)
 
+    def _roll(self) -> None:
+        pod = next(p for p in reversed(self.pods) if not p.peer.tls)
+        self._crash(pod)
+        pod.peer = _with_tls(pod.peer)
+
     def _schedule(self, pod: Pod) -> None:
-        life = pod.life = Life()
+        life, tls = Life(), pod.peer.tls
+        pod.life = life
         world = World(
             pod.disk,
-            Sighting(self, life),
+            Sighting(self, life, tls),
             Ticks(self, life),
-            lambda urls: self._cluster_at(life, urls),
+            lambda urls: self._cluster_at(life, tls, urls),
             self._volume_id,
         )
-        site = Site(pod.peer, tuple(p.peer for p in self.pods if p is not pod), NAME)
+        others = (p.peer for p in self.pods if p is not pod)
+        site = Site(pod.peer, tuple(_with_tls(p) if tls else p.in_plain for p in others), NAME)
         member = EtcdMember(site, world)
         pod.state, pod.founding = "waiting", member.wake()
         if pod.founding is not None:
             pod.state = "starting"
             return
-        pod.program, pod.task = member, asyncio.get_running_loop().create_task(member.found())
+        if member.has_data:
+            pod.task = asyncio.get_running_loop().create_task(member.move())
+        else:
+            pod.program, pod.task = member, asyncio.get_running_loop().create_task(member.found())
 
     def _look_after_programs(self) -> None:
         for pod in self.pods:
@@ -224,7 +245,14 @@ class EtcdWorld:
         pod.state, pod.program, pod.task, pod.founding = "down", None, None, None
 
     def _may_lose(self, pod: Pod) -> bool:
-        """Any number of those that agreed to nothing, before anybody starts; of the others a minority at a time."""
+        """
+        Any number of those that agreed to nothing, before anybody starts; of the others a minority at a time. While
+        they get TLS only one that has it, and not the first, nor while another one waits to get it: these wait for
+        people.
+        """
+        moved = [p for p in self.pods if p.peer.tls]
+        if moved and (pod not in moved or len(moved) == 1 or not all(_has_moved(p) for p in moved)):
+            return False
         return not self._matters(pod) or len(self.lost | {pod.peer.name}) <= (self.size - 1) // 2
 
     def _lose(self, pod: Pod) -> None:
@@ -287,7 +315,7 @@ class EtcdWorld:
         """
         for other in self.pods:
             data = other.disk.data
-            if other is pod or other.state != "running" or data is None:
+            if other is pod or other.state != "running" or data is None or (other.peer.tls and not pod.peer.tls):
                 continue
             listed = self.clusters[data.cluster].members(data.applied)
             if sorted(url for m in listed.values() for url in m.peer_urls) != sorted(u for _, u in founding.members):
@@ -309,8 +337,8 @@ class EtcdWorld:
             return
         self.lost.discard(pod.peer.name)
         me = cluster.members(data.applied).get(data.id)
-        if me is not None and not me.client_urls:
-            started = Member(me.id, pod.peer.name, me.peer_urls, (f"http://{pod.peer.name}:2379",))
+        if me is not None and me.client_urls != (_client_url(pod.peer),):
+            started = Member(me.id, pod.peer.name, me.peer_urls, (_client_url(pod.peer),))
             self._commit(data.cluster, ("publish", started))
 
     def _of(self, cluster_id: int) -> list[Data]:
@@ -321,8 +349,10 @@ class EtcdWorld:
         cluster, running = self.clusters[cluster_id], self._of(cluster_id)
         known = max((data.applied for data in running), default=0)
         members = cluster.members(known)
-        alive = [data for data in running if data.id in members]
-        if len(alive) <= len(members) // 2:
+        alive = [p for p in self.pods if p.state == "running" and p.disk.data in running and p.disk.data.id in members]
+        # Two exchange messages when one of them can reach the other where it is known to be.
+        met = [sum(a is b or _reaches(a, b, members) or _reaches(b, a, members) for b in alive) for a in alive]
+        if max(met, default=0) <= len(members) // 2:
             return False
         if known < len(cluster.log):
             raise Broken(f"a quorum of {cluster_id:x} goes on without what was committed")
@@ -369,9 +399,11 @@ class EtcdWorld:
         if life.over:
             raise asyncio.CancelledError
 
-    def seen(self, peer: Peer) -> Sight:
-        """What answers at a member's address, through the wire's forms."""
-        (pod,) = (p for p in self.pods if p.peer == peer)
+    def seen(self, peer: Peer, tls: bool) -> Sight:
+        """What answers at a member's address who has certificates, or has none; through the wire's forms."""
+        (pod,) = (p for p in self.pods if p.peer.name == peer.name)
+        if pod.peer != peer or (peer.tls and not tls):
+            return Silent("it speaks otherwise")
         if not self.calm and self.random.random() < 0.1:
             return Silent("lost on the way")
         if pod.program is not None:
@@ -380,13 +412,13 @@ class EtcdWorld:
         if pod.state != "running" or data is None:
             return Silent("nobody there")
         members = self.clusters[data.cluster].members(min(pod.replayed, data.applied))
-        if not any(peer.url in m.peer_urls for m in members.values()):
+        if not any(peer.name == m.name or peer.url in m.peer_urls for m in members.values()):
             return Silent("starting")
         return Running(data.cluster, tuple(members.values()))
 
     @asynccontextmanager
-    async def _cluster_at(self, life: Life, urls: tuple[str, ...]) -> AsyncIterator[ModelledCluster]:
-        yield ModelledCluster(self, life, urls)
+    async def _cluster_at(self, life: Life, tls: bool, urls: tuple[str, ...]) -> AsyncIterator[ModelledCluster]:
+        yield ModelledCluster(self, life, tls, urls)
 
     def tick(self) -> float:
         """A moment later than any before."""
@@ -400,10 +432,11 @@ class Sighting:
 
     world: EtcdWorld
     life: Life
+    tls: bool
 
     async def look(self, peer: Peer) -> Sight:
         """See the port."""
-        return await self.world.gate(self.life, lambda: self.world.seen(peer))
+        return await self.world.gate(self.life, lambda: self.world.seen(peer, self.tls))
 
 
 @dataclass(frozen=True)
@@ -432,6 +465,7 @@ class ModelledCluster:
 
     world: EtcdWorld
     life: Life
+    tls: bool
     urls: tuple[str, ...]
 
     async def claim(self, name: str) -> str:
@@ -503,7 +537,7 @@ class ModelledCluster:
                 raise ClusterUnusable("never arrived")
             for pod in self.world.pods:
                 data = pod.disk.data
-                asked = f"http://{pod.peer.name}:2379" in self.urls
+                asked = _client_url(pod.peer) in self.urls and (self.tls or not pod.peer.tls)
                 if asked and pod.state == "running" and data is not None and self.world._has_quorum(data.cluster):
                     done = do(data.cluster, self.world.clusters[data.cluster])
                     if unlucky < 0.1:
@@ -512,6 +546,24 @@ class ModelledCluster:
             raise ClusterUnusable("no quorum")
 
         return await self.world.gate(self.life, at_once)
+
+
+def _client_url(peer: Peer) -> str:
+    return f"{peer.url.removesuffix(':2380')}:2379"
+
+
+def _with_tls(peer: Peer) -> Peer:
+    return Peer(peer.name, f"https://{peer.name}:2380")
+
+
+def _reaches(one: Pod, other: Pod, members: Mapping[int, Member]) -> bool:
+    assert other.disk.data is not None, "it runs"
+    return members[other.disk.data.id].peer_urls == (other.peer.url,) and (one.peer.tls or not other.peer.tls)
+
+
+def _has_moved(pod: Pod) -> bool:
+    facts = pod.disk.load()
+    return pod.disk.data is None or (facts is not None and facts.tls)
 
 
 def _decided(disk: Disk) -> bool:
@@ -523,23 +575,30 @@ def _hashed(what: bytes) -> int:
     return int.from_bytes(hashlib.sha1(what, usedforsecurity=False).digest()[:8], "big")
 
 
-async def live(seed: int, size: int, *, restless: int = 400, patience: int = 20_000) -> EtcdWorld:
+async def live(
+    seed: int, size: int, *, restless: int = 400, patience: int = 20_000, gets_tls: bool = False
+) -> EtcdWorld:
     """
-    One life: faults for a while, then none until all is well.
+    One life: faults for a while, then none until all is well. With ``gets_tls`` that is the beginning: faults again,
+    while its members get TLS.
 
     Raises:
         Broken: an invariant does not hold, or all is not well after ``patience`` quiet steps.
     """
     world = EtcdWorld(size, Random(seed))
     try:
-        for _ in range(world.random.randrange(restless)):
-            await world.step()
-        world.calm = True
-        for _ in range(patience):
-            if world.settled:
-                return world
-            await world.step()
-        raise Broken(f"no cluster: {_shown(world)}")
+        for world.gets_tls in (False, True) if gets_tls else (False,):
+            world.calm = False
+            for _ in range(world.random.randrange(restless)):
+                await world.step()
+            world.calm = True
+            for _ in range(patience):
+                if world.settled:
+                    break
+                await world.step()
+            else:
+                raise Broken(f"no cluster: {_shown(world)}")
+        return world
     finally:
         await world.close()
 
