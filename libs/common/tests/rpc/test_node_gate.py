@@ -14,7 +14,7 @@ from libs.common.tests.kit.fixed_tokens import Fixed
 
 from headrace_common.core.errors import ClusterAuthorizationFailed, HeadraceError, MetadataUnavailable, NetworkFailed
 from headrace_common.core.features import NODE_TOKEN
-from headrace_common.core.ids import Endpoint, NodeId
+from headrace_common.core.ids import Endpoint, NodeId, is_loopback
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, Node, NodeKey, Role
 from headrace_common.core.node_rules import NO_CERTIFICATE, NO_TOKEN
 from headrace_common.rpc.channels import Security, open_channel
@@ -24,7 +24,6 @@ from headrace_common.rpc.node_gate import (
     TOKEN_KEY,
     KnownNodes,
     NodeGate,
-    is_loopback,
     node_security,
 )
 from headrace_common.rpc.status import error_from_rpc

@@ -28,6 +28,15 @@ Every failure that Headrace reports, as one tree. ``str(error)`` says what happe
     │   ├── OffsetMetadataTooLarge      the text beside a committed offset is too long
     │   ├── InvalidTxnState             not possible now, or without begin_transaction()
     │   ├── InvalidTransactionTimeout   outside the bounds that the coordinator sets
+    │   ├── Unauthenticated             nobody is known by what the client has shown: give it another API key
+    │   │   ├── CredentialsExpired      the key is over
+    │   │   ├── CredentialsRevoked      the key was deleted, or its owner is blocked
+    │   │   └── CredentialInPlainText   a key would have gone to another machine without TLS; nothing was sent
+    │   ├── Denied                      the client is known and may not do this: somebody has to allow it
+    │   │   ├── TopicAuthorizationFailed
+    │   │   ├── GroupAuthorizationFailed
+    │   │   ├── TransactionalIdAuthorizationFailed
+    │   │   └── ClusterAuthorizationFailed
     │   ├── SerializationFailed         a serializer raised (its error is the cause), or took no bytes
     │   └── ClientClosed                used after close(), or after a fork
     ├── NotFound                        the thing named does not exist
@@ -102,12 +111,16 @@ work again, or ``"fenced"``: stop and close it, another has taken its place or w
 from __future__ import annotations
 
 from headrace_common.core.errors import Busy as Busy
+from headrace_common.core.errors import ClusterAuthorizationFailed as ClusterAuthorizationFailed
 from headrace_common.core.errors import ConcurrentTransactions as ConcurrentTransactions
 from headrace_common.core.errors import Conflict as Conflict
 from headrace_common.core.errors import CoordinatorLoading as CoordinatorLoading
 from headrace_common.core.errors import CoordinatorNotAvailable as CoordinatorNotAvailable
 from headrace_common.core.errors import CorruptBatch as CorruptBatch
+from headrace_common.core.errors import CredentialsExpired as CredentialsExpired
+from headrace_common.core.errors import CredentialsRevoked as CredentialsRevoked
 from headrace_common.core.errors import DataLost as DataLost
+from headrace_common.core.errors import Denied as Denied
 from headrace_common.core.errors import DiskFull as DiskFull
 from headrace_common.core.errors import ElectionNotNeeded as ElectionNotNeeded
 from headrace_common.core.errors import EligibleLeadersNotAvailable as EligibleLeadersNotAvailable
@@ -118,6 +131,7 @@ from headrace_common.core.errors import FencedLeaderEpoch as FencedLeaderEpoch
 from headrace_common.core.errors import FencedMemberEpoch as FencedMemberEpoch
 from headrace_common.core.errors import FencedOwner as FencedOwner
 from headrace_common.core.errors import FencedWriter as FencedWriter
+from headrace_common.core.errors import GroupAuthorizationFailed as GroupAuthorizationFailed
 from headrace_common.core.errors import GroupMaxSizeReached as GroupMaxSizeReached
 from headrace_common.core.errors import GroupNotFound as GroupNotFound
 from headrace_common.core.errors import HeadraceError as HeadraceError
@@ -170,9 +184,12 @@ from headrace_common.core.errors import StorageFailed as StorageFailed
 from headrace_common.core.errors import Then as Then
 from headrace_common.core.errors import TlsFailed as TlsFailed
 from headrace_common.core.errors import TopicAlreadyExists as TopicAlreadyExists
+from headrace_common.core.errors import TopicAuthorizationFailed as TopicAuthorizationFailed
 from headrace_common.core.errors import TransactionAbortable as TransactionAbortable
+from headrace_common.core.errors import TransactionalIdAuthorizationFailed as TransactionalIdAuthorizationFailed
 from headrace_common.core.errors import TransactionalIdNotFound as TransactionalIdNotFound
 from headrace_common.core.errors import TxnVerdictUnknown as TxnVerdictUnknown
+from headrace_common.core.errors import Unauthenticated as Unauthenticated
 from headrace_common.core.errors import UnknownLeaderEpoch as UnknownLeaderEpoch
 from headrace_common.core.errors import UnknownMemberId as UnknownMemberId
 from headrace_common.core.errors import UnknownOutcome as UnknownOutcome
@@ -189,6 +206,18 @@ from headrace_common.core.ids import TopicPartition
 
 class BufferExhausted(Busy, code=ErrorCode.OVERLOADED):
     """The producer's buffer_memory stayed full for max_block_ms; nothing of this call was accepted."""
+
+
+class CredentialInPlainText(Unauthenticated):
+    """The API key would have gone to another machine in plain text; nothing was sent."""
+
+    @classmethod
+    def to(cls, target: str) -> CredentialInPlainText:
+        """To ``host:port``."""
+        return cls(
+            f"the API key is not sent to {target} in plain text, where whoever is in between could read it: use TLS, "
+            "with ssl_ca_location or HEADRACE_CA (a file with the CAs of the cluster)"
+        )
 
 
 class ClusterUnreachable(NetworkFailed):

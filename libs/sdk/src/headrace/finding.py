@@ -11,6 +11,11 @@ The first of these that is there: the argument, ``HEADRACE_BOOTSTRAP``, ``HEADRA
     bootstrap = "b1.example.com:9292,b2.example.com:9292"
     output = "json"
     ca = "/etc/headrace/ca.crt"
+    api_key_file = "/etc/headrace/staging.key"
+
+What a client shows of itself is the first of these: the argument, that of the profile, ``HEADRACE_API_KEY``,
+``HEADRACE_API_KEY_FILE``, and on loopback what ``headrace.local_keys`` finds. A profile has the name of a file and
+never the key, so that it can be read aloud.
 
 Ports are reused: where a local cluster was, another may listen now. ``cluster.json`` therefore has the cluster's id,
 and a client that was led by that file takes no answer of another cluster (``ClusterAddress.check``). A copied directory
@@ -29,17 +34,20 @@ from typing import Any, Final, overload
 
 from headrace_common.core.errors import InconsistentClusterId, InvalidConfig
 from headrace_common.core.ids import Endpoint
+from headrace_common.core.secret import Secret
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9292"
 BOOTSTRAP_VARIABLE: Final = "HEADRACE_BOOTSTRAP"
 PROFILE_VARIABLE: Final = "HEADRACE_PROFILE"
 CA_VARIABLE: Final = "HEADRACE_CA"
+API_KEY_VARIABLE: Final = "HEADRACE_API_KEY"
+API_KEY_FILE_VARIABLE: Final = "HEADRACE_API_KEY_FILE"
 CONFIG_VARIABLE: Final = "HEADRACE_CONFIG"
 DATA_DIR: Final = ".headrace"
 CLUSTER_FILE: Final = "cluster.json"
 CHOSEN: Final = "profile"
 """The key of config.toml that names the profile to take where nothing else is said."""
-PROFILE_KEYS: Final = ("bootstrap", "output", "ca")
+PROFILE_KEYS: Final = ("bootstrap", "output", "ca", "api_key_file")
 PLAINTEXT: Final = "PLAINTEXT"
 
 
@@ -58,6 +66,10 @@ class ClusterAddress(Sequence[str]):
     """How the profile wants the command to print."""
     ca: str | None = None
     """The file with the CAs of its certificates; None: it is spoken to in plain text."""
+    api_key: Secret | None = None
+    """What clients show there."""
+    api_key_file: str | None = None
+    """Or the file that has it."""
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -136,6 +148,26 @@ def secured(found: ClusterAddress, protocol: str | None, ca: str | None) -> Clus
     return replace(found, ca=ca)
 
 
+def credentialed(
+    found: ClusterAddress, api_key: Secret | None, api_key_file: str | None, env: Mapping[str, str]
+) -> ClusterAddress:
+    """
+    ``found`` with what a client shows there: what its settings name, else what ``found`` has, else what ``env`` says.
+
+    Raises:
+        InvalidConfig: the settings name a key and a file.
+    """
+    if api_key is not None and api_key_file is not None:
+        raise InvalidConfig("api_key and api_key_file are both given; leave one out")
+    given = api_key, api_key_file
+    if given == (None, None):
+        given = found.api_key, found.api_key_file
+    if given == (None, None):
+        text, file = env.get(API_KEY_VARIABLE), env.get(API_KEY_FILE_VARIABLE)
+        given = (Secret(text.strip()), None) if text else (None, file or None)
+    return replace(found, api_key=given[0], api_key_file=given[1])
+
+
 def find_cluster(
     bootstrap: str | None, profile: str | None, env: Mapping[str, str], here: Callable[[], Path]
 ) -> ClusterAddress:
@@ -159,7 +191,7 @@ def find_cluster(
         found = ClusterAddress(_addresses(from_env, BOOTSTRAP_VARIABLE), BOOTSTRAP_VARIABLE, ca=ca)
     else:
         found = _nearby(here, ca)
-    return replace(found, output=section.get("output"))
+    return replace(found, output=section.get("output"), api_key_file=section.get("api_key_file"))
 
 
 def _nearby(here: Callable[[], Path], ca: str | None) -> ClusterAddress:
@@ -239,12 +271,17 @@ def _read_cluster_file(file: Path) -> dict[str, Any] | None:
 # --- profiles -------------------------------------------------------------------------------------------------
 
 
+def config_directory(env: Mapping[str, str]) -> Path:
+    """Where Headrace keeps what is a user's own."""
+    base = env.get("XDG_CONFIG_HOME") or os.path.join(env.get("HOME") or os.path.expanduser("~"), ".config")
+    return Path(base) / "headrace"
+
+
 def config_file(env: Mapping[str, str]) -> Path:
     """Where profiles are."""
     if named := env.get(CONFIG_VARIABLE):
         return Path(named).expanduser()
-    base = env.get("XDG_CONFIG_HOME") or os.path.join(env.get("HOME") or os.path.expanduser("~"), ".config")
-    return Path(base) / "headrace" / "config.toml"
+    return config_directory(env) / "config.toml"
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from headrace.delivery import DeliveredBatch
     from headrace.serializers import Serializer
     from headrace_common.core.assignors import MemberSubscription
+    from headrace_common.core.secret import Secret
 
 Acks: TypeAlias = Literal["all", "-1", "0", "1", -1, 0, 1]
 CompressionType: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
@@ -74,6 +75,8 @@ class ClientSettingsDict(TypedDict, total=False):
     retry_backoff_max_ms: int
     security_protocol: SecurityProtocol | None
     ssl_ca_location: str | None
+    api_key: Secret | str | None
+    api_key_file: str | None
 
 
 class DecidingSettingsDict(ClientSettingsDict, total=False):

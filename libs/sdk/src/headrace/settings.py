@@ -16,15 +16,17 @@ All that is wrong is told in one error, an unknown name with those that are near
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, get_args
 
 from headrace._setting_names import explain_setting
-from headrace.finding import ClusterAddress, bootstrap_addresses, secured
+from headrace.finding import ClusterAddress, bootstrap_addresses, credentialed, secured
 from headrace.setting_types import Acks, CompressionType, Partitioner, SecurityProtocol, SerializerName
 from headrace_common.core.bounds import find_problem, setting
 from headrace_common.core.errors import InvalidConfig
+from headrace_common.core.secret import Secret
 
 if TYPE_CHECKING:
     from headrace.delivery import DeliveredBatch
@@ -59,10 +61,19 @@ class ClientSettings:
     retry_backoff_max_ms: int = _int(1_000, 0)
     """Longest wait between repetitions, in ms."""
     security_protocol: SecurityProtocol | None = setting(None, choices=get_args(SecurityProtocol))
-    """SSL or PLAINTEXT; without it TLS where there is a file of CAs. SASL is not there yet."""
+    """SSL or PLAINTEXT; without it TLS where there is a file of CAs."""
     ssl_ca_location: str | None = None
     """File with the CAs of the cluster's certificates, in PEM; without it ``HEADRACE_CA``, or what the profile says, or
     the local cluster. It is read again when a certificate is not taken, so CAs can be changed beneath a client."""
+    api_key: Secret | str | None = None
+    """The API key that the client shows, ``hrk_ID_SECRET``; better a file. It goes over TLS, or to this machine."""
+    api_key_file: str | None = None
+    """A file with the API key; without either ``HEADRACE_API_KEY``, ``HEADRACE_API_KEY_FILE``, or what the profile
+    says, or the local cluster. It is read again when it has changed, so keys can be changed beneath a client."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.api_key, str):
+            object.__setattr__(self, "api_key", Secret(self.api_key))
 
     def find(self, servers: str | Sequence[str] | None) -> ClusterAddress:
         """
@@ -71,7 +82,9 @@ class ClientSettings:
         Raises:
             InvalidConfig: an address or a setting is wrong.
         """
-        return secured(bootstrap_addresses(servers), self.security_protocol, self.ssl_ca_location)
+        found = secured(bootstrap_addresses(servers), self.security_protocol, self.ssl_ca_location)
+        assert not isinstance(self.api_key, str), "it became a secret"
+        return credentialed(found, self.api_key, self.api_key_file, os.environ)
 
     def rules(self) -> list[str]:
         """What is wrong between fields; empty when nothing is."""

@@ -20,9 +20,10 @@ from headrace.consumer_settings import Assignor, ConsumerSettings
 from headrace.delivery import DeliveredBatch
 from headrace.serializers import _KNOWN, Serializer
 from headrace.settings import ClientSettings, DecidingSettings, ProducerSettings, read_settings
+from headrace_common.core.secret import Secret
 
 IMPORTED_FOR_TYPES = {
-    each.__name__: each for each in (Assignor, DeliveredBatch, LogDiverged, PositionReset, TopicRecreated)
+    each.__name__: each for each in (Assignor, DeliveredBatch, LogDiverged, PositionReset, Secret, TopicRecreated)
 } | {"Serializer": Serializer}
 
 GOOD = """

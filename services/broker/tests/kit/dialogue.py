@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
+import grpc.aio
 from libs.common.tests.kit.clock import FakeClock
 from services.broker.tests.kit.cluster import (
     BROKER_ID,
@@ -194,6 +195,7 @@ async def running_broker(
     clock: Clock | None = None,
     transactions: TransactionCoordinators | None = None,
     notes: TopicNotes | None = None,
+    interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
 ) -> AsyncIterator[tuple[Broker, GrpcService]]:
     """A broker over ``store`` that follows ``cluster`` and serves on a free port of the loopback."""
     async with TaskRunner() as tasks:
@@ -203,7 +205,8 @@ async def running_broker(
         draining = asyncio.Event()
         servicer = BrokerServicer(broker, draining, NodeGate(), request_bytes_max=REQUEST_BYTES_MAX)
         config = ServerConfig(drain_ms_max=1_000, request_bytes_max=REQUEST_BYTES_MAX)
-        async with GrpcService.open(config, [(broker_pb2_grpc.add_BrokerServicer_to_server, servicer)]) as server:
+        servicers = [(broker_pb2_grpc.add_BrokerServicer_to_server, servicer)]
+        async with GrpcService.open(config, servicers, interceptors=interceptors) as server:
             broker.start()
             try:
                 yield broker, server

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Final, NamedTuple, NewType
 
 from headrace_common.core.errors import InvalidTopic
@@ -73,6 +74,15 @@ class Endpoint:
         if not (_HOST.fullmatch(host) or _V6.fullmatch(host)) or not _PORT.fullmatch(port) or int(port) > 65535:
             raise ValueError(f"{text!r} is not an address; write it as host:port, for example 127.0.0.1:9292")
         return Endpoint(host, int(port))
+
+
+def is_loopback(target: str) -> bool:
+    """Whether ``host:port`` is surely of this machine: no name but localhost is believed."""
+    host = target.rpartition(":")[0].strip("[]")
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def check_topic_name(name: str) -> str:

@@ -10,7 +10,6 @@ the table of ``core.node_rules``; callers without a token or certificate before 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from ipaddress import ip_address
 from typing import Any, Final, Protocol
 
 import grpc
@@ -18,7 +17,7 @@ import grpc.aio
 
 from headrace_common.core.errors import ClusterAuthorizationFailed, HeadraceError, MetadataUnavailable, Rejected
 from headrace_common.core.features import NODE_TOKEN
-from headrace_common.core.ids import Endpoint
+from headrace_common.core.ids import Endpoint, is_loopback
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, NodeKey, Role
 from headrace_common.core.node_rules import (
     NO_CERTIFICATE,
@@ -135,15 +134,6 @@ def node_security(
         return (name, (TOKEN_KEY, tokens.shown), *forwarded(target, is_loopback(target)))
 
     return Security(metadata)
-
-
-def is_loopback(target: str) -> bool:
-    """Whether ``host:port`` is surely of this machine: no name but localhost is believed."""
-    host = target.rpartition(":")[0].strip("[]")
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class NodeGate(grpc.aio.ServerInterceptor):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine
+from copy import copy
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from headrace_common.core.errors import HeadraceError, NetworkFailed, Overloaded, RequestTimedOut
@@ -50,13 +51,23 @@ class Asking(Generic[Q, A]):
     Args:
         where: who is asked, for errors.
         strict: a request that is not answered in its time ends the call, even if others were answered meanwhile.
+        is_final: whether what the other side ended the call with is what requests fail with; else it broke, for them.
     """
 
-    def __init__(self, call: Any, where: str, tasks: Starter, *, strict: bool = False) -> None:
+    def __init__(
+        self,
+        call: Any,
+        where: str,
+        tasks: Starter,
+        *,
+        strict: bool = False,
+        is_final: Callable[[HeadraceError], bool] = lambda error: False,
+    ) -> None:
         self.failure: HeadraceError | None = None
         self._call = call
         self._where = where
         self._strict = strict
+        self._is_final = is_final
         self._loop = asyncio.get_running_loop()
         self._numbers = 0
         self._heard = 0
@@ -109,6 +120,9 @@ class Asking(Generic[Q, A]):
                     self._take(answer.correlation_id, answer)
             self.end(NetworkFailed(f"{self._where} ended the stream; the outcome is unknown"))
         except HeadraceError as error:
+            if self._is_final(error):
+                self.end(error)
+                return
             code = error.code if error.retriable else None
             self.end(NetworkFailed(f"{self._where}: {error}", code=code))
 
@@ -136,7 +150,7 @@ class Asking(Generic[Q, A]):
         for future, timer in self._pending.values():
             timer.cancel()
             if not future.done():
-                future.set_exception(NetworkFailed(str(error), code=error.code))
+                future.set_exception(copy(error))
                 future.exception()  # whoever still waits sees it; nobody is warned about the others
         self._pending.clear()
         self._queue.clear()
@@ -162,6 +176,7 @@ class AskingStream(Generic[Q, A]):
         The future raises:
             NetworkFailed, RequestTimedOut: the outcome is unknown.
             Overloaded: too many wait for answers; it was not sent.
+            HeadraceError: what the call ended with, where that is final.
         """
         live = self._live
         if live is None or live.failure is not None:

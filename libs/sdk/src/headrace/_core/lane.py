@@ -28,7 +28,7 @@ from headrace._core.batch import SEQUENCES, Batch, Identity, Outcome, Piece, cut
 from headrace._core.chunk import BATCH_OVERHEAD
 from headrace._core.effects import Divided, DoubtLeader, Effect, RefreshMetadata, Settle
 from headrace._core.fencing import NO_TOKEN, Fencing, explain_missing
-from headrace._core.remedies import ABSENT, GAP, Asker, Remedy, remedy_for
+from headrace._core.remedies import ABSENT, GAP, Asker, Remedy, is_refusal, remedy_for
 from headrace.errors import DeliveryTimedOut, ErrorCode, HeadraceError, UnknownOutcome, error_for
 from headrace_common.core.batch import RECORDS_PER_BATCH_MAX, Codec
 
@@ -291,8 +291,11 @@ class Lane:
         return self._report_outcome(batch)
 
     def lost(self, batch: Batch, error: HeadraceError, now_ms: float) -> list[Effect]:
-        """No answer came: the batch may be written."""
+        """No answer came: the batch may be written. After a refusal it is given up, with that."""
         self._returned(batch)
+        if is_refusal(error):
+            self._leave(batch)
+            return [] if batch.expired else self._give_up(batch, error)
         return self._again(batch, error, now_ms, moved=True)
 
     def refused(

@@ -266,6 +266,15 @@ class ProducerCore:
         else:
             self._ready[lane] = None
 
+    def refused(self, error: HeadraceError) -> list[Effect]:
+        """The cluster does not tell this client who leads, or gives it no identity: all that is not under way fails."""
+        self._asking = False
+        effects: list[Effect] = []
+        for lane in [lane for lane in self._busy if not lane.in_flight]:
+            effects += lane.abort(error)
+            self._requeue(lane)
+        return effects
+
     def unidentified(self) -> None:
         """``AskIdentity`` was given up, as nothing needs one any more."""
         self._asking = False

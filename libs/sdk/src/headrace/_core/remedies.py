@@ -12,7 +12,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from headrace_common.core.errors import RETRIABLE, ErrorCode
+from headrace_common.core.errors import RETRIABLE, ErrorCode, HeadraceError, Kind
 
 UNKNOWN_TOPIC_GRACE_MS: Final = 3_000
 """How long a topic may be unknown before callers are told: one that was just created is not known everywhere."""
@@ -56,6 +56,17 @@ ABSENT: Final = frozenset(
     }
 )
 """After these a batch is surely not there, as far as this attempt goes; after what else passes it may be."""
+
+
+_REFUSALS: Final = frozenset({Kind.UNAUTHENTICATED, Kind.DENIED})
+
+
+def is_refusal(error: HeadraceError) -> bool:
+    """
+    Whether it is about who asks: nobody answers otherwise before the credential is another, or what it may do. So
+    nothing is asked again, whoever said it and about whatever.
+    """
+    return error.kind in _REFUSALS
 
 
 class Asker(Enum):

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 from headrace._core import phases
+from headrace._core.remedies import is_refusal
+from headrace._credentials import Credentials, credentials_for
 from headrace._descriptors import need_descriptors, needing_descriptors
 from headrace._runtime import Tasks, connected
 from headrace._transport.grpc_coordinators import CoordinatorCalls
@@ -36,7 +38,7 @@ from headrace_common.core.errors import (
     TlsFailed,
 )
 from headrace_common.core.ids import NodeId
-from headrace_common.rpc.calls import CallTo, nobody_there
+from headrace_common.rpc.calls import nobody_there
 from headrace_common.rpc.channels import PLAIN, Channels, Security
 from headrace_common.rpc.credentials import Pem
 from headrace_common.rpc.library import INSTEAD, library
@@ -149,7 +151,8 @@ class GrpcTransport(CoordinatorCalls):
     With a ``ClusterAddress`` that knows its cluster's id, what brokers of another cluster answer is not taken.
 
     Raises:
-        InvalidConfig: the file of the cluster's CAs cannot be read.
+        InvalidConfig: the file of the cluster's CAs cannot be read, or what is named as its API key is none.
+        CredentialInPlainText: the key would go to another machine without TLS.
         Rejected: this is a forked child of a process that had connections, and cannot load a gRPC of its own.
         Overloaded: no file descriptor is left for that.
     """
@@ -163,6 +166,7 @@ class GrpcTransport(CoordinatorCalls):
         *,
         call_timeout_ms: float = CALL_TIMEOUT_MS,
         security: Security | None = None,
+        credentials: Credentials | None = None,
         patient: bool = False,
     ) -> None:
         assert bootstrap, "at least one address"
@@ -174,6 +178,7 @@ class GrpcTransport(CoordinatorCalls):
         self._meant = bootstrap if isinstance(bootstrap, ClusterAddress) else None
         self._ca = None if self._meant is None or self._meant.ca is None else Path(self._meant.ca)
         security = security or _security_of(self._ca)
+        self._credentials = credentials or credentials_for(self._meant, self._bootstrap, os.environ)
         self._call_timeout = call_timeout_ms / 1_000
         self._security = security
         self._nodes = Whereabouts()
@@ -257,7 +262,7 @@ class GrpcTransport(CoordinatorCalls):
 
     def _explain(self, failed: Mapping[str, HeadraceError], asked_s: float) -> HeadraceError:
         """Why nobody has answered, by address."""
-        others = [error for error in failed.values() if isinstance(error, InconsistentClusterId)]
+        others = [error for error in failed.values() if isinstance(error, InconsistentClusterId) or is_refusal(error)]
         if others:
             return others[0]
         untrusted = [error for error in failed.values() if isinstance(error, TlsFailed)]
@@ -273,7 +278,7 @@ class GrpcTransport(CoordinatorCalls):
 
     def _named(self, security: Security) -> Security:
         """To nodes that are known by what the cluster says their certificates name, in place of an address."""
-        return replace(security, server_name=self._server_name_at)
+        return replace(security, server_name=self._server_name_at, metadata=self._credentials.metadata)
 
     def _server_name_at(self, address: str) -> str | None:
         return self._nodes.server_name_at(address)
@@ -303,13 +308,16 @@ class GrpcTransport(CoordinatorCalls):
         self, ask: Callable[[BrokerAsyncStub], Awaitable[R]], stub: BrokerAsyncStub, address: str
     ) -> R | HeadraceError:
         """What was answered, if it was the cluster that is meant."""
+
+        async def attempt() -> R:
+            answer = await ask(stub)
+            if self._meant is not None and self._meant.cluster_id is not None:
+                named = answer if isinstance(answer, pb.MetadataResponse) else await self._who_is(stub)
+                self._meant.check(named.cluster_id, address)
+            return answer
+
         try:
-            with CallTo(f"the broker at {address}"):
-                answer = await ask(stub)
-                if self._meant is not None and self._meant.cluster_id is not None:
-                    named = answer if isinstance(answer, pb.MetadataResponse) else await self._who_is(stub)
-                    self._meant.check(named.cluster_id, address)
-                return answer
+            return await self._call(f"the broker at {address}", attempt)
         except HeadraceError as error:
             return error
 
@@ -379,7 +387,9 @@ class GrpcTransport(CoordinatorCalls):
         if stream is None:
 
             def open_call() -> Asking[pb.ProduceRequest, pb.ProduceResponse]:
-                return Asking(self._broker(broker).Produce(), self._name(broker), self._tasks, strict=True)
+                refused = self._refusals()
+                call = self._broker(broker).Produce()
+                return Asking(call, self._name(broker), self._tasks, strict=True, is_final=refused)
 
             stream = self._produce[broker] = GrpcProduceStream(open_call)
         return stream
@@ -389,7 +399,9 @@ class GrpcTransport(CoordinatorCalls):
         if stream is None:
 
             def open_call() -> Asking[pb.FetchRequest, pb.FetchResponse]:
-                return Asking(self._broker(broker).Fetch(), self._name(broker), self._tasks, strict=True)
+                refused = self._refusals()
+                call = self._broker(broker).Fetch()
+                return Asking(call, self._name(broker), self._tasks, strict=True, is_final=refused)
 
             stream = self._fetch[broker] = GrpcFetchStream(open_call)
         return stream
@@ -397,8 +409,7 @@ class GrpcTransport(CoordinatorCalls):
     async def list_offsets(self, broker: NodeId, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
         """Raises: ``HeadraceError`` when the call as a whole failed."""
         timeout = self._call_timeout + request.max_wait_ms / 1_000
-        with CallTo(f"broker {broker}"):
-            return await self._broker(broker).ListOffsets(request, timeout=timeout)
+        return await self._call(f"broker {broker}", lambda: self._broker(broker).ListOffsets(request, timeout=timeout))
 
     async def init_producer_id(self, request: pb.InitProducerIdRequest) -> pb.InitProducerIdResponse:
         timeout = min(self._call_timeout, METADATA_ATTEMPT_MS / 1_000)
@@ -408,7 +419,12 @@ class GrpcTransport(CoordinatorCalls):
         """Connections of their own, for another event loop; what is learned here they hear of."""
         bootstrap, timeout_ms = self._meant or self._bootstrap, self._call_timeout * 1_000
         twin = self._channels.context.run(
-            GrpcTransport, bootstrap, call_timeout_ms=timeout_ms, security=self._security, patient=self._patient
+            GrpcTransport,
+            bootstrap,
+            call_timeout_ms=timeout_ms,
+            security=self._security,
+            credentials=self._credentials,
+            patient=self._patient,
         )
         twin._asked_since, twin._answered = self._asked_since, self._answered
         twin._nodes = self._nodes.copy()

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from grpc import aio
 
+from headrace._core.remedies import is_refusal
+from headrace._credentials import Credentials
 from headrace._runtime import Tasks
 from headrace._transport.port import Coordinator, CoordinatorCall
 from headrace._transport.whereabouts import Whereabouts
-from headrace.errors import HeadraceError, NetworkFailed, error_for
+from headrace.errors import HeadraceError, NetworkFailed, Unauthenticated, error_for
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.rpc.calls import A_co, CallTo, Method, Q_contra
 from headrace_common.runtime.asking import Asking, AskingStream, raise_error
@@ -43,10 +45,15 @@ class GrpcMembershipStream:
     """See ``port.MembershipStream``."""
 
     def __init__(
-        self, call: aio.StreamStreamCall[pb.MembershipRequest, pb.MembershipResponse], where: str, tasks: Tasks
+        self,
+        call: aio.StreamStreamCall[pb.MembershipRequest, pb.MembershipResponse],
+        where: str,
+        tasks: Tasks,
+        is_final: Callable[[HeadraceError], bool],
     ) -> None:
         self._call: aio.StreamStreamCall[pb.MembershipRequest, pb.MembershipResponse] = call
         self._where = where
+        self._is_final = is_final
         self._queue: deque[pb.MembershipRequest] = deque()
         self._wake = asyncio.Event()
         self._closing = False
@@ -68,7 +75,8 @@ class GrpcMembershipStream:
                 return answer
             self._failure = NetworkFailed(f"{self._where} ended the stream")
         except HeadraceError as error:
-            self._failure = error
+            renewed = is_refusal(error) and not self._is_final(error)
+            self._failure = NetworkFailed(f"{self._where}: {error}") if renewed else error
         self._call.cancel()
         self._writer.cancel()  # one that waits for a connection would not hear of it
         raise self._failure
@@ -103,6 +111,7 @@ class CoordinatorCalls(ABC):
     """A part of ``grpc.GrpcTransport``."""
 
     _call_timeout: float
+    _credentials: Credentials
     _tasks: Tasks
     _nodes: Whereabouts
     _stub_of: tuple[aio.Channel, TransactionCoordinatorAsyncStub] | None = None
@@ -122,6 +131,36 @@ class CoordinatorCalls(ABC):
     async def _leave_others(self) -> None:
         """Close the connections to where no node is, as far as is known."""
 
+    async def _call(self, at: object, ask: Callable[[], Awaitable[R]]) -> R:
+        """
+        What is answered; asked once more where the credential has become another since.
+
+        Raises:
+            HeadraceError: as ``CallTo``.
+        """
+        shown = self._credentials.number
+        try:
+            with CallTo(at):
+                return await ask()
+        except Unauthenticated:
+            if not self._credentials.changed_since(shown):
+                raise
+        with CallTo(at):
+            return await ask()
+
+    def _refusals(self) -> Callable[[HeadraceError], bool]:
+        """
+        Whether what ends a stream that is opened now is the last word: it is about who asks, and nothing else would be
+        shown by now. Else the stream broke: what was under way goes out again.
+        """
+        shown = self._credentials.number
+
+        def is_final(error: HeadraceError) -> bool:
+            renewed = isinstance(error, Unauthenticated) and self._credentials.changed_since(shown)
+            return is_refusal(error) and not renewed
+
+        return is_final
+
     async def find_coordinator(
         self, key: str, kind: broker_pb2.CoordinatorType.ValueType = broker_pb2.GROUP
     ) -> Coordinator:
@@ -139,7 +178,9 @@ class CoordinatorCalls(ABC):
     def membership(self, coordinator: Coordinator) -> GrpcMembershipStream:
         """A new stream of one member."""
         with CallTo(coordinator):
-            return GrpcMembershipStream(self._coordinator(coordinator).Membership(), str(coordinator), self._tasks)
+            refused = self._refusals()
+            call = self._coordinator(coordinator).Membership()
+            return GrpcMembershipStream(call, str(coordinator), self._tasks, refused)
 
     def group_call(
         self, method: Callable[[CoordinatorAsyncStub], Method[Q_contra, A_co]], request: Q_contra
@@ -169,8 +210,9 @@ class CoordinatorCalls(ABC):
 
             def open_call() -> Asking[transaction_pb2.EndRequest, transaction_pb2.EndResponse]:
                 with CallTo(coordinator):
+                    refused = self._refusals()
                     call = self._transactions(coordinator).End()
-                    return Asking(call, str(coordinator), self._tasks, strict=True)
+                    return Asking(call, str(coordinator), self._tasks, strict=True, is_final=refused)
 
             self._ends = coordinator.address, AskingStream(open_call)
         return self._ends[1]
@@ -183,8 +225,7 @@ class CoordinatorCalls(ABC):
         request: Q_contra,
         timeout_ms: float,
     ) -> A_co:
-        with CallTo(coordinator):
-            return await method(stub_of(coordinator))(request, timeout=timeout_ms / 1_000)
+        return await self._call(coordinator, lambda: method(stub_of(coordinator))(request, timeout=timeout_ms / 1_000))
 
     def _coordinator(self, coordinator: Coordinator) -> CoordinatorAsyncStub:
         return CoordinatorStub(self._channel(coordinator.address))

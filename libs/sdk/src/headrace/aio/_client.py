@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from headrace._core.remedies import UNKNOWN_TOPIC_GRACE_MS
+from headrace._core.remedies import UNKNOWN_TOPIC_GRACE_MS, is_refusal
 from headrace._runtime import Tasks
 from headrace._transport.newest import Newest
 from headrace._transport.port import Transport
@@ -116,6 +116,11 @@ class ClusterClient:
         """The cluster's, as far as is known: what may be sent and asked for beyond the first version."""
         return self._newest.feature_level
 
+    @property
+    def refusal(self) -> HeadraceError | None:
+        """Why brokers tell this client nothing, if the last answer was about who asks."""
+        return self._failure if self._failure is not None and is_refusal(self._failure) else None
+
     def find_view(self, name: str) -> TopicView | None:
         """What is believed of the topic, without waiting; asks again when that is old."""
         view = self._topics.get(name)
@@ -178,6 +183,7 @@ class ClusterClient:
         Raises:
             UnknownTopicOrPartition: it does not exist.
             InconsistentClusterId: another cluster answers where this one was.
+            Unauthenticated, Denied: the cluster does not tell it to this client.
             ClusterUnreachable: nobody listens at any address, and nobody ever answered.
             NetworkFailed: no broker answered within ``timeout_ms``.
             WaitTimedOut: brokers answered, but not to this within ``timeout_ms``.
@@ -207,8 +213,11 @@ class ClusterClient:
                 return view
             error = self._wanted.get(name)
             if error is None:
-                if isinstance(self._failure, InconsistentClusterId | ClusterUnreachable):
-                    raise self._failure  # waiting does not bring the cluster that is meant
+                failure = self._failure
+                if failure is not None and (
+                    isinstance(failure, InconsistentClusterId | ClusterUnreachable) or is_refusal(failure)
+                ):
+                    raise failure  # waiting does not bring the cluster that is meant, or a right
                 continue
             unknown = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if not unknown or self._clock.monotonic_ms() - start_ms > UNKNOWN_TOPIC_GRACE_MS:

@@ -25,6 +25,7 @@ from headrace._core.effects import AskIdentity, Divided, DoubtLeader, Effect, Re
 from headrace._core.fencing import check_fence
 from headrace._core.lane import NEVER, LaneRules
 from headrace._core.producing import BatchSizes, ProducerCore
+from headrace._core.remedies import is_refusal
 from headrace._descriptors import needing_descriptors
 from headrace._intake import Intake
 from headrace._record_rules import check_partition
@@ -333,6 +334,9 @@ class ProducerEngine:
             try:
                 answer = await self._transport.init_producer_id(request)
             except HeadraceError as error:
+                if is_refusal(error):
+                    self._note(self._core.refused, error)
+                    return
                 attempt += 1
                 if error.code is ErrorCode.INVALID_PRODUCER_EPOCH:
                     request = pb.InitProducerIdRequest()
@@ -372,6 +376,8 @@ class ProducerEngine:
         self._core.repeats_partitions = self.cluster.feature_level >= REPEATED_PARTITIONS.level
         self._core.leaders_changed()
         self._note(self._requests.look_at_silence)
+        if self.cluster.refusal is not None:
+            self._note(self._core.refused, self.cluster.refusal)
 
     # --- timers -----------------------------------------------------------------------------------------------
 

@@ -42,6 +42,7 @@ from headrace.errors import (
     NotFound,
     Rejected,
     TopicAlreadyExists,
+    Unauthenticated,
     UnknownOutcome,
     WaitTimedOut,
     error_for,
@@ -451,6 +452,7 @@ class AdminClient(ClusterAdmin, GroupAdmin, TransactionAdmin, RestoreAdmin):
         deadline_ms = clock.monotonic_ms() + settings.default_api_timeout_ms
         pause_ms: float = max(1, settings.retry_backoff_ms)
         told: HeadraceError | None = None
+        refused = False
         while True:
             left_ms = deadline_ms - clock.monotonic_ms()
             try:
@@ -466,7 +468,9 @@ class AdminClient(ClusterAdmin, GroupAdmin, TransactionAdmin, RestoreAdmin):
                 except HeadraceError as failed:
                     error = failed
                     self._stub = None
-                    if change:
+                    if isinstance(error, Unauthenticated):  # whoever is asked for the next stub looks for another key
+                        safe, refused = not refused, True
+                    elif change:
                         safe = error.code in SAFE_TO_REPEAT or never_sent(error)
                     else:
                         safe = error.retriable and error.kind is not Kind.NOT_FOUND

@@ -1,0 +1,85 @@
+"""
+The keys of closed local clusters, which programs of the same user find by the address that they go to.
+
+``headrace up --closed`` makes a key at each start and writes it to ``headrace/local/CLUSTER-ID.toml`` in the user's
+directory of settings (``$XDG_CONFIG_HOME``, else ``~/.config``), readable by that user alone; ``headrace down`` removes
+it. A key dies with its start, so whoever takes over a free port later gains nothing by what is shown there::
+
+    cluster_id = "..."
+    addresses = ["127.0.0.1:9292", "127.0.0.1:9490"]
+    api_key = "hrk_..."
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from headrace.finding import config_directory
+from headrace_common.core.ids import is_loopback
+from headrace_common.core.secret import Secret
+
+_log = logging.getLogger("headrace")
+
+
+def local_keys_directory(env: Mapping[str, str]) -> Path:
+    """Where the files are, one for each cluster."""
+    return config_directory(env) / "local"
+
+
+def write_local_key(directory: Path, cluster_id: str, addresses: Collection[str], key: Secret) -> Path:
+    """
+    Have programs of this user find ``key``; on disk whole or not at all, for this user alone. Returns the file.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    assert "/" not in cluster_id, "it is a name"
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = directory / f"{cluster_id}.toml"
+    draft = file.with_suffix(".new")
+    text = (
+        f"cluster_id = {json.dumps(cluster_id)}\n"
+        f"addresses = {json.dumps(list(addresses))}\n"
+        f"api_key = {json.dumps(key.reveal())}\n"
+    )
+    draft.unlink(missing_ok=True)
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+        out.write(text)
+    draft.replace(file)
+    return file
+
+
+def remove_local_key(directory: Path, cluster_id: str) -> None:
+    """What ``write_local_key`` wrote, if it is there. Raises: OSError: it cannot be removed."""
+    (directory / f"{cluster_id}.toml").unlink(missing_ok=True)
+
+
+def read_local_keys(directory: Path) -> dict[str, Secret]:
+    """The keys by the addresses on this machine that they are for. A file that cannot be read is left out, and said."""
+    keys: dict[str, Secret] = {}
+    try:
+        files = sorted(directory.glob("*.toml"))
+    except OSError:
+        return keys
+    for file in files:
+        try:
+            addresses, key = _read(file)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            _log.warning("%s cannot be read, so the key of that cluster is not known: %s", file, type(error).__name__)
+            continue
+        keys |= {address: key for address in addresses if is_loopback(address)}
+    return keys
+
+
+def _read(file: Path) -> tuple[list[str], Secret]:
+    import tomllib
+
+    said = tomllib.loads(file.read_text())
+    addresses, key = said["addresses"], said["api_key"]
+    if not isinstance(key, str) or not all(isinstance(address, str) for address in addresses):
+        raise TypeError("addresses and api_key are texts")
+    return addresses, Secret(key)

@@ -1,0 +1,265 @@
+"""What the state machines of clients do when they are refused: nothing is asked again, and each is told its own."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from libs.common.tests.kit.clock import FakeClock
+from libs.sdk.tests.producer.test_lane import LEADER, LOST, ME, drain, filled
+
+from headrace._core.batch import Identity
+from headrace._core.chunk import Chunk
+from headrace._core.effects import Settle
+from headrace._core.group_messages import Broke, Connect, GroupSettings, Polled, Subscribed
+from headrace._core.lane import LaneRules
+from headrace._core.membership_classic import ClassicMembership
+from headrace._core.membership_consumer import ConsumerMembership
+from headrace._core.phases import Phase
+from headrace._core.producing import BatchSizes, ProducerCore
+from headrace._core.remedies import Asker, Remedy, is_refusal, remedy_for
+from headrace._core.transaction import Call, State, TransactionCore
+from headrace._transport.port import Coordinator
+from headrace.aio._client import ClusterClient
+from headrace.aio._coordinators import CoordinatorLink
+from headrace.errors import (
+    CredentialInPlainText,
+    CredentialsExpired,
+    CredentialsRevoked,
+    Denied,
+    ErrorCode,
+    GroupAuthorizationFailed,
+    HeadraceError,
+    Then,
+    TopicAuthorizationFailed,
+    TransactionalIdAuthorizationFailed,
+    Unauthenticated,
+    error_for,
+)
+from headrace.settings import ClientSettings
+from headrace_common.core.batch import Codec
+from headrace_common.core.ids import NodeId
+from headrace_proto.v1 import broker_pb2 as pb
+
+REFUSALS = [
+    Unauthenticated,
+    CredentialsExpired,
+    CredentialsRevoked,
+    CredentialInPlainText,
+    Denied,
+    TopicAuthorizationFailed,
+    GroupAuthorizationFailed,
+    TransactionalIdAuthorizationFailed,
+]
+each = pytest.mark.parametrize("kind", REFUSALS, ids=lambda kind: kind.__name__)
+ONE = Coordinator(NodeId(1), "127.0.0.1:1")
+
+
+@each
+def test_nobody_asks_again(kind: type[HeadraceError]) -> None:
+    error = kind("no")
+    assert is_refusal(error)
+    assert not error.retriable
+    assert {remedy_for(asker, error.code) for asker in Asker} == {Remedy.RAISE}
+
+
+def test_nothing_else_is_a_refusal() -> None:
+    kinds = {type(error) for code in ErrorCode if code and is_refusal(error := error_for(code))}
+    assert all(issubclass(kind, Unauthenticated | Denied) for kind in kinds)
+    assert not is_refusal(LOST)
+
+
+# --- producers ----------------------------------------------------------------------------------------------------
+
+
+def test_an_entry_that_is_refused_fails_its_records_alone() -> None:
+    lane = filled(2, 1)
+    first, second = drain(lane)
+    [settled] = lane.refused(first, ErrorCode.TOPIC_AUTHORIZATION_FAILED, "User:a may not WRITE TOPIC t", 0)
+    assert isinstance(settled, Settle)
+    assert first.outcome is not None
+    assert isinstance(first.outcome.error, TopicAuthorizationFailed)
+    assert "User:a may not WRITE TOPIC t" in str(first.outcome.error)
+    assert second.outcome is None
+
+
+@each
+def test_what_was_under_way_on_a_stream_that_was_refused_fails_with_that(kind: type[HeadraceError]) -> None:
+    lane = filled(1, 1)
+    sent = drain(lane)
+    error = kind("no")
+    for batch in sent:
+        assert [type(effect) for effect in lane.lost(batch, error, 0)] == [Settle]
+        assert batch.outcome is not None
+        assert batch.outcome.error is error
+    assert lane.idle
+    lane.join(filled(1).waiting[0].pieces[0], 0, 20)
+    assert drain(lane, identity=ME) == [], "its sequences may be written: what comes next needs another epoch"
+    assert len(drain(lane, identity=Identity(7, 1))) == 1
+
+
+def test_a_batch_that_expired_on_such_a_stream_is_told_once() -> None:
+    lane = filled(1)
+    [batch] = drain(lane)
+    assert len(lane.expire(20_000)) == 1
+    assert lane.lost(batch, Unauthenticated("no"), 20_001) == []
+    assert lane.idle
+
+
+def core_of(*topics: str) -> ProducerCore:
+    rules = LaneRules(True, 5, 2**31 - 1, 10_000, 100, 1_000, Codec.NONE)
+    core = ProducerCore(rules, BatchSizes(16, 16, 1 << 20), request_bytes=1 << 20)
+    for topic in topics:
+        chunk = Chunk(topic, opened_ms=0, record_max=1 << 20)
+        chunk.values, chunk.keys, chunk.clock = [b"v"], [None], [(0, 1_000)]
+        chunk.granted = 100
+        core.take(chunk, 1, 1 << 20)
+    return core
+
+
+def test_without_an_identity_or_a_leader_all_that_waits_fails_and_nothing_that_is_under_way() -> None:
+    core = core_of("led", "unled")
+    core.identified(ME)
+    core.drain(0, lambda topic, partition: (LEADER, 0) if topic == "led" else (-1, -1))
+    effects = core.refused(Unauthenticated("no"))
+    [settled] = effects
+    assert isinstance(settled, Settle)
+    assert settled.batch.topic == "unled"
+    assert settled.batch.outcome is not None
+    assert isinstance(settled.batch.outcome.error, Unauthenticated)
+    assert [batch.topic for batch in core.list_unsettled()] == ["led"]
+
+
+def test_after_a_refused_identity_another_is_asked_for() -> None:
+    core = core_of("t")
+    assert len(core.drain(0, lambda *_: (LEADER, 0))) == 1
+    assert core.drain(0, lambda *_: (LEADER, 0)) == [], "one is asked for already"
+    core.refused(Denied("no"))
+    assert core.idle
+    chunk = Chunk("t", opened_ms=0, record_max=1 << 20)
+    chunk.values, chunk.keys, chunk.clock = [b"v"], [None], [(0, 1_000)]
+    chunk.granted = 100
+    core.take(chunk, 1, 1 << 20)
+    assert len(core.drain(0, lambda *_: (LEADER, 0))) == 1
+
+
+# --- metadata -----------------------------------------------------------------------------------------------------
+
+
+class Refusing:
+    """Of ``port.Transport`` what is asked here; ``error`` None: it knows the topic."""
+
+    def __init__(self, error: HeadraceError | None) -> None:
+        self.error = error
+        self.asked = 0
+
+    async def metadata(self, request: pb.MetadataRequest, *, elsewhere: bool = False) -> pb.MetadataResponse:
+        del elsewhere
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        answer = pb.MetadataResponse(cluster_id="c", revision=self.asked)
+        for name in request.topics:
+            answer.topics.add(name=name, topic_id=b"t" * 16).partitions.add(partition=0, leader=-1)
+        return answer
+
+
+async def wait_for(client: ClusterClient, clock: FakeClock) -> Any:
+    waiting = asyncio.ensure_future(client.topic("t", 1e9))
+    await clock.advance(200)
+    assert waiting.done(), "nobody waits longer"
+    return await waiting
+
+
+@each
+async def test_who_waits_for_a_topic_is_told_at_once(kind: type[HeadraceError]) -> None:
+    clock, refusing = FakeClock(), Refusing(kind("no"))
+    client: ClusterClient = ClusterClient(refusing, ClientSettings(), clock=clock)  # type: ignore[arg-type]
+    with pytest.raises(kind, match="no"):
+        await wait_for(client, clock)
+    assert client.refusal is refusing.error
+    asked = refusing.asked
+    await clock.advance(10_000)
+    assert refusing.asked == asked, "it is not asked again by itself"
+    refusing.error = None
+    assert (await wait_for(client, clock)).partitions == 1
+    assert client.refusal is None
+    await client.close()
+
+
+# --- groups -------------------------------------------------------------------------------------------------------
+
+
+@each
+@pytest.mark.parametrize("machine", [ConsumerMembership, ClassicMembership])
+def test_a_member_that_is_refused_says_so_at_each_poll_and_joins_no_more(
+    kind: type[HeadraceError], machine: type[ConsumerMembership] | type[ClassicMembership]
+) -> None:
+    settings = GroupSettings("g")
+    member = machine(settings, "me") if machine is ConsumerMembership else machine(settings)  # type: ignore[call-arg]
+    member.handle(Subscribed(("t",), None, 0.0))
+    error = kind("no")
+    effects = member.handle(Broke(error, 1.0))
+    assert not any(isinstance(effect, Connect) for effect in effects)
+    assert member.phase is Phase.FAILED
+    assert member.take_failure(1.0) is error
+    assert not member.handle(Polled(2.0))
+    assert member.take_failure(3.0) is error
+
+
+@each
+async def test_a_coordinator_that_refuses_is_asked_once(kind: type[HeadraceError]) -> None:
+    asked = []
+
+    async def find() -> Coordinator:
+        return ONE
+
+    async def attempt(coordinator: Coordinator, timeout_ms: float) -> str:
+        asked.append(coordinator)
+        raise kind("no")
+
+    link = CoordinatorLink(find, ClientSettings(), FakeClock())
+    with pytest.raises(kind):
+        await link.ask("it", attempt, 60_000)
+    assert asked == [ONE]
+
+
+@each
+async def test_a_coordinator_that_nobody_tells_is_looked_for_once(kind: type[HeadraceError]) -> None:
+    looked = []
+
+    async def find() -> Coordinator:
+        looked.append(1)
+        raise kind("no")
+
+    async def attempt(coordinator: Coordinator, timeout_ms: float) -> str:
+        raise AssertionError("nobody is known")
+
+    with pytest.raises(kind):
+        await CoordinatorLink(find, ClientSettings(), FakeClock()).ask("it", attempt, 60_000)
+    assert looked == [1]
+
+
+# --- transactions -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [Unauthenticated, CredentialsExpired, CredentialsRevoked, Denied])
+def test_a_producer_that_may_not_have_its_id_is_over(kind: type[HeadraceError]) -> None:
+    core = TransactionCore("billing")
+    error = kind("no")
+    assert core.refused(Call.INIT, error) is error
+    assert core.state is State.OVER
+    assert error.then is Then.FENCED
+
+
+@each
+def test_a_commit_that_is_refused_can_only_be_aborted(kind: type[HeadraceError]) -> None:
+    core = TransactionCore("billing")
+    core.initialized(ME)
+    core.begins()
+    core.wrote = True
+    core.ends(Call.COMMIT)
+    assert core.asks()
+    core.refused(Call.COMMIT, kind("no"))
+    assert core.state is State.BROKEN
