@@ -305,6 +305,19 @@ async def test_members_with_tls_meet_and_answer_nobody_else(tmp_path: Path) -> N
         assert "127.0.0.1" in sight.why
 
 
+async def test_a_member_that_has_no_tls_yet_is_named_as_such(tmp_path: Path) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """As etcd's peer port does to a client that begins TLS."""
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    files = Authority().files(tmp_path / "etcd", Leaf("etcd", frozenset({"127.0.0.1"})))
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        me = Peer("a", f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        assert await HttpLookout("etcd", files).look(me) == Silent("it speaks without TLS")
+
+
 # --- members that get TLS ---------------------------------------------------------------------------------------
 
 SECURE = [Peer(p.name, p.url.replace("http:", "https:")) for p in (A, B, C)]

@@ -35,6 +35,8 @@ PATH: Final = "/headrace/member"
 _ANSWER_BYTES_MAX: Final = 1 << 20
 _HEAD_BYTES_MAX: Final = 8 << 10
 _REQUEST_S_MAX: Final = 5.0
+_NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"})
+"""What OpenSSL calls an answer that is none of TLS, by its version."""
 
 
 class Doorplate:
@@ -93,6 +95,8 @@ class HttpLookout:
                 return _judge_etcd(peer, status, headers, body)
         except TimeoutError:
             return Silent("it does not answer")
+        except ssl.SSLError as error:
+            return Silent("it speaks without TLS" if error.reason in _NO_TLS else error.strerror or str(error))
         except OSError as error:
             return Silent(error.strerror or str(error))
         except InvalidConfig as error:
