@@ -53,7 +53,7 @@ OF_THE_CHART: Final = frozenset(
         *("node_id", "listen", "advertise_host", "http_listen", "hosts", "metrics_listen", "health_listen"),
         *("external_listen", "external_advertise", "external_advertise_file", "internal_listen", "ready_file"),
         *("controllers", "etcd", "etcd_ca", "etcd_cert", "etcd_key", "data_dir", "rack", "topic_notes_file"),
-        *("config_providers_file_allowed_paths", "spark_application"),
+        *("config_providers_file_allowed_paths", "spark_application", "admin_key_file"),
         *("tls_cert", "tls_key", "tls_ca", "tls_trust_domain"),
         *("bootstrap_servers", "state_dir", "standbys", "zone", "query_listen"),
         *("restart_wait_ms_max", "lock_wait_ms_max", "leave_socket", "node_token_file", "node_token_loopback_only"),

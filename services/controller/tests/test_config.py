@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headrace_common.core.access.rows import Mode
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.env import load_settings
@@ -42,11 +43,27 @@ def test_options_win_over_the_environment() -> None:
         (("--watcher-queue-max", "0"), "watcher_queue_max"),
         (("--session-timeout-ms", "100"), "at least twice"),
         (("--stream-grace-ms", "-1"), "stream_grace_ms takes 0 or more"),
+        (("--access-mode", "shut"), "access_mode takes open, permissive, closed"),
+        (("--access-mode", "closed"), "closed needs nodes that prove"),
+        (("--access-mode", "closed", "--node-token-file", "t", "--node-token-demanded", "false"), "closed needs nodes"),
+        (("--access-mode", "permissive", "--feature-level-max", "6"), "needs feature_level_max 7"),
+        (("--super-users", "User:alice,bob"), "super_users: 'bob' names no principal"),
+        (("--super-users", "User:ANONYMOUS"), "super_users: User:ANONYMOUS cannot be one"),
+        (("--super-users", "Node:admin"), "super_users: Node:admin cannot be one"),
     ],
 )
 def test_what_is_wrong_is_told(argv: tuple[str, ...], text: str) -> None:
     with pytest.raises(InvalidConfig, match=text):
         load(*argv)
+
+
+def test_a_closed_cluster_is_what_nodes_with_a_token_or_certificates_have() -> None:
+    config = load("--access-mode", "closed", "--node-token-file", "t", "--super-users", "User:alice, Group:admins")
+    access = config.access
+    assert (access.mode, access.nodes_proven, access.configured.keys) == (Mode.CLOSED, True, ())
+    assert sorted(map(str, access.configured.super_users)) == ["Group:admins", "User:alice"]
+    assert load("--access-mode", "closed", "--tls-cert", "c", "--tls-key", "k", "--tls-ca", "a").nodes_proven
+    assert (load().mode, load().nodes_proven) == (Mode.OPEN, False)
 
 
 def test_two_wrong_settings_are_told_together() -> None:

@@ -193,10 +193,11 @@ accesses = st.builds(
     st.integers(0, 3),
 )
 """Worlds of few grantees, with rules and roles that meet in few names."""
+scopes = st.builds(Scope, st.frozensets(allows, max_size=4))
 callers = st.builds(
     Caller,
     st.sampled_from([ALICE, ALICE, BOB, CERT, ADMIN]),
     st.frozensets(st.just(STAFF), max_size=1),
     hosts,
-    st.none() | st.none() | st.builds(Scope, st.frozensets(allows, max_size=4)),
+    st.none() | st.none() | scopes,
 )

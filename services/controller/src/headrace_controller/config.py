@@ -5,10 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace_common.core.bounds import ID_MAX, check, setting
+from headrace_common.core.access.api_keys import ApiKey
+from headrace_common.core.access.principal import ANONYMOUS, PrincipalType, parse_principal
+from headrace_common.core.access.rows import Mode
+from headrace_common.core.bounds import ID_MAX, check, limit, setting
+from headrace_common.core.errors import Rejected
+from headrace_common.core.features import ACCESS
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.env import inline
 from headrace_common.runtime.service import ServerConfig
+from headrace_controller.core.configured import AccessSettings, make_configured
 
 
 def _server() -> ServerConfig:
@@ -64,12 +70,32 @@ class ControllerConfig:
     """Where it listens."""
     liveness: LivenessConfig = inline(LivenessConfig)
     """How long silence may last."""
+    access_mode: str = setting("open", choices=tuple(mode.name.lower() for mode in Mode))
+    """What the cluster is at least: open to everybody; permissive: who may what is decided, and what would be refused
+    is done and counted; closed to who has no right. It rises and never falls."""
+    super_users: tuple[str, ...] = ()
+    """Principals that may do everything, such as User:alice; the same on all controllers."""
+    admin_key_file: Path | None = None
+    """File with keys of User:admin, a line of ID SHA256HEX for each. While it names one, User:admin is a super user."""
+    admin_keys: tuple[ApiKey, ...] = limit(())
+    """What is in admin_key_file, once it was read."""
     otlp_endpoint: str | None = None
     """Where traces go (OTLP over gRPC); without it there are none."""
 
     def __post_init__(self) -> None:
+        wrong = _find_super_user_fault(self.super_users)
         check(
             self,
+            (wrong is None, f"super_users: {wrong}"),
+            (
+                self.mode is not Mode.CLOSED or self.nodes_proven,
+                "access_mode closed needs nodes that prove what they are: give all of them tls_cert, tls_key and "
+                "tls_ca, or node_token_file, with node_token_demanded",
+            ),
+            (
+                self.mode is Mode.OPEN or self.server.feature_level_max >= ACCESS.level,
+                f"access_mode {self.access_mode} needs feature_level_max {ACCESS.level} or more",
+            ),
             (bool(self.etcd), "etcd needs at least one address, such as 127.0.0.1:2379"),
             (
                 bool(self.cluster) and "/" not in self.cluster and self.cluster.isascii(),
@@ -79,9 +105,36 @@ class ControllerConfig:
         )
 
     @property
+    def mode(self) -> Mode:
+        """What the cluster is at least."""
+        return next((mode for mode in Mode if mode.name.lower() == self.access_mode), Mode.OPEN)
+
+    @property
+    def access(self) -> AccessSettings:
+        """What is set for access."""
+        configured = make_configured(frozenset(map(parse_principal, self.super_users)), self.admin_keys)
+        return AccessSettings(self.mode, configured, self.nodes_proven)
+
+    @property
+    def nodes_proven(self) -> bool:
+        """Whether who is no node cannot pass for one."""
+        return self.server.tls.on or (self.server.node_token_file is not None and self.server.node_token_demanded)
+
+    @property
     def prefix(self) -> str:
         """What every key in etcd starts with."""
         return f"/headrace/{self.cluster}/"
+
+
+def _find_super_user_fault(super_users: tuple[str, ...]) -> str | None:
+    for text in super_users:
+        try:
+            principal = parse_principal(text)
+        except Rejected as error:
+            return str(error)
+        if principal == ANONYMOUS or principal.type is PrincipalType.NODE:
+            return f"{text} cannot be one; name those who show a credential, such as User:alice"
+    return None
 
 
 def etcd_files_rules(ca: Path | None, cert: Path | None, key: Path | None) -> list[tuple[bool, str]]:

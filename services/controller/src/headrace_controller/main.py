@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import ClusterImage, Node, NodeKey, Role
@@ -19,6 +20,7 @@ from headrace_common.runtime.service import GrpcService, Ready, announce_ready, 
 from headrace_common.runtime.service_tls import open_tls
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_common.runtime.tracing import open_tracing
+from headrace_controller.adapters.admin_key_file import read_admin_keys
 from headrace_controller.adapters.etcd_certificates import EtcdTlsFiles, follow
 from headrace_controller.adapters.etcd_store import EtcdStore
 from headrace_controller.adapters.grpc_inventory import GrpcInventory
@@ -54,6 +56,7 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
 
 async def run(config: ControllerConfig, stop: asyncio.Event, store: MetadataStore) -> None:
     """Run one controller on ``store`` until ``stop`` is set."""
+    config = replace(config, admin_keys=read_admin_keys(config.admin_key_file))
     clock = SystemClock()
     async with AsyncExitStack() as stack:
         health = await stack.enter_async_context(HealthPort.open(config.server))

@@ -133,7 +133,7 @@ class Link:
         return self.target
 
 
-def broker(number: int, *, start: int = 0, rack: str | None = None) -> Node:
+def broker(number: int, *, start: int = 0, rack: str | None = None, level: int = 0) -> Node:
     """Broker ``number``; another ``start`` is another process."""
     return Node(
         key=NodeKey(Role.BROKER, NodeId(number)),
@@ -141,6 +141,7 @@ def broker(number: int, *, start: int = 0, rack: str | None = None) -> Node:
         incarnation=bytes([number, start]) * 8,
         epoch=0,
         rack=rack,
+        feature_level_max=level,
     )
 
 

@@ -94,13 +94,16 @@ class _Stream:
 class Access:
     """Who may do what in this process, by the newest image. One for all of its servers, on one event loop."""
 
-    def __init__(self, image: Callable[[], ClusterImage], nodes: NodeGate, clock: Clock) -> None:
+    def __init__(
+        self, image: Callable[[], ClusterImage], nodes: NodeGate, clock: Clock, reader: Reader | None = None
+    ) -> None:
+        """``reader``: of the rows of these images, where the process has one already."""
         self.nodes = nodes
         """Who is a node."""
         self._control = Control()
         self._image = image
         self._clock = clock
-        self._reader = Reader()
+        self._reader = reader or Reader()
         self._known: dict[tuple[str | None, str], Shown] = {}
         self._known_of = self.control.view
         """The view by which they are known."""

@@ -27,7 +27,7 @@ from headrace_common.core.access.resources import (
     operations_in,
     prefix,
 )
-from headrace_common.core.access.review import plan
+from headrace_common.core.access.review import check_key, narrow_scope, plan
 from headrace_common.core.access.roles import Binding, Role
 from headrace_common.core.access.state import Access, Caller
 from headrace_common.core.errors import ClusterAuthorizationFailed, ErrorCode, NotFound, Rejected
@@ -288,3 +288,50 @@ def test_who_has_no_escalate_never_makes_anybody_more_than_itself(
                 question = Caller(who, host=host), operation, TOPIC, name
                 gained = new.decide(*question) and not old.decide(*question)
                 assert not gained or old.decide(by, operation, TOPIC, name)
+
+
+# --- keys -----------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=400)
+@given(
+    kit.accesses, kit.callers, st.sampled_from([ALICE, BOB, ADMIN]), kit.scopes | st.none(), kit.hosts, kit.questions
+)
+def test_a_key_lets_nobody_do_more_than_before(
+    access: Access,
+    by: Caller,
+    owner: Principal,
+    scope: Scope | None,
+    host: str | None,
+    questions: list[tuple[Operation, ResourceType, str]],
+) -> None:
+    try:
+        scope = narrow_scope(scope, by)
+        check_key(access, owner, scope, by)
+    except ClusterAuthorizationFailed:
+        return
+    decisions = Decisions(access)
+    if owner != by.principal and decisions.decide(by, ESCALATE, PRINCIPAL, str(owner)):
+        return
+    for operation, type, name in questions:
+        own = (type, name) == (PRINCIPAL, str(owner))  # whoever may make its keys may make more of them
+        if not own and decisions.decide(Caller(owner, host=host, scope=scope), operation, type, name):
+            assert decisions.decide(replace(by, host=host), operation, type, name), (operation, type, name)
+
+
+def test_a_key_of_somebody_who_may_more_needs_escalate() -> None:
+    access = world()
+    more = replace(access, rules={**access.rules, ALICE: frozenset({allow(TOPIC, literal("a"), READ)})})
+    check_key(access, ALICE, None, LEAD)
+    with pytest.raises(
+        ClusterAuthorizationFailed, match=r"more than it has itself \(allow READ TOPIC a\).*No key was made"
+    ):
+        check_key(more, ALICE, None, LEAD)
+    check_key(more, ALICE, Scope(frozenset({KEEPER})), LEAD)
+    with pytest.raises(ClusterAuthorizationFailed, match="everything"):
+        check_key(access, ADMIN, None, LEAD)
+    check_key(more, ALICE, None, Caller(ADMIN))
+    free = replace(
+        more, rules={**more.rules, BOB: frozenset({KEEPER, allow(PRINCIPAL, literal(str(ALICE)), ESCALATE)})}
+    )
+    check_key(free, ALICE, None, LEAD)

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from headrace_common.core.errors import HeadraceError
+from headrace_common.core.features import ACCESS
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import ActiveController
 from headrace_common.runtime.clock import Clock, limit_ms
@@ -183,11 +185,19 @@ class Candidate:
             self._lease = 0
 
     async def _create_cluster(self) -> None:
+        """
+        Make the cluster. One that is set to ask who calls begins so, at the level from which nodes do: a node of an
+        older version, which would let everybody in, is never registered.
+        """
+        cluster, rows = self._new_cluster(), self._config.access.first_rows()
+        if rows:
+            cluster = replace(cluster, feature_level=max(cluster.feature_level, ACCESS.level))
         created = Transaction(
             (CreatedAt(records.CLUSTER_KEY, 0), CreatedAt(RESTORING_KEY, 0)),
             (
                 Put(records.FORMAT_KEY, records.encode_number(records.FORMAT)),
-                Put(records.CLUSTER_KEY, records.encode(self._new_cluster())),
+                Put(records.CLUSTER_KEY, records.encode(cluster)),
+                *(Put(records.access_key(name), row) for name, row in rows.items()),
             ),
         )
         if isinstance(await self._store.commit(created), Committed):

@@ -10,6 +10,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
+from headrace_common.core.access.api_keys import KeyId
+from headrace_common.core.access.changes import Change
+from headrace_common.core.access.control import EVERYTHING, Rights
+from headrace_common.core.access.resources import Operation, ResourceType
+from headrace_common.core.access.rows import Mode
 from headrace_common.core.errors import HeadraceError, MetadataUnavailable, NotController, Rejected
 from headrace_common.core.ids import NO_NODE, Endpoint, NodeId, PartitionId, TopicId
 from headrace_common.core.image import (
@@ -33,11 +38,13 @@ from headrace_controller.core.sessions import Heartbeat
 from headrace_controller.core.settings import Alteration, Entry, Resource, describe
 from headrace_controller.core.shards import Ownership, ownership
 from headrace_controller.core.topics import Assignments, Wanted
+from headrace_controller.engine.access import Altered
 from headrace_controller.engine.candidate import Candidate
 from headrace_controller.engine.deaths import Streams
 from headrace_controller.engine.deposing import Deposing
 from headrace_controller.engine.feed import Feed
 from headrace_controller.engine.follower import Follower
+from headrace_controller.engine.keys import NewKey, WantedKey
 from headrace_controller.engine.nodes import Joined, Joining, Vitals
 from headrace_controller.engine.reassignments import Targets, under_way
 from headrace_controller.engine.strays import RestoreStatus, describe_restore
@@ -231,13 +238,24 @@ class ControllerEngine:
     ) -> list[Entry]:
         return await self._active().settings.alter(resource, changes, validate_only=validate_only)
 
+    async def alter_access(
+        self, changes: Sequence[Change], mode: Mode | None, rights: Rights, *, validate_only: bool
+    ) -> Altered:
+        return await self._active().access.alter(changes, mode, rights, validate_only=validate_only)
+
+    async def create_key(self, wanted: WantedKey, rights: Rights) -> NewKey:
+        return await self._active().keys.create(wanted, rights)
+
+    async def delete_keys(self, ids: Sequence[KeyId], rights: Rights) -> None:
+        await self._active().keys.delete(ids, rights)
+
     def describe_configs(self, resource: Resource) -> list[Entry]:
         """All settings of a resource; see ``core.settings.describe``."""
         return describe(self.image, resource)
 
-    def list_topics(self, after: str, limit: int, *, include_internal: bool) -> Page:
+    def list_topics(self, after: str, limit: int, *, include_internal: bool, rights: Rights = EVERYTHING) -> Page:
         """
-        Topics in order of their names.
+        Topics in order of their names, those that the caller may not describe left out.
 
         Raises:
             Rejected: a limit out of bounds.
@@ -245,7 +263,12 @@ class ControllerEngine:
         if not 1 <= limit <= 10_000:
             raise Rejected(f"limit takes 1 to 10000, not {limit}; ask for the rest with after")
         image = self.image
-        shown = sorted(n for n, i in image.topic_ids.items() if include_internal or not image.topics[i].internal)
+        shown = sorted(
+            name
+            for name, id in image.topic_ids.items()
+            if (include_internal or not image.topics[id].internal)
+            and rights.shows(Operation.DESCRIBE, ResourceType.TOPIC, name)
+        )
         rest = [n for n in shown if n > after]
         topics = [image.topics[image.topic_ids[n]] for n in rest[:limit]]
         return Page(topics, len(rest) > limit, len(shown))

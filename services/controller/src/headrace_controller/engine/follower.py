@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from headrace_common.core.access.rows import Reader, View
 from headrace_common.core.errors import MetadataUnavailable
 from headrace_common.core.features import HIGHEST
 from headrace_common.core.image import ImageDelta
@@ -41,11 +42,20 @@ class Follower:
         """Whether the store has answered: since the list, and while the watch stands."""
         self.on_step: Callable[[ImageDelta], None] = lambda _: None
         """Called after each step of the image, on the follower's task; must not block."""
+        self.on_image: Callable[[], None] = lambda: None
+        """Called after each step, too, for as long as the process lives; must not block."""
+        self.reader = Reader()
+        """Of the rows of access in the image."""
         self._store = store
         self._feed = feed
         self._clock = clock
         self._listed = False
         self._moved = asyncio.Event()
+
+    @property
+    def access(self) -> View:
+        """Who may do what, by the rows of the image."""
+        return self.reader.read(self.mirror.image.access)
 
     async def run(self) -> None:
         """
@@ -136,5 +146,6 @@ class Follower:
         if step is not None:
             self._feed.publish(self.mirror.image, step)
             self.on_step(step)
+            self.on_image()
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()

@@ -8,9 +8,9 @@ Called by the candidate (life cycle) and by the engine's RPC methods (work).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from headrace_common.core.errors import MetadataUnavailable, NotController
 from headrace_common.core.ids import NodeId
@@ -21,12 +21,14 @@ from headrace_common.runtime.tasks import TaskRunner
 from headrace_controller.config import ControllerConfig
 from headrace_controller.core.reassign import can_finish
 from headrace_controller.core.sessions import Sessions
+from headrace_controller.engine.access import AccessChanges
 from headrace_controller.engine.adoption import Adoption
 from headrace_controller.engine.deaths import Deaths, Streams
 from headrace_controller.engine.elections import Elections
 from headrace_controller.engine.features import Features
 from headrace_controller.engine.follower import Follower
 from headrace_controller.engine.isr_changes import IsrChanges
+from headrace_controller.engine.keys import Keys
 from headrace_controller.engine.nodes import Nodes
 from headrace_controller.engine.producer_ids import ProducerIds
 from headrace_controller.engine.reassignments import Reassignments
@@ -39,6 +41,8 @@ from headrace_controller.engine.strays import Strays
 from headrace_controller.engine.topics import Topics
 from headrace_controller.engine.writer import Writer
 from headrace_controller.ports import InventorySource, LogEndsSource, MetadataStore, NodeProbe, StoreOutcomeUnknown
+
+_FORGET_KEYS_EVERY_MS: Final = 3_600_000
 
 log = logger(__name__)
 
@@ -92,6 +96,8 @@ class Term:
         self.nodes = Nodes(self.writer, follower, self.settling, self.shards, sessions, probe, clock)
         self.features = Features(self.writer, follower)
         self.settings = Settings(self.writer, follower, self.settling)
+        self.access = AccessChanges(self.writer, follower, clock, config.access)
+        self.keys = Keys(self.writer, follower, clock)
         self.producer_ids = ProducerIds(self.writer, follower)
         adoption = Adoption(self.writer, follower, self.topics)
         self.strays = Strays(
@@ -145,6 +151,7 @@ class Term:
         self.spawn(self.elections.keep_preferred(), "preferred leaders")
         self.spawn(self.relief.run(), "relief of full disks")
         self.spawn(self._watch_sessions(), "sessions")
+        self.spawn(self._forget_keys(), "old keys")
         self.spawn(self.deaths.look_at_silent(self._config.liveness.stream_grace_ms), "silent nodes")
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
@@ -169,16 +176,24 @@ class Term:
             self.settling.reassignments_changed(arrived)
 
     async def _watch_sessions(self) -> None:
+        await self._try_each(self.access.configure)
         while True:
             await self._clock.sleep_ms(self._config.liveness.tick_ms)
-            if not self.is_sure():
-                continue
-            try:
-                await self.nodes.fence_expired()
-                await self.topics.sweep()
-                await self.features.rise()
-            except (MetadataUnavailable, StoreOutcomeUnknown) as error:
-                log.warning("silent nodes are fenced later", extra={"reason": str(error)})
+            await self._try_each(self.nodes.fence_expired, self.topics.sweep, self.features.rise, self.access.configure)
+
+    async def _forget_keys(self) -> None:
+        while True:
+            await self._clock.sleep_ms(_FORGET_KEYS_EVERY_MS)
+            await self._try_each(self.keys.forget_expired)
+
+    async def _try_each(self, *steps: Callable[[], Awaitable[None]]) -> None:
+        """What the store does not take now is done another time."""
+        try:
+            for step in steps:
+                if self.is_sure():
+                    await step()
+        except (MetadataUnavailable, StoreOutcomeUnknown) as error:
+            log.warning("what is due is done later", extra={"reason": str(error)})
 
     async def _run_until_lost(self, work: Coroutine[Any, Any, None]) -> None:
         try:

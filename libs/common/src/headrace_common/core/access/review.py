@@ -13,9 +13,9 @@ from typing import Final
 from headrace_common.core.access.changes import Block, Change, Rule, apply, find_touched
 from headrace_common.core.access.decisions import Decisions
 from headrace_common.core.access.gains import Shift, find_shifts
-from headrace_common.core.access.grants import Effect, Grant
+from headrace_common.core.access.grants import Effect, Grant, Scope
 from headrace_common.core.access.policy import Policy, allows, compile_policy
-from headrace_common.core.access.principal import ANONYMOUS, Everyone, Grantee
+from headrace_common.core.access.principal import ANONYMOUS, Everyone, Grantee, Principal
 from headrace_common.core.access.resources import (
     EVERY_NAME,
     MEANINGLESS,
@@ -31,6 +31,7 @@ from headrace_common.core.access.state import Access, Caller, grantees_of
 from headrace_common.core.errors import ClusterAuthorizationFailed, ErrorCode, Rejected
 
 SHIFTS_MAX: Final = 1_000
+_O: Final = Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,57 @@ def plan(access: Access, batch: Sequence[Change], by: Caller | None) -> Plan:
     _check_not_locked_out(after)
     shifts = tuple(islice(find_shifts(access, after), SHIFTS_MAX + 1))
     return Plan(after, shifts[:SHIFTS_MAX], more=len(shifts) > SHIFTS_MAX)
+
+
+def check_key(access: Access, owner: Principal, scope: Scope | None, by: Caller) -> None:
+    """
+    Check that ``by`` may make a key of ``owner`` with this scope. A key of somebody else is a way to act as that one.
+
+    Raises:
+        ClusterAuthorizationFailed: it may not, or the key would give it more than it has.
+    """
+    check_keeps_keys(access, owner, by)
+    if owner == by.principal or Decisions(access).standing(by).decide(_O.ESCALATE, ResourceType.PRINCIPAL, str(owner)):
+        return
+    has, whose = _Possessions(access, by), grantees_of(owner)
+    if scope is None and access.is_super(whose) and not has.everything:
+        raise _gives_more(by, owner, "everything", "No key was made")
+    for grant in (grant for one in whose for grant in access.given_to(one)) if scope is None else scope.grants:
+        if grant.effect is Effect.ALLOW and not has.all_of(grant):
+            raise _gives_more(by, owner, str(grant), "No key was made")
+
+
+def check_keeps_keys(access: Access, owner: Principal, by: Caller) -> None:
+    """
+    Check that ``by`` may make and delete keys of ``owner``: CREATE_TOKENS for one's own, which everybody has, and ALTER
+    for those of others.
+
+    Raises:
+        ClusterAuthorizationFailed: it may not.
+    """
+    operation = _O.CREATE_TOKENS if owner == by.principal else _O.ALTER
+    if not Decisions(access).standing(by).decide(operation, ResourceType.PRINCIPAL, str(owner)):
+        raise ClusterAuthorizationFailed(
+            f"{by.principal} may not {operation.value} PRINCIPAL {owner}; its keys are as before"
+        )
+
+
+def narrow_scope(scope: Scope | None, by: Caller) -> Scope | None:
+    """
+    The scope of a key that ``by`` makes: at most that of the key which it calls with.
+
+    Raises:
+        ClusterAuthorizationFailed: ``scope`` is wider.
+    """
+    if by.scope is None or scope is None:
+        return by.scope if scope is None else scope
+    has = _Possessions(Access(), by)
+    for grant in scope.grants:
+        if not has.in_scope(grant):
+            raise ClusterAuthorizationFailed(
+                f"the key that {by.principal} calls with has a scope without {grant}; no key was made"
+            )
+    return scope
 
 
 def _subject(change: Change) -> str:
@@ -104,10 +156,12 @@ def _given(access: Access, after: Access, grantee: Grantee, freed: bool) -> list
     return sorted([*allows, *(grant for grant in old - new if grant.effect is Effect.DENY)], key=str)
 
 
-def _gives_more(by: Caller, grantee: Grantee, what: str) -> ClusterAuthorizationFailed:
+def _gives_more(
+    by: Caller, grantee: Grantee, what: str, outcome: str = "Nothing was changed"
+) -> ClusterAuthorizationFailed:
     return ClusterAuthorizationFailed(
         f"{by.principal} would give {grantee} more than it has itself ({what}); somebody who has this, or ESCALATE on "
-        f"PRINCIPAL {grantee}, may. Nothing was changed"
+        f"PRINCIPAL {grantee}, may. {outcome}"
     )
 
 
@@ -128,6 +182,10 @@ class _Possessions:
         """Whether it may itself do all that a grant allows, or keeps from others, to every name of its pattern."""
         if not self._is_super and not self._within(self._grants, given):
             return False
+        return self.in_scope(given)
+
+    def in_scope(self, given: Grant) -> bool:
+        """Whether the key that it calls with may be used for all that a grant allows."""
         return self._scope is None or self._within(self._scope, given)
 
     def _within(self, grants: frozenset[Grant], given: Grant) -> bool:
@@ -152,7 +210,7 @@ def _from_host(grants: Iterable[Grant], host: str | None) -> Iterator[Grant]:
 
 def _check_not_locked_out(after: Access) -> None:
     candidates: Iterable[Grantee] = chain(after.super_users, after.bindings, after.rules)
-    if not any(_can_change_rules(after, one) for one in candidates):
+    if not any(can_change_rules(after, one) for one in candidates):
         raise Rejected(
             "nobody could change rules after this: give somebody the role security or superuser in the same batch, "
             "for example headrace access bind User:NAME security; or leave out what takes it from the last one",
@@ -160,8 +218,8 @@ def _check_not_locked_out(after: Access) -> None:
         )
 
 
-def _can_change_rules(access: Access, one: Grantee) -> bool:
-    """Of all principals, its own rules included; from some address at least."""
+def can_change_rules(access: Access, one: Grantee) -> bool:
+    """Whether it can change rules of all principals, its own included; from some address at least."""
     grantees = grantees_of(one)
     if one == ANONYMOUS or access.is_blocked(grantees):
         return False

@@ -84,8 +84,10 @@ class View:
     """The keys that the controllers' files name, and that go with them."""
 
 
-def write_state(mode: Mode, generation: int) -> bytes:
-    return _dump({"mode": mode.name.lower(), "generation": generation})
+def write_state(mode: Mode, generation: int, mark: str = "") -> bytes:
+    """``mark`` tells this change from another one that had the same generation in mind; nobody reads it else."""
+    marked = {"mark": mark} if mark else {}
+    return _dump({"mode": mode.name.lower(), "generation": generation, **marked})
 
 
 def write_configured(configured: Configured) -> bytes:
@@ -101,6 +103,20 @@ def write_configured(configured: Configured) -> bytes:
 def write_key(key: ApiKey) -> tuple[str, bytes]:
     """The row of a key, and where it is."""
     return f"{KEYS}{key.id}", _dump(_key_fields(key))
+
+
+def read_state(rows: Mapping[str, bytes]) -> tuple[Mode, int]:
+    """
+    The mode and the generation, whatever else can be read.
+
+    Raises:
+        Rejected: the row cannot be read by this version.
+    """
+    row = rows.get(STATE)
+    if row is None:
+        return Mode.OPEN, 0
+    state: tuple[Mode, int] = _read_or_refuse(STATE, row)
+    return state
 
 
 def changed_rows(before: Access, after: Access) -> dict[str, bytes]:
@@ -142,9 +158,9 @@ class Reader:
         if known is not None and (known[0] is row or known[0] == row):
             return known
         try:
-            return row, _read_row(key, row)
-        except (Rejected, ValueError, KeyError, TypeError, AttributeError) as error:
-            return row, Rejected(f"it cannot be read by this version ({type(error).__name__}: {error})")
+            return row, _read_or_refuse(key, row)
+        except Rejected as fault:
+            return row, fault
 
     def _combined(self, faults: tuple[str, ...]) -> View:
         if faults and self.view.access.generation:
@@ -184,6 +200,13 @@ class Reader:
 
     def _under(self, prefix: str) -> Iterable[Any]:
         return (one for key, (_, one) in self._read.items() if key.startswith(prefix))
+
+
+def _read_or_refuse(key: str, row: bytes) -> Any:
+    try:
+        return _read_row(key, row)
+    except (Rejected, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Rejected(f"it cannot be read by this version ({type(error).__name__}: {error})") from error
 
 
 def _read_row(key: str, row: bytes) -> Any:
