@@ -492,3 +492,10 @@ async def test_the_cluster_that_cannot_tell_nodes_is_open_to_none_of_what_they_a
         world.mode = Mode.PERMISSIVE
         world.told()
         assert await world.call("DescribeLogs") is None
+
+
+async def test_it_is_made_before_its_process_has_an_image() -> None:
+    def image() -> ClusterImage:
+        raise AssertionError("nobody has asked for one yet")
+
+    assert not Access(image, NodeGate(), FakeClock()).streams

@@ -105,7 +105,7 @@ class Access:
         self._clock = clock
         self._reader = reader or Reader()
         self._known: dict[tuple[str | None, str], Shown] = {}
-        self._known_of = self.control.view
+        self._known_of = self._control.view
         """The view by which they are known."""
         self._streams: set[_Stream] = set()
         self._looked_at = self._control.view
