@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -80,6 +80,8 @@ class World:
     seen: list[tuple[str, str, str | None]] = field(default_factory=list)
     opened: asyncio.Event = field(default_factory=asyncio.Event)
     ended: list[BaseException | None] = field(default_factory=list)
+    before_it_answers: Callable[[], None] | None = None
+    """Called while an answer of a stream is on its way."""
 
     def told(self) -> None:
         """The image is as the world is now."""
@@ -152,6 +154,8 @@ class Servicer(broker_pb2_grpc.BrokerServicer):
         ended: BaseException | None = None
         try:
             async for _ in requests:
+                if self._world.before_it_answers is not None:
+                    asyncio.get_running_loop().call_soon(self._world.before_it_answers)
                 yield pb.ProduceResponse()
         except asyncio.CancelledError as error:
             ended = error
@@ -390,6 +394,27 @@ async def test_streams_end_when_their_key_is_deleted_and_others_go_on(world: Wor
     await streams.goes_on(of_node)
     assert len(world.ended) == 1
     assert isinstance(world.ended[0], asyncio.CancelledError)
+
+
+@pytest.mark.parametrize("answers", [1, 2])
+async def test_a_stream_ends_while_an_answer_is_on_its_way(world: World, answers: int) -> None:
+    left = iter(range(answers - 1, -1, -1))
+
+    def block() -> None:
+        if next(left) == 0:
+            world.rules = replace(world.rules, generation=2, blocked=frozenset({ALICE}))
+            world.told()
+
+    world.before_it_answers = block
+    async with open_channel(world.address, Security(lambda _: [ME]), own_connection=True) as channel:
+        stub: Any = broker_pb2_grpc.BrokerStub(channel)
+        stream = stub.Produce()
+        for _ in range(answers):
+            await stream.write(pb.ProduceRequest())
+        async with asyncio.timeout(5):
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                _ = [answer async for answer in stream]
+    assert isinstance(error_from_rpc(raised.value), CredentialsRevoked)
 
 
 async def test_streams_end_when_their_owner_is_blocked(world: World, streams: Streams) -> None:

@@ -274,6 +274,8 @@ class AccessGate(grpc.aio.ServerInterceptor):
                 check(rule, request, shown, rights)
                 if not streams:
                     return await inner(request, context)
+                # With it on its way no refusal could be sent: a stream that is ended in its first answer would hang.
+                await context.send_initial_metadata(())
                 with access.streaming(shown, host):
                     await send_all(inner(request, context), context)
             return None
