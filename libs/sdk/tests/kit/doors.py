@@ -16,7 +16,15 @@ from services.broker.tests.kit.dialogue import running_broker
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_common.core.access.api_keys import ID_BYTES, SECRET_BYTES, ApiKey, digest_of, format_key, parse_key
 from headrace_common.core.access.principal import Principal, PrincipalType
-from headrace_common.core.access.rows import Mode, write_key, write_state
+from headrace_common.core.access.rows import (
+    CONFIGURED,
+    STATE,
+    Configured,
+    Mode,
+    write_configured,
+    write_key,
+    write_state,
+)
 from headrace_common.core.ids import Endpoint
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage
 from headrace_common.rpc.access_rules import ANYBODY
@@ -46,12 +54,15 @@ def _operations() -> list[str]:
 
 
 class Door:
-    """Who is let in; changes hold at once. Closed from the beginning, and nobody has a key."""
+    """Who is let in; changes hold at once. Closed from the beginning; nobody has a key, and alice may everything."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
         self._last = EMPTY_IMAGE
-        self._rows: dict[str, bytes] = {"state": write_state(Mode.CLOSED, 1)}
+        self._rows: dict[str, bytes] = {
+            STATE: write_state(Mode.CLOSED, 1),
+            CONFIGURED: write_configured(Configured(frozenset({ALICE}))),
+        }
         self._access = Access(self._image, NodeGate(), self.clock)
         self.gate = AccessGate(self._access, dict.fromkeys(_operations(), ANYBODY), takes_nodes=False)
 
@@ -78,7 +89,7 @@ class Door:
 
     def open(self) -> None:
         """Everybody may come."""
-        self._rows["state"] = write_state(Mode.OPEN, 1)
+        self._rows[STATE] = write_state(Mode.OPEN, 1)
         self._access.look()
 
 

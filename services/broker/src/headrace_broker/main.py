@@ -35,6 +35,7 @@ from headrace_broker.engine.departure import Departure
 from headrace_broker.engine.readiness import until_caught_up
 from headrace_broker.engine.storage_queue import Flush, QueueLimits
 from headrace_broker.ports import Directory, Disk, Storage
+from headrace_broker.rpc.access_table import ACCESS
 from headrace_broker.rpc.leaving import serve_leave_requests
 from headrace_broker.rpc.servicer import BrokerServicer
 from headrace_common.adapters.controller_client import ControllerClient, Registration
@@ -178,7 +179,7 @@ def _listen(
         internal=config.internal,
         health_names=[SERVICE],
         interceptors=interceptors,
-        guard=Guard(client.gate, tls),
+        guard=Guard(client.gate, tls, client.access, ACCESS),
     )
 
 

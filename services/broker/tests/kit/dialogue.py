@@ -37,8 +37,8 @@ from headrace_broker.ports import Disk, LogStore, TopicNotes, TransactionCoordin
 from headrace_broker.rpc.servicer import BrokerServicer
 from headrace_common.core.ids import Endpoint, Offset, PartitionId
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage
-from headrace_common.rpc.node_gate import NodeGate
 from headrace_common.runtime.clock import Clock, SystemClock
+from headrace_common.runtime.listeners import UNGUARDED, Guard
 from headrace_common.runtime.service import GrpcService, ServerConfig
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_proto.v1 import broker_pb2_grpc
@@ -196,17 +196,19 @@ async def running_broker(
     transactions: TransactionCoordinators | None = None,
     notes: TopicNotes | None = None,
     interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+    guard: Guard = UNGUARDED,
 ) -> AsyncIterator[tuple[Broker, GrpcService]]:
-    """A broker over ``store`` that follows ``cluster`` and serves on a free port of the loopback."""
+    """A broker over ``store`` that follows ``cluster`` and serves whom ``guard`` lets in on a port of the loopback."""
     async with TaskRunner() as tasks:
         broker = broker_over(
             store, cluster, clock or SystemClock(), tasks, settings=settings, transactions=transactions, notes=notes
         )
         draining = asyncio.Event()
-        servicer = BrokerServicer(broker, draining, NodeGate(), request_bytes_max=REQUEST_BYTES_MAX)
-        config = ServerConfig(drain_ms_max=1_000, request_bytes_max=REQUEST_BYTES_MAX)
+        servicer = BrokerServicer(broker, draining, guard.gate, request_bytes_max=REQUEST_BYTES_MAX)
         servicers = [(broker_pb2_grpc.add_BrokerServicer_to_server, servicer)]
-        async with GrpcService.open(config, servicers, interceptors=interceptors) as server:
+        config = ServerConfig(drain_ms_max=1_000, request_bytes_max=REQUEST_BYTES_MAX)
+        inner = [*interceptors, *guard.interceptors(nodes=False)]
+        async with GrpcService.open(config, servicers, interceptors=inner) as server:
             broker.start()
             try:
                 yield broker, server

@@ -29,6 +29,7 @@ from headrace_broker.engine.image_applier import ImageApplier
 from headrace_broker.engine.inventory import Page, find_last_written, list_pages
 from headrace_broker.engine.markers import Markers
 from headrace_broker.engine.offsets import Offsets
+from headrace_broker.engine.permitted import Permitted
 from headrace_broker.engine.produce import ProduceSession
 from headrace_broker.engine.producer_ids import ProducerIds
 from headrace_broker.engine.rebuilding import prepare_trim
@@ -44,6 +45,8 @@ from headrace_broker.engine.tail_cache import TailCache
 from headrace_broker.engine.topic_noter import TopicNoter
 from headrace_broker.engine.upkeep import Upkeep
 from headrace_broker.ports import Cluster, Disk, Leaders, TransactionCoordinators
+from headrace_common.core.access.control import EVERYTHING, Rights
+from headrace_common.core.access.resources import CLUSTER_NAME, Operation, ResourceType
 from headrace_common.core.errors import ErrorCode, HeadraceError, OffsetOutOfRange, Rejected
 from headrace_common.core.ids import NO_PRODUCER_ID, NodeId, Offset, PartitionId, TopicId
 from headrace_common.runtime.clock import Clock
@@ -199,12 +202,15 @@ class Broker:
         await self.loop.post_all((replica, CheckpointAsked()) for replica in sound)
 
     def produce_session(
-        self, may_write_internal: Callable[[], bool] = lambda: True, address: str | None = None
+        self,
+        may_write_internal: Callable[[], bool] = lambda: True,
+        address: str | None = None,
+        rights: Rights = EVERYTHING,
     ) -> ProduceSession:
         """
         For one produce stream; give it back with ``end_session``.
 
-        ``address``: whose it is; None: it has no bound but the queue's.
+        ``address``: whose it is; None: it has no bound but the queue's. ``rights``: of its caller.
         """
         session = ProduceSession(
             self.replicas,
@@ -213,6 +219,7 @@ class Broker:
             self.measures,
             may_write_internal=may_write_internal,
             share=None if address is None else self.shares.of(address),
+            rights=rights,
         )
         self.upkeep.sessions[session] = None
         return session
@@ -221,7 +228,7 @@ class Broker:
         """The stream is over."""
         self.upkeep.sessions.pop(session, None)
 
-    async def trim(self, asks: Sequence[tuple[PartitionId, int]]) -> list[Trimmed]:
+    async def trim(self, asks: Sequence[tuple[PartitionId, int]], rights: Rights = EVERYTHING) -> list[Trimmed]:
         """
         Move log starts up; -1: to the high watermark. One answer per ask, in order.
 
@@ -230,11 +237,12 @@ class Broker:
         """
         if len(asks) > TRIMS_PER_REQUEST_MAX:
             raise Rejected(f"the request names {len(asks)} partitions; {TRIMS_PER_REQUEST_MAX} is the most")
-        return await asyncio.gather(*(self._trim(partition, offset) for partition, offset in asks))
+        logs = Permitted(self.replicas, rights, Operation.DELETE)
+        return await asyncio.gather(*(self._trim(logs, partition, offset) for partition, offset in asks))
 
-    async def _trim(self, partition: PartitionId, offset: int) -> Trimmed:
+    async def _trim(self, logs: Permitted, partition: PartitionId, offset: int) -> Trimmed:
         try:
-            replica = self.replicas.get_leading(partition, None)
+            replica = logs.get_leading(partition, None)
             core = replica.core
             if replica.internal:
                 raise Rejected(f"{replica.topic} is internal; its records are the system's", code=POLICY_VIOLATION)
@@ -246,15 +254,25 @@ class Broker:
         except HeadraceError as error:
             return Trimmed(partition, error=error)
 
-    def logs(self, topics: Sequence[TopicId]) -> list[Replica]:
-        """The logs of these topics, or all of them, strays included."""
-        if not topics:
-            return list(self.replicas.all())
-        return [replica for topic_id in dict.fromkeys(topics) for replica in self.replicas.of_topic(topic_id)]
+    @staticmethod
+    def describes_itself(rights: Rights) -> bool:
+        """Whether the caller is told of the broker as a whole: of its disk, and of logs that no topic has."""
+        return rights.shows(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
 
-    def producers(self, partitions: Sequence[PartitionId], *, open_only: bool) -> AsyncIterator[KnownProducers]:
+    def logs(self, topics: Sequence[TopicId], rights: Rights = EVERYTHING) -> list[Replica]:
+        """The logs of these topics, or all of them, strays included; of them those that the caller is told of."""
+        found = list(self.replicas.all())
+        if topics:
+            found = [replica for topic_id in dict.fromkeys(topics) for replica in self.replicas.of_topic(topic_id)]
+        if self.describes_itself(rights):
+            return found
+        return [one for one in found if rights.shows(Operation.DESCRIBE, ResourceType.TOPIC, one.topic)]
+
+    def producers(
+        self, partitions: Sequence[PartitionId], *, open_only: bool, rights: Rights = EVERYTHING
+    ) -> AsyncIterator[KnownProducers]:
         """What partitions know of their producers; see ``describe_producers``."""
-        return describe_producers(self.replicas, partitions, open_only=open_only)
+        return describe_producers(self.replicas, partitions, open_only=open_only, rights=rights)
 
     def segments(self, replica: Replica) -> Sequence[SegmentRow]:
         """All segments of a log, the active one last."""

@@ -10,9 +10,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from headrace_broker.core.coordination import FoundCoordinator, coordinator_of
+from headrace_broker.core.coordination import KEY_CHARS_MAX, FoundCoordinator, coordinator_of
 from headrace_broker.engine.image_applier import ImageApplier
 from headrace_broker.engine.replicas import Replicas
+from headrace_common.core.access.control import EVERYTHING, Rights
+from headrace_common.core.access.resources import Operation, ResourceType
+from headrace_common.core.access.right import Right
 from headrace_common.core.errors import CoordinatorNotAvailable, HeadraceError, Rejected
 from headrace_common.core.image import INTERNAL_TOPICS, ShardKind
 from headrace_common.runtime.clock import limit_s
@@ -20,6 +23,10 @@ from headrace_common.runtime.tasks import TaskRunner
 
 KEYS_PER_REQUEST_MAX: Final = 1_000
 CALLER_WAIT_S: Final = 10.0
+_TYPES: Final = {
+    ShardKind.GROUPS: ResourceType.GROUP,
+    ShardKind.TRANSACTIONS: ResourceType.TRANSACTIONAL_ID,
+}
 
 
 class InternalTopics(Protocol):
@@ -47,19 +54,24 @@ class Coordinators:
         self._tasks = tasks
         self._making: dict[ShardKind, asyncio.Task[HeadraceError | None]] = {}
 
-    async def find(self, kind: ShardKind, keys: Sequence[str]) -> list[FoundCoordinator]:
+    async def find(self, kind: ShardKind, keys: Sequence[str], rights: Rights = EVERYTHING) -> list[FoundCoordinator]:
         """
-        One answer per key, in order.
+        One answer per key, in order. For keys that the caller may not describe no topic is made.
 
         Raises:
             Rejected: no keys, or too many.
         """
         if not 1 <= len(keys) <= KEYS_PER_REQUEST_MAX:
             raise Rejected(f"a request takes 1 to {KEYS_PER_REQUEST_MAX} keys, not {len(keys)}; split it")
-        missing = None
-        if self._replicas.image.topic(INTERNAL_TOPICS[kind]) is None:
+        right, missing = Right(rights, Operation.DESCRIBE, _TYPES[kind]), None
+        if self._replicas.image.topic(INTERNAL_TOPICS[kind]) is None and any(map(right.may, keys)):
             missing = await self._wait_made(kind)
-        found = [coordinator_of(kind, key, self._replicas.image) for key in keys]
+        found = [
+            coordinator_of(kind, key, self._replicas.image)
+            if right.may(key)
+            else FoundCoordinator(key[:KEY_CHARS_MAX], error=right.refusal(key))
+            for key in keys
+        ]
         if missing is None:
             return found
         return [FoundCoordinator(one.key, error=missing) if _unknown_shard(one) else one for one in found]

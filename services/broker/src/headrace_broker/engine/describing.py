@@ -12,7 +12,10 @@ from typing import Final
 from headrace_broker.core.local_log import LocalLog, segment_rows
 from headrace_broker.core.measures import TopicGauges
 from headrace_broker.core.rows import ProducerRow, SegmentRow
+from headrace_broker.engine.permitted import Permitted
 from headrace_broker.engine.replicas import Replicas
+from headrace_common.core.access.control import EVERYTHING, Rights
+from headrace_common.core.access.resources import Operation, ResourceType
 from headrace_common.core.batch import HEADER_SIZE
 from headrace_common.core.errors import HeadraceError, Rejected
 from headrace_common.core.ids import PartitionId
@@ -81,10 +84,12 @@ def topic_gauges(replicas: Replicas, now_ms: int) -> list[TopicGauges]:
 
 
 async def describe_producers(
-    replicas: Replicas, partitions: Sequence[PartitionId], *, open_only: bool
+    replicas: Replicas, partitions: Sequence[PartitionId], *, open_only: bool, rights: Rights = EVERYTHING
 ) -> AsyncIterator[KnownProducers]:
     """
     One answer per partition, in order; led or followed here. Others have their turn between two of them.
+
+    Who may not describe the cluster is told of topics that it may describe.
 
     Raises:
         Rejected: none, too many at once, or one of them twice.
@@ -93,17 +98,19 @@ async def describe_producers(
         raise Rejected(f"the request names {len(partitions)} partitions; 1 to {PARTITIONS_PER_REQUEST_MAX} are allowed")
     if len(set(partitions)) != len(partitions):
         raise Rejected("the request names a partition twice; name each once")
+    whole = rights.allows(Operation.DESCRIBE, ResourceType.CLUSTER)
+    logs = Permitted(replicas, EVERYTHING if whole else rights, Operation.DESCRIBE)
     left = PRODUCERS_IN_ALL_MAX
     for partition in partitions:
-        found = _of(replicas, partition, max(1, min(PRODUCERS_MAX, left)), open_only=open_only)
+        found = _of(logs, partition, max(1, min(PRODUCERS_MAX, left)), open_only=open_only)
         left -= len(found.producers)
         yield found
         await give_way()
 
 
-def _of(replicas: Replicas, partition: PartitionId, count: int, *, open_only: bool) -> KnownProducers:
+def _of(logs: Permitted, partition: PartitionId, count: int, *, open_only: bool) -> KnownProducers:
     try:
-        core = replicas.get_readable(partition, None).core
+        core = logs.get_readable(partition, None).core
     except HeadraceError as error:
         return KnownProducers(partition, error=error)
     producers = core.producers

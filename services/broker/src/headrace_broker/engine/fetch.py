@@ -18,9 +18,12 @@ from headrace_broker.core.local_log import Parted
 from headrace_broker.core.measures import Measures
 from headrace_broker.core.rows import AbortedRow
 from headrace_broker.engine.cold_reader import ColdReader
+from headrace_broker.engine.permitted import Permitted
 from headrace_broker.engine.replicas import Replica, Replicas
 from headrace_broker.engine.tail_cache import TailCache
 from headrace_broker.engine.unreadable import Unreadable
+from headrace_common.core.access.control import EVERYTHING, Rights
+from headrace_common.core.access.resources import Operation
 from headrace_common.core.batch import HEADER_SIZE
 from headrace_common.core.errors import HeadraceError, OffsetNotAvailable, OffsetOutOfRange, Rejected
 from headrace_common.core.ids import NodeId, Offset, PartitionId
@@ -119,9 +122,10 @@ class _Wait:
 
 
 class FetchSession:
-    """What one stream was told last, so that an answer need not repeat it."""
+    """One stream: the logs that its caller may read, and what it was told last, so that no answer repeats it."""
 
-    def __init__(self) -> None:
+    def __init__(self, logs: Permitted | None = None) -> None:
+        self.logs = logs
         self._told: dict[PartitionId, tuple[int, int, int]] = {}
 
     def news(self, results: list[Fetched]) -> list[Fetched]:
@@ -146,6 +150,7 @@ class Fetches:
         self._cold = cold
         self._measures = measures
         self.unreadable = Unreadable()
+        self._all_logs = Permitted(replicas, EVERYTHING, Operation.READ)
         self._waits: dict[_Wait, None] = {}
         self._draining = False
         self.in_flight_bytes = 0
@@ -157,9 +162,16 @@ class Fetches:
         for wait in self._waits:
             wait.wake()
 
-    async def fetch(self, ask: FetchAsk) -> list[Fetched]:
+    def session(self, rights: Rights) -> FetchSession:
+        """For one fetch stream."""
+        return FetchSession(Permitted(self._replicas, rights, Operation.READ))
+
+    async def fetch(self, ask: FetchAsk, logs: Permitted | None = None) -> list[Fetched]:
         """
         One result per entry, in order.
+
+        Args:
+            logs: those that may be read; None: all.
 
         Raises:
             Rejected: the request as a whole is wrong.
@@ -168,7 +180,7 @@ class Fetches:
         self._measures.fetch_requests += 1
         deadline = Deadline(ask.wait_ms)
         while True:
-            results, size, decided = await self._collect(ask)
+            results, size, decided = await self._collect(ask, logs or self._all_logs)
             enough = size >= ask.bytes_min or size >= self._most(ask)
             if enough or decided or deadline.left_ms <= 0 or self._draining:
                 self._measures.bytes_out += size
@@ -181,7 +193,7 @@ class Fetches:
         spare = max(IN_FLIGHT_BYTES - self.in_flight_bytes, 0) // 8
         return max(1, min(ask.bytes_max, RESPONSE_BYTES_MAX, spare))  # with 0, having nothing would be enough
 
-    async def _collect(self, ask: FetchAsk) -> tuple[list[Fetched], int, bool]:
+    async def _collect(self, ask: FetchAsk, logs: Permitted) -> tuple[list[Fetched], int, bool]:
         """The answer as it is now, its bytes, and whether it is one whatever its size."""
         room = self._most(ask)
         total, decided = 0, False
@@ -190,7 +202,7 @@ class Fetches:
             result = Fetched(entry.partition)
             results.append(result)
             try:
-                replica = self._find(entry, ask, result)
+                replica = self._find(logs, entry, ask, result)
                 if result.decided:
                     decided = True
                     continue
@@ -212,12 +224,12 @@ class Fetches:
             decided = decided or _moves_on(result.batches, end)
         return results, total, decided
 
-    def _find(self, entry: FetchEntry, ask: FetchAsk, result: Fetched) -> Replica:
+    def _find(self, logs: Permitted, entry: FetchEntry, ask: FetchAsk, result: Fetched) -> Replica:
         """The replica to read from, what is known of it, and whether the client is to go elsewhere."""
         if ask.rack is None:
-            replica = self._replicas.get_leading(entry.partition, entry.leader_epoch)
+            replica = logs.get_leading(entry.partition, entry.leader_epoch)
         else:
-            replica = self._replicas.get_readable(entry.partition, entry.leader_epoch)
+            replica = logs.get_readable(entry.partition, entry.leader_epoch)
         core, offset = replica.core, entry.offset
         result.high_watermark, result.log_start = core.high_watermark, core.log_start
         result.last_stable = core.last_stable

@@ -17,8 +17,11 @@ from headrace_broker.core.local_log import segment_rows
 from headrace_broker.core.rows import IndexRow
 from headrace_broker.core.time_search import Range, ranges_by_age, ranges_reaching
 from headrace_broker.engine.cold_reader import ColdReader
+from headrace_broker.engine.permitted import Permitted
 from headrace_broker.engine.replicas import Replica, Replicas
 from headrace_broker.ports import LogStore
+from headrace_common.core.access.control import EVERYTHING, Rights
+from headrace_common.core.access.resources import Operation
 from headrace_common.core.batch import decode_batch, read_header
 from headrace_common.core.errors import HeadraceError, OffsetNotAvailable, OffsetOutOfRange, Rejected
 from headrace_common.core.ids import NodeId, Offset, PartitionId
@@ -93,7 +96,9 @@ class Offsets:
         for poll in self._polls:
             poll.wake()
 
-    async def find(self, asks: Sequence[OffsetAsk], wait_ms: int, *, stable: bool = False) -> list[OffsetFound]:
+    async def find(
+        self, asks: Sequence[OffsetAsk], wait_ms: int, *, stable: bool = False, rights: Rights = EVERYTHING
+    ) -> list[OffsetFound]:
         """
         One answer per ask, in order. Waits only where one asks for ``wait_above`` and none qualifies yet.
 
@@ -108,10 +113,11 @@ class Offsets:
             raise Rejected(f"max_wait_ms is {wait_ms}; it must be 0 to {WAIT_MS_MAX}")
         if any(ask.wait_above is not None and ask.timestamp_ms != LATEST for ask in asks):
             raise Rejected("wait_above goes only with timestamp_ms = -1, the end")
-        await self._wait(asks, wait_ms, stable=stable)
-        return [await self._find_one(ask, stable=stable) for ask in asks]
+        logs = Permitted(self._replicas, rights, Operation.DESCRIBE)
+        await self._wait(logs, asks, wait_ms, stable=stable)
+        return [await self._find_one(logs, ask, stable=stable) for ask in asks]
 
-    async def _wait(self, asks: Sequence[OffsetAsk], wait_ms: int, *, stable: bool) -> None:
+    async def _wait(self, logs: Permitted, asks: Sequence[OffsetAsk], wait_ms: int, *, stable: bool) -> None:
         polled = [ask for ask in asks if ask.wait_above is not None]
         if not polled or len(polled) < len(asks) or wait_ms == 0:
             return
@@ -121,7 +127,7 @@ class Offsets:
             watched = []
             for ask in polled:
                 try:
-                    replica = self._replicas.get_leading(ask.partition, ask.leader_epoch)
+                    replica = logs.get_leading(ask.partition, ask.leader_epoch)
                 except HeadraceError:
                     return
                 if ask.wait_above is None or replica.readable_end(stable=stable) > ask.wait_above:
@@ -139,9 +145,9 @@ class Offsets:
                 for replica in watched:
                     replica.waiting(stable=stable).pop(poll, None)
 
-    async def _find_one(self, ask: OffsetAsk, *, stable: bool) -> OffsetFound:
+    async def _find_one(self, logs: Permitted, ask: OffsetAsk, *, stable: bool) -> OffsetFound:
         try:
-            replica = self._replicas.get_leading(ask.partition, ask.leader_epoch)
+            replica = logs.get_leading(ask.partition, ask.leader_epoch)
             core = replica.core
             if ask.timestamp_ms == LATEST:
                 if not core.end_known:

@@ -17,10 +17,14 @@ from headrace_broker.core.append_rules import check_from_producer, check_request
 from headrace_broker.core.fences import token_from_client
 from headrace_broker.core.measures import Measures
 from headrace_broker.engine.body_checks import NOTHING_CHECKED, BodyChecks, Checked
+from headrace_broker.engine.permitted import Permitted
 from headrace_broker.engine.replicas import Replica, Replicas
 from headrace_broker.engine.shares import Share
 from headrace_broker.engine.storage_loop import StorageLoop
 from headrace_broker.engine.storage_queue import Arrival
+from headrace_common.core.access.control import EVERYTHING, Rights
+from headrace_common.core.access.resources import Operation, ResourceType
+from headrace_common.core.access.right import Right
 from headrace_common.core.batch import check_crc, read_header
 from headrace_common.core.errors import (
     ClusterAuthorizationFailed,
@@ -123,8 +127,12 @@ class ProduceSession:
         may_write_internal: Callable[[], bool] = lambda: True,
         entries_max: int = ENTRIES_PER_REQUEST_MAX,
         share: Share | None = None,
+        rights: Rights = EVERYTHING,
     ) -> None:
         self.replicas = replicas
+        self._writable = Permitted(replicas, rights, Operation.WRITE)
+        self._fenceable = Permitted(replicas, rights, Operation.FENCE)
+        self._transactions = Right(rights, Operation.WRITE, ResourceType.TRANSACTIONAL_ID)
         self._loop = loop
         self._clock = clock
         self._measures = measures
@@ -156,6 +164,11 @@ class ProduceSession:
             await self._share.room()
         await self._loop.room()
 
+    def may_write(self, entry: ProduceEntry) -> bool:
+        """Whether it is worth while to look at its batch."""
+        replica = self.replicas.get(entry.partition)
+        return replica is not None and self._writable.may(replica)
+
     def accept(
         self,
         correlation_id: int,
@@ -178,6 +191,8 @@ class ProduceSession:
         self._waiting[call] = None
         try:
             check_request(acks, timeout_ms, len(entries), self._entries_max, transactional_id)
+            if transactional_id is not None:
+                self._transactions.check(transactional_id)
         except Rejected as error:
             if not entries:
                 self.on_answered(call)
@@ -246,11 +261,13 @@ class ProduceSession:
     def _check_entry(
         self, call: ProduceCall, index: int, entry: ProduceEntry, now_ms: int, transactional_id: str | None
     ) -> Arrival:
-        replica: Replica = self.replicas.get_leading(entry.partition, entry.leader_epoch)
+        replica: Replica = self._writable.get_leading(entry.partition, entry.leader_epoch)
         header = read_header(entry.batch)
         check_from_producer(header, replica.core.config, now_ms, transactional_id)
         check_crc(entry.batch, header)
         fence = token_from_client(header, entry.batch) if header.control else None
+        if fence is not None or entry.fencing_token is not None:
+            self._fenceable.check(replica)
         if replica.internal and not self._may_write_internal():
             raise ClusterAuthorizationFailed(f"topic {replica.topic} is the system's: coordinators alone write to it")
         if replica.internal and ((fence is None and entry.fencing_token is None) or transactional_id is not None):

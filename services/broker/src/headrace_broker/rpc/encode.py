@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
 
 from headrace_broker.core.coordination import FoundCoordinator
 from headrace_broker.core.copying import CopyAnswer
@@ -12,7 +14,7 @@ from headrace_broker.engine.describing import KnownProducers
 from headrace_broker.engine.fetch import Fetched
 from headrace_broker.engine.offsets import OffsetFound
 from headrace_broker.engine.produce import Appended, ProduceCall
-from headrace_common.core.errors import ErrorCode, HeadraceError, unknown_topic
+from headrace_common.core.errors import SHOWN_NAME_CHARS_MAX, ErrorCode, HeadraceError, unknown_topic
 from headrace_common.core.ids import NO_NODE, PartitionId
 from headrace_common.core.image import ClusterImage, Role, Topic
 from headrace_common.rpc.convert import active_controller_to_proto, endpoint_to_proto, node_to_proto
@@ -20,6 +22,7 @@ from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import errors_pb2, transaction_pb2
 
 MESSAGE_CHARS_MAX = 4_000
+NOBODY_REFUSED: Final[Mapping[str, HeadraceError]] = MappingProxyType({})
 
 
 def code(error: HeadraceError | None) -> errors_pb2.ErrorCode.ValueType:
@@ -176,19 +179,23 @@ def coordinator(found: FoundCoordinator, *, outside: bool = False) -> pb.Coordin
 
 
 def metadata(
-    image: ClusterImage, names: Iterable[str] | None, max_message_bytes: dict[bytes, int], *, outside: bool = False
+    image: ClusterImage,
+    names: Iterable[str],
+    max_message_bytes: dict[bytes, int],
+    *,
+    outside: bool = False,
+    refused: Mapping[str, HeadraceError] = NOBODY_REFUSED,
 ) -> pb.MetadataResponse:
     """
-    The image for clients; ``names`` None: every topic.
+    The image for clients, with the topics of these names.
 
     ``outside``: for a client that reaches external addresses only; it is told no others, nor of nodes without one.
+    ``refused``: names of which nothing is told, and what is said instead.
     """
-    topics = sorted(image.topics.values(), key=lambda topic: topic.name) if names is None else None
-    described = (
-        [_topic(image, topic, max_message_bytes) for topic in topics]
-        if topics is not None
-        else [_encode_named(image, name, max_message_bytes) for name in dict.fromkeys(names or ())]
-    )
+    described = [
+        _encode_named(image, name, max_message_bytes) if name not in refused else _named_error(name, refused[name])
+        for name in dict.fromkeys(names)
+    ]
     shown = (
         node.from_outside() if outside else node.for_clients()
         for node in image.nodes.values()
@@ -213,11 +220,11 @@ def _encode_named(image: ClusterImage, name: str, max_message_bytes: dict[bytes,
     topic = image.topic(name)
     if topic is not None:
         return _topic(image, topic, max_message_bytes)
-    return pb.TopicMetadata(
-        error=errors_pb2.UNKNOWN_TOPIC_OR_PARTITION,
-        message=str(unknown_topic(name)),
-        name=name[:249],
-    )
+    return _named_error(name, unknown_topic(name))
+
+
+def _named_error(name: str, error: HeadraceError) -> pb.TopicMetadata:
+    return pb.TopicMetadata(error=code(error), message=text(error), name=name[:SHOWN_NAME_CHARS_MAX])
 
 
 def _topic(image: ClusterImage, topic: Topic, max_message_bytes: dict[bytes, int]) -> pb.TopicMetadata:

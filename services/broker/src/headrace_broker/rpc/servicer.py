@@ -21,11 +21,13 @@ from headrace_broker.engine.fetch import FetchSession
 from headrace_broker.engine.produce import ProduceSession
 from headrace_broker.engine.replicate_session import ReplicateSession
 from headrace_broker.rpc import decode, encode, encode_logs
-from headrace_common.core.errors import HeadraceError, MetadataUnavailable, Rejected
+from headrace_broker.rpc.metadata_answers import MetadataAnswers
+from headrace_common.core.errors import HeadraceError, Rejected
 from headrace_common.core.ids import TopicId
 from headrace_common.core.image import NodeKey, Role, ShardKind
 from headrace_common.rpc.node_gate import NodeGate
 from headrace_common.rpc.options import MESSAGE_BYTES_MAX
+from headrace_common.runtime.access_gate import current_rights
 from headrace_common.runtime.admission import address_of
 from headrace_common.runtime.answering import NO_MESSAGE, answer_stream
 from headrace_common.runtime.tasks import TaskRunner
@@ -64,8 +66,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         self._gate = gate
         self._outside = outside
         self._apart = apart
-        self._request_bytes_max = request_bytes_max
-        self._all_topics: tuple[tuple[bytes, int], pb.MetadataResponse] = ((b"", -1), pb.MetadataResponse())
+        self._metadata = MetadataAnswers(broker, request_bytes_max, outside=outside)
 
     # --- produce ------------------------------------------------------------------------------------------
 
@@ -79,7 +80,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         caller = self._gate.caller(context)
         trusted = caller is not None and caller.role is Role.COORDINATOR
         address = address_of(context.peer()) if self._apart and caller is None else None
-        session = self._broker.produce_session(lambda: trusted or not self._gate.closed, address)
+        session = self._broker.produce_session(lambda: trusted or not self._gate.closed, address, current_rights())
         try:
             async with TaskRunner() as own:
                 reader = own.start(self._read_produce(session, context), name="produce-read")
@@ -98,7 +99,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
 
         async def take(request: pb.ProduceRequest) -> None:
             entries = [decode.produce_entry(entry) for entry in request.partitions]
-            costly = checks.costly(entries)
+            costly = [index for index in checks.costly(entries) if session.may_write(entries[index])]
             session.accept(
                 request.correlation_id,
                 request.acks,
@@ -133,7 +134,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
 
     async def _fetch(self, context: Context) -> None:
         """Read ahead in one task, answer in order in this one."""
-        inbox, session = _Inbox(), FetchSession()
+        inbox, session = _Inbox(), self._broker.fetches.session(current_rights())
         async with TaskRunner() as own:
             reader = own.start(_read_all(context, inbox.room, inbox.put, inbox.close), name="fetch-read")
             drainer = own.start(self._on_drain(reader.cancel, inbox.close), name="fetch-drain")
@@ -157,7 +158,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
 
     async def _encode_fetched(self, request: pb.FetchRequest, session: FetchSession) -> tuple[pb.FetchResponse, int]:
         try:
-            results = await self._broker.fetches.fetch(decode.fetch_ask(request))
+            results = await self._broker.fetches.fetch(decode.fetch_ask(request), session.logs)
         except HeadraceError as error:
             return encode.fetch_refused(request.correlation_id, error), 0
         size = sum(len(batch) for result in results for batch in result.batches)
@@ -206,23 +207,13 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         del context
         asks = [decode.offset_ask(entry) for entry in request.partitions]
         stable = request.isolation_level == pb.READ_COMMITTED
-        found = await self._broker.offsets.find(asks, request.max_wait_ms, stable=stable)
+        found = await self._broker.offsets.find(asks, request.max_wait_ms, stable=stable, rights=current_rights())
         results = [encode.offset_result(ask.partition, one) for ask, one in zip(asks, found, strict=True)]
         return pb.ListOffsetsResponse(partitions=results)
 
     async def Metadata(self, request: pb.MetadataRequest, context: Context) -> pb.MetadataResponse:
         del context
-        image = self._broker.replicas.image
-        if image.revision == 0:  # just started; to say that topics do not exist would make clients forget them
-            raise MetadataUnavailable("this broker has not heard from a controller yet; ask another one, or again")
-        if not request.all_topics:
-            limits = self._broker.follower.message_limits(request.topics, self._request_bytes_max)
-            return encode.metadata(image, request.topics, limits, outside=self._outside)
-        now = (image.incarnation, image.revision)
-        if self._all_topics[0] != now:
-            limits = self._broker.follower.message_limits(image.topic_ids, self._request_bytes_max)
-            self._all_topics = (now, encode.metadata(image, None, limits, outside=self._outside))
-        return self._all_topics[1]
+        return self._metadata.answer(request, current_rights())
 
     async def InitProducerId(self, request: pb.InitProducerIdRequest, context: Context) -> pb.InitProducerIdResponse:
         del context
@@ -237,20 +228,20 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         kind = _SHARD_KINDS.get(request.type)
         if kind is None:
             raise Rejected(f"coordinators of type {request.type} are not known here; ask for GROUP or TRANSACTION")
-        found = await self._broker.coordinators.find(kind, request.keys)
+        found = await self._broker.coordinators.find(kind, request.keys, current_rights())
         answers = (encode.coordinator(one, outside=self._outside) for one in found)
         return pb.FindCoordinatorResponse(coordinators=answers)
 
     async def DeleteRecords(self, request: pb.DeleteRecordsRequest, context: Context) -> pb.DeleteRecordsResponse:
         del context
         asks = [(decode.partition(entry), entry.offset) for entry in request.partitions]
-        trimmed = await self._broker.trim(asks)
+        trimmed = await self._broker.trim(asks, current_rights())
         return pb.DeleteRecordsResponse(partitions=[encode.trim_result(one) for one in trimmed])
 
     async def DescribeLogs(self, request: pb.DescribeLogsRequest, context: Context) -> pb.DescribeLogsResponse:
         del context
-        broker = self._broker
-        logs = broker.logs([TopicId(topic_id) for topic_id in request.topic_ids])
+        broker, rights = self._broker, current_rights()
+        logs = broker.logs([TopicId(topic_id) for topic_id in request.topic_ids], rights)
         found = [(one, broker.compaction(one)) for one in logs]
         unreadable = broker.fetches.unreadable
         if request.only_stuck:  # asked again and again, so nothing is encoded in vain
@@ -259,8 +250,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
                 for one, compaction in found
                 if (compaction is not None and compaction.stuck) or unreadable.text(one) is not None
             ]
-        free, total, reserve = broker.disk()
-        return pb.DescribeLogsResponse(
+        answer = pb.DescribeLogsResponse(
             logs=[
                 encode_logs.log_description(
                     one,
@@ -271,12 +261,12 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
                 )
                 for one, compaction in found
             ],
-            disk_free_bytes=free,
-            disk_total_bytes=total,
-            disk_reserve_bytes=reserve,
-            recovery_report=encode_logs.report_text(broker.report),
-            scrub=encode_logs.scrub(broker.scrub()),
         )
+        if broker.describes_itself(rights):
+            answer.disk_free_bytes, answer.disk_total_bytes, answer.disk_reserve_bytes = broker.disk()
+            answer.recovery_report = encode_logs.report_text(broker.report)
+            answer.scrub.CopyFrom(encode_logs.scrub(broker.scrub()))
+        return answer
 
     async def LogEnds(self, request: pb.LogEndsRequest, context: Context) -> pb.LogEndsResponse:
         del context
@@ -315,7 +305,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         del context
         asked = [decode.partition(one) for one in request.partitions]
         answer = pb.DescribeProducersResponse()
-        async for found in self._broker.producers(asked, open_only=request.open_only):
+        async for found in self._broker.producers(asked, open_only=request.open_only, rights=current_rights()):
             answer.partitions.append(encode.partition_producers(found))
         return answer
 

@@ -197,6 +197,10 @@ class Rights:
         """See ``Control.may``."""
         return self.control.may(self.caller, operation, type, name)
 
+    def allows(self, operation: Operation, type: ResourceType, name: str = CLUSTER_NAME) -> bool:
+        """See ``Control.allows``."""
+        return self.control.allows(self.caller, operation, type, name)
+
     def may_any(self, *asked: Asked) -> bool:
         """See ``Control.may_any``."""
         return self.control.may_any(self.caller, asked)
