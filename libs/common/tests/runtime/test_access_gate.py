@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,11 +16,13 @@ from libs.common.tests.kit.fixed_tokens import Fixed
 
 from headrace_common.core.access.api_keys import ApiKey, digest_of, format_key, parse_key
 from headrace_common.core.access.grants import scope_of
+from headrace_common.core.access.issuers import IssuerKeys
 from headrace_common.core.access.resources import CLUSTER_NAME, Operation, ResourceType, literal
 from headrace_common.core.access.rows import (
     STATE,
     Mode,
     changed_rows,
+    write_issuer,
     write_key,
     write_state,
 )
@@ -75,6 +77,7 @@ class World:
     mode: Mode = Mode.CLOSED
     rules: Rules = Rules(1)
     keys: list[ApiKey] = field(default_factory=lambda: [key_of(KEY_TEXT)])
+    issuers: dict[str, IssuerKeys] = field(default_factory=dict)
     image: ClusterImage = EMPTY_IMAGE
     access: Access = None  # type: ignore[assignment]
     seen: list[tuple[str, str, str | None]] = field(default_factory=list)
@@ -89,6 +92,7 @@ class World:
             STATE: write_state(self.mode, self.rules.generation),
             **changed_rows(Rules(), self.rules),
             **dict(map(write_key, self.keys)),
+            **dict(map(write_issuer, self.issuers.values())),
         }
         revision = self.image.revision + 1
         self.image = replace(EMPTY_IMAGE, revision=revision, feature_level=NODE_TOKEN.level, access=rows)
@@ -164,9 +168,9 @@ class Servicer(broker_pb2_grpc.BrokerServicer):
             self._world.ended.append(ended)
 
 
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
+@asynccontextmanager
+async def serving(world: World) -> AsyncIterator[World]:
+    """While the block runs; the image is of the world."""
     nodes = NodeGate(Fixed(), lambda: world.image)
     world.access = Access(lambda: world.image, nodes, world.clock)
     servicers = [(broker_pb2_grpc.add_BrokerServicer_to_server, Servicer(world))]
@@ -174,6 +178,12 @@ async def world() -> AsyncIterator[World]:
     async with GrpcService.open(ServerConfig(drain_ms_max=0), servicers, interceptors=gates) as running:
         world.address = f"127.0.0.1:{running.port}"
         world.told()
+        yield world
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with serving(World()) as world:
         yield world
 
 

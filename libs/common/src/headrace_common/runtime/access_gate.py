@@ -18,11 +18,12 @@ from typing import Any, Final, TypeAlias
 import grpc
 import grpc.aio
 
-from headrace_common.core.access.authentication import Shown, authenticate, bearer_of, node_shown
+from headrace_common.core.access.authentication import Shown, authenticate, bearer_of, check_token, node_shown
 from headrace_common.core.access.control import EVERYTHING, Control, Rights
 from headrace_common.core.access.principal import ANONYMOUS, PrincipalType
 from headrace_common.core.access.rows import Mode, Reader, View
 from headrace_common.core.access.state import Caller
+from headrace_common.core.access.tokens import VerifiedTokens
 from headrace_common.core.errors import (
     ClusterAuthorizationFailed,
     CredentialsRevoked,
@@ -41,7 +42,7 @@ AUTHORIZATION_KEY: Final = "authorization"
 KNOWN_MAX: Final = 10_000
 """Callers, each from one address, that are remembered for as long as nothing changes of access."""
 EXPIRY_LATE_MS: Final = 100.0
-"""A stream is looked at so long after its key has expired: clocks of the loop and of the day differ a little."""
+"""A stream is looked at so long after its credential has expired: clocks of the loop and of the day differ a little."""
 _HEALTH: Final = frozenset({"Health/Check", "Health/Watch"})
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -104,6 +105,7 @@ class Access:
         self._image = image
         self._clock = clock
         self._reader = reader or Reader()
+        self._tokens = VerifiedTokens()
         self._known: dict[tuple[str | None, str], Shown] = {}
         self._known_of = self._control.view
         """The view by which they are known."""
@@ -141,12 +143,13 @@ class Access:
             self._known_of = view
             self._known.clear()
         known = self._known.get((bearer, host))
-        if known is not None and (known.key is None or not known.key.expired(now_ms)):
+        if known is not None and not known.expired(now_ms):
             return known
-        shown = authenticate(view, bearer, host, now_ms)
-        if len(self._known) >= KNOWN_MAX:
-            self._known.clear()
-        self._known[bearer, host] = shown
+        shown = authenticate(view, bearer, host, now_ms, self._tokens)
+        if bearer is None or shown.key is not None or shown.token is not None:  # else it may be good a little later
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            self._known[bearer, host] = shown
         return shown
 
     def rights(self, shown: Shown) -> Rights:
@@ -177,8 +180,8 @@ class Access:
         stream = _Stream(shown, host, task)
         self._streams.add(stream)
         timer = None
-        if shown.key is not None and shown.key.expires_ms is not None:
-            left_ms = shown.key.expires_ms - self._clock.now_ms()
+        if shown.expires_ms is not None:
+            left_ms = shown.expires_ms - self._clock.now_ms()
             timer = Deadline(left_ms + EXPIRY_LATE_MS).call(self._end_if_over, stream)
         try:
             yield
@@ -213,6 +216,9 @@ class Access:
         if shown.key is not None and shown.key.id not in self.view.keys:
             return CredentialsRevoked(f"API key {shown.key.id} was deleted")
         try:
+            if shown.token is not None:
+                check_token(self.view, shown, self._clock.now_ms())
+                return None
             found = self.authenticate(shown.bearer, stream.host)
         except HeadraceError as error:
             return error

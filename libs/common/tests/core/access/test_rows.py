@@ -90,8 +90,11 @@ BAD = {
 }
 
 
+KINDS = ["grants/User:alice", "state", "configured", "roles/x", f"keys/{'b' * 14}", "issuers/idp", "odd/x"]
+
+
 @pytest.mark.parametrize("row", BAD.values(), ids=BAD)
-@pytest.mark.parametrize("key", ["grants/User:alice", "state", "configured", "roles/x", f"keys/{'b' * 14}", "odd/x"])
+@pytest.mark.parametrize("key", KINDS)
 def test_a_row_that_cannot_be_read_opens_nothing(key: str, row: bytes) -> None:
     rows = written(Access(1, rules={ALICE: frozenset({A})}, super_users=frozenset({ADMIN})))
     view = Reader().read({**rows, key: row})

@@ -1,4 +1,4 @@
-"""Who calls, by what the call has shown: a bearer, which is an API key so far."""
+"""Who calls, by what the call has shown: a bearer, which is an API key or a token of an issuer."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ from typing import Final
 
 from headrace_common.core.access.api_keys import PREFIX, ApiKey, parse_key
 from headrace_common.core.access.grants import host_of
+from headrace_common.core.access.key_sets import TOKEN_CHARS_MAX
 from headrace_common.core.access.principal import ANONYMOUS, Principal, PrincipalType
 from headrace_common.core.access.rows import Mode, View
 from headrace_common.core.access.state import Caller
+from headrace_common.core.access.tokens import START, Identity, VerifiedTokens
 from headrace_common.core.errors import CredentialsExpired, CredentialsRevoked, Rejected, Unauthenticated
 from headrace_common.core.image import NodeKey
 
 SCHEME: Final = "bearer"
-BEARER_CHARS_MAX: Final = 8_192
-_HOW: Final = "show an API key: HEADRACE_API_KEY, api_key= of the SDK, or --profile of the command"
+BEARER_CHARS_MAX: Final = TOKEN_CHARS_MAX
+_HOW: Final = (
+    "show an API key: HEADRACE_API_KEY, api_key= of the SDK, or --profile of the command; or a token of an issuer that "
+    "this cluster takes"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +31,20 @@ class Shown:
     bearer: str | None = None
     """None: it came without one, or from a node."""
     key: ApiKey | None = None
+    token: Identity | None = None
+    """What the bearer has proven, where it is a token."""
     node: NodeKey | None = None
     """The node that asks for itself."""
+
+    @property
+    def expires_ms(self) -> int | None:
+        """Unix time from which on it is over; None: never, as far as it says itself."""
+        if self.token is not None:
+            return self.token.expires_ms
+        return None if self.key is None else self.key.expires_ms
+
+    def expired(self, now_ms: float) -> bool:
+        return self.expires_ms is not None and now_ms >= self.expires_ms
 
 
 def node_shown(node: NodeKey) -> Shown:
@@ -41,7 +58,7 @@ def bearer_of(authorization: str) -> str:
     return bearer.strip() if scheme.lower() == SCHEME else ""
 
 
-def authenticate(view: View, bearer: str | None, address: str, now_ms: float) -> Shown:
+def authenticate(view: View, bearer: str | None, address: str, now_ms: float, tokens: VerifiedTokens) -> Shown:
     """
     Who shows ``bearer``.
 
@@ -50,27 +67,49 @@ def authenticate(view: View, bearer: str | None, address: str, now_ms: float) ->
     Args:
         address: where the call comes from, as ``host_of`` takes it; anything else is no address, which no rule names.
         now_ms: Unix time.
+        tokens: those that this process has verified.
 
     Raises:
         Unauthenticated: nothing was shown, or nothing that is known.
         CredentialsExpired: it was good until some time ago.
-        CredentialsRevoked: its owner is blocked.
+        CredentialsRevoked: its owner, or one of the groups of its token, is blocked.
     """
     host = _host(address)
     try:
         if bearer is None:
             raise Unauthenticated(f"this cluster is closed, and the call came without a credential; {_HOW}")
-        key = _key(view, bearer, now_ms)
+        shown = _shown(view, bearer, host, now_ms, tokens)
+        _check_not_blocked(view, shown.caller)
     except Unauthenticated:
         if view.mode is Mode.CLOSED:
             raise
         return Shown(Caller(ANONYMOUS, host=host), bearer)
-    return Shown(Caller(key.owner, host=host, scope=key.scope), bearer, key)
+    return shown
+
+
+def check_token(view: View, shown: Shown, now_ms: float) -> None:
+    """
+    Look whether a token that was good still is, without its signature.
+
+    Raises:
+        Unauthenticated: it is not; as ``authenticate``.
+    """
+    assert shown.token is not None, "who asks has one"
+    shown.token.check(view.issuers, now_ms)
+    _check_not_blocked(view, shown.caller)
+
+
+def _shown(view: View, bearer: str, host: str | None, now_ms: float, tokens: VerifiedTokens) -> Shown:
+    if len(bearer) > BEARER_CHARS_MAX or not bearer.startswith((PREFIX, START)):
+        raise Unauthenticated(f"the credential is of no kind that is taken here; {_HOW}")
+    if bearer.startswith(PREFIX):
+        key = _key(view, bearer, now_ms)
+        return Shown(Caller(key.owner, host=host, scope=key.scope), bearer, key)
+    identity = tokens.verify(bearer, view.issuers, now_ms)
+    return Shown(Caller(identity.principal, identity.groups, host), bearer, token=identity)
 
 
 def _key(view: View, bearer: str, now_ms: float) -> ApiKey:
-    if len(bearer) > BEARER_CHARS_MAX or not bearer.startswith(PREFIX):
-        raise Unauthenticated(f"the credential is of no kind that is taken here; {_HOW}")
     try:
         id, secret = parse_key(bearer)
     except Rejected as error:
@@ -80,9 +119,13 @@ def _key(view: View, bearer: str, now_ms: float) -> ApiKey:
         raise Unauthenticated(f"there is no API key {id} with this secret: it was deleted, or is of another cluster")
     if key.expired(now_ms):
         raise CredentialsExpired(f"API key {id} is over; make another with: headrace key create")
-    if key.owner in view.access.blocked:
-        raise CredentialsRevoked(f"{key.owner} is blocked")
     return key
+
+
+def _check_not_blocked(view: View, caller: Caller) -> None:
+    for one in (caller.principal, *sorted(caller.groups, key=str)):
+        if one in view.access.blocked:
+            raise CredentialsRevoked(f"{one} is blocked")
 
 
 def _host(address: str) -> str | None:

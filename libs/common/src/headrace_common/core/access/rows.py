@@ -11,6 +11,7 @@ was read last stays, and without that everybody but super users is refused. So a
 ``roles/NAME``         a role of one's own
 ``blocked/PRINCIPAL``  somebody may do nothing
 ``keys/ID``            an API key, without its secret
+``issuers/ALIAS``      an issuer of tokens that is configured, and its keys; the active controller writes it
 =====================  =======================================================================================
 """
 
@@ -26,6 +27,7 @@ from typing import Any, Final
 from headrace_common.core.access.api_keys import ApiKey, KeyId
 from headrace_common.core.access.changes import find_touched
 from headrace_common.core.access.grants import Effect, Grant, scope_of
+from headrace_common.core.access.issuers import IssuerKeys, issuer_fields, read_issuer
 from headrace_common.core.access.principal import Grantee, Principal, parse_grantee, parse_principal
 from headrace_common.core.access.resources import (
     Operation,
@@ -47,6 +49,7 @@ GRANTS: Final = "grants/"
 ROLES: Final = "roles/"
 BLOCKED: Final = "blocked/"
 KEYS: Final = "keys/"
+ISSUERS: Final = "issuers/"
 GONE: Final = b""
 
 
@@ -78,6 +81,8 @@ class View:
     """With the generation of the rows, and the super users that are configured."""
     keys: Mapping[KeyId, ApiKey] = field(default_factory=lambda: MappingProxyType({}))
     """Those that are configured included."""
+    issuers: Mapping[str, IssuerKeys] = field(default_factory=lambda: MappingProxyType({}))
+    """Of tokens, by alias."""
     faults: tuple[str, ...] = ()
     """Rows that could not be read, and why."""
     configured: frozenset[KeyId] = frozenset()
@@ -103,6 +108,11 @@ def write_configured(configured: Configured) -> bytes:
 def write_key(key: ApiKey) -> tuple[str, bytes]:
     """The row of a key, and where it is."""
     return f"{KEYS}{key.id}", _dump(_key_fields(key))
+
+
+def write_issuer(known: IssuerKeys) -> tuple[str, bytes]:
+    """The row of an issuer and its keys, and where it is."""
+    return f"{ISSUERS}{known.issuer.alias}", _dump(issuer_fields(known))
 
 
 def read_state(rows: Mapping[str, bytes]) -> tuple[Mode, int]:
@@ -171,8 +181,8 @@ class Reader:
                 Mode.CLOSED,
                 Access(super_users=configured.super_users),
                 MappingProxyType({key.id: key for key in configured.keys}),
-                faults,
-                frozenset(key.id for key in configured.keys),
+                faults=faults,
+                configured=frozenset(key.id for key in configured.keys),
             )
         mode, generation = self._part(STATE, (Mode.OPEN, 0))
         configured = self._part(CONFIGURED, Configured())
@@ -192,7 +202,14 @@ class Reader:
             configured.super_users,
         )
         keys = {key.id: key for key in (*self._under(KEYS), *configured.keys)}
-        return View(mode, access, MappingProxyType(keys), configured=frozenset(key.id for key in configured.keys))
+        issuers = {known.issuer.alias: known for known in self._under(ISSUERS)}
+        return View(
+            mode,
+            access,
+            MappingProxyType(keys),
+            MappingProxyType(issuers),
+            configured=frozenset(key.id for key in configured.keys),
+        )
 
     def _part(self, key: str, default: Any) -> Any:
         found = self._read.get(key)
@@ -233,6 +250,8 @@ def _read_row(key: str, row: bytes) -> Any:
             return parse_principal(rest)
         case "keys/":
             return _key(KeyId(rest), fields)
+        case "issuers/":
+            return read_issuer(rest, fields)
     raise Rejected("it is of a kind that is not known")
 
 
