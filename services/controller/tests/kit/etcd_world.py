@@ -247,11 +247,12 @@ class EtcdWorld:
     def _may_lose(self, pod: Pod) -> bool:
         """
         Any number of those that agreed to nothing, before anybody starts; of the others a minority at a time. While
-        they get TLS only one that has it, and not the first, nor while another one waits to get it: these wait for
-        people.
+        they get TLS only one that has it, and not the last one with data, nor while another one waits to get it: these
+        wait for people.
         """
         moved = [p for p in self.pods if p.peer.tls]
-        if moved and (pod not in moved or len(moved) == 1 or not all(_has_moved(p) for p in moved)):
+        others = [p for p in moved if p is not pod and p.disk.data is not None]
+        if moved and not (pod in moved and others and all(_has_moved(p) for p in moved)):
             return False
         return not self._matters(pod) or len(self.lost | {pod.peer.name}) <= (self.size - 1) // 2
 
