@@ -51,6 +51,7 @@ FACES: Final = (
             ("AdminClient", "aio/_group_admin.py", "GroupAdmin"),
             ("AdminClient", "aio/_transaction_admin.py", "TransactionAdmin"),
             ("AdminClient", "aio/_restore_admin.py", "RestoreAdmin"),
+            ("AdminClient", "aio/_access_admin.py", "AccessAdmin"),
         ),
         "self._wait",
         delegates=True,

@@ -19,6 +19,7 @@ from headrace_cli.commanding import (
     note_options,
 )
 from headrace_cli.commands import (
+    access,
     apply,
     bench,
     broker,
@@ -29,6 +30,7 @@ from headrace_cli.commands import (
     demo,
     group,
     job,
+    key,
     local,
     partition,
     produce,
@@ -59,6 +61,7 @@ app = typer.Typer(
 
 for module in (local, demo, produce, consume, apply):
     module.register(app)
+key.register_whoami(app)
 GROUPS = {
     "topic": topic,
     "group": group,
@@ -69,6 +72,8 @@ GROUPS = {
     "job": job,
     "streams": streams,
     "connect": connect,
+    "access": access,
+    "key": key,
     "profile": profile_commands,
     "bench": bench,
     "verify": verify,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from headrace import _runtime
 from headrace.admin_types import NewTopic
+from headrace.aio._access_admin import YEAR
 from headrace.aio.admin import HIGH_WATERMARK
 from headrace.aio.admin import AdminClient as AsyncAdminClient
 from headrace.errors import ClientClosed
@@ -26,6 +27,14 @@ if TYPE_CHECKING:
     from headrace._setting_names import Servers
     from headrace._tokens import PreparedTransaction
     from headrace._transport.port import Transport
+    from headrace.admin_access_types import (
+        AccessChanged,
+        AccessDescription,
+        AccessExplanation,
+        ApiKeyInfo,
+        NewApiKey,
+        WhoAmI,
+    )
     from headrace.admin_cluster_types import ClusterStatus, Decommission, MovePlan, MoveProgress
     from headrace.admin_feature_types import FeaturesInfo
     from headrace.admin_restore_types import RestoreInfo, StrayList
@@ -50,6 +59,8 @@ if TYPE_CHECKING:
     from headrace.group_types import GroupDescription, GroupList, PartitionLag, ResetPlan
     from headrace.records import TopicPartition
     from headrace.setting_types import AdminSettingsDict
+    from headrace_common.core.access.changes import Change
+    from headrace_common.core.access.grants import Grant
 
 T = TypeVar("T")
 
@@ -717,3 +728,77 @@ class AdminClient:
             Rejected: no broker knows its name, and none was given; or this is no topic id.
         """
         return self._wait(self._twin.adopt_topic(topic_id, name, partitions=partitions, validate_only=validate_only))
+
+    def alter_access(
+        self, changes: Iterable[Change] = (), *, mode: str | None = None, validate_only: bool = False
+    ) -> AccessChanged:
+        """
+        Change who may do what: all of it, or nothing. ``headrace.access`` makes the changes.
+
+        Args:
+            mode: ``"permissive"`` or ``"closed"``: the cluster's from then on. It never falls.
+            validate_only: only say what would change.
+
+        Returns:
+            Who gains and loses what.
+
+        Raises:
+            Denied: the caller may not change this, or would give more than it has.
+            Rejected, NotFound, Conflict: something of it cannot be, is not there, or is bound.
+        """
+        return self._wait(self._twin.alter_access(changes, mode=mode, validate_only=validate_only))
+
+    def describe_access(self, principal: str | None = None) -> AccessDescription:
+        """The mode, rules, roles and blocks: all, or what is said of one principal."""
+        return self._wait(self._twin.describe_access(principal))
+
+    def explain_access(
+        self, principal: str, operation: str, type: str, name: str = "", *, host: str | None = None
+    ) -> AccessExplanation:
+        """
+        Whether ``principal`` may do something, why, and what would allow it.
+
+        Args:
+            name: of the resource; without one it is the cluster.
+            host: the address that it calls from; None: one that no rule names.
+        """
+        return self._wait(self._twin.explain_access(principal, operation, type, name, host=host))
+
+    def create_key(
+        self,
+        owner: str | None = None,
+        *,
+        lifetime: timedelta | None = YEAR,
+        scope: Iterable[Grant] = (),
+        note: str = "",
+    ) -> NewApiKey:
+        """
+        Make an API key. Its secret is in the answer, and nowhere else.
+
+        Args:
+            owner: who calls with it; None: the caller itself.
+            lifetime: None: for ever.
+            scope: what it may be used for at most (``headrace.access.grant``); none: all that its owner may do.
+            note: what for.
+
+        Raises:
+            Denied: the caller may make no key of this owner.
+        """
+        return self._wait(self._twin.create_key(owner, lifetime=lifetime, scope=scope, note=note))
+
+    def list_keys(self, owner: str | None = None) -> list[ApiKeyInfo]:
+        """The keys of one principal, or of all whose keys the caller may see."""
+        return self._wait(self._twin.list_keys(owner))
+
+    def delete_keys(self, ids: Iterable[str]) -> None:
+        """
+        Take keys back: what is connected with one is cut off.
+
+        Raises:
+            NotFound: there is none of such an id; nothing was deleted.
+        """
+        self._wait(self._twin.delete_keys(ids))
+
+    def who_am_i(self) -> WhoAmI:
+        """Who the cluster takes this client for."""
+        return self._wait(self._twin.who_am_i())

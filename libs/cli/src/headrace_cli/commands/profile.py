@@ -83,6 +83,9 @@ def set_profile(
     ca: Annotated[
         str | None, typer.Option("--ca", metavar="FILE", help="CAs of a cluster that speaks TLS, in PEM")
     ] = None,
+    api_key_file: Annotated[
+        str | None, typer.Option("--api-key-file", metavar="FILE", help="The file with the API key to show")
+    ] = None,
 ) -> None:
     """Make a profile, or change what is given of one."""
     if not name or name == CHOSEN or not all(c.isalnum() or c in "-_" for c in name) or not name.isascii():
@@ -91,7 +94,12 @@ def set_profile(
         )
     file = config_file(os.environ)
     before: dict[str, Any] = profiles(file).get(name, {})
-    given = {"bootstrap": bootstrap, "output": None if print_as is None else print_as.value, "ca": ca}
+    given = {
+        "bootstrap": bootstrap,
+        "output": None if print_as is None else print_as.value,
+        "ca": ca,
+        "api_key_file": api_key_file,
+    }
     section = {**before, **{key: value for key, value in given.items() if value is not None}}
     if section.get("bootstrap") is None:
         raise CommandFailed(f"profile {name!r} needs an address", ExitCode.USAGE, "Give --bootstrap HOST:PORT.")

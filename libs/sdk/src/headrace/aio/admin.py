@@ -28,6 +28,7 @@ from headrace.admin_types import (
     TopicDescription,
     TopicInfo,
 )
+from headrace.aio._access_admin import AccessAdmin
 from headrace.aio._cluster_admin import ClusterAdmin
 from headrace.aio._group_admin import GroupAdmin
 from headrace.aio._placement import TopicIds, elect_request, outcomes, reassign_request, reassignments
@@ -82,7 +83,7 @@ class AdminSettings(ClientSettings):
     """How long a call may take, repetitions included, in ms."""
 
 
-class AdminClient(ClusterAdmin, GroupAdmin, TransactionAdmin, RestoreAdmin):
+class AdminClient(ClusterAdmin, GroupAdmin, TransactionAdmin, RestoreAdmin, AccessAdmin):
     """
     Administration of one cluster.
 

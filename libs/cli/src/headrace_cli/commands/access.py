@@ -1,0 +1,289 @@
+"""``headrace access``: who may do what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace_cli.commanding import command
+from headrace_cli.exits import CommandFailed, ExitCode
+from headrace_cli.output import Output
+from headrace_cli.session import Session
+
+if TYPE_CHECKING:
+    from headrace.access import Change
+    from headrace.admin_access_types import AccessChanged
+    from headrace_common.core.access.changes import Item
+
+HELP = "Who may do what: rules, roles, blocks, and how closed the cluster is"
+
+Who = Annotated[str, typer.Argument(metavar="PRINCIPAL", help="User:alice, Group:staff, or User:* for all users")]
+Operations = Annotated[str, typer.Argument(metavar="OPERATIONS", help="read,write,...; all")]
+Type = Annotated[
+    str, typer.Argument(metavar="TYPE", help="topic, group, transactional_id, cluster, principal or connector")
+]
+Name = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="A name, or '*' for all; of cluster it may be left out")
+]
+Prefix = Annotated[str | None, typer.Option("--prefix", metavar="NAME", help="All names that begin so")]
+Host = Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="Only calls from this IP address")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say who would gain and lose what")]
+RoleName = Annotated[str, typer.Argument(metavar="ROLE", help="superuser, operator, security, auditor, developer, ...")]
+On = Annotated[
+    list[str] | None, typer.Option("--on", metavar="TYPE=PATTERN", help="On these resources, as topic=orders*")
+]
+ForRole = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="What built-in roles cover: a prefix, an app, a Connect cluster")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``headrace access``."""
+    for function in (show, allow, deny, remove, bind, unbind, role, block, unblock, check, mode):
+        command(app)(function)
+
+
+def show(
+    session: Session,
+    principal: Annotated[
+        str | None, typer.Argument(metavar="[PRINCIPAL]", help="Only what is said of this one")
+    ] = None,
+) -> None:
+    """Show the mode, rules, roles that are bound, and who is blocked."""
+    with session.admin() as admin:
+        found = admin.describe_access(principal)
+    if session.output is not Output.TABLE:
+        session.show(_json(found.wire))
+        return
+    session.say(f"mode {found.mode}, generation {found.generation}")
+    rules = [
+        {
+            "principal": rule.principal,
+            "says": "deny" if rule.grant.deny else "allow",
+            "operations": ",".join(rule.grant.operations),
+            "type": rule.grant.type,
+            "pattern": rule.grant.pattern,
+            "host": rule.grant.host or "any",
+        }
+        for rule in found.rules
+    ]
+    bindings = [
+        {
+            "principal": bound.principal,
+            "says": "role",
+            "operations": bound.role,
+            "type": ",".join(sorted({target.type for target in bound.targets})) or "all",
+            "pattern": ",".join(sorted({target.pattern for target in bound.targets})) or "*",
+            "host": "any",
+        }
+        for bound in found.bindings
+    ]
+    session.show([*rules, *bindings], empty="no rules; super users alone may do anything in a closed cluster")
+    for what, names in (("super users", found.super_users), ("blocked", found.blocked), ("unreadable", found.faults)):
+        if names:
+            session.say(f"{what}: {', '.join(names)}")
+
+
+def allow(
+    session: Session,
+    principal: Who,
+    operations: Operations,
+    type: Type,
+    name: Name = None,
+    *,
+    prefix: Prefix = None,
+    host: Host = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Allow somebody some operations on some resources."""
+    from headrace import access
+
+    _change(session, [access.Put(_rule("allow", principal, operations, type, name, prefix, host))], dry_run=dry_run)
+
+
+def deny(
+    session: Session,
+    principal: Who,
+    operations: Operations,
+    type: Type,
+    name: Name = None,
+    *,
+    prefix: Prefix = None,
+    host: Host = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Deny somebody some operations, whatever else allows them."""
+    from headrace import access
+
+    _change(session, [access.Put(_rule("deny", principal, operations, type, name, prefix, host))], dry_run=dry_run)
+
+
+def remove(
+    session: Session,
+    effect: Annotated[str, typer.Argument(metavar="allow|deny", help="Which rule")],
+    principal: Who,
+    operations: Operations,
+    type: Type,
+    name: Name = None,
+    *,
+    prefix: Prefix = None,
+    host: Host = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Remove a rule, given exactly as it was made."""
+    from headrace import access
+
+    _change(session, [access.Remove(_rule(effect, principal, operations, type, name, prefix, host))], dry_run=dry_run)
+
+
+def bind(
+    session: Session, principal: Who, role: RoleName, name: ForRole = None, on: On = None, dry_run: DryRun = False
+) -> None:
+    """Give somebody a role."""
+    from headrace import access
+
+    _change(session, [access.Put(access.bind(principal, role, name, on=_targets(on)))], dry_run=dry_run)
+
+
+def unbind(
+    session: Session, principal: Who, role: RoleName, name: ForRole = None, on: On = None, dry_run: DryRun = False
+) -> None:
+    """Take a role from somebody, given exactly as it was bound."""
+    from headrace import access
+
+    _change(session, [access.Remove(access.bind(principal, role, name, on=_targets(on)))], dry_run=dry_run)
+
+
+def role(
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The role, which is one of your own")],
+    gives: Annotated[
+        list[str] | None, typer.Option("--gives", metavar="TYPE=OPERATIONS", help="As topic=read,describe; repeatable")
+    ] = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete it instead")] = False,
+    cascade: Annotated[bool, typer.Option("--cascade", help="With --delete: take it from all who have it")] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Make a role of your own, change what it gives, or delete it."""
+    from headrace import access
+
+    if delete == bool(gives) or (cascade and not delete):
+        raise typer.BadParameter("give --gives TYPE=OPERATIONS, or --delete (with --cascade or without)")
+    if delete:
+        anything = access.role(name, {"topic": ["all"]})  # of a role that is deleted the name counts
+        _change(session, [access.Remove(anything, cascade=cascade)], dry_run=dry_run)
+        return
+    operations = {type: words.split(",") for type, words in _pairs(gives, "--gives TYPE=OPERATIONS")}
+    _change(session, [access.Put(access.role(name, operations))], dry_run=dry_run)
+
+
+def block(session: Session, principal: Who, dry_run: DryRun = False) -> None:
+    """Let somebody do nothing any more, at once; connections that are open are cut off."""
+    from headrace import access
+
+    _change(session, [access.Put(access.block(principal))], dry_run=dry_run)
+
+
+def unblock(session: Session, principal: Who, dry_run: DryRun = False) -> None:
+    """Take a block back."""
+    from headrace import access
+
+    _change(session, [access.Remove(access.block(principal))], dry_run=dry_run)
+
+
+def check(
+    session: Session,
+    principal: Who,
+    operation: Annotated[str, typer.Argument(metavar="OPERATION", help="One, such as read")],
+    type: Type,
+    name: Name = None,
+    host: Host = None,
+) -> None:
+    """Say whether somebody may do something, why, and what would allow it. Ends with 1 where it may not."""
+    with session.admin() as admin:
+        found = admin.explain_access(principal, operation, type, name or "", host=host)
+    if session.output is not Output.TABLE:
+        session.show(_json(found.wire))
+    else:
+        session.say(f"{principal} may{'' if found.allowed else ' not'}: {found.reason}")
+        for source in found.sources:
+            session.say(f"  {source}")
+        if found.remedy:
+            session.say(f"to allow it: {found.remedy}")
+    if not found.allowed:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def mode(
+    session: Session,
+    wanted: Annotated[
+        str | None, typer.Argument(metavar="[permissive|closed]", help="The mode from now on; it never falls")
+    ] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Show how closed the cluster is, or close it."""
+    if wanted is None:
+        with session.admin() as admin:
+            found = admin.describe_access()
+        session.show({"mode": found.mode, "generation": found.generation})
+        return
+    _change(session, [], dry_run=dry_run, mode=wanted)
+
+
+def _change(session: Session, changes: Sequence[Change], *, dry_run: bool, mode: str | None = None) -> None:
+    with session.admin() as admin:
+        done = admin.alter_access(changes, mode=mode, validate_only=dry_run)
+    if session.output is not Output.TABLE:
+        session.show(_json(done.wire) | {"dry_run": dry_run})
+        return
+    for line in _lines(done):
+        session.say(line)
+    session.say("nothing was changed: --dry-run" if dry_run else f"done; generation {done.generation}")
+
+
+def _lines(done: AccessChanged) -> list[str]:
+    """Who gains and loses what."""
+    lines = [
+        f"{shift.principal} {word} {reach}"
+        for shift in done.shifts
+        for word, some in (("gains", shift.gains), ("loses", shift.loses))
+        for reach in some
+    ]
+    return [*lines, "and more"] if done.more else lines
+
+
+def _rule(
+    effect: str, principal: str, operations: str, type: str, name: str | None, prefix: str | None, host: str | None
+) -> Item:
+    from headrace import access
+
+    make: dict[str, Callable[..., Item]] = {"allow": access.allow, "deny": access.deny}
+    if effect not in make:
+        raise typer.BadParameter(f"{effect!r}: a rule is removed as `remove allow ...` or `remove deny ...`")
+    if prefix is not None and name is not None:
+        raise typer.BadParameter("give NAME or --prefix, not both")
+    pattern = name if prefix is None else f"{prefix}*"
+    if pattern is None and type.upper() != "CLUSTER":
+        raise CommandFailed(f"which {type}?", ExitCode.USAGE, "Give its NAME, --prefix NAME, or '*' for all.")
+    given = () if pattern is None else (pattern,)
+    return make[effect](principal, operations.split(","), type, *given, host=host)
+
+
+def _targets(on: list[str] | None) -> list[tuple[str, str]]:
+    return _pairs(on, "--on TYPE=PATTERN")
+
+
+def _pairs(texts: list[str] | None, what: str) -> list[tuple[str, str]]:
+    pairs = [text.partition("=") for text in texts or []]
+    wrong = [type for type, equals, rest in pairs if not (type and equals and rest)]
+    if wrong:
+        raise typer.BadParameter(f"{wrong[0]!r}: write it as {what}")
+    return [(type, rest) for type, _, rest in pairs]
+
+
+def _json(message: Any) -> dict[str, Any]:
+    from headrace_common.rpc.json_form import json_of
+
+    return json_of(message)

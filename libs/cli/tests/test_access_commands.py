@@ -1,0 +1,304 @@
+"""``headrace access``, ``key`` and ``whoami``: what is asked of the cluster, what is printed, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import stat
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from libs.common.tests.kit.access import accesses, asked_names, callers, operations, types
+from typer.testing import CliRunner
+
+from headrace import access as made
+from headrace.admin_access_types import (
+    AccessChanged,
+    AccessDescription,
+    AccessExplanation,
+    ApiKeyInfo,
+    NewApiKey,
+    WhoAmI,
+)
+from headrace.errors import ClusterAuthorizationFailed, Unauthenticated
+from headrace_cli.app import app
+from headrace_cli.session import Session
+from headrace_common.core.access.changes import apply
+from headrace_common.core.access.decisions import Decisions
+from headrace_common.core.access.explain import explain
+from headrace_common.core.access.resources import Operation, ResourceType
+from headrace_common.core.access.state import Access, Caller
+from headrace_proto.v1 import access_pb2 as pb
+
+runner = CliRunner()
+KEY = "hrk_" + "k" * 64
+DESCRIBED = pb.ApiKeyDescription(id="i1", owner="User:a", created_ms=1, expires_ms=1_700_000_000_000, note="n")
+
+
+class FakeAdmin:
+    def __init__(self) -> None:
+        self.access = Access()
+        self.asked: list[Any] = []
+        self.failure: Exception | None = None
+        self.explained = pb.ExplainAccessResponse(allowed=True, reason="it is a super user")
+
+    def alter_access(self, changes: Sequence[made.Change], **how: Any) -> AccessChanged:
+        if self.failure is not None:
+            raise self.failure
+        self.asked.append((list(changes), how))
+        self.access = apply(self.access, changes)
+        reach = pb.AccessReach(type="TOPIC", pattern="t*", operations=["READ", "DESCRIBE"])
+        shift = pb.AccessShift(principal="User:a", gains=[reach], loses=[reach])
+        return AccessChanged.of(pb.AlterAccessResponse(generation=7, shifts=[shift], more=True))
+
+    def describe_access(self, principal: str | None = None) -> AccessDescription:
+        self.asked.append(principal)
+        return AccessDescription.of(
+            pb.DescribeAccessResponse(
+                mode="closed",
+                generation=7,
+                rules=[
+                    pb.AccessRule(
+                        principal="User:a", grant=pb.Grant(deny=True, operations=["READ"], type="TOPIC", pattern="t*")
+                    )
+                ],
+                bindings=[pb.AccessBinding(principal="User:b", role="operator")],
+                blocked=["User:c"],
+                super_users=["User:admin"],
+            )
+        )
+
+    def explain_access(self, *given: Any, **how: Any) -> AccessExplanation:
+        self.asked.append((given, how))
+        return AccessExplanation.of(self.explained)
+
+    def create_key(self, *given: Any, **how: Any) -> NewApiKey:
+        if self.failure is not None:
+            raise self.failure
+        self.asked.append((given, how))
+        return NewApiKey.of(pb.CreateKeyResponse(key=KEY, description=DESCRIBED))
+
+    def list_keys(self, owner: str | None) -> list[ApiKeyInfo]:
+        self.asked.append(owner)
+        scope = [pb.Grant(operations=["READ"], type="TOPIC", pattern="t*")]
+        return [ApiKeyInfo.of(DESCRIBED), ApiKeyInfo.of(pb.ApiKeyDescription(id="i2", owner="User:b", scope=scope))]
+
+    def delete_keys(self, ids: Sequence[str]) -> None:
+        self.asked.append(ids)
+
+    def who_am_i(self) -> WhoAmI:
+        return WhoAmI.of(pb.WhoAmIResponse(principal="User:a", key_id="i1", mode="closed", super_user=True))
+
+
+def open_with(fake: FakeAdmin, patch: Callable[..., None]) -> None:
+    @contextmanager
+    def opened(session: Session, **settings: Any) -> Any:
+        yield fake
+
+    patch(Session, "admin", opened)
+
+
+@pytest.fixture
+def admin(monkeypatch: pytest.MonkeyPatch) -> FakeAdmin:
+    fake = FakeAdmin()
+    open_with(fake, monkeypatch.setattr)
+    return fake
+
+
+def run(*argv: str, code: int = 0) -> Any:
+    result = runner.invoke(app, list(argv))
+    assert result.exit_code == code, result.output
+    return result
+
+
+CASES: dict[str, made.Change] = {
+    "allow User:a read,write topic t": made.Put(made.allow("User:a", ["READ", "WRITE"], "TOPIC", "t")),
+    "allow User:a read topic --prefix t": made.Put(made.allow("User:a", ["READ"], "TOPIC", "t*")),
+    "allow User:* all group '*' --host 10.0.0.1": made.Put(
+        made.allow("User:*", ["ALL"], "GROUP", "*", host="10.0.0.1")
+    ),
+    "allow User:a describe cluster": made.Put(made.allow("User:a", ["DESCRIBE"], "CLUSTER", "kafka-cluster")),
+    "allow User:a describe cluster kafka-cluster": made.Put(made.allow("User:a", ["DESCRIBE"], "CLUSTER")),
+    "deny Group:g delete topic t": made.Put(made.deny("Group:g", ["DELETE"], "TOPIC", "t")),
+    "bind User:a superuser": made.Put(made.bind("User:a", "superuser")),
+    "bind User:a producer orders": made.Put(made.bind("User:a", "producer", "orders")),
+    "bind User:a viewer --on topic=t* --on group=g": made.Put(
+        made.bind("User:a", "viewer", on=[("topic", "t*"), ("group", "g")])
+    ),
+    "role own --gives topic=read,write --gives group=read": made.Put(
+        made.role("own", {"topic": ["read", "write"], "group": ["read"]})
+    ),
+    "block User:a": made.Put(made.block("User:a")),
+}
+
+
+@pytest.mark.parametrize("line", CASES)
+def test_what_a_line_changes(line: str, admin: FakeAdmin) -> None:
+    said = run("access", *shlex.split(line))
+    assert admin.asked == [([CASES[line]], {"mode": None, "validate_only": False})]
+    assert said.stderr.splitlines() == [
+        "User:a gains READ,DESCRIBE TOPIC t*",
+        "User:a loses READ,DESCRIBE TOPIC t*",
+        "and more",
+        "done; generation 7",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "undone"),
+    [
+        ("allow User:a read topic t", "remove allow User:a read topic t"),
+        ("deny User:a read topic --prefix t --host 10.0.0.1", "remove deny User:a read topic 't*' --host 10.0.0.1"),
+        ("bind User:a producer orders", "unbind User:a producer orders"),
+        ("block User:a", "unblock User:a"),
+        ("role own --gives topic=read", "role own --delete"),
+    ],
+)
+def test_what_was_done_is_undone(line: str, undone: str, admin: FakeAdmin) -> None:
+    before = admin.access
+    for text in (line, undone):
+        run("access", *shlex.split(text))
+    assert (admin.access.rules, admin.access.bindings, admin.access.roles, admin.access.blocked) == (
+        before.rules,
+        before.bindings,
+        before.roles,
+        before.blocked,
+    )
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(world=accesses, caller=callers, operation=operations, type=types, name=asked_names)
+def test_the_line_that_an_error_names_is_a_command_that_works(
+    world: Access, caller: Caller, operation: Operation, type: ResourceType, name: str
+) -> None:
+    line = explain(world, caller, operation, type, name).line
+    if line is None:
+        return
+    fake = FakeAdmin()
+    fake.access = world
+    with pytest.MonkeyPatch.context() as patch:
+        open_with(fake, patch.setattr)
+        for command in line.split(" && "):
+            words = shlex.split(command)
+            assert words[0] == "headrace"
+            run(*words[1:])
+    assert Decisions(fake.access).decide(caller, operation, type, name)
+
+
+def test_a_dry_run_changes_nothing_and_json_is_what_came(admin: FakeAdmin) -> None:
+    said = run("access", "block", "User:a", "--dry-run")
+    assert admin.asked[0][1]["validate_only"] is True
+    assert "nothing was changed" in said.stderr
+    told = json.loads(run("access", "block", "User:b", "--dry-run", "-o", "json").stdout)
+    assert told["dry_run"] is True
+    assert told["shifts"][0]["gains"][0]["operations"] == ["READ", "DESCRIBE"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "allow User:a read topic",
+        "allow User:a read topic t --prefix u",
+        "allow alice read topic t",
+        "allow User:a fly topic t",
+        "allow User:a read sea t",
+        "remove may User:a read topic t",
+        "bind User:a viewer --on topic",
+        "role own",
+        "role own --gives topic=read --delete",
+        "role own --gives topic=read --cascade",
+    ],
+)
+def test_what_cannot_be_asks_nobody(line: str, admin: FakeAdmin) -> None:
+    run("access", *shlex.split(line), code=2)
+    assert admin.asked == []
+
+
+def test_the_mode_is_shown_and_raised(admin: FakeAdmin) -> None:
+    assert "closed" in run("access", "mode").stdout
+    run("access", "mode", "closed")
+    assert admin.asked[-1] == ([], {"mode": "closed", "validate_only": False})
+
+
+def test_show(admin: FakeAdmin) -> None:
+    said = run("access", "show", "User:a")
+    assert admin.asked == ["User:a"]
+    assert ["User:a", "deny", "READ", "TOPIC", "t*", "any"] in [line.split() for line in said.stdout.splitlines()]
+    assert ["User:b", "role", "operator", "all", "*", "any"] in [line.split() for line in said.stdout.splitlines()]
+    assert "super users: User:admin" in said.stderr
+    assert "blocked: User:c" in said.stderr
+    assert json.loads(run("access", "show", "-o", "json").stdout)["blocked"] == ["User:c"]
+
+
+def test_check_ends_with_the_verdict(admin: FakeAdmin) -> None:
+    assert "User:a may: it is a super user" in run("access", "check", "User:a", "read", "topic", "t").stderr
+    assert admin.asked == [(("User:a", "read", "topic", "t"), {"host": None})]
+    admin.explained = pb.ExplainAccessResponse(reason="nothing allows it", sources=["s"], remedy="headrace access x")
+    said = run("access", "check", "User:a", "read", "topic", "t", code=1)
+    assert "User:a may not: nothing allows it" in said.stderr
+    assert "to allow it: headrace access x" in said.stderr
+
+
+@pytest.mark.parametrize("kind", [ClusterAuthorizationFailed, Unauthenticated])
+def test_who_may_not_is_told(kind: type[Exception], admin: FakeAdmin) -> None:
+    admin.failure = kind("User:x may not ALTER PRINCIPAL User:a")
+    said = run("access", "block", "User:a", code=1)
+    assert "User:x may not ALTER PRINCIPAL User:a" in said.stderr
+    assert "error" in said.stderr
+
+
+# --- keys ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_is_printed_once_alone(admin: FakeAdmin) -> None:
+    said = run("key", "create", "--owner", "User:a", "--days", "3", "--allow", "read topic t*", "--note", "n")
+    assert said.stdout == f"{KEY}\n"
+    assert KEY not in said.stderr
+    scope = [made.grant(["READ"], "TOPIC", "t*")]
+    assert admin.asked == [(("User:a",), {"lifetime": timedelta(days=3), "scope": scope, "note": "n"})]
+    run("key", "create", "--forever")
+    assert admin.asked[-1] == ((None,), {"lifetime": None, "scope": [], "note": ""})
+    assert json.loads(run("key", "create", "-o", "json").stdout)["key"] == KEY
+
+
+def test_a_key_goes_into_a_new_file_of_ones_own(admin: FakeAdmin, tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    said = run("key", "create", "--file", str(file))
+    assert KEY not in said.output
+    assert file.read_text() == f"{KEY}\n"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    asked = len(admin.asked)
+    run("key", "create", "--file", str(file), code=2)
+    assert len(admin.asked) == asked, "no key is made that is kept nowhere"
+    admin.failure = ClusterAuthorizationFailed("no")
+    run("key", "create", "--file", str(tmp_path / "other"), code=1)
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("text", ["read", "read topic", "read topic t u"])
+def test_a_scope_has_three_words(text: str, admin: FakeAdmin) -> None:
+    run("key", "create", "--allow", text, code=2)
+    run("key", "create", "--allow", "describe cluster")
+    assert len(admin.asked) == 1
+
+
+def test_keys_are_listed_and_deleted(admin: FakeAdmin) -> None:
+    said = run("key", "list", "--owner", "User:a").stdout
+    assert "2023-11-14 22:13 UTC" in said
+    assert "read topic t*" in said
+    assert "never" in said
+    assert [row["id"] for row in json.loads(run("key", "list", "-o", "json").stdout)["keys"]] == ["i1", "i2"]
+    assert "deleted i1, i2" in run("key", "delete", "i1", "i2").stderr
+    assert admin.asked[-1] == ["i1", "i2"]
+
+
+def test_whoami(admin: FakeAdmin) -> None:
+    said = run("whoami")
+    assert "User:a" in said.stdout
+    assert "super user" in said.stderr
+    assert json.loads(run("whoami", "-o", "json").stdout)["key_id"] == "i1"

@@ -1,0 +1,169 @@
+"""
+What the admin clients return about who may do what: frozen values, made from messages of the ``Admin`` service here and
+nowhere else. What changes it is in ``headrace.access``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace._told import Made, Told
+from headrace_common.core.secret import Secret
+
+if TYPE_CHECKING:
+    from headrace_proto.v1 import access_pb2 as pb  # noqa: F401 - in the bases
+
+
+@dataclass(frozen=True, slots=True)
+class GrantInfo(Made["pb.Grant"], host=lambda grant: grant.host or None):
+    """Something that is allowed, or denied."""
+
+    deny: bool
+    operations: tuple[str, ...]
+    type: str
+    """``TOPIC``, ``GROUP``, ``TRANSACTIONAL_ID``, ``CLUSTER``, ``PRINCIPAL`` or ``CONNECTOR``."""
+    pattern: str
+    """A name, the beginning of names with a ``*`` behind it, or ``*``."""
+    host: str | None
+    """The address that the call must come from; None: any."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleInfo(Made["pb.AccessRule"]):
+    """A grant for a principal, a group, or everyone of a type (``User:*``)."""
+
+    principal: str
+    grant: GrantInfo
+
+
+@dataclass(frozen=True, slots=True)
+class TargetInfo(Made["pb.AccessTarget"]):
+    """Resources of one type."""
+
+    type: str
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class BindingInfo(Made["pb.AccessBinding"]):
+    """A role that somebody has, on some resources."""
+
+    principal: str
+    role: str
+    targets: tuple[TargetInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RoleInfo(
+    Made["pb.AccessRole"],
+    operations=lambda role: {given.type: tuple(given.operations) for given in role.operations},
+):
+    """A role, built in or of one's own."""
+
+    name: str
+    operations: Mapping[str, tuple[str, ...]]
+    """What it gives on the targets of a binding, by their type; what built-in roles give besides is not told."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessDescription(Told["pb.DescribeAccessResponse"]):
+    """Who may do what."""
+
+    mode: str
+    """``open``, ``permissive`` or ``closed``."""
+    generation: int
+    """Grows with each change."""
+    rules: tuple[RuleInfo, ...]
+    bindings: tuple[BindingInfo, ...]
+    roles: tuple[RoleInfo, ...]
+    blocked: tuple[str, ...]
+    super_users: tuple[str, ...]
+    faults: tuple[str, ...]
+    """What this version cannot read, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReachInfo(Made["pb.AccessReach"], host=lambda reach: reach.host or None):
+    """Operations on all names of a pattern."""
+
+    type: str
+    pattern: str
+    operations: tuple[str, ...]
+    host: str | None
+
+    def __str__(self) -> str:
+        host = "" if self.host is None else f" from {self.host}"
+        return f"{','.join(self.operations)} {self.type} {self.pattern}{host}"
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftInfo(Made["pb.AccessShift"]):
+    """What somebody gains and loses."""
+
+    principal: str
+    gains: tuple[ReachInfo, ...]
+    loses: tuple[ReachInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AccessChanged(Told["pb.AlterAccessResponse"]):
+    """What a change has done, or would do."""
+
+    generation: int
+    shifts: tuple[ShiftInfo, ...]
+    more: bool
+    """There are more shifts than are told."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKeyInfo(Told["pb.ApiKeyDescription"]):
+    """An API key, without its secret."""
+
+    id: str
+    owner: str
+    """Who calls with it."""
+    created_ms: int
+    """Unix time."""
+    expires_ms: int | None
+    """None: never."""
+    scope: tuple[GrantInfo, ...]
+    """What it may be used for at most. Empty: all that its owner may do."""
+    note: str
+    configured: bool
+    """It comes from a file of the controllers, and goes with that."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewApiKey(Made["pb.CreateKeyResponse"], key=lambda answer: Secret(answer.key)):
+    """A key that was just made. ``key.reveal()`` is what clients show; it is kept nowhere else."""
+
+    key: Secret
+    description: ApiKeyInfo
+
+
+@dataclass(frozen=True, slots=True)
+class AccessExplanation(Told["pb.ExplainAccessResponse"], remedy=lambda answer: answer.remedy or None):
+    """Why somebody may, or may not."""
+
+    allowed: bool
+    reason: str
+    """What decided, as the end of a sentence."""
+    sources: tuple[str, ...]
+    """The rules and roles that match; denies first."""
+    remedy: str | None
+    """A command that would allow it; None: it is allowed, or no change of rules would."""
+
+
+@dataclass(frozen=True, slots=True)
+class WhoAmI(Told["pb.WhoAmIResponse"], key_id=lambda answer: answer.key_id or None):
+    """Who the cluster takes the caller for."""
+
+    principal: str
+    key_id: str | None
+    """None: it came without one."""
+    expires_ms: int | None
+    mode: str
+    """Of the cluster: ``open``, ``permissive`` or ``closed``."""
+    super_user: bool

@@ -1,0 +1,101 @@
+"""What the admin client asks about access, and what it makes of the answers."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from libs.sdk.tests.kit.admin_service import AdminTransport, Service
+
+from headrace import access, aio
+from headrace.errors import ClusterAuthorizationFailed, Rejected, Unauthenticated
+from headrace_proto.v1 import access_pb2 as pb
+
+KEY = "hrk_secret"
+
+
+def client(service: Service) -> aio.AdminClient:
+    return aio.AdminClient(_transport=AdminTransport(service))  # type: ignore[arg-type]  # all that it needs
+
+
+async def test_changes_are_asked_for_whole() -> None:
+    reach = pb.AccessReach(type="TOPIC", pattern="t*", operations=["READ"], host="10.0.0.1")
+    shift = pb.AccessShift(principal="User:a", gains=[reach])
+    service = Service(pb.AlterAccessResponse(generation=3, shifts=[shift]))
+    rule = access.allow("User:a", ["READ"], "TOPIC", "t*")
+    done = await client(service).alter_access([access.Put(rule), access.Remove(access.block("User:b"))])
+    [asked] = service.asked
+    assert [(change.remove, change.WhichOneof("item")) for change in asked.changes] == [
+        (False, "rule"),
+        (True, "block"),
+    ]
+    assert (asked.validate_only, asked.mode) == (False, "")
+    assert (done.generation, done.more, str(done.shifts[0].gains[0])) == (3, False, "READ TOPIC t* from 10.0.0.1")
+    await client(service).alter_access(mode="closed", validate_only=True)
+    assert (service.asked[1].mode, service.asked[1].validate_only) == ("closed", True)
+
+
+async def test_what_is_described() -> None:
+    role = pb.AccessRole(name="own", operations=[pb.RoleOperations(type="TOPIC", operations=["READ"])])
+    binding = pb.AccessBinding(principal="User:a", role="own", targets=[pb.AccessTarget(type="TOPIC", pattern="t")])
+    rule = pb.AccessRule(principal="User:b", grant=pb.Grant(deny=True, operations=["ALL"], type="GROUP", pattern="*"))
+    service = Service(pb.DescribeAccessResponse(mode="closed", rules=[rule], bindings=[binding], roles=[role]))
+    found = await client(service).describe_access("User:a")
+    assert service.asked == [pb.DescribeAccessRequest(principal="User:a")]
+    assert found.mode == "closed"
+    assert found.roles[0].operations == {"TOPIC": ("READ",)}
+    assert found.bindings[0].targets[0].pattern == "t"
+    assert (found.rules[0].grant.deny, found.rules[0].grant.host) == (True, None)
+
+
+async def test_why() -> None:
+    service = Service(pb.ExplainAccessResponse(reason="nothing allows it", remedy="headrace access ..."))
+    found = await client(service).explain_access("User:a", "read", "topic", "t")
+    assert service.asked == [pb.ExplainAccessRequest(principal="User:a", operation="READ", type="TOPIC", name="t")]
+    assert (found.allowed, found.remedy) == (False, "headrace access ...")
+
+
+@pytest.mark.parametrize(
+    ("lifetime", "asked_ms"), [(timedelta(days=1), 86_400_000), (None, -1), (timedelta(days=365), 31_536_000_000)]
+)
+async def test_a_key_shows_itself_to_who_asks_for_it(lifetime: timedelta | None, asked_ms: int) -> None:
+    service = Service(pb.CreateKeyResponse(key=KEY, description=pb.ApiKeyDescription(id="i", owner="User:a")))
+    scope = [access.grant(["READ"], "TOPIC", "t*")]
+    made = await client(service).create_key("User:a", lifetime=lifetime, scope=scope, note="n")
+    assert service.asked[0].lifetime_ms == asked_ms
+    assert [grant.pattern for grant in service.asked[0].scope] == ["t*"]
+    assert KEY not in f"{made} {made!r}"
+    assert made.key.reveal() == KEY
+    assert (made.description.owner, made.description.expires_ms) == ("User:a", None)
+
+
+async def test_no_key_lasts_for_no_time() -> None:
+    service = Service()
+    with pytest.raises(Rejected):
+        await client(service).create_key(lifetime=timedelta(0))
+    assert service.asked == []
+
+
+async def test_keys_and_who_one_is() -> None:
+    service = Service(pb.ListKeysResponse(keys=[pb.ApiKeyDescription(id="i", expires_ms=5)]))
+    assert [(key.id, key.expires_ms) for key in await client(service).list_keys()] == [("i", 5)]
+    await client(service).delete_keys(["i"])
+    assert service.asked[-1] == pb.DeleteKeysRequest(ids=["i"])
+    service.answer = pb.WhoAmIResponse(principal="User:a", mode="open")
+    found = await client(service).who_am_i()
+    assert (found.principal, found.key_id, found.super_user) == ("User:a", None, False)
+
+
+async def test_who_may_not_is_asked_once_and_a_key_that_is_not_known_twice() -> None:
+    service = Service()
+    calls: list[tuple[Exception, int]] = [(ClusterAuthorizationFailed("no"), 1), (Unauthenticated("no"), 2)]
+    for error, times in calls:
+        service.failures, service.asked = [error] * 5, []
+        with pytest.raises(type(error)):
+            await client(service).alter_access(mode="closed")
+        assert len(service.asked) == times
+    service.failures, service.asked = [Unauthenticated("the key was another by then")], []
+    service.answer = pb.ListKeysResponse()
+    answer: Any = await client(service).list_keys()
+    assert answer == []
