@@ -12,10 +12,11 @@ from services.controller.tests.kit.dialogue import Link, broker, cell
 
 from headrace_common.core.access.changes import Block, Change, Put, Remove, Rule
 from headrace_common.core.access.grants import Scope
+from headrace_common.core.access.issuers import Issuer, IssuerKeys
 from headrace_common.core.access.principal import ANONYMOUS, Principal, PrincipalType
 from headrace_common.core.access.resources import EVERY_NAME, Operation, ResourceType, literal
 from headrace_common.core.access.roles import Binding
-from headrace_common.core.access.rows import STATE, Mode, Reader, read_state, write_state
+from headrace_common.core.access.rows import STATE, Mode, Reader, read_state, write_issuer, write_state
 from headrace_common.core.errors import (
     ClusterAuthorizationFailed,
     ErrorCode,
@@ -198,6 +199,17 @@ class TestMode:
             assert "nobody could change rules" in str(await refused(held, mode=Mode.CLOSED, by=ALICE))
             await held.create(ALICE)
             await held.alter(mode=Mode.CLOSED, by=ALICE)
+
+    async def test_who_is_named_by_tokens_needs_no_key(self) -> None:
+        async with office(config(Mode.PERMISSIVE, admin_keys=(), super_users=("Oidc:idp/alice",))) as held:
+            alice = Principal(PrincipalType.OIDC, "idp/alice")
+            assert "nobody could change rules" in str(await refused(held, mode=Mode.CLOSED, by=alice))
+            name, row = write_issuer(
+                IssuerKeys(Issuer("idp", "https://login.example.com", frozenset({"headrace"})), (), 1)
+            )
+            await held.world.store.commit(Transaction((), (store.Put(records.access_key(name), row),)))
+            await held.world.until(lambda: bool(held.view.issuers))
+            await held.alter(mode=Mode.CLOSED, by=alice)
 
 
 class TestSettings:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import ClusterImage, Node, NodeKey, Role
 from headrace_common.rpc.node_gate import KnownNodes, NodeGate, node_security
+from headrace_common.runtime.access_gate import Access, AccessGate
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.entropy import new_incarnation
 from headrace_common.runtime.health import HealthPort
@@ -33,6 +34,7 @@ from headrace_controller.core.records import Cluster
 from headrace_controller.engine.controller import ControllerEngine
 from headrace_controller.engine.membership import Membership
 from headrace_controller.ports import MetadataStore
+from headrace_controller.rpc.access_table import ACCESS
 from headrace_controller.rpc.servicer import ControllerServicer
 from headrace_proto.v1.controller_pb2_grpc import add_ControllerServicer_to_server
 
@@ -86,6 +88,8 @@ async def run(config: ControllerConfig, stop: asyncio.Event, store: MetadataStor
             endpoint=lambda: serving[0],
             new_cluster=_new_cluster,
         )
+        access = Access(lambda: engine.follower.mirror.image, gate, clock, engine.follower.reader)
+        engine.follower.on_image = access.look
         server = await stack.enter_async_context(
             GrpcService.open(
                 config.server,
@@ -93,7 +97,7 @@ async def run(config: ControllerConfig, stop: asyncio.Event, store: MetadataStor
                     (add_ControllerServicer_to_server, ControllerServicer(engine, config.liveness, gate)),
                 ],
                 health_names=[SERVICE],
-                interceptors=[tracing, RpcMetrics(metrics.meter), gate],
+                interceptors=[tracing, RpcMetrics(metrics.meter), AccessGate(access, ACCESS, takes_nodes=True), gate],
                 serving=False,
                 tls=tls and tls.serving(nodes=True),
             )

@@ -14,7 +14,7 @@ from headrace_common.core.errors import HeadraceError
 from headrace_common.core.features import HIGHEST
 from headrace_common.core.ids import Endpoint
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage
-from headrace_common.rpc.channels import open_channel
+from headrace_common.rpc.channels import PLAIN, Security, open_channel
 from headrace_common.rpc.convert_delta import delta_from_proto
 from headrace_common.rpc.options import server_options
 from headrace_common.rpc.status import error_from_rpc
@@ -28,14 +28,14 @@ T = TypeVar("T")
 class Client:
     """One channel to one controller; failures come as typed errors."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self.channel = open_channel(str(endpoint), own_connection=True)
+    def __init__(self, endpoint: Endpoint, security: Security = PLAIN) -> None:
+        self.channel = open_channel(str(endpoint), security, own_connection=True)
         self.stub = controller_pb2_grpc.ControllerStub(self.channel)
 
     @staticmethod
     @asynccontextmanager
-    async def open(endpoint: Endpoint) -> AsyncIterator[Client]:
-        client = Client(endpoint)
+    async def open(endpoint: Endpoint, security: Security = PLAIN) -> AsyncIterator[Client]:
+        client = Client(endpoint, security)
         try:
             yield client
         finally:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from headrace_common.core.access.changes import Change
 from headrace_common.core.access.control import Rights
 from headrace_common.core.access.decisions import Decisions
 from headrace_common.core.access.gains import Shift
+from headrace_common.core.access.principal import Grantee, PrincipalType
 from headrace_common.core.access.resources import CLUSTER_NAME, Operation, ResourceType
 from headrace_common.core.access.review import can_change_rules, plan
 from headrace_common.core.access.rows import STATE, Mode, View, changed_rows, write_state
@@ -36,6 +38,7 @@ ROWS_MAX: Final = OPERATIONS_MAX - 1
 _ROWS_BYTES_MAX: Final = TRANSACTION_BYTES_MAX - 1_000
 """The comparisons take a little, too."""
 _NAMED_IN_LOG: Final = 20
+_OF_TOKENS: Final = frozenset({PrincipalType.OIDC, PrincipalType.SERVICE_ACCOUNT, PrincipalType.GROUP})
 
 log = logger(__name__)
 
@@ -164,10 +167,13 @@ class AccessChanges:
         return mode
 
     def _can_be_changed(self, view: View, access: Access) -> bool:
-        """Whether somebody who can change rules has a key."""
+        """Whether somebody who can change rules has a key, or is named by tokens of an issuer."""
         now_ms = self._clock.now_ms()
-        owners = {key.owner for key in view.keys.values() if key.scope is None and not key.expired(now_ms)}
-        return any(can_change_rules(access, owner) for owner in owners)
+        able: set[Grantee] = {key.owner for key in view.keys.values() if key.scope is None and not key.expired(now_ms)}
+        if view.issuers:
+            known = chain(access.super_users, access.bindings, access.rules)
+            able |= {one for one in known if one.type in _OF_TOKENS}
+        return any(can_change_rules(access, one) for one in able)
 
     def _decide_rows(self, rows: Mapping[str, bytes]) -> Decision:
         return Decision(_operations(rows), (self._rows.unchanged(STATE),))

@@ -128,7 +128,7 @@ class Keys:
 
         def decision() -> Decision | None:
             view = self._rows.view()
-            self._check_deletable(view, unique, asked_by(view, rights))
+            _check_deletable(view, unique, asked_by(view, rights))
             if not unique:
                 return None
             state = Put(records.access_key(STATE), write_state(view.mode, view.access.generation + 1, new_uuid()))
@@ -149,19 +149,6 @@ class Keys:
         while await self._writer.decide(self._old_keys_deletion):
             pass
 
-    def _check_deletable(self, view: View, ids: Sequence[KeyId], by: Caller | None) -> None:
-        owners: dict[Principal, KeyId] = {}
-        for id in ids:
-            if id not in view.keys:
-                raise _unknown(id)
-            owners.setdefault(view.keys[id].owner, id)
-        for owner, id in owners.items():
-            if by is not None:
-                _check_keeper(view, owner, id, by)
-        for id in ids:
-            if records.access_key(f"{KEYS}{id}") not in self._follower.mirror.raw:
-                raise Rejected(f"API key {id} comes from the controllers' admin_key_file; take it out there")
-
     def _old_keys_deletion(self) -> Decision | None:
         mirror = self._follower.mirror
         before_ms = self._clock.now_ms() - DAY_MS
@@ -173,6 +160,20 @@ class Keys:
         seen = Put(records.REMOVAL_KEY, records.encode_number(view.access.generation))
         compares = tuple(Unchanged(key, mirror.mod_revision(key)) for key in keys)
         return Decision((seen, *map(Delete, keys)), compares)
+
+
+def _check_deletable(view: View, ids: Sequence[KeyId], by: Caller | None) -> None:
+    owners: dict[Principal, KeyId] = {}
+    for id in ids:
+        if id not in view.keys:
+            raise _unknown(id)
+        owners.setdefault(view.keys[id].owner, id)
+    for owner, id in owners.items():
+        if by is not None:
+            _check_keeper(view, owner, id, by)
+    for id in ids:
+        if id in view.configured:
+            raise Rejected(f"API key {id} comes from the controllers' admin_key_file; take it out there")
 
 
 def _unknown(id: KeyId) -> NotFound:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from headrace_common.core.access.resources import CLUSTER_NAME, ResourceType
 from headrace_common.core.errors import HeadraceError, Rejected
 from headrace_common.core.ids import NodeId, PartitionId
 from headrace_common.core.image import Partition
@@ -14,6 +15,7 @@ from headrace_controller.core.leadership import Election
 from headrace_controller.core.restore_record import Restore
 from headrace_controller.core.settings import (
     Alteration,
+    BrokerResource,
     Entry,
     Op,
     Resource,
@@ -117,6 +119,15 @@ def resource(message: pb.ConfigResource) -> Resource:
     if message.type == pb.BROKER_CONFIG:
         return broker_resource(message.name)
     raise Rejected(f"config resource type {message.type} is not known; use TOPIC_CONFIG or BROKER_CONFIG")
+
+
+def accessed(target: Resource) -> tuple[ResourceType, str]:
+    """Whose rights are asked for settings of ``target``: those on the topic, or on the cluster for all of brokers."""
+    match target:
+        case TopicResource(name):
+            return ResourceType.TOPIC, name
+        case BrokerResource():
+            return ResourceType.CLUSTER, CLUSTER_NAME
 
 
 def alterations(changes: Sequence[pb.AlterConfig]) -> list[Alteration]:

@@ -1,4 +1,9 @@
-"""The ``Controller`` service: decode, one engine call per thing asked for, encode."""
+"""
+The ``Controller`` service: decode, one engine call per thing asked for, encode.
+
+What is asked of a whole request is in ``access_table``. Where each entry has an answer of its own, it is asked here
+whether the caller may: before it is looked at whether there is such a thing, so that a refusal tells nothing of it.
+"""
 
 # ruff: noqa: N802 - methods have the names of the RPCs
 
@@ -6,14 +11,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import grpc.aio
 
-from headrace_common.core.errors import HeadraceError, Rejected, unknown_topic
+from headrace_common.core.access.api_keys import KeyId
+from headrace_common.core.access.control import Asked
+from headrace_common.core.access.resources import CLUSTER_NAME, Operation, ResourceType
+from headrace_common.core.errors import Denied, HeadraceError, Rejected, unknown_topic
 from headrace_common.core.ids import PARTITIONS_PER_TOPIC_MAX, NodeId, PartitionId
-from headrace_common.core.image import ImageDelta, NodeKey, Role
+from headrace_common.core.image import ImageDelta, NodeKey, Role, Topic
 from headrace_common.rpc.convert import (
     NamesPartition,
     active_controller_to_proto,
@@ -27,16 +35,19 @@ from headrace_common.rpc.convert import (
     topic_id_from_proto,
     topic_to_proto,
 )
+from headrace_common.rpc.convert_access import change_from_proto
 from headrace_common.rpc.convert_delta import delta_to_proto
 from headrace_common.rpc.node_gate import NodeGate
+from headrace_common.runtime.access_gate import current_rights
 from headrace_controller.config import LivenessConfig
 from headrace_controller.core.sessions import Heartbeat
 from headrace_controller.core.settings import Entry
+from headrace_controller.core.topics import Wanted
 from headrace_controller.engine.controller import ControllerEngine
 from headrace_controller.engine.nodes import Joining
 from headrace_controller.engine.topics import Described, check_once
-from headrace_controller.rpc import encode
-from headrace_proto.v1 import cluster_pb2, controller_pb2_grpc
+from headrace_controller.rpc import encode, encode_access
+from headrace_proto.v1 import access_pb2, cluster_pb2, controller_pb2_grpc
 from headrace_proto.v1 import controller_pb2 as pb
 
 T = TypeVar("T")
@@ -47,6 +58,8 @@ _NAMES_MAX: Final = 10_000
 _ISR_CHANGES_MAX: Final = 1_000
 _TIMEOUT_MS_MAX: Final = 600_000
 _STEPS_KEPT: Final = 32
+_EXPLAINED_MAX: Final = 10
+_CREATE_ANY: Final = (Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
 class ControllerServicer(controller_pb2_grpc.ControllerServicer):
@@ -95,7 +108,10 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
 
     async def UnregisterNode(self, request: pb.UnregisterNodeRequest, context: Context) -> pb.UnregisterNodeResponse:
         key = _node_key(request.role, request.id)
-        self._gate.hold(self._gate.caller(context), key, Role.ADMIN)
+        caller = self._gate.caller(context)
+        self._gate.hold(caller, key, Role.ADMIN)
+        if caller != key:
+            current_rights().check(Operation.ALTER, ResourceType.CLUSTER)
         await self._engine.unregister(key)
         return pb.UnregisterNodeResponse()
 
@@ -136,14 +152,15 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
             raise Rejected(f"timeout_ms takes 1 to {_TIMEOUT_MS_MAX}, not {request.timeout_ms}")
         check_once([t.name for t in request.topics])
         self._engine.require_active()
-        results = await _each(
-            [
-                self._engine.create_topic(
-                    encode.decode_topic(topic), validate_only=request.validate_only, timeout_ms=request.timeout_ms
-                )
-                for topic in request.topics
-            ]
-        )
+        may = _asking(len(request.topics))
+
+        async def create(wanted: Wanted) -> Described:
+            may(_CREATE_ANY, (Operation.CREATE, ResourceType.TOPIC, wanted.name))
+            return await self._engine.create_topic(
+                wanted, validate_only=request.validate_only, timeout_ms=request.timeout_ms
+            )
+
+        results = await _each([create(encode.decode_topic(topic)) for topic in request.topics])
         named = zip(request.topics, results, strict=True)
         return pb.CreateTopicsResponse(topics=[encode.topic_result(t.name, r) for t, r in named])
 
@@ -151,7 +168,13 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         _check_count(len(request.names), _TOPICS_MAX)
         check_once(request.names)
         self._engine.require_active()
-        results = await _each([self._engine.delete_topic(name) for name in request.names])
+        may = _asking(len(request.names))
+
+        async def delete(name: str) -> Topic:
+            may((Operation.DELETE, ResourceType.TOPIC, name))
+            return await self._engine.delete_topic(name)
+
+        results = await _each([delete(name) for name in request.names])
         topics = []
         for name, result in zip(request.names, results, strict=True):
             gone = result if isinstance(result, HeadraceError) else Described(result, ())
@@ -159,12 +182,21 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         return pb.DeleteTopicsResponse(topics=topics)
 
     async def ListTopics(self, request: pb.ListTopicsRequest, context: Context) -> pb.ListTopicsResponse:
-        page = self._engine.list_topics(request.after, request.limit, include_internal=request.include_internal)
+        page = self._engine.list_topics(
+            request.after, request.limit, include_internal=request.include_internal, rights=current_rights()
+        )
         return pb.ListTopicsResponse(topics=map(topic_to_proto, page.topics), more=page.more, total=page.total)
 
     async def DescribeTopics(self, request: pb.DescribeTopicsRequest, context: Context) -> pb.DescribeTopicsResponse:
         _check_count(len(request.names), _NAMES_MAX)
-        results = [encode.topic_result(n, self._engine.describe_topic(n) or unknown_topic(n)) for n in request.names]
+        may, results = _asking(len(request.names)), []
+        for name in request.names:
+            try:
+                may((Operation.DESCRIBE, ResourceType.TOPIC, name))
+            except Denied as error:
+                results.append(encode.topic_result(name, error))
+            else:
+                results.append(encode.topic_result(name, self._engine.describe_topic(name) or unknown_topic(name)))
         return pb.DescribeTopicsResponse(topics=results)
 
     async def CreatePartitions(
@@ -172,18 +204,25 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
     ) -> pb.CreatePartitionsResponse:
         self._engine.require_active()
         placed = encode.assignments(request.assignments)
-        growth = self._engine.create_partitions(
-            request.name, request.partition_count, placed, validate_only=request.validate_only
-        )
-        (result,) = await _each([growth])
+        may = _asking(1)
+
+        async def grow() -> Described:
+            may((Operation.ALTER, ResourceType.TOPIC, request.name))
+            return await self._engine.create_partitions(
+                request.name, request.partition_count, placed, validate_only=request.validate_only
+            )
+
+        (result,) = await _each([grow()])
         return pb.CreatePartitionsResponse(result=encode.topic_result(request.name, result))
 
     async def DescribeConfigs(self, request: pb.DescribeConfigsRequest, context: Context) -> pb.DescribeConfigsResponse:
         _check_count(len(request.resources), _TOPICS_MAX)
-        results = []
+        may, results = _asking(len(request.resources)), []
         for resource in request.resources:
             try:
-                entries = self._engine.describe_configs(encode.resource(resource))
+                target = encode.resource(resource)
+                may((Operation.DESCRIBE_CONFIGS, *encode.accessed(target)))
+                entries = self._engine.describe_configs(target)
             except HeadraceError as error:
                 results.append(encode.config_result(resource, error))
             else:
@@ -197,9 +236,12 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         check_once([f"{r.resource.type}/{r.resource.name}" for r in request.resources])
         self._engine.require_active()
 
+        may = _asking(len(request.resources))
+
         async def alter(part: pb.AlterConfigsResource) -> list[Entry]:
             changes = encode.alterations(part.changes)
             target = encode.resource(part.resource)
+            may((Operation.ALTER_CONFIGS, *encode.accessed(target)))
             return await self._engine.alter_configs(target, changes, validate_only=request.validate_only)
 
         results = await _each([alter(part) for part in request.resources])
@@ -278,6 +320,24 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         )
         return pb.AdoptTopicResponse(result=encode.topic_result(_name_of(result) or name or "", result))
 
+    async def AlterAccess(
+        self, request: access_pb2.AlterAccessRequest, context: Context
+    ) -> access_pb2.AlterAccessResponse:
+        changes = [change_from_proto(change) for change in request.changes]
+        mode = encode_access.mode(request.mode)
+        batch = await self._engine.alter_access(changes, mode, current_rights(), validate_only=request.validate_only)
+        return encode_access.altered(batch)
+
+    async def CreateKey(self, request: access_pb2.CreateKeyRequest, context: Context) -> access_pb2.CreateKeyResponse:
+        made = await self._engine.create_key(encode_access.wanted_key(request), current_rights())
+        return encode_access.new_key(made)
+
+    async def DeleteKeys(
+        self, request: access_pb2.DeleteKeysRequest, context: Context
+    ) -> access_pb2.DeleteKeysResponse:
+        await self._engine.delete_keys([KeyId(id) for id in request.ids], current_rights())
+        return access_pb2.DeleteKeysResponse()
+
     def _broker(self, context: Context, broker_id: int) -> NodeId:
         """The broker that a request speaks for; the call must come from it."""
         self._gate.hold(self._gate.caller(context), NodeKey(Role.BROKER, NodeId(broker_id)))
@@ -293,6 +353,20 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         while len(self._encoded) > _STEPS_KEPT:
             self._encoded.popitem(last=False)
         return update
+
+
+def _asking(entries: int) -> Callable[..., None]:
+    """
+    Asks for an entry of a request whether the caller may do one of the things that it is called with, and raises
+    ``Denied`` if not. The line that would allow it is looked for where there are few entries: that reads all grants.
+    """
+    rights, few = current_rights(), entries <= _EXPLAINED_MAX
+
+    def ask(*asked: Asked) -> None:
+        if not rights.may_any(*asked):
+            raise rights.refusal(*asked[-1], explained=few)
+
+    return ask
 
 
 async def _each(calls: Sequence[Awaitable[T]]) -> list[T | HeadraceError]:
