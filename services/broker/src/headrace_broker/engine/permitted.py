@@ -22,6 +22,8 @@ class Permitted:
         self._rights = rights
         self._operation = operation
         self._right = Right(rights, operation, ResourceType.TOPIC)
+        self._get_leading, self._get_readable = replicas.get_leading, replicas.get_readable
+        self._may = self._right.may  # a request may name 10,000 partitions
 
     def get_leading(self, partition: PartitionId, epoch: int | None) -> Replica:
         """
@@ -32,11 +34,12 @@ class Permitted:
             HeadraceError: as there.
         """
         try:
-            replica = self._replicas.get_leading(partition, epoch)
+            replica = self._get_leading(partition, epoch)
         except HeadraceError:
             self._check_unserved(partition.topic_id)
             raise
-        self.check(replica)
+        if not self._may(replica.topic):
+            raise self._refusal(replica.topic, partition.topic_id)
         return replica
 
     def get_readable(self, partition: PartitionId, epoch: int | None) -> Replica:
@@ -47,11 +50,12 @@ class Permitted:
             Denied, HeadraceError: as ``get_leading``.
         """
         try:
-            replica = self._replicas.get_readable(partition, epoch)
+            replica = self._get_readable(partition, epoch)
         except HeadraceError:
             self._check_unserved(partition.topic_id)
             raise
-        self.check(replica)
+        if not self._may(replica.topic):
+            raise self._refusal(replica.topic, partition.topic_id)
         return replica
 
     def may(self, replica: Replica) -> bool:
