@@ -9,12 +9,25 @@ from typing import cast
 
 import pytest
 
+from headrace.local_keys import read_local_keys
+from headrace_cli.local import LocalCluster
 from headrace_cli.local.certificate_files import LEAF_LIFE, EtcdFiles
 from headrace_cli.local.children import Child
 from headrace_cli.local.failures import LocalClusterFailed
-from headrace_cli.local.plan import CERTIFICATE_SECONDS_MIN, CERTIFICATES, NODE_TOKEN, ClusterOptions, node_files
-from headrace_cli.local.state import ClusterState, DataDir, Phase
+from headrace_cli.local.plan import (
+    ADMIN_KEYS,
+    API_KEY,
+    CERTIFICATE_SECONDS_MIN,
+    CERTIFICATES,
+    NODE_TOKEN,
+    ClusterOptions,
+    node_files,
+)
+from headrace_cli.local.state import NOBODY, ClusterState, DataDir, Phase, ProcessState
 from headrace_cli.local.supervisor import Supervisor
+from headrace_common.core.access.api_keys import verifier_of
+from headrace_common.core.errors import Rejected
+from headrace_common.core.secret import Secret
 
 
 def full(*_: object, **__: object) -> None:
@@ -120,3 +133,89 @@ def test_it_wakes_up_for_its_next_look_at_certificates(tmp_path: Path, monkeypat
         Supervisor(DataDir.at(tmp_path), ClusterOptions(certificate_seconds=seconds), owned=False)._wait()
     assert 9 < waits[0] <= 10
     assert waits[1] == 60
+
+
+# --- closed clusters ----------------------------------------------------------------------------------------------
+
+ADDRESS = "127.0.0.1:9292"
+
+
+def closed(tmp_path: Path, *, id: str | None = "one") -> Supervisor:
+    supervisor = Supervisor(DataDir.at(tmp_path), ClusterOptions(closed=True), owned=False)
+    supervisor._state.cluster_id = id
+    supervisor._state.processes = [
+        ProcessState("broker-1", "broker", ADDRESS, "127.0.0.1:1"),
+        ProcessState("controller-1", "controller", "127.0.0.1:2", "127.0.0.1:3"),
+        ProcessState("admin-1", "admin", "127.0.0.1:4", "127.0.0.1:5", "127.0.0.1:6"),
+    ]
+    return supervisor
+
+
+@pytest.fixture
+def local_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path / "config" / "headrace" / "local"
+
+
+def test_each_start_has_another_key_which_controllers_know_and_programs_find(tmp_path: Path, local_keys: Path) -> None:
+    seen = set()
+    for _ in range(2):
+        supervisor = closed(tmp_path)
+        supervisor._make_key()
+        key = (tmp_path / API_KEY).read_text().strip()
+        assert (tmp_path / ADMIN_KEYS).read_text() == f"{verifier_of(key)}\n"
+        assert read_local_keys(local_keys) == dict.fromkeys([ADDRESS, "127.0.0.1:4", "127.0.0.1:6"], Secret(key))
+        assert all((tmp_path / name).stat().st_mode & 0o777 == 0o600 for name in (API_KEY, ADMIN_KEYS))
+        assert key not in repr(vars(supervisor))
+        seen.add(key)
+    assert len(seen) == 2
+    supervisor._forget_key()
+    assert not list(local_keys.iterdir())
+    assert not (tmp_path / API_KEY).exists()
+    assert not (tmp_path / ADMIN_KEYS).exists()
+
+
+def test_a_new_cluster_tells_its_key_as_soon_as_it_has_an_id(
+    tmp_path: Path, local_keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor = closed(tmp_path, id=None)
+    supervisor._make_key()
+    assert not local_keys.exists()
+    told: list[bool] = []
+    monkeypatch.setattr(DataDir, "cluster_id", lambda _: "one")
+    monkeypatch.setattr(DataDir, "write", lambda *_: told.append((local_keys / "one.toml").exists()))
+    supervisor._directory.logs.mkdir()
+    supervisor._look()
+    assert told == [True], "who sees that it is ready finds the key"
+
+
+def test_a_place_for_the_key_that_cannot_be_written_is_told(tmp_path: Path, local_keys: Path) -> None:
+    (tmp_path / "config").touch()
+    with pytest.raises(LocalClusterFailed, match="XDG_CONFIG_HOME names another directory"):
+        closed(tmp_path)._make_key()
+
+
+def test_an_open_cluster_has_no_key(tmp_path: Path, local_keys: Path) -> None:
+    supervisor = running(tmp_path, Phase.STARTING)
+    supervisor._state.cluster_id = "one"
+    supervisor._make_key()
+    supervisor._forget_key()
+    assert not local_keys.exists()
+    assert not (tmp_path / API_KEY).exists()
+
+
+@pytest.mark.parametrize("was", [True, False])
+def test_a_closed_cluster_never_opens(tmp_path: Path, was: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = DataDir.at(tmp_path / "d")
+    directory.create()
+    directory.write(ClusterState(NOBODY, Phase.STOPPED, ClusterOptions(closed=was), data_dir=directory.real))
+    started: list[object] = []
+    monkeypatch.setattr("headrace_cli.local.cluster.spawn_supervisor", lambda *given, **how: started.append(given))
+    if was:
+        with pytest.raises(Rejected, match="a cluster that was closed never opens"):
+            LocalCluster(directory.path).launch()
+        assert not started
+    else:
+        LocalCluster(directory.path).launch()
+    LocalCluster(directory.path, closed=True).launch()
+    assert started

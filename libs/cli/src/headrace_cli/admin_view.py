@@ -10,6 +10,7 @@ from headrace_cli.exits import CommandFailed, ExitCode
 if TYPE_CHECKING:
     from headrace import AdminClient, Consumer
     from headrace.admin_types import ConfigEntry, TopicDescription
+    from headrace.finding import ClusterAddress
     from headrace_proto.v1.admin_pb2 import BrokerLogs
     from headrace_proto.v1.broker_pb2 import LogDescription
 
@@ -223,27 +224,34 @@ def describe_logs(
     return told | {"logs": [log for log in told["logs"] if partition is None or log["partition"] == partition]}
 
 
-def metadata(bootstrap: str, topics: list[str]) -> Row:
+def metadata(cluster: ClusterAddress, topics: list[str]) -> Row:
     """
     What a broker tells clients, as it is on the wire.
 
     Raises:
         NetworkFailed: no broker answered.
+        Unauthenticated, Denied: it does not tell it to who shows this.
     """
     import grpc
 
-    from headrace_common.core.errors import NetworkFailed
+    from headrace.securing import security_of
+    from headrace_common.core.errors import Kind, NetworkFailed
     from headrace_common.rpc.channels import open_sync_channel
     from headrace_common.rpc.json_form import json_of
+    from headrace_common.rpc.status import error_from_rpc
     from headrace_proto.v1 import broker_pb2, broker_pb2_grpc
 
     said: list[str] = []
-    for address in bootstrap.split(","):
-        with open_sync_channel(address.strip()) as channel:
+    security = security_of(cluster)
+    for address in cluster:
+        with open_sync_channel(address, security) as channel:
             request = broker_pb2.MetadataRequest(topics=topics, all_topics=not topics)
             try:
                 answer = broker_pb2_grpc.BrokerStub(channel).Metadata(request, timeout=5)
             except grpc.RpcError as error:
+                failed = error_from_rpc(error)
+                if failed.kind in (Kind.UNAUTHENTICATED, Kind.DENIED):
+                    raise failed from error
                 said.append(f"{address}: {error.code().name}")
                 continue
             return json_of(answer)

@@ -59,7 +59,7 @@ def add_cluster(bundle: Bundle, session: Session) -> None:
 
         return asked
 
-    bundle.data("cluster/metadata.json", lambda: admin_view.metadata(session.bootstrap, []))
+    bundle.data("cluster/metadata.json", lambda: admin_view.metadata(session.cluster, []))
     bundle.data("cluster/status.json", admin(replication_view.status))
     bundle.data("cluster/reassignments.json", admin(replication_view.reassignments))
     bundle.data("cluster/describe.json", admin(replication_view.cluster))

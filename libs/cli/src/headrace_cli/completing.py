@@ -100,10 +100,11 @@ def _check_there(cluster: ClusterAddress) -> None:
 
 
 def _metadata(cluster: ClusterAddress) -> MetadataResponse:
+    from headrace.securing import security_of
     from headrace_common.rpc.channels import open_sync_channel
     from headrace_proto.v1 import broker_pb2, broker_pb2_grpc
 
-    with open_sync_channel(cluster[0]) as channel:
+    with open_sync_channel(cluster[0], security_of(cluster)) as channel:
         request = broker_pb2.MetadataRequest(all_topics=True)
         answer = broker_pb2_grpc.BrokerStub(channel).Metadata(request, timeout=ANSWER_SECONDS)
     cluster.check(answer.cluster_id, cluster[0])

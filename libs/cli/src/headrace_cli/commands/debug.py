@@ -70,7 +70,7 @@ def metadata(
     from headrace_cli import admin_view
     from headrace_common.core.problems import error_of_problem
 
-    data = admin_view.metadata(session.bootstrap, topics or [])
+    data = admin_view.metadata(session.cluster, topics or [])
     show(data, Output.YAML if session.output is Output.TABLE else session.output)
     wrong = [topic for topic in data["topics"] if topic["error"] is not None]
     if wrong:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.finding import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
+from headrace.finding import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, ClusterAddress
 from headrace_cli.commanding import pairs, plain_command
 from headrace_cli.exits import CommandFailed, ExitCode, exit_code_of_state
 from headrace_cli.interrupts import interruptible
@@ -48,6 +49,10 @@ def up(
         bool | None, typer.Option("--connect/--no-connect", help="A Connect worker too; none unless ...")
     ] = None,
     tls: Annotated[bool | None, typer.Option("--tls/--no-tls", help="TLS on all listeners; none unless ...")] = None,
+    closed: Annotated[
+        bool | None,
+        typer.Option("--closed/--open", help="Refuse who shows no key; your programs find it. It never opens again"),
+    ] = None,
     data_dir: DataDirOption = Path(DEFAULT_DATA_DIR),
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Return when it is ready and leave it running")
@@ -92,6 +97,7 @@ def up(
         etcd_members=etcd_members or (saved.etcd_members if saved else 1),
         connect=connects,
         tls=tls if tls is not None else saved is not None and saved.tls,
+        closed=closed if closed is not None else saved is not None and saved.closed,
         flush=flush or (saved.flush if saved else "group"),
         restart=restart,
         restart_delay_ms=restart_delay_ms,
@@ -206,6 +212,11 @@ def _show_cluster(session: Session, cluster: LocalCluster) -> None:
     session.say(f"REST:      {state.admin_url}   (its documentation: {state.admin_url}/docs)")
     if state.connect_url is not None:
         session.say(f"Connect:   {state.connect_url}   (`headrace connect apply FILE` creates a connector)")
+    if state.options.closed and state.cluster_id is not None:
+        from headrace.local_keys import local_keys_directory
+
+        file = local_keys_directory(os.environ) / f"{state.cluster_id}.toml"
+        session.say(f"access:    closed; your programs find its key in {file}; `headrace access` gives others rights")
     session.say(f"logs:      {cluster.directory.logs}")
     for line in how_to_find(state.bootstrap_servers, cluster.directory.path, Path.cwd()):
         session.say(line)
@@ -282,7 +293,7 @@ def _verdict(state: ClusterState) -> tuple[str, str]:
     missing = [p for p in state.processes if not p.alive() or p.health != "ready"]
     said = ", ".join(f"{p.name} is {p.health if p.alive() else 'dead'}" for p in missing)
     admins = [p.grpc for p in state.processes if p.role == "admin" and p.alive()]
-    found = _ask_status(admins)
+    found = _ask_status(ClusterAddress(tuple(admins), "the local cluster", ca=state.ca))
     if found is None:
         said = said or "no admin service answers"
         return judge_processes([p.role for p in state.processes], [p.role for p in missing], said)
@@ -292,16 +303,17 @@ def _verdict(state: ClusterState) -> tuple[str, str]:
     return called, f"{verdict} ({said})" if missing else verdict
 
 
-def _ask_status(admins: list[str]) -> dict[str, Any] | None:
+def _ask_status(admins: ClusterAddress) -> dict[str, Any] | None:
     """The status from the first admin service that tells it; None: none does. Brokers may be away, so none is asked."""
     import grpc
 
+    from headrace.securing import security_of
     from headrace_common.rpc import answers
     from headrace_common.rpc.channels import open_sync_channel
     from headrace_proto.v1 import admin_pb2, admin_pb2_grpc
 
     for address in admins:
-        with open_sync_channel(address) as channel:
+        with open_sync_channel(address, security_of(admins)) as channel:
             stub = admin_pb2_grpc.AdminStub(channel)
             try:
                 return answers.status(stub.DescribeStatus(admin_pb2.DescribeStatusRequest(), timeout=ASK_SECONDS))

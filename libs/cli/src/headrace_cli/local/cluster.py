@@ -14,9 +14,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from headrace.finding import ClusterAddress
 from headrace_cli.local.certificate_files import LEAF_LIFE
@@ -31,11 +32,15 @@ from headrace_cli.local.plan import ClusterOptions, split_settings
 from headrace_cli.local.processes import POLL_SECONDS, spawn_supervisor, tail, wait_until
 from headrace_cli.local.start_settings import check_start_settings
 from headrace_cli.local.state import ClusterState, DataDir, Health, Phase, ProcessState
-from headrace_common.core.errors import HeadraceError
+from headrace_common.core.errors import HeadraceError, Rejected
+
+if TYPE_CHECKING:
+    from headrace_common.rpc.channels import Security
 
 START_TIMEOUT_SECONDS: Final = 60.0
 STOP_TIMEOUT_SECONDS: Final = 30.0
 KILL_TIMEOUT_SECONDS: Final = 10.0
+ASK_SECONDS: Final = 5.0
 
 
 class LocalCluster:
@@ -62,6 +67,7 @@ class LocalCluster:
         etcd_members: int = 1,
         connect: bool = False,
         tls: bool = False,
+        closed: bool = False,
         certificate_seconds: float = LEAF_LIFE.total_seconds(),
         ports: Mapping[str, int] | None = None,
         racks: Sequence[str] = (),
@@ -77,6 +83,7 @@ class LocalCluster:
             settings: broker settings under Kafka's names.
             connect: whether to start a Connect worker.
             tls: whether all listeners but those of health and metrics speak TLS; ``address`` has the CA.
+            closed: whether who shows no key is refused; programs of this user find it (``headrace.local_keys``).
             certificate_seconds: how long certificates last; while it runs they are made anew in time.
             ports: fixed ports by slot: ``broker-1``, ``broker-1.metrics``, ``admin-1.http``, ``controller-1``, ...
             racks: one per broker, for tests of placement.
@@ -94,6 +101,7 @@ class LocalCluster:
             etcd_members=etcd_members,
             connect=connect,
             tls=tls,
+            closed=closed,
             certificate_seconds=certificate_seconds,
             flush=flush,
             restart=restart,
@@ -149,6 +157,7 @@ class LocalCluster:
         self.launch()
         try:
             self.wait_ready(timeout_seconds)
+            self._wait_closed(timeout_seconds)
             self._apply_settings()
         except BaseException:  # Ctrl+C too: a start that is given up leaves nothing behind
             self.stop()
@@ -161,11 +170,17 @@ class LocalCluster:
         Raises:
             AlreadyRunning: a cluster runs on this directory.
             LocalClusterFailed: the directory cannot be used, or its supervisor.json is damaged.
+            Rejected: its cluster is closed, and is to be open.
         """
         self.directory.create()
         if self.directory.locked():
             raise AlreadyRunning(f"a cluster runs on {self.directory.path} already; see `headrace status`")
-        self.directory.read()  # a start would write over what is damaged, and forget its ports
+        before = self.directory.read()  # a start would write over what is damaged, and forget its ports
+        if before is not None and before.options.closed and not self.options.closed:
+            raise Rejected(
+                f"the cluster on {self.directory.path} is closed, and a cluster that was closed never opens: its rules "
+                "and keys would be no protection. Start it without --open; for an open one give another --data-dir"
+            )
         argv = [sys.executable, "-P", "-m", "headrace_cli.local.supervisor", "--data-dir", str(self.directory.path)]
         argv += ["--options", json.dumps(self.options.to_json())]
         argv += [] if self._detach else ["--owned"]
@@ -334,6 +349,18 @@ class LocalCluster:
 
     # --- inside --------------------------------------------------------------------------------------------
 
+    def _wait_closed(self, timeout_seconds: float) -> None:
+        """A new cluster closes when its nodes have shown what they know, a moment after they serve."""
+        if not self.options.closed:
+            return
+        from headrace.securing import trust_in
+
+        ca = self.state.ca
+        stranger = trust_in(None if ca is None else Path(ca))
+        for address in self.bootstrap_servers:
+            if not wait_until(partial(is_closed_to, address, stranger), timeout_seconds):
+                raise StartTimedOut(f"the broker at {address} has not closed in {timeout_seconds:.0f} s; see its log")
+
     def _apply_settings(self) -> None:
         """Settings that the cluster keeps itself; without any the SDK is not even loaded."""
         dynamic = split_settings(self.options.settings).dynamic
@@ -376,3 +403,18 @@ class LocalCluster:
         late = [f"{p.name} is {p.health}" for p in state.processes if p.health is not Health.READY] if state else []
         what = ", ".join(late) or "no process has started"
         return f"the cluster was not ready in {timeout_seconds:.0f} s: {what}; their logs are in {self.directory.logs}"
+
+
+def is_closed_to(address: str, security: Security) -> bool:
+    """Whether the broker there refuses who shows what is in ``security``."""
+    import grpc
+
+    from headrace_common.rpc.channels import open_sync_channel
+    from headrace_proto.v1 import broker_pb2, broker_pb2_grpc
+
+    with open_sync_channel(address, security) as channel:
+        try:
+            broker_pb2_grpc.BrokerStub(channel).Metadata(broker_pb2.MetadataRequest(), timeout=ASK_SECONDS)
+        except grpc.RpcError as error:
+            return error.code() is grpc.StatusCode.UNAUTHENTICATED
+    return False

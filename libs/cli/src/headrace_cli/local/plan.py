@@ -20,6 +20,10 @@ NODE_TOKEN: Final = "node-token"
 """File below the data directory; the same for all services."""
 CERTIFICATES: Final = "certificates"
 """Directory below the data directory."""
+ADMIN_KEYS: Final = "admin-keys"
+"""File below the data directory, of a closed cluster: by what controllers know its key."""
+API_KEY: Final = "api-key"
+"""File below the data directory, of a closed cluster: what its Connect worker shows."""
 FIRST_PORTS: Final = {"broker-1": 9292, "connect-1.http": 8083}
 """Where people look first; taken if they are free."""
 WORKER: Final = "connect"
@@ -69,6 +73,8 @@ class ClusterOptions:
     """Whether there is a Connect worker."""
     tls: bool = False
     """Whether all listeners but those of health and metrics speak TLS."""
+    closed: bool = False
+    """Whether nobody may do anything whom nothing allows it. A directory that was closed stays so."""
     certificate_seconds: float = LEAF_LIFE.total_seconds()
     """How long certificates last that are made; while the cluster runs they are made anew in time."""
     flush: str = "group"
@@ -257,8 +263,10 @@ def plan(
     pair = ("--etcd-cert", str(files.controller), "--etcd-key", str(files.key(files.controller)))
     shown = ("--etcd-ca", str(files.ca), *pair)
     etcds = ",".join(address[name] for name in etcd_names)
+    closed = ("--access-mode", "closed", "--admin-key-file", f"{data_dir}/{ADMIN_KEYS}") if options.closed else ()
     processes += [
-        service("controller", n, "--etcd", etcds, *shown, *flags.controllers) for n in range(1, options.controllers + 1)
+        service("controller", n, "--etcd", etcds, *shown, *closed, *flags.controllers)
+        for n in range(1, options.controllers + 1)
     ]
     for n in range(1, options.brokers + 1):
         own = ("--controllers", controllers, "--data-dir", f"{data_dir}/broker-{n}", "--flush", options.flush)
@@ -285,7 +293,9 @@ def _worker(
     name = f"{WORKER}-1"
     http, metrics, ready = address[f"{name}.http"], address[f"{name}.metrics"], f"{data_dir}/run/{name}.ready"
     files = node_files(Path(data_dir))
-    environment = ("env", f"HEADRACE_CA={files.ca}") if options.tls else ()
+    variables = [f"HEADRACE_CA={files.ca}"] if options.tls else []
+    variables += [f"HEADRACE_API_KEY_FILE={data_dir}/{API_KEY}"] if options.closed else []
+    environment = ("env", *variables) if variables else ()
     argv = (
         *(*options.launchers.get(name, ()), *environment, python, "-P", "-m", module_of(WORKER)),
         *("--bootstrap-servers", brokers, "--http-listen", http, "--metrics-listen", metrics, "--ready-file", ready),

@@ -31,7 +31,9 @@ NOBODY: Final = ProcessId(0, -1)
 """No process; it never runs."""
 
 
-_OWN: Final = re.compile(r"(cluster|supervisor)\.(json|tmp|lock)|logs|run|certificates|node-token|(broker|etcd)-[0-9]+")
+_OWN: Final = re.compile(
+    r"(cluster|supervisor)\.(json|tmp|lock)|logs|run|certificates|node-token|admin-keys|api-key|(broker|etcd)-[0-9]+"
+)
 
 
 def is_own_name(name: str) -> bool:
@@ -119,6 +121,12 @@ class ClusterState:
     def connect_url(self) -> str | None:
         """The Connect worker's; None where there is none."""
         return self._url_of("connect")
+
+    @property
+    def client_addresses(self) -> list[str]:
+        """Where clients ask: gRPC of all services that take them, and REST."""
+        served = [p for p in self.processes if p.role in ("broker", "coordinator", "admin")]
+        return [p.grpc for p in served] + [p.http for p in served if p.http is not None]
 
     @property
     def ca(self) -> str | None:

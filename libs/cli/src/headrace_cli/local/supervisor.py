@@ -21,6 +21,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+from headrace.local_keys import local_keys_directory, remove_local_key, write_local_key
 from headrace_cli.local.certificate_files import EtcdFiles
 from headrace_cli.local.certificates import renew, renew_nodes
 from headrace_cli.local.children import Child
@@ -28,6 +29,8 @@ from headrace_cli.local.etcd import find_etcd
 from headrace_cli.local.etcd_peers import PLAIN, MovingMember, move_peers
 from headrace_cli.local.failures import AlreadyRunning, LocalClusterFailed
 from headrace_cli.local.plan import (
+    ADMIN_KEYS,
+    API_KEY,
     CERTIFICATES,
     HOST,
     NODE_TOKEN,
@@ -43,7 +46,10 @@ from headrace_cli.local.ports import PortClaims, choose_ports, ports_of_a_copy
 from headrace_cli.local.processes import ProcessId, kill_children, tail
 from headrace_cli.local.restarts import Died, GiveUp
 from headrace_cli.local.state import ClusterState, DataDir, Health, Phase, is_own_name
+from headrace_common.core.access.api_keys import verifier_of
 from headrace_common.core.errors import HeadraceError, InvalidConfig
+from headrace_common.core.secret import Secret
+from headrace_common.runtime.entropy import new_api_key
 from headrace_common.runtime.private_files import keep_private, narrow
 from headrace_common.runtime.token_file import make_file, read_tokens
 
@@ -77,6 +83,8 @@ class Supervisor:
         self._state = ClusterState(myself, Phase.STARTING, options, data_dir=directory.real)
         self._children: list[Child] = []
         self._claims = PortClaims(str(directory.path))
+        self._key = Secret(new_api_key()) if options.closed else None
+        """Of User:admin, for as long as this start lasts."""
         self._stop = False
         self._unsaved = False
         """The disk was full, or gone: the state is written down when that is possible again."""
@@ -176,6 +184,44 @@ class Supervisor:
         self._move_peers(plans, files)
         self._children = [Child(p, self._directory.logs / f"{p.name}.log", options.restart_delay_ms) for p in plans]
         self._state.processes = [child.state for child in self._children]
+        self._make_key()
+
+    def _make_key(self) -> None:
+        """What controllers and the Connect worker have of it; and programs, as soon as the cluster has an id."""
+        if self._key is None:
+            return
+        kept = {ADMIN_KEYS: verifier_of(self._key.reveal()), API_KEY: self._key.reveal()}
+        try:
+            for name, text in kept.items():
+                path = self._directory.path / name
+                path.unlink(missing_ok=True)
+                with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+                    out.write(f"{text}\n")
+        except OSError as error:
+            raise LocalClusterFailed(f"cannot write {error.filename}: {error.strerror}") from error
+        self._tell_key()
+
+    def _tell_key(self) -> None:
+        id, state = self._state.cluster_id, self._state
+        if self._key is None or id is None:
+            return
+        directory = local_keys_directory(os.environ)
+        try:
+            write_local_key(directory, id, state.client_addresses, self._key)
+        except OSError as error:
+            raise LocalClusterFailed(
+                f"cannot write the key of this closed cluster to {directory}: {error.strerror}; XDG_CONFIG_HOME names "
+                "another directory for it"
+            ) from error
+
+    def _forget_key(self) -> None:
+        if self._key is None:
+            return
+        with contextlib.suppress(OSError):  # it dies with this start, wherever it stands
+            if self._state.cluster_id is not None:
+                remove_local_key(local_keys_directory(os.environ), self._state.cluster_id)
+            for name in (ADMIN_KEYS, API_KEY):
+                (self._directory.path / name).unlink(missing_ok=True)
 
     def _refuse_beside_original(self) -> None:
         """Members of a quorum, copied, would take part in the original's: they have its names, ports and keys."""
@@ -337,8 +383,9 @@ class Supervisor:
                 self._start(child)
             changed = changed or died is not None or wanted or became_ready or restarted
         if self._state.phase is Phase.STARTING and all(c.state.health is Health.READY for c in self._children):
-            self._state.phase = Phase.READY
             self._state.cluster_id = self._directory.cluster_id()
+            self._tell_key()
+            self._state.phase = Phase.READY
             self._say("cluster ready", "the cluster is ready")
             changed = True
         if changed or self._unsaved:
@@ -384,6 +431,7 @@ class Supervisor:
             self._stop_stage(stage)
         for child in self._children:
             child.stopped()
+        self._forget_key()
         self._state.phase = Phase.FAILED if failed else Phase.STOPPED
         self._say("stopped", "the cluster is stopped")
         self._save()

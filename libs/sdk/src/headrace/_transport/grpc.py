@@ -28,6 +28,7 @@ from headrace._transport.grpc_coordinators import CoordinatorCalls
 from headrace._transport.whereabouts import Whereabouts
 from headrace.errors import ClientClosed, ClusterUnreachable
 from headrace.finding import ClusterAddress
+from headrace.securing import trust_in
 from headrace_common.core.errors import (
     HeadraceError,
     InconsistentClusterId,
@@ -39,8 +40,7 @@ from headrace_common.core.errors import (
 )
 from headrace_common.core.ids import NodeId
 from headrace_common.rpc.calls import nobody_there
-from headrace_common.rpc.channels import PLAIN, Channels, Security
-from headrace_common.rpc.credentials import Pem
+from headrace_common.rpc.channels import Channels, Security
 from headrace_common.rpc.library import INSTEAD, library
 from headrace_common.rpc.options import EAGER_RECONNECT_MS_MAX
 from headrace_common.runtime.asking import Asking, AskingStream
@@ -125,24 +125,6 @@ def _begin(transport: GrpcTransport) -> None:
     connected(transport)
 
 
-def _security_of(ca: Path | None) -> Security:
-    """
-    By TLS with the CAs of a file, or in plain text.
-
-    Raises:
-        InvalidConfig: it cannot be read, or has none.
-    """
-    if ca is None:
-        return PLAIN
-    try:
-        text = ca.read_bytes()
-    except OSError as error:
-        raise InvalidConfig(f"the file of CAs {ca} cannot be read: {error.strerror}; see ssl_ca_location") from error
-    if b"-----BEGIN CERTIFICATE-----" not in text:
-        raise InvalidConfig(f"the file of CAs {ca} has no certificate in PEM; see ssl_ca_location")
-    return Security(pem=Pem(text))
-
-
 class GrpcTransport(CoordinatorCalls):
     """
     See ``port.Transport``. Made on any thread; used on one event loop.
@@ -177,7 +159,7 @@ class GrpcTransport(CoordinatorCalls):
         self._bootstrap = list(bootstrap)
         self._meant = bootstrap if isinstance(bootstrap, ClusterAddress) else None
         self._ca = None if self._meant is None or self._meant.ca is None else Path(self._meant.ca)
-        security = security or _security_of(self._ca)
+        security = security or trust_in(self._ca)
         self._credentials = credentials or credentials_for(self._meant, self._bootstrap, os.environ)
         self._call_timeout = call_timeout_ms / 1_000
         self._security = security
@@ -286,7 +268,7 @@ class GrpcTransport(CoordinatorCalls):
     def _look_at_cas(self) -> None:
         """They may have been changed since; connections are made anew with others, and those there are end."""
         try:
-            security = _security_of(self._ca)
+            security = trust_in(self._ca)
         except InvalidConfig as error:
             _log.warning("%s; those of before stay in use", error)
             return
