@@ -51,6 +51,9 @@ class LabContext:
             raise grpc.aio.BaseError("the call has ended")
         call.respond(self._serialize(message))
 
+    async def send_initial_metadata(self, metadata: Any) -> None:
+        """Nobody here waits for it."""
+
     async def requests(self) -> AsyncIterator[Any]:
         while (message := await self.read()) is not EOF:
             yield message
