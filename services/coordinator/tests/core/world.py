@@ -56,6 +56,7 @@ from headrace_coordinator.core.values import (
     ClassicAssignment,
     ClassicSubscription,
     Moment,
+    Sight,
     Subscription,
     TopicInfo,
     TopicPartitions,
@@ -111,6 +112,8 @@ class World:
         """Questions to coordinators of transactions that nobody has answered yet."""
         self.refs = 0
         self.matches: dict[str, frozenset[str]] = {}
+        self.decided = False
+        """Rules decide what members see."""
         self.shard = self.loaded()
 
     # --- the shard ------------------------------------------------------------------------------------------
@@ -123,7 +126,7 @@ class World:
         shard = Shard(0, self.settings, self.room)
         self.shard = shard
         shard.replay(compacted(self.log))
-        self.tell(TopicsChanged(self.at, self.topics, self.matches))
+        self.tell(TopicsChanged(self.at, self.topics, self.matches, self.decided))
         self.tell(Loaded(self.at))
         return shard
 
@@ -183,13 +186,13 @@ class World:
     ) -> None:
         self.topics = {name: TopicInfo(topic_id(name, version), n) for name, n in topics.items()}
         self.matches = {p: frozenset(m) for p, m in (matches or {}).items()}
-        self.tell(TopicsChanged(self.at, self.topics, self.matches))
+        self.tell(TopicsChanged(self.at, self.topics, self.matches, self.decided))
 
     def place(self, racks: Mapping[str, Iterable[str]]) -> None:
         """Replicas are in these racks: of each partition the names, one letter each."""
         known = {name: tuple(map(frozenset, of_topic)) for name, of_topic in racks.items()}
         self.topics = {name: info._replace(racks=known.get(name, ())) for name, info in self.topics.items()}
-        self.tell(TopicsChanged(self.at, self.topics, self.matches))
+        self.tell(TopicsChanged(self.at, self.topics, self.matches, self.decided))
 
     # --- classic members ------------------------------------------------------------------------------------
 
@@ -289,6 +292,7 @@ class World:
         assignor: str | None = None,
         rebalance_ms: int | None = None,
         rack: str | None = None,
+        sight: Sight | None = None,
         group: str = G,
     ) -> None:
         subscription = None
@@ -308,6 +312,7 @@ class World:
                 assignor=assignor,
                 owned=None if owned is None else parts(owned),
                 rebalance_timeout_ms=rebalance_ms,
+                sight=sight,
             )
         )
 

@@ -28,12 +28,14 @@ class ConsumerGroup(AssignedGroup[PartitionId, ConsumerMember]):
     view: TopicView = field(kw_only=True)
     _topics: dict[str, TopicInfo] = field(default_factory=dict)
     _names: dict[TopicId, str] = field(default_factory=dict)
+    _wanted: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """By member, the topics that its part of the target is of; members that only a record knows are not in it."""
 
     # --- what others ask ------------------------------------------------------------------------------------
 
     def subscribes(self, topic: str) -> bool:
         """Whether a member reads the topic."""
-        return any(topic in self.view.list_names(m.subscription) for m in self.members.values())
+        return any(self.view.reads(m, topic) for m in self.members.values())
 
     def describe(self) -> GroupDescription:
         members = tuple(
@@ -87,19 +89,26 @@ class ConsumerGroup(AssignedGroup[PartitionId, ConsumerMember]):
     # --- topics -----------------------------------------------------------------------------------------------
 
     def topics_changed(self, at: Moment) -> list[Effect]:
-        """The view has other topics than before: a new target, if the group's are among them."""
-        topics = self.view.find_subscribed(self.members.values())
-        if self.members and not _same(self._topics, topics):
+        """The view has other topics than before, or shows others: a new target, if the group's are among them."""
+        wanted = self.view.find_wanted(self.members.values())
+        topics = self.view.find_topics(wanted.values())
+        moved = any(self._wanted.get(member_id, names) != names for member_id, names in wanted.items())
+        if self.members and (moved or not _same(self._topics, topics)):
             self.bump_epoch(at)
         elif self.members:
-            self._topics = topics  # with racks, which a restored group does not know
+            self._topics, self._wanted = topics, wanted  # with racks, which a restored group does not know
         return self.take_effects()
 
     def make_targets(self) -> Mapping[str, frozenset[PartitionId]]:
-        self._topics = self.view.find_subscribed(self.members.values())
+        self._wanted = self.view.find_wanted(self.members.values())
+        self._topics = self.view.find_topics(self._wanted.values())
         self._names.update((info.topic_id, name) for name, info in self._topics.items())
         assignor = choose_assignor(self.members.values(), self.settings.group_consumer_assignors)
-        return target_assignment(assignor, self.members, self._topics, self.view)
+        return target_assignment(assignor, self.members, self._topics, self._wanted)
+
+    def wants(self, member: ConsumerMember) -> frozenset[str]:
+        """The topics that the member's part of the target is of."""
+        return self.view.find_wanted((member,))[member.member_id]
 
     # --- members --------------------------------------------------------------------------------------------
 

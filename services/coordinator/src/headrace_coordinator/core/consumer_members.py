@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from headrace_common.core.ids import PartitionId
 from headrace_coordinator.core.reconcile import Holder
 from headrace_coordinator.core.records import ConsumerMemberRecord
-from headrace_coordinator.core.values import Subscription
+from headrace_coordinator.core.values import Sight, Subscription
 
 
 @dataclass(slots=True, kw_only=True)
@@ -15,6 +15,8 @@ class ConsumerMember(Holder[PartitionId]):
     rack: str | None
     subscription: Subscription
     assignor: str | None
+    sight: Sight | None = None
+    """None: not known, because it has not spoken to this coordinator."""
     told: frozenset[PartitionId] | None = None
     """The assignment that was last sent over its present stream; compared as an object, not by what is in it."""
     told_epoch: int = 0

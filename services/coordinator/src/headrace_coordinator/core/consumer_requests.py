@@ -21,7 +21,7 @@ from headrace_coordinator.core.consumer_members import ConsumerMember
 from headrace_coordinator.core.effects import ConsumerStanding, Effect, LeaveAnswer, Message
 from headrace_coordinator.core.events import ConsumerHeartbeat, Left, StreamBroke
 from headrace_coordinator.core.reconcile import AWAY
-from headrace_coordinator.core.values import Subscription, TopicPartitions
+from headrace_coordinator.core.values import Sight, Subscription, TopicPartitions
 
 ConsumerEvent = ConsumerHeartbeat | Left | StreamBroke
 
@@ -74,13 +74,13 @@ def _heartbeat(group: ConsumerGroup, event: ConsumerHeartbeat) -> HeadraceError 
 
 def _update(group: ConsumerGroup, member: ConsumerMember, event: ConsumerHeartbeat) -> bool:
     """Take what the member says of itself; returns whether the target depends on it."""
-    changed = False
+    changed = _see(group, member, event.sight)
     member.client_address = event.client_address or member.client_address
     subscription = event.subscription
     if subscription is not None:
         if subscription.pattern is not None:
             group.view.matches.setdefault(subscription.pattern, event.matched)
-        changed = subscription != member.subscription
+        changed = changed or subscription != member.subscription
         member.subscription = subscription
     if event.assignor is not None and event.assignor != member.assignor:
         member.assignor = event.assignor
@@ -89,6 +89,15 @@ def _update(group: ConsumerGroup, member: ConsumerMember, event: ConsumerHeartbe
         member.rebalance_timeout_ms = event.rebalance_timeout_ms
         group.dirty = True
     return changed
+
+
+def _see(group: ConsumerGroup, member: ConsumerMember, sight: Sight | None) -> bool:
+    """Take what who speaks may know of; returns whether it is to read other topics by that."""
+    if sight is None or sight == member.sight:
+        return False
+    before = group.wants(member)
+    member.sight = sight
+    return group.wants(member) != before
 
 
 # --- join -----------------------------------------------------------------------------------------------
@@ -112,7 +121,8 @@ def _join(group: ConsumerGroup, event: ConsumerHeartbeat) -> HeadraceError | Non
     same = False
     if heir_of is not None:
         member.target = heir_of.target
-        same = heir_of.away and heir_of.asks_for() == member.asks_for()
+        asks_the_same = heir_of.asks_for() == member.asks_for() and group.wants(heir_of) == group.wants(member)
+        same = heir_of.away and asks_the_same
     for gone in (old, holder if holder is not old else None):
         if gone is not None:
             same = same and gone is heir_of
@@ -167,6 +177,7 @@ def _newcomer(group: ConsumerGroup, event: ConsumerHeartbeat) -> ConsumerMember:
         rebalance_timeout_ms=REBALANCE_TIMEOUT_MS if timeout_ms is None else timeout_ms,
         subscription=subscription,
         assignor=event.assignor,
+        sight=event.sight,
     )
 
 

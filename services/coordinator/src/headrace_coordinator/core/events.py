@@ -30,6 +30,7 @@ from headrace_coordinator.core.values import (
     ClassicSubscription,
     Declaration,
     Moment,
+    Sight,
     Subscription,
     TopicPartitions,
     Topics,
@@ -109,6 +110,8 @@ class ConsumerHeartbeat:
     """What the member holds, whole. None: as before."""
     client_id: str = ""
     client_address: str = ""
+    sight: Sight | None = None
+    """Of who speaks. None: unchanged; at the join everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,12 +294,17 @@ AdminEvent = (
 
 @dataclass(frozen=True, slots=True)
 class TopicsChanged:
-    """The cluster image has other topics than before; whole, and never older than the one before."""
+    """
+    The cluster image has other topics than before, or rules by which members see others. Whole, and never older than
+    the one before.
+    """
 
     at: Moment
     topics: Topics
     matches: Mapping[str, frozenset[str]]
     """For each of ``Shard.patterns()``: the topics that it matches now."""
+    closed: bool = False
+    """Rules decide which topics members see; so of a member that was not heard since the load that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

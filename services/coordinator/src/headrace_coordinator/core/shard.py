@@ -255,7 +255,7 @@ class Shard:
         What the first image does not know is kept: it may be older than the one that the last coordinator had.
         """
         before = self._view.topics
-        self._view.topics = event.topics
+        self._view.topics, self._view.closed = event.topics, event.closed
         kept = {p: m for p, m in self._view.matches.items() if p not in event.matches and p in self.patterns()}
         self._view.matches = {**kept, **event.matches}
         if not self._loaded:

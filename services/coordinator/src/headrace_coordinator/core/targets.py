@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from headrace_common.core.assignors import MemberSubscription, assign
 from headrace_common.core.ids import PartitionId, TopicId
 from headrace_coordinator.core.consumer_members import ConsumerMember
-from headrace_coordinator.core.values import Subscription, TopicInfo, Topics
+from headrace_coordinator.core.values import Sight, Subscription, TopicInfo, Topics
 
 
 @dataclass(slots=True)
@@ -19,6 +19,8 @@ class TopicView:
     topics: Topics = field(default_factory=dict)
     matches: dict[str, frozenset[str]] = field(default_factory=dict)
     """Pattern -> the topics that it matches now."""
+    closed: bool = False
+    """See ``TopicsChanged``."""
 
     def list_names(self, subscription: Subscription) -> frozenset[str]:
         """Names of the topics that are subscribed to, whether they exist or not."""
@@ -26,12 +28,40 @@ class TopicView:
             return subscription.topics
         return subscription.topics | self.matches.get(subscription.pattern, frozenset())
 
-    def find_subscribed(self, members: Iterable[ConsumerMember]) -> dict[str, TopicInfo]:
-        """The topics that exist and that a member subscribes to."""
-        names: set[str] = set()
-        for subscription in {m.subscription for m in members}:
-            names |= self.list_names(subscription)
-        return {name: self.topics[name] for name in sorted(names) if name in self.topics}
+    def reads(self, member: ConsumerMember, topic: str) -> bool:
+        """Whether the member subscribes to the topic and may know of it; where that is not known, it does."""
+        if topic not in self.list_names(member.subscription):
+            return False
+        return member.sight is None or bool(member.sight.filter_visible(frozenset((topic,))))
+
+    def find_wanted(self, members: Iterable[ConsumerMember]) -> dict[str, frozenset[str]]:
+        """By member, the topics that exist, that it subscribes to and that it may know of."""
+        known: dict[tuple[Subscription, Sight | None], frozenset[str]] = {}
+        wanted = {}
+        for member in members:
+            if member.sight is None and self.closed:
+                wanted[member.member_id] = self._find_targeted(member)
+                continue
+            kind = member.subscription, member.sight
+            if kind not in known:
+                names = self._find_existing(member.subscription)
+                known[kind] = names if member.sight is None else member.sight.filter_visible(names)
+            wanted[member.member_id] = known[kind]
+        return wanted
+
+    def _find_targeted(self, member: ConsumerMember) -> frozenset[str]:
+        """Until it is heard it is taken to see what it was to read, so that a load alone moves nothing."""
+        targeted = {id.topic_id for id in member.target}
+        names = self._find_existing(member.subscription)
+        return frozenset(name for name in names if self.topics[name].topic_id in targeted)
+
+    def _find_existing(self, subscription: Subscription) -> frozenset[str]:
+        return frozenset(self.list_names(subscription) & self.topics.keys())
+
+    def find_topics(self, wanted: Iterable[frozenset[str]]) -> dict[str, TopicInfo]:
+        """The topics that some member wants."""
+        names: frozenset[str] = frozenset().union(*set(wanted))
+        return {name: self.topics[name] for name in sorted(names)}
 
 
 def choose_assignor(members: Iterable[ConsumerMember], offered: tuple[str, ...]) -> str:
@@ -41,14 +71,16 @@ def choose_assignor(members: Iterable[ConsumerMember], offered: tuple[str, ...])
 
 
 def target_assignment(
-    assignor: str, members: Mapping[str, ConsumerMember], topics: Mapping[str, TopicInfo], view: TopicView
+    assignor: str,
+    members: Mapping[str, ConsumerMember],
+    topics: Mapping[str, TopicInfo],
+    wanted: Mapping[str, frozenset[str]],
 ) -> dict[str, frozenset[PartitionId]]:
-    """What each member is to hold; sticky assignors start from the members' present targets."""
+    """What each member is to hold of what it wants; sticky assignors start from the members' present targets."""
     names = {info.topic_id: name for name, info in topics.items()}
-    wanted = {s: view.list_names(s) for s in {m.subscription for m in members.values()}}
     inputs = {
         member_id: MemberSubscription(
-            topics=wanted[m.subscription],
+            topics=wanted[member_id],
             owned=_by_name(m.target, names),
             instance_id=m.instance_id,
             rack=m.rack,

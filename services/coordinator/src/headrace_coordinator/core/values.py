@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from headrace_common.core.ids import TopicId
 
@@ -101,6 +101,19 @@ class Subscription:
 
     topics: frozenset[str]
     pattern: str | None = None
+
+
+class Sight(Protocol):
+    """
+    Which topics a member may know of; the others are as if they did not exist, for its subscription.
+
+    Hashable; equal ones show the same. What they show changes with the rules of the cluster, which ``TopicsChanged``
+    tells of.
+    """
+
+    def filter_visible(self, topics: frozenset[str]) -> frozenset[str]:
+        """Those of ``topics`` that the member may know of, whether they exist or not."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
