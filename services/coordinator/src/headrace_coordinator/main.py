@@ -50,6 +50,7 @@ from headrace_coordinator.engine.near import NearEnrolments, NearMarkers
 from headrace_coordinator.engine.producer_ids import SpareProducerIds
 from headrace_coordinator.engine.transaction_watch import TransactionWatch
 from headrace_coordinator.engine.transactions import Transactions
+from headrace_coordinator.rpc.access_table import ACCESS
 from headrace_coordinator.rpc.servicer import CoordinatorServicer
 from headrace_coordinator.rpc.transaction_servicer import TransactionServicer
 from headrace_proto.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
@@ -113,7 +114,7 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event, beats: MakeHeartbe
                 internal=config.internal,
                 health_names=SERVICES,
                 interceptors=[tracing, RpcMetrics(metrics.meter)],
-                guard=Guard(client.gate, tls),
+                guard=Guard(client.gate, tls, client.access, ACCESS),
             )
         )
         node = replace(_node(config, engines.groups.who, server.endpoint, metrics_at), internal=server.internal)
@@ -160,6 +161,7 @@ def _engines(
         settings=config.groups,
         append_timeout_ms=config.coordinator_append_timeout_ms,
         room=room.groups(config.groups_max),
+        access=client.access.control,
     )
     groups = Coordinator(Who(NodeId(config.node_id), new_incarnation()), ports)
     lag = LagWatch(

@@ -22,11 +22,12 @@ from services.coordinator.tests.kit.ports import (
 )
 from services.coordinator.tests.kit.shard_logs import MemoryShardLogs
 
+from headrace_common.core.access.control import Control
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import ShardKind
 from headrace_common.rpc.channels import open_channel
-from headrace_common.rpc.node_gate import NodeGate
 from headrace_common.runtime.clock import Clock, SystemClock
+from headrace_common.runtime.listeners import UNGUARDED, Guard
 from headrace_common.runtime.service import GrpcService, ServerConfig
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_coordinator.adapters.re2_patterns import Re2Patterns
@@ -99,11 +100,13 @@ async def running_engine(
     transaction_settings: TransactionSettings | None = None,
     brokers: Brokers | None = None,
     near: bool = False,
+    access: Control | None = None,
 ) -> AsyncIterator[Running]:
     """
     The engines of groups and of transactions, which follow ``cluster``; no background task of theirs may crash.
 
     Args:
+        access: who may do what; None: everybody everything.
         near: they ask each other what concerns their own shards, as in one process; else all goes to ``brokers``.
     """
     async with TaskRunner() as tasks:
@@ -120,6 +123,7 @@ async def running_engine(
             tasks=tasks,
             settings=settings,
             append_timeout_ms=append_timeout_ms,
+            access=access or Control(),
         )
         coordinator = Coordinator(Who(NodeId(node_id), bytes([node_id]) * 16, "standalone"), ports)
         near_markers = NearMarkers(brokers.markers, cluster, NodeId(node_id), coordinator)
@@ -144,16 +148,17 @@ async def running_engine(
 
 
 @asynccontextmanager
-async def serving(running: Running) -> AsyncIterator[Running]:
-    """The same, over gRPC on a free port of the loopback."""
+async def serving(running: Running, guard: Guard = UNGUARDED) -> AsyncIterator[Running]:
+    """The same, over gRPC on a free port of the loopback, where clients and nodes come."""
     draining = asyncio.Event()
-    servicer = CoordinatorServicer(running.coordinator, draining, NodeGate())
+    servicer = CoordinatorServicer(running.coordinator, draining, guard.gate)
     config = ServerConfig(drain_ms_max=500)
     servicers: list[tuple[Any, Any]] = [
         (add_CoordinatorServicer_to_server, servicer),
-        (add_TransactionCoordinatorServicer_to_server, TransactionServicer(running.transactions, draining, NodeGate())),
+        (add_TransactionCoordinatorServicer_to_server, TransactionServicer(running.transactions, draining, guard.gate)),
     ]
-    async with GrpcService.open(config, servicers) as server:
+    interceptors = guard.interceptors(nodes=False)
+    async with GrpcService.open(config, servicers, interceptors=interceptors) as server:
         running.endpoint = server.endpoint
         try:
             yield running

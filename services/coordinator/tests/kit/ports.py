@@ -98,6 +98,11 @@ class MemoryCluster:
         self.show(partitions={**self._image.partitions, id: led})
         return id
 
+    def govern(self, rows: Mapping[str, bytes]) -> None:
+        """Who may do what; see ``access.rows``."""
+        self._image = replace(self._image, access=rows)
+        self.show()
+
     def rise(self, level: int) -> None:
         """All nodes know this feature level."""
         self._image = replace(self._image, feature_level=level)

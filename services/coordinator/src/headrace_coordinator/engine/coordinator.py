@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+from headrace_common.core.access.control import EVERYTHING, Rights
 from headrace_common.core.assignors import racks_of
 from headrace_common.core.errors import (
     HeadraceError,
@@ -37,6 +38,7 @@ from headrace_coordinator.core.effects import (
 )
 from headrace_coordinator.core.events import (
     AdminEvent,
+    ClassicJoined,
     CommitAsked,
     ConsumerHeartbeat,
     DescriptionAsked,
@@ -110,10 +112,12 @@ class Coordinator:
 
     def _apply(self, image: ClusterImage) -> None:
         before, self._seen = self._seen, image
-        topics = _topics_of(image, before, self._topics)
-        if topics is not self._topics:
-            self._topics = topics
-            for host in self._hosts.values():
+        topics, known = _topics_of(image, before, self._topics), self._topics
+        self._topics = topics
+        for host in self._hosts.values():
+            if before is not None and image.access is not before.access:
+                host.access_changed(topics)
+            elif topics is not known:
                 host.topics_changed(topics)
         self._shards.settle(image)
         self._ports.room.shards = self._shards.count
@@ -149,15 +153,15 @@ class Coordinator:
         """A member id that nobody has."""
         return f"{name}-{UUID(bytes=new_incarnation(), version=4)}"
 
-    def open_stream(self, group_id: str, address: str) -> MemberStream:
+    def open_stream(self, group_id: str, address: str, rights: Rights = EVERYTHING) -> MemberStream:
         """
-        The stream of one Membership call.
+        The stream of one Membership call, whose caller has these rights.
 
         Raises:
             HeadraceError: the group is not served here, or not now.
         """
         self._streams += 1
-        return self._host(group_id).open_stream(self._streams, group_id, address)
+        return self._host(group_id).open_stream(self._streams, group_id, address, rights)
 
     def say(self, stream: MemberStream, event: MemberEvent) -> None:
         """
@@ -165,7 +169,11 @@ class Coordinator:
 
         Raises:
             HeadraceError: the group is not served here any more; the stream has ended.
+            GroupAuthorizationFailed: the member's caller may not READ the group any more.
         """
+        stream.check()
+        if isinstance(event, ClassicJoined):
+            event = replace(event, protocols=stream.sight.filter_protocols(event.protocols))
         if isinstance(event, ConsumerHeartbeat) and event.subscription is not None:
             try:
                 event = self._match_pattern(event)

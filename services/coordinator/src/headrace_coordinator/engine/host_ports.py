@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from headrace_common.core.access.control import Control
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_coordinator.core.room import Room, groups, transactional_ids
@@ -31,6 +32,8 @@ class HostPorts:
     """How long whoever waits for an answer waits."""
     room: Room = field(default_factory=groups)
     """For groups."""
+    access: Control = field(default_factory=Control)
+    """Who may do what; it has the rules of an image before others are told of that."""
 
     def moment(self) -> Moment:
         return Moment(self.clock.monotonic_ms(), self.clock.now_ms())

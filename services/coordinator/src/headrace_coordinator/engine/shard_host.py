@@ -12,7 +12,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from headrace_common.core.errors import Fenced, HeadraceError, NotCoordinator
+from headrace_common.core.access.control import EVERYTHING, Rights
+from headrace_common.core.access.rows import Mode
+from headrace_common.core.errors import Denied, Fenced, HeadraceError, NotCoordinator
 from headrace_common.core.image import ShardKey, ShardKind
 from headrace_common.runtime.failpoints import failpoint
 from headrace_coordinator.core.effects import (
@@ -86,7 +88,16 @@ class ShardHost(Host[Shard, Event, Visible]):
         if self.phase is Phase.SERVING:
             self._take_in(self._topics_event)
 
-    def open_stream(self, number: int, group_id: str, address: str) -> MemberStream:
+    def access_changed(self, topics: Topics) -> None:
+        """Who may do what is decided by other rules: streams end whose callers may not read their groups any more."""
+        for stream in list(self._streams.values()):
+            try:
+                stream.check()
+            except Denied as error:
+                stream.fail(error)
+        self.topics_changed(topics)
+
+    def open_stream(self, number: int, group_id: str, address: str, rights: Rights = EVERYTHING) -> MemberStream:
         """
         A stream for one member of a group of this shard.
 
@@ -94,7 +105,7 @@ class ShardHost(Host[Shard, Event, Visible]):
             HeadraceError: as ``check_serving``.
         """
         self.check_serving()
-        stream = self._streams[number] = MemberStream(number, group_id, address)
+        stream = self._streams[number] = MemberStream(number, group_id, address, rights)
         return stream
 
     def close_stream(self, stream: MemberStream) -> None:
@@ -200,7 +211,8 @@ class ShardHost(Host[Shard, Event, Visible]):
     def _topics_event(self) -> TopicsChanged:
         patterns, topics = self._ports.patterns, self._topics
         matches = {pattern: patterns.find_matching(pattern, topics) for pattern in self._core.patterns()}
-        return TopicsChanged(self._ports.moment(), topics, matches)
+        closed = self._ports.access.view.mode is Mode.CLOSED
+        return TopicsChanged(self._ports.moment(), topics, matches, closed)
 
     def _show(self, effect: Visible) -> None:
         match effect:

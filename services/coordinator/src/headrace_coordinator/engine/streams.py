@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass, replace
 from typing import Final
 
+from headrace_common.core.access.control import EVERYTHING, Rights
+from headrace_common.core.access.resources import Operation, ResourceType
+from headrace_common.core.access.right import Right
+from headrace_common.core.access.rows import Mode
 from headrace_common.core.errors import HeadraceError, Overloaded
 from headrace_coordinator.core.effects import Message
+from headrace_coordinator.core.values import ClassicSubscription
 
 REQUESTS_MAX: Final = 16
 """Requests of one member that may wait to be handled; then its stream is not read."""
@@ -19,15 +25,42 @@ MESSAGES_MAX: Final = 64
 """Messages that may wait for one member. It has few requests under way, and news come seldom."""
 
 
-class MemberStream:
-    """Made by ``ShardHost.open_stream``; used on its event loop."""
+@dataclass(frozen=True, slots=True)
+class RightsSight:
+    """See ``Sight``: the topics that a caller may DESCRIBE. Before the cluster is closed everybody sees all of them."""
 
-    def __init__(self, number: int, group_id: str, address: str) -> None:
+    rights: Rights
+
+    def filter_visible(self, topics: frozenset[str]) -> frozenset[str]:
+        if self.rights.control.view.mode is not Mode.CLOSED:
+            return topics
+        shows = self.rights.shows
+        return frozenset(name for name in topics if shows(Operation.DESCRIBE, ResourceType.TOPIC, name))
+
+    def filter_protocols(
+        self, protocols: tuple[tuple[str, ClassicSubscription], ...]
+    ) -> tuple[tuple[str, ClassicSubscription], ...]:
+        """What whoever computes the assignment is told of a member of the classic protocol."""
+        if self.rights.control.view.mode is not Mode.CLOSED:
+            return protocols
+        visible = self.filter_visible(frozenset(topic for _, said in protocols for topic in said.topics))
+        return tuple(
+            (name, replace(said, topics=tuple(topic for topic in said.topics if topic in visible)))
+            for name, said in protocols
+        )
+
+
+class MemberStream:
+    """Made by ``ShardHost.open_stream``; used on its event loop. ``rights``: of who has opened it."""
+
+    def __init__(self, number: int, group_id: str, address: str, rights: Rights = EVERYTHING) -> None:
         self.number = number
         """Grows within the process."""
         self.group_id = group_id
         self.address = address
         """Of the peer, ``host:port``."""
+        self.sight = RightsSight(rights)
+        self._reads = Right(rights, Operation.READ, ResourceType.GROUP)
         self._messages: deque[Message] = deque()
         self._changed = asyncio.Event()
         self._closed = False
@@ -35,6 +68,13 @@ class MemberStream:
         self._requests = 0
         self._room = asyncio.Event()
         self._room.set()
+
+    def check(self) -> None:
+        """
+        Raises:
+            GroupAuthorizationFailed: its caller may not READ the group, or not any more.
+        """
+        self._reads.check(self.group_id)
 
     def taken(self) -> None:
         self._requests += 1

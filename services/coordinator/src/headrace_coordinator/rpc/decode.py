@@ -244,6 +244,7 @@ def _consumer_heartbeat(beat: pb.ConsumerHeartbeat, stream: MemberStream, at: Mo
         owned=topic_partitions(beat.owned.topics) if beat.HasField("owned") else None,
         client_id=check_name(beat.client_id, "client_id"),
         client_address=stream.address,
+        sight=stream.sight,
     )
 
 

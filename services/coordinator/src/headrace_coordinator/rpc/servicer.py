@@ -16,9 +16,11 @@ from google.protobuf.message import DecodeError
 
 from headrace_common.core.errors import HeadraceError, NotCoordinator, Rejected
 from headrace_common.rpc.node_gate import NodeGate
+from headrace_common.runtime.access_gate import current_rights
 from headrace_common.runtime.answering import NO_MESSAGE, answer_stream
 from headrace_common.runtime.clock import pause_ms
 from headrace_common.runtime.tasks import TaskRunner
+from headrace_coordinator.engine.callers import CallersGroups
 from headrace_coordinator.engine.coordinator import Committer, Coordinator
 from headrace_coordinator.engine.streams import MemberStream
 from headrace_coordinator.rpc import decode, encode
@@ -44,6 +46,11 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServicer):
         self._draining = draining
         self._gate = gate
 
+    @property
+    def _asked(self) -> CallersGroups:
+        """Groups, as the caller of the running handler may ask for them."""
+        return CallersGroups(self._coordinator, current_rights())
+
     # --- membership -------------------------------------------------------------------------------------------
 
     def Membership(self, requests: Any, context: Context) -> Any:
@@ -57,7 +64,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServicer):
             return
         if self._draining.is_set():
             raise NotCoordinator(LEAVING)
-        stream = self._coordinator.open_stream(decode.group_id(first.group_id), _address(context.peer()))
+        stream = self._asked.open_stream(decode.group_id(first.group_id), _address(context.peer()))
         try:
             async with TaskRunner() as own:
                 reader = own.start(self._read(first, stream, context), name="membership-read")
@@ -94,16 +101,16 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServicer):
     async def CommitOffsets(self, request: pb.CommitOffsetsRequest, context: Context) -> pb.CommitOffsetsResponse:
         del context
         by = Committer(request.member_id, decode.instance(request), request.generation)
-        found = await self._coordinator.commit(decode.group_id(request.group_id), by, decode.commits(request))
-        return pb.CommitOffsetsResponse(results=map(encode.offset_outcome, found.outcomes))
+        found = await self._asked.commit(decode.group_id(request.group_id), by, decode.commits(request))
+        return pb.CommitOffsetsResponse(results=map(encode.offset_outcome, found))
 
     async def TxnOffsetCommit(self, request: pb.TxnOffsetCommitRequest, context: Context) -> pb.CommitOffsetsResponse:
         del context
         by = Committer(request.member_id, decode.instance(request), request.generation)
-        found = await self._coordinator.commit_in_transaction(
+        found = await self._asked.commit_in_transaction(
             decode.group_id(request.group_id), by, decode.transaction(request), decode.commits(request)
         )
-        return pb.CommitOffsetsResponse(results=map(encode.offset_outcome, found.outcomes))
+        return pb.CommitOffsetsResponse(results=map(encode.offset_outcome, found))
 
     async def WriteTxnMarkers(
         self, request: transaction_pb2.WriteTxnMarkersRequest, context: Context
@@ -123,40 +130,40 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServicer):
 
     async def FetchOffsets(self, request: pb.FetchOffsetsRequest, context: Context) -> pb.FetchOffsetsResponse:
         del context
-        found = await self._coordinator.offsets(
+        found = await self._asked.offsets(
             decode.group_id(request.group_id),
             request.member_id if request.HasField("member_id") else None,
             request.member_epoch if request.HasField("member_epoch") else None,
             decode.partitions_by_topic(request.partitions) or None,
             require_stable=request.require_stable,
         )
-        return pb.FetchOffsetsResponse(offsets=map(encode.encode_offset, found.offsets))
+        return pb.FetchOffsetsResponse(offsets=map(encode.encode_offset, found))
 
     async def DeleteOffsets(self, request: pb.DeleteOffsetsRequest, context: Context) -> pb.DeleteOffsetsResponse:
         del context
         partitions = decode.partitions_by_topic(request.partitions)
         if not partitions:
             raise Rejected("the request names no partitions; name those whose offsets are to be forgotten")
-        found = await self._coordinator.delete_offsets(decode.group_id(request.group_id), partitions)
-        return pb.DeleteOffsetsResponse(results=map(encode.offset_outcome, found.outcomes))
+        found = await self._asked.delete_offsets(decode.group_id(request.group_id), partitions)
+        return pb.DeleteOffsetsResponse(results=map(encode.offset_outcome, found))
 
     # --- groups -----------------------------------------------------------------------------------------------
 
     async def ListGroups(self, request: pb.ListGroupsRequest, context: Context) -> pb.ListGroupsResponse:
         del context
-        groups, loading = self._coordinator.list_groups(decode.states(request.states))
+        groups, loading = self._asked.list_groups(decode.states(request.states))
         return pb.ListGroupsResponse(groups=map(encode.encode_listing, groups), loading=loading)
 
     async def DescribeGroups(self, request: pb.DescribeGroupsRequest, context: Context) -> pb.DescribeGroupsResponse:
         del context
-        found = await asyncio.gather(*map(self._coordinator.describe, decode.group_ids(request.group_ids)))
+        found = await self._asked.describe(decode.group_ids(request.group_ids))
         own_id = self._coordinator.who.node_id
         return pb.DescribeGroupsResponse(groups=[encode.description(one, own_id) for one in found])
 
     async def DeleteGroups(self, request: pb.DeleteGroupsRequest, context: Context) -> pb.DeleteGroupsResponse:
         del context
         ids = decode.group_ids(request.group_ids)
-        errors = await asyncio.gather(*map(self._coordinator.delete_group, ids))
+        errors = await self._asked.delete(ids)
         return pb.DeleteGroupsResponse(groups=map(encode.group_result, ids, errors))
 
     async def IdentifyCoordinator(

@@ -7,13 +7,16 @@ encoded.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, Final
 
 import grpc.aio
 
 from headrace_common.rpc.node_gate import NodeGate
+from headrace_common.runtime.access_gate import current_rights
 from headrace_common.runtime.answering import answer_stream
 from headrace_common.runtime.failpoints import failpoint
+from headrace_coordinator.engine.callers import CallersTransactions
 from headrace_coordinator.engine.transactions import Transactions
 from headrace_coordinator.rpc import transaction_decode as decode
 from headrace_coordinator.rpc import transaction_encode as encode
@@ -30,6 +33,11 @@ class TransactionServicer(transaction_pb2_grpc.TransactionCoordinatorServicer):
         self._transactions = transactions
         self._draining = draining
         self._gate = gate
+
+    @property
+    def _asked(self) -> CallersTransactions:
+        """Transactions, as the caller of the running handler may ask for them."""
+        return CallersTransactions(self._transactions, current_rights())
 
     # --- producers --------------------------------------------------------------------------------------------
 
@@ -62,17 +70,18 @@ class TransactionServicer(transaction_pb2_grpc.TransactionCoordinatorServicer):
 
     async def EndTxn(self, request: pb.EndTxnRequest, context: Context) -> pb.EndTxnResponse:
         context.add_done_callback(_ANSWERED)
-        return await self._end(request)
+        return await self._end(self._asked, request)
 
     def End(self, requests: Any, context: Context) -> Any:
         """See the proto. A coroutine that writes by itself; the interceptor awaits it."""
         del requests
-        return answer_stream(context, self._draining, self._end, pb.EndResponse)
+        return answer_stream(context, self._draining, partial(self._end, self._asked), pb.EndResponse)
 
-    async def _end(self, request: pb.EndTxnRequest) -> pb.EndTxnResponse:
+    @staticmethod
+    async def _end(asked: CallersTransactions, request: pb.EndTxnRequest) -> pb.EndTxnResponse:
         producer = decode.producer(request.producer_id, request.producer_epoch)
         id = decode.transactional_id(request.transactional_id)
-        following = await self._transactions.end(id, producer, commit=request.commit)
+        following = await asked.end(id, producer, commit=request.commit)
         failpoint("txn.end.answer.before")
         return pb.EndTxnResponse(producer_id=following.producer_id, producer_epoch=following.epoch)
 
@@ -110,7 +119,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionCoordinatorServicer):
         self, request: pb.ListTransactionsRequest, context: Context
     ) -> pb.ListTransactionsResponse:
         del context
-        found, loading = self._transactions.list_transactions(
+        found, loading = self._asked.list_transactions(
             decode.states(request.states), frozenset(request.producer_ids), decode.older_than_ms(request.older_than_ms)
         )
         return pb.ListTransactionsResponse(transactions=map(encode.encode_listing, found), loading=loading)
@@ -120,7 +129,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionCoordinatorServicer):
     ) -> pb.DescribeTransactionsResponse:
         del context
         ids = decode.transactional_ids(request.transactional_ids)
-        found = await asyncio.gather(*map(self._transactions.describe, ids))
+        found = await self._asked.describe(ids)
         own_id = self._transactions.node_id
         return pb.DescribeTransactionsResponse(transactions=[encode.description(one, own_id) for one in found])
 
