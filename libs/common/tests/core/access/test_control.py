@@ -8,6 +8,7 @@ import pytest
 from libs.common.tests.kit.access import ALICE, allow
 
 from headrace_common.core.access.control import Control, Rights, node_may
+from headrace_common.core.access.grants import scope_of
 from headrace_common.core.access.principal import ANONYMOUS, Principal, PrincipalType
 from headrace_common.core.access.resources import CLUSTER_NAME, Operation, ResourceType, literal
 from headrace_common.core.access.rows import Mode, View
@@ -90,6 +91,23 @@ def test_coordinators_write_somewhere(node: str, may: bool) -> None:
     control.renew(View(Mode.CLOSED))
     caller = Caller(Principal(PrincipalType.NODE, node))
     assert control.may_anywhere(caller, Operation.WRITE, TOPIC) is may
+
+
+def test_a_refusal_without_a_name_says_what_would_allow_it_or_why_nothing_does() -> None:
+    asking = rights(Mode.CLOSED)
+
+    def said(caller: Caller) -> str:
+        return str(asking.control.refusal_anywhere(caller, Operation.WRITE, TOPIC))
+
+    assert said(Caller(ALICE)) == (
+        "User:alice may WRITE no TOPIC; who may change rules allows it with: headrace access allow User:alice write "
+        "topic NAME"
+    )
+    narrow = scope_of([allow(TOPIC, literal("t"), Operation.READ)])
+    assert said(Caller(ALICE, scope=narrow)) == "User:alice may WRITE no TOPIC: its key is not for that"
+    assert said(Caller(Principal(PrincipalType.NODE, "admin-1"))) == "Node:admin-1 may WRITE no TOPIC"
+    asking.control.renew(View(Mode.CLOSED, Access(2, blocked=frozenset({ALICE}))))
+    assert said(Caller(ALICE)) == "User:alice may WRITE no TOPIC: it is blocked"
 
 
 def test_each_other_view_is_another_generation() -> None:

@@ -110,6 +110,7 @@ def test_a_right_anywhere_needs_scope_and_owner_and_no_block() -> None:
     assert not anywhere(Access(1), wide)
     assert anywhere(Access(1, super_users=frozenset({ALICE})), None)
     assert not anywhere(Access(1, rules, blocked=frozenset({ALICE})), None)
+    assert not anywhere(Access(1, blocked=frozenset({ALICE}), super_users=frozenset({ALICE})), None)
 
 
 def test_a_prefix_within_another_one_adds_to_it_and_ends_before_it() -> None:

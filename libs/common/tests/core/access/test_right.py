@@ -54,7 +54,10 @@ def test_a_name_is_decided_once() -> None:
     control, right = right_in(closed(ORDERS))
     with patch.object(control, "allows", wraps=control.allows) as decided:
         assert [right.may(name) for name in ("orders", "payments") * 3] == [True, False] * 3
-    assert decided.call_count == 2
+        assert decided.call_count == 2
+        control.renew(closed(ORDERS))
+        assert [right.may("orders") for _ in range(3)] == [True] * 3
+    assert decided.call_count == 3, "and once more for another generation"
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,8 @@ OBSERVED_MAX: Final = 10_000
 _SHOWN_CHARS_MAX: Final = 255
 _ANY_NAME: Final = WILDCARD
 """Stands for the resource where any would do; none has it for a name."""
+_SOME_NAME: Final = "NAME"
+"""What stands for it in a line that a person is to complete."""
 _ERRORS: Final[Mapping[ResourceType, type[Denied]]] = {
     ResourceType.TOPIC: TopicAuthorizationFailed,
     ResourceType.GROUP: GroupAuthorizationFailed,
@@ -133,20 +135,20 @@ class Control:
             explained: False: without that line. To find it all grants of the caller are read.
         """
         what = f"may not {operation.value} {type.value} {name[:_SHOWN_CHARS_MAX]}".removesuffix(f" {CLUSTER_NAME}")
-        if not explained or caller.principal == ANONYMOUS or caller.principal.type is PrincipalType.NODE:
+        return self._explain(caller, operation, type, name, what) if explained else _refused(caller, type, what)
+
+    def refusal_anywhere(self, caller: Caller, operation: Operation, type: ResourceType) -> Denied:
+        """As ``refusal``, where the name does not matter."""
+        return self._explain(caller, operation, type, _SOME_NAME, f"may {operation.value} no {type.value}")
+
+    def _explain(self, caller: Caller, operation: Operation, type: ResourceType, name: str, what: str) -> Denied:
+        if caller.principal == ANONYMOUS or caller.principal.type is PrincipalType.NODE:
             return _refused(caller, type, what)
         said = explain(self.view.access, caller, operation, type, name)
         if said.reason is not Reason.NOTHING_ALLOWS:
             return _refused(caller, type, f"{what}: {said.reason.value}")
         how = "" if said.line is None else f"; who may change rules allows it with: {said.line}"
         return _refused(caller, type, f"{what}{how}")
-
-    def refusal_anywhere(self, caller: Caller, operation: Operation, type: ResourceType) -> Denied:
-        """As ``refusal``, where the name does not matter."""
-        what = f"may {operation.value} no {type.value}"
-        if self.view.access.is_blocked(caller.grantees):
-            what += f": {Reason.BLOCKED.value}"
-        return _refused(caller, type, what)
 
 
 def _refused(caller: Caller, type: ResourceType, what: str) -> Denied:
