@@ -6,12 +6,12 @@ import asyncio
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from libs.common.tests.kit.ports import free_port
 from services.controller.tests.kit.etcd import EtcdProcess
 from services.controller.tests.kit.process import ControllerProcess
+from services.controller.tests.kit.programs import run, said
 
 from headrace_controller.adapters.etcd_store import EtcdStore
 from headrace_controller.core.backup_file import decode
@@ -21,17 +21,6 @@ from headrace_controller.core.store import Put, Transaction
 
 pytestmark = pytest.mark.integration
 PREFIX = "/headrace/headrace/"
-
-
-async def run(program: str, *arguments: object) -> tuple[int, str, str]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", f"headrace_controller.{program}", *map(str, arguments)),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode is not None
-    return process.returncode, out.decode(), err.decode()
 
 
 async def killed(etcd: EtcdProcess, *arguments: object, after_s: float) -> None:
@@ -47,13 +36,6 @@ async def killed(etcd: EtcdProcess, *arguments: object, after_s: float) -> None:
     await asyncio.sleep(after_s)
     process.kill()
     await process.wait()
-
-
-async def said(program: str, *arguments: object) -> dict[str, Any]:
-    code, out, err = await run(program, *arguments)
-    assert code == 0, err
-    result: dict[str, Any] = json.loads(out)
-    return result
 
 
 async def content(etcd: EtcdProcess) -> dict[str, bytes]:

@@ -28,6 +28,7 @@ from headrace_common.core.image import (
     Topic,
     TopicDeletion,
 )
+from headrace_controller.core.store import Delete, Operation, Put
 
 FORMAT: Final = 1
 RECORD_VERSION: Final = 1
@@ -134,6 +135,12 @@ def configs_key(broker: NodeId | None) -> str:
 def access_key(row: str) -> str:
     """Where a row of access is kept."""
     return ACCESS_PREFIX + row
+
+
+def access_operations(rows: Mapping[str, bytes]) -> tuple[Operation, ...]:
+    """What writes these rows; empty ones are deleted."""
+    keyed = ((access_key(name), row) for name, row in rows.items())
+    return tuple(Put(key, row) if row else Delete(key) for key, row in keyed)
 
 
 def encode(record: Record) -> bytes:

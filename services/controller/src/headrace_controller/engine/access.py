@@ -26,9 +26,9 @@ from headrace_common.core.features import ACCESS
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import new_uuid
 from headrace_common.runtime.logs import logger
-from headrace_controller.core import records, store
+from headrace_controller.core import records
 from headrace_controller.core.configured import AccessSettings
-from headrace_controller.core.store import OPERATIONS_MAX, TRANSACTION_BYTES_MAX, Delete, Put, Transaction
+from headrace_controller.core.store import OPERATIONS_MAX, TRANSACTION_BYTES_MAX, Transaction
 from headrace_controller.engine.access_rows import AccessRows, asked_by
 from headrace_controller.engine.follower import Follower
 from headrace_controller.engine.writer import Decision, Writer
@@ -176,12 +176,7 @@ class AccessChanges:
         return any(can_change_rules(access, one) for one in able)
 
     def _decide_rows(self, rows: Mapping[str, bytes]) -> Decision:
-        return Decision(_operations(rows), (self._rows.unchanged(STATE),))
-
-
-def _operations(rows: Mapping[str, bytes]) -> tuple[store.Operation, ...]:
-    keyed = ((records.access_key(name), row) for name, row in rows.items())
-    return tuple(Put(key, row) if row else Delete(key) for key, row in keyed)
+        return Decision(records.access_operations(rows), (self._rows.unchanged(STATE),))
 
 
 def _check_fits(rows: Mapping[str, bytes]) -> None:
@@ -190,7 +185,7 @@ def _check_fits(rows: Mapping[str, bytes]) -> None:
             f"the changes are about {len(rows)} principals and roles; {ROWS_MAX} are the most in one batch, which is "
             "made whole or not at all: send them in parts"
         )
-    size = Transaction((), _operations(rows)).size
+    size = Transaction((), records.access_operations(rows)).size
     if size > _ROWS_BYTES_MAX:
         raise Rejected(
             f"the rules of those whom the changes are about have {size} bytes together; {_ROWS_BYTES_MAX} are the most "

@@ -197,7 +197,7 @@ class Candidate:
             (
                 Put(records.FORMAT_KEY, records.encode_number(records.FORMAT)),
                 Put(records.CLUSTER_KEY, records.encode(cluster)),
-                *(Put(records.access_key(name), row) for name, row in rows.items()),
+                *records.access_operations(rows),
             ),
         )
         if isinstance(await self._store.commit(created), Committed):

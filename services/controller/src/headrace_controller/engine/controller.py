@@ -30,6 +30,7 @@ from headrace_common.core.image import (
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_controller.config import ControllerConfig
+from headrace_controller.core import breakglass
 from headrace_controller.core.health import Health, examine
 from headrace_controller.core.isr_changes import Proposal
 from headrace_controller.core.leadership import Election
@@ -309,6 +310,7 @@ class ControllerEngine:
             "reassigning_partitions": health.reassigning,
             "recovering_partitions": health.recovering,
             "feature_level": image.feature_level,
+            "breakglass": float(breakglass.is_open(image.access)),
             "nodes": len(image.nodes),
             "fenced_nodes": sum(n.fenced for n in image.nodes.values()),
             "pending_deletions": len(image.deletions),
