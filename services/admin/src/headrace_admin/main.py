@@ -20,6 +20,7 @@ from headrace_admin.config import AdminConfig, Limits
 from headrace_admin.engine.administration import Administration
 from headrace_admin.engine.messages import Messages
 from headrace_admin.engine.waiting_watch import WaitingWatch
+from headrace_admin.rpc.access_table import ACCESS
 from headrace_admin.rpc.engines import Engines
 from headrace_admin.rpc.rest import rest_app
 from headrace_admin.rpc.servicer import AdminServicer
@@ -107,7 +108,13 @@ async def run(
         tasks.start(watch.follow(), name="waiting readers")
         hosts = _hosts(config)
         make_app = partial(
-            rest_app, engines, limits, ready=lambda: state.ready and not stop.is_set(), hosts=hosts, meter=metrics.meter
+            rest_app,
+            engines,
+            limits,
+            ready=lambda: state.ready and not stop.is_set(),
+            hosts=hosts,
+            access=client.access,
+            meter=metrics.meter,
         )
         http = await stack.enter_async_context(
             open_http(
@@ -122,7 +129,7 @@ async def run(
                 outside=[(add_AdminServicer_to_server, AdminServicer(engines, outside=True))],
                 health_names=[SERVICE],
                 interceptors=[tracing, RpcMetrics(metrics.meter)],
-                guard=Guard(client.gate, tls),
+                guard=Guard(client.gate, tls, client.access, ACCESS),
             )
         )
         http_endpoint = server.choose_endpoint(http.endpoint.port, listen_host=config.http_listen.host)
@@ -148,7 +155,15 @@ def _make_engines(
         stack.push_async_callback(port.close)
     administration = Administration(cluster, GrpcControllers(client, config.limits.call_ms_max), brokers)
     messages = Messages(log, cluster, config.limits)
-    return Engines.over(administration, messages, coordinators, workers, config.transactions, SystemClock())
+    return Engines.over(
+        administration,
+        messages,
+        coordinators,
+        workers,
+        config.transactions,
+        SystemClock(),
+        lambda: client.access.view,
+    )
 
 
 def _hosts(config: AdminConfig) -> Hosts:

@@ -38,8 +38,8 @@ class AccessGate:
     ) -> None:
         """
         Args:
-            rule_of: what is asked of a request, whose rules are given its scope. ``NOBODY``: it is answered as to a
-                caller without a credential, whatever it shows.
+            rule_of: what is asked of a request, whose rules are given its scope; what it raises is answered.
+                ``NOBODY``: it is answered as to a caller without a credential, whatever it shows.
             answer: makes the answer of a refusal for a path.
         """
         self._app = app
@@ -51,8 +51,8 @@ class AccessGate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        rule = self._rule_of(scope)
         try:
+            rule = self._rule_of(scope)
             shown = ANYONE if rule is NOBODY else self._shown(scope)
             if rule is NODES:
                 raise ClusterAuthorizationFailed("this is for nodes of the cluster, which do not come by HTTP")

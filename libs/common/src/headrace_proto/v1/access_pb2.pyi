@@ -85,6 +85,8 @@ Global___AccessRule: _TypeAlias = AccessRule  # noqa: Y015
 
 @_typing.final
 class AccessTarget(_message.Message):
+    """What a role is given on."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TYPE_FIELD_NUMBER: _builtins.int
@@ -162,6 +164,8 @@ Global___AccessRole: _TypeAlias = AccessRole  # noqa: Y015
 
 @_typing.final
 class RoleOperations(_message.Message):
+    """What a role gives on one type of resource."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TYPE_FIELD_NUMBER: _builtins.int
@@ -314,6 +318,8 @@ Global___AccessShift: _TypeAlias = AccessShift  # noqa: Y015
 
 @_typing.final
 class AccessReach(_message.Message):
+    """Operations on some resources, as somebody gains or loses them."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TYPE_FIELD_NUMBER: _builtins.int

@@ -9,7 +9,9 @@ from headrace_common.adapters.controller_client import ControllerClient
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.image import ClusterImage
 from headrace_common.rpc.calls import A_co, Method, Q_contra
+from headrace_common.runtime.access_gate import by_itself
 from headrace_common.runtime.clock import limit_ms
+from headrace_proto.v1 import access_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 
 if TYPE_CHECKING:
@@ -43,11 +45,16 @@ class GrpcCluster:
         """The image once it is as new as the active controller's is now, or the present one after ``timeout_ms``."""
         try:
             async with limit_ms(timeout_ms):
-                request = pb.DescribeClusterRequest()
-                now = await self._client.calls.active(lambda stub: stub.DescribeCluster, request, timeout_ms=timeout_ms)
-                return await self.newer(now.revision - 1, timeout_ms)
+                return await self.newer((await self._revision(timeout_ms)) - 1, timeout_ms)
         except (TimeoutError, HeadraceError):
             return self._client.image
+
+    async def _revision(self, timeout_ms: float) -> int:
+        """That of the active controller's image, whatever the caller may know of the cluster."""
+        request = pb.DescribeClusterRequest()
+        with by_itself():
+            now = await self._client.calls.active(lambda stub: stub.DescribeCluster, request, timeout_ms=timeout_ms)
+        return now.revision
 
 
 class GrpcControllers:
@@ -74,8 +81,12 @@ def _least_ms(request: object) -> float:
 def _may_be_repeated(request: object) -> bool:
     """Whether it is the same when it is carried out twice, as reading, setting and draining are."""
     match request:
-        case pb.DeleteTopicsRequest() | pb.UnregisterNodeRequest():
+        case pb.DeleteTopicsRequest() | pb.UnregisterNodeRequest() | access_pb2.DeleteKeysRequest():
             return False
+        case access_pb2.CreateKeyRequest():
+            return False  # nobody would have the first one's secret
+        case access_pb2.AlterAccessRequest():  # what is taken away is not there the second time
+            return request.validate_only or not any(change.remove for change in request.changes)
         case pb.CreateTopicsRequest() | pb.CreatePartitionsRequest() | pb.AdoptTopicRequest():
             return request.validate_only  # the second answer would say that it exists
         case pb.ElectLeadersRequest():

@@ -15,6 +15,8 @@ from typing import Final
 from headrace_admin.core.features import FeatureLevels, feature_levels
 from headrace_admin.engine.leaders import Answers, Leaders, by_id
 from headrace_admin.ports import Brokers, Cluster, Controllers
+from headrace_common.core.access.control import EVERYTHING, Rights
+from headrace_common.core.access.resources import Operation, ResourceType
 from headrace_common.core.errors import (
     HeadraceError,
     NetworkFailed,
@@ -51,9 +53,12 @@ class Administration:
 
     # --- logs -------------------------------------------------------------------------------------------------
 
-    async def delete_records(self, request: broker_pb2.DeleteRecordsRequest) -> broker_pb2.DeleteRecordsResponse:
+    async def delete_records(
+        self, request: broker_pb2.DeleteRecordsRequest, rights: Rights = EVERYTHING
+    ) -> broker_pb2.DeleteRecordsResponse:
         """
-        Move log starts up, at the leaders. Results in the order of the request; each partition fails by itself.
+        Move log starts up, at the leaders. Results in the order of the request; each partition fails by itself, also
+        where the caller may not.
 
         Raises:
             Rejected: no partitions, more than 10,000, or one twice.
@@ -75,9 +80,18 @@ class Administration:
                 for i, one in zip(ids, said, strict=True)
             }
 
-        done = await Leaders(self.cluster).ask(wanted, by_id, trim)
-        results = [_trim_failed(i, r) if isinstance(r, HeadraceError) else r for i, r in done.items()]
+        refused = {i: error for i in wanted if (error := self._refused(i, rights)) is not None}
+        done = await Leaders(self.cluster).ask([i for i in wanted if i not in refused], by_id, trim)
+        said = {**refused, **done}
+        results = [_trim_failed(i, r) if isinstance(r := said[i], HeadraceError) else r for i in wanted]
         return broker_pb2.DeleteRecordsResponse(partitions=results)
+
+    def _refused(self, i: PartitionId, rights: Rights) -> HeadraceError | None:
+        """Why records of a partition may not be deleted; of topics that are not known its leader decides."""
+        topic = self.cluster.image.topics.get(i.topic_id)
+        if topic is None or rights.may(Operation.DELETE, ResourceType.TOPIC, topic.name):
+            return None
+        return rights.refusal(Operation.DELETE, ResourceType.TOPIC, topic.name)
 
     async def describe_logs(
         self, request: admin_pb2.DescribeClusterLogsRequest

@@ -27,6 +27,7 @@ from headrace_common.core.errors import (
 from headrace_common.core.ids import NO_NODE, NodeId
 from headrace_common.core.image import INTERNAL_TOPICS, ClusterImage, NodeKey, Role, ShardKey, ShardKind
 from headrace_common.rpc.convert import endpoint_from_proto
+from headrace_common.runtime.access_gate import by_itself
 from headrace_common.runtime.clock import Clock, limit_ms
 from headrace_proto.v1 import broker_pb2, errors_pb2
 
@@ -218,12 +219,13 @@ class Coordination:
         return CoordinatorPlace(NodeId(found.coordinator), node.inside if node is not None and node.grpc == at else at)
 
     async def _find(self, request: broker_pb2.FindCoordinatorRequest) -> broker_pb2.FindCoordinatorResponse:
-        """Ask brokers until one answers."""
+        """Ask brokers until one answers; as this node, for where a coordinator is tells nothing of its keys."""
         error: HeadraceError = CoordinatorNotAvailable("no broker is there to say who coordinates it; start one")
         brokers = [node.key.id for node in self._cluster.image.brokers() if not node.fenced]
         for broker in brokers[:_BROKERS_TRIED_MAX]:
             try:
-                return await self._brokers.ask(broker, lambda stub: stub.FindCoordinator, request)
+                with by_itself():
+                    return await self._brokers.ask(broker, lambda stub: stub.FindCoordinator, request)
             except UnknownOutcome as silent:
                 error = silent
         raise error

@@ -21,6 +21,7 @@ from headrace_common.core.errors import (
     NotFound,
     Overloaded,
     Rejected,
+    TopicAuthorizationFailed,
     error_for,
 )
 from headrace_common.core.ids import NodeId, TopicPartition
@@ -160,7 +161,9 @@ class Groups:
         aged = []
         for one in found:
             said = written.get(one.partition)
-            if isinstance(said, HeadraceError):
+            if isinstance(said, TopicAuthorizationFailed):
+                aged.append(one)  # whoever may not read a topic is not told when its records were written
+            elif isinstance(said, HeadraceError):
                 aged.append(replace(one, error=one.error or said))
             else:
                 aged.append(replace(one, lag_ms=age_ms(one, said, now_ms)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from headrace_admin.core.transactions import (
@@ -31,6 +31,8 @@ from headrace_admin.engine.coordination import LIST_MS_MAX, Unanswered
 from headrace_admin.engine.leaders import HURRIED, PATIENT, Patience
 from headrace_admin.engine.log_offsets import LogOffsets
 from headrace_admin.engine.transactions import IDS_MAX, Detail, Listed, Transactions, by_producer
+from headrace_common.core.access.control import EVERYTHING, Rights
+from headrace_common.core.access.resources import CLUSTER_NAME, Operation, ResourceType
 from headrace_common.core.errors import (
     CoordinatorNotAvailable,
     HeadraceError,
@@ -43,6 +45,7 @@ from headrace_common.core.errors import (
 )
 from headrace_common.core.ids import TopicPartition
 from headrace_common.core.image import INTERNAL_TOPICS, ClusterImage, ShardKind
+from headrace_common.runtime.access_gate import by_itself
 from headrace_proto.v1 import broker_pb2
 from headrace_proto.v1 import transaction_pb2 as pb
 
@@ -52,6 +55,7 @@ _PRODUCER_IDS_MAX: Final = 10_000
 """Producer ids of one list; with more all are listed."""
 HURRIED_LIST_MS: Final = 1_000.0
 """How long a coordinator may take to list its transactions for a status."""
+_ON_CLUSTER: Final = (Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
 _EPOCH_MAX: Final = 2**15 - 1
 _IMAGE_WAIT_MS: Final = 500.0
 
@@ -86,10 +90,16 @@ class OpenTransactions:
         self.limits = transactions.limits
 
     async def listing(
-        self, topics: Collection[str] = (), *, older_than_ms: int | None = None, hanging_only: bool = False
+        self,
+        topics: Collection[str] = (),
+        *,
+        older_than_ms: int | None = None,
+        hanging_only: bool = False,
+        rights: Rights = EVERYTHING,
     ) -> OpenListing:
         """
-        What is open in some topics, or in all.
+        What is open in some topics, or in all that the caller may describe. It is judged by what all coordinators know;
+        the caller is told of transactional ids that it may describe.
 
         Args:
             older_than_ms: only what is open for at least that long; None: all.
@@ -99,24 +109,34 @@ class OpenTransactions:
         Raises:
             UnknownTopicOrPartition: a topic does not exist.
             Rejected: an age below 0.
+            Denied: the caller may not describe a topic that is named.
         """
+        for topic in topics:
+            rights.check_any(_ON_CLUSTER, (Operation.DESCRIBE, ResourceType.TOPIC, topic))
         if older_than_ms is not None and older_than_ms < 0:
             raise Rejected(f"older_than_ms takes 0 or more, not {older_than_ms}")
         wanted = _partitions_of(await self._image(topics), topics)
+        if not topics and not rights.shows(*_ON_CLUSTER):
+            wanted = [p for p in wanted if rights.shows(Operation.DESCRIBE, ResourceType.TOPIC, p.topic)]
         hanging_after_ms = self.limits.hanging_after_ms
         if hanging_only and older_than_ms is None:
             older_than_ms = hanging_after_ms
         elif hanging_only and older_than_ms is not None:
             hanging_after_ms = older_than_ms
-        found, unasked = await self._found(wanted)
-        judged, unanswered = await self._judged(self._old(found, older_than_ms or 0), hanging_after_ms)
+        with by_itself():
+            found, unasked = await self._found(wanted)
+            judged, unanswered = await self._judged(self._old(found, older_than_ms or 0), hanging_after_ms)
+        judged = [_told(t, rights) for t in judged]
         if hanging_only:
             judged = [t for t in judged if t.standing in {Standing.HANGING, Standing.UNKNOWN}]
         judged.sort(key=lambda t: (t.since_ms, t.partition, t.first_offset, t.producer_id))
         return OpenListing(tuple(judged[:SHOWN_MAX]), max(0, len(judged) - SHOWN_MAX), unasked, unanswered)
 
     async def waiting(self) -> Waiting:
-        """What readers of read_committed wait for, for longer than they do not notice; and what nobody decides."""
+        """
+        What readers of read_committed wait for, for longer than they do not notice; and what nobody decides. To be
+        called by this node for itself: what a caller may not see would seem to hang.
+        """
         if self._transactions.cluster.image.topic(INTERNAL_TOPICS[ShardKind.TRANSACTIONS]) is None:
             return NOTHING_WAITS  # there was never a transaction: nobody is asked, and nothing is waited for
         (holding, unasked), prepared = await asyncio.gather(
@@ -164,11 +184,12 @@ class OpenTransactions:
             CoordinatorNotAvailable: one that might know it does not answer, and it was not forced.
             UnknownTopicOrPartition: there is no such partition.
         """
-        await self._known(partition)
-        found, unasked = await self._found([partition])
-        if partition in unasked:
-            raise unasked[partition]
-        judged, unanswered = await self._judged(found, self.limits.hanging_after_ms)
+        with by_itself():  # judged by what a caller may see, what lives would seem to hang
+            await self._known(partition)
+            found, unasked = await self._found([partition])
+            if partition in unasked:
+                raise unasked[partition]
+            judged, unanswered = await self._judged(found, self.limits.hanging_after_ms)
         one = _chosen(partition, producer_id, judged)
         _check_may_end(one, unanswered, force=force, patience_ms=self.limits.hanging_after_ms)
         if validate_only:
@@ -248,6 +269,14 @@ class OpenTransactions:
             if t.standing is not Standing.HANGING
             or (t.partition, t.producer_id, t.producer_epoch, t.first_offset) in still
         ]
+
+
+def _told(t: OpenTransaction, rights: Rights) -> OpenTransaction:
+    """Without its owner, if the caller may not describe that."""
+    if t.owner is None:
+        return t
+    may = rights.shows(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, t.owner.transactional_id)
+    return t if may else replace(t, owner=None)
 
 
 def _partitions_of(image: ClusterImage, topics: Collection[str]) -> list[TopicPartition]:

@@ -15,6 +15,7 @@ from headrace_admin.engine.stored_logs import StoredLogs
 from headrace_admin.ports import Cluster, Controllers
 from headrace_common.core.errors import HeadraceError, MetadataUnavailable
 from headrace_common.core.ids import NodeId
+from headrace_common.runtime.access_gate import by_itself
 from headrace_common.runtime.clock import limit_ms
 from headrace_proto.v1 import controller_pb2 as pb
 
@@ -49,14 +50,15 @@ class Statuses:
 
     async def now(self) -> Judged:
         """
-        The status; also while no controller answers, from the last image.
+        The status; also while no controller answers, from the last image. It is the same whoever asks.
 
         Raises:
             MetadataUnavailable: this process has never had an image.
         """
-        (controller, reachable), waiting, stored, restore = await asyncio.gather(
-            self._controller(), self._waiting(), self._stored.look(), self._restore()
-        )
+        with by_itself():
+            (controller, reachable), waiting, stored, restore = await asyncio.gather(
+                self._controller(), self._waiting(), self._stored.look(), self._restore()
+            )
         image = self._cluster.image
         if not image.cluster_id:
             raise MetadataUnavailable("nothing is known of the cluster yet: no controller has answered; start one")

@@ -14,6 +14,8 @@ from typing import Any, Final, TypeVar
 
 from headrace_admin.engine.groups import Groups
 from headrace_admin.ports import Cluster, StoreFacts, Workers
+from headrace_common.core.access.control import EVERYTHING, Rights
+from headrace_common.core.access.resources import Operation, ResourceType
 from headrace_common.core.errors import (
     ErrorCode,
     HeadraceError,
@@ -61,9 +63,9 @@ class Streams:
         self._workers = workers
         self._clock = clock
 
-    async def apps(self) -> list[AppFacts]:
+    async def apps(self, rights: Rights = EVERYTHING) -> list[AppFacts]:
         """
-        By name.
+        By name, with those of their topics that the caller may describe.
 
         Raises:
             HeadraceError: a shard of groups could not be asked, so that apps would be missing.
@@ -77,7 +79,7 @@ class Streams:
             owner = owner_of(topic.name, work)
             if owner is not None:
                 topics.setdefault(owner, []).append(topic.name)
-        return [AppFacts(app, work[app].members, sorted(topics[app])) for app in sorted(topics)]
+        return [AppFacts(app, work[app].members, _shown(topics[app], rights)) for app in sorted(topics)]
 
     async def describe(self, app: str) -> coordinator_pb2.GroupDescription:
         """
@@ -163,6 +165,10 @@ class Streams:
                 break
             await self._clock.sleep_ms(_PAUSE_MS)
         raise last
+
+
+def _shown(topics: Iterable[str], rights: Rights) -> list[str]:
+    return sorted(topic for topic in topics if rights.shows(Operation.DESCRIBE, ResourceType.TOPIC, topic))
 
 
 def owner_of(topic: str, apps: Iterable[str]) -> str | None:

@@ -14,6 +14,8 @@ from typing import Final, TypeAlias
 from headrace_admin.config import TransactionLimits
 from headrace_admin.engine.coordination import LIST_MS_MAX, Coordination, Unanswered
 from headrace_admin.ports import Cluster, CoordinatorPlace, Coordinators
+from headrace_common.core.access.control import EVERYTHING, Rights
+from headrace_common.core.access.resources import Operation, ResourceType
 from headrace_common.core.errors import (
     HeadraceError,
     InvalidTxnState,
@@ -23,6 +25,7 @@ from headrace_common.core.errors import (
 )
 from headrace_common.core.ids import NodeId, PartitionId, TopicId, TopicPartition
 from headrace_common.core.image import ClusterImage
+from headrace_common.runtime.access_gate import by_itself
 from headrace_common.runtime.clock import Clock
 from headrace_proto.v1 import errors_pb2
 from headrace_proto.v1 import transaction_pb2 as pb
@@ -116,9 +119,10 @@ class Transactions:
         found = {t.transactional_id: Listed(t, c) for c, answer in said.lists.items() for t in answer.transactions}
         return Listing(tuple(found[i] for i in sorted(found)), said.unanswered)
 
-    async def describe(self, ids: Sequence[str]) -> dict[str, Described]:
+    async def describe(self, ids: Sequence[str], rights: Rights = EVERYTHING) -> dict[str, Described]:
         """
-        Transactional ids with their partitions; in place of one that cannot be told, its error.
+        Transactional ids with their partitions, and with tokens if the caller may use them; in place of one that cannot
+        be told, its error.
 
         Raises:
             Rejected: none, or more than 1,000.
@@ -132,29 +136,29 @@ class Transactions:
             request = pb.DescribeTransactionsRequest(transactional_ids=some)
             answer = await self.coordinators.ask_transaction(place, lambda stub: stub.DescribeTransactions, request)
             image = self.cluster.image
-            return {i: _described(i, t, image) for i, t in zip(some, answer.transactions, strict=True)}
+            return {i: _described(i, t, image, rights) for i, t in zip(some, answer.transactions, strict=True)}
 
         return await self.coordination.each(ids, ask, repeatable=True)
 
-    async def one(self, transactional_id: str) -> Detail:
+    async def one(self, transactional_id: str, rights: Rights = EVERYTHING) -> Detail:
         """
         One transactional id.
 
         Raises:
             TransactionalIdNotFound: there is none of this name.
         """
-        (described,) = (await self.describe([transactional_id])).values()
+        (described,) = (await self.describe([transactional_id], rights)).values()
         if isinstance(described, HeadraceError):
             raise described
         return described
 
-    async def prepared(self, older_than_ms: int = 0) -> PreparedListing:
-        """Transactions that are prepared and not decided, with the tokens that decide them."""
+    async def prepared(self, older_than_ms: int = 0, rights: Rights = EVERYTHING) -> PreparedListing:
+        """Transactions that are prepared and not decided, with the tokens that decide them if the caller may."""
         listed = await self.prepared_for(older_than_ms)
         ids = [t.transaction.transactional_id for t in listed.transactions]
         details: list[Detail] = []
         for at in range(0, len(ids), IDS_MAX):
-            said = await self.describe(ids[at : at + IDS_MAX])
+            said = await self.describe(ids[at : at + IDS_MAX], rights)
             details += [d for d in said.values() if isinstance(d, Detail) and d.transaction.state == pb.TXN_PREPARED]
         details.sort(key=lambda d: (d.transaction.prepared_at_ms, d.transaction.transactional_id))
         return PreparedListing(tuple(details), listed.unanswered)
@@ -204,7 +208,8 @@ class Transactions:
             TransactionalIdNotFound: there is none of this name.
             InvalidTxnState: nothing is open, it is prepared, or it is ending already.
         """
-        before = await self.one(transactional_id)
+        with by_itself():  # whoever may change the cluster may abort what it may not describe
+            before = await self.one(transactional_id)
         was = before.transaction
         _check_open(was)
         if producer_id is not None and producer_id != was.producer_id:
@@ -250,7 +255,9 @@ def _check_open(was: pb.TransactionDescription) -> None:
         )
 
 
-def _described(i: str, t: pb.TransactionDescription, image: ClusterImage) -> Described:
+def _described(i: str, t: pb.TransactionDescription, image: ClusterImage, rights: Rights) -> Described:
+    if t.HasField("token") and not rights.shows(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, i):
+        t.ClearField("token")
     if t.error == errors_pb2.TRANSACTIONAL_ID_NOT_FOUND:
         return not_found(i)
     if t.error != errors_pb2.NONE:

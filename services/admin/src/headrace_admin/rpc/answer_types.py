@@ -10,7 +10,7 @@ from typing import Annotated, Final, get_args
 
 from headrace_admin.rpc.schemas import Answer, Schema, flag, list_of, number, or_null, ref_to, text
 from headrace_common.rpc.json_form import Json
-from headrace_proto.v1 import admin_pb2, broker_pb2, cluster_pb2, coordinator_pb2, transaction_pb2
+from headrace_proto.v1 import access_pb2, admin_pb2, broker_pb2, cluster_pb2, coordinator_pb2, transaction_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 
 TOPIC_NAME: Final = or_null(text("Null: no topic has this id."))
@@ -192,6 +192,15 @@ Decided = Annotated[
         more={"transactional_id": text()},
     ),
 ]
+
+# --- access -----------------------------------------------------------------------------------------------------------
+
+Access = Annotated[Json, Answer("Access", "Who may do what.", access_pb2.DescribeAccessResponse)]
+AccessChanged = Annotated[Json, Answer("AccessChanged", "Who gains and loses what.", access_pb2.AlterAccessResponse)]
+Explained = Annotated[Json, Answer("Explained", "Whether somebody may, and why.", access_pb2.ExplainAccessResponse)]
+Keys = Annotated[Json, Answer("Keys", "API keys, without their secrets.", access_pb2.ListKeysResponse)]
+NewKey = Annotated[Json, Answer("NewKey", "A key, which is shown this once.", access_pb2.CreateKeyResponse)]
+WhoAmI = Annotated[Json, Answer("WhoAmI", "Who asks.", access_pb2.WhoAmIResponse)]
 
 _TYPES: Final = [part for named in list(globals().values()) for part in (named, *get_args(named))]
 ANSWERS: Final = [part for part in _TYPES if isinstance(part, Answer)]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from headrace_admin.config import TransactionLimits
 from headrace_admin.engine.absences import Absences
+from headrace_admin.engine.accesses import Accesses, Views
 from headrace_admin.engine.administration import Administration
 from headrace_admin.engine.coordination import Coordination
 from headrace_admin.engine.groups import Groups
@@ -19,6 +20,7 @@ from headrace_admin.engine.stored_logs import StoredLogs
 from headrace_admin.engine.streams import Streams
 from headrace_admin.engine.transactions import Transactions
 from headrace_admin.ports import Coordinators, Workers
+from headrace_common.core.access.rows import View
 from headrace_common.core.image import ShardKind
 from headrace_common.runtime.clock import Clock
 
@@ -36,6 +38,7 @@ class Engines:
     transactions: Transactions
     open_transactions: OpenTransactions
     streams: Streams
+    accesses: Accesses
 
     @staticmethod
     def over(
@@ -45,8 +48,9 @@ class Engines:
         workers: Workers,
         limits: TransactionLimits,
         clock: Clock,
+        views: Views = View,
     ) -> Engines:
-        """All of them, over these ports and those that ``administration`` has."""
+        """All of them, over these ports and those that ``administration`` has; ``views``: an open cluster's."""
         cluster, brokers = administration.cluster, administration.brokers
         logs = LogOffsets(cluster, brokers)
         groups = Groups(cluster, coordinators, Coordination(ShardKind.GROUPS, cluster, brokers, clock), logs, clock)
@@ -65,4 +69,5 @@ class Engines:
             transactions=transactions,
             open_transactions=open_transactions,
             streams=Streams(cluster, groups, workers, clock),
+            accesses=Accesses(views),
         )

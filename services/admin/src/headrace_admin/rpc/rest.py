@@ -21,6 +21,7 @@ from headrace_admin.rpc import models
 from headrace_admin.rpc.answer_types import ANSWERS
 from headrace_admin.rpc.docs_page import docs_routes
 from headrace_admin.rpc.engines import Engines
+from headrace_admin.rpc.rest_access import access_routes
 from headrace_admin.rpc.rest_broker_changes import broker_change_routes, node_routes
 from headrace_admin.rpc.rest_cluster import cluster_routes
 from headrace_admin.rpc.rest_elections import election_routes
@@ -32,14 +33,17 @@ from headrace_admin.rpc.rest_status import status_routes
 from headrace_admin.rpc.rest_streams import streams_routes
 from headrace_admin.rpc.rest_topics import topic_routes
 from headrace_admin.rpc.rest_transactions import transaction_routes
+from headrace_admin.rpc.route_table import RouteRules
 from headrace_admin.rpc.schemas import REFERENCE, components
 from headrace_common.core.errors import HeadraceError, Internal, MetadataUnavailable
+from headrace_common.http.access_gate import AccessGate
 from headrace_common.http.foreign_pages import Hosts
 from headrace_common.http.json_gate import JsonGate
 from headrace_common.http.metrics import RestMetrics
 from headrace_common.http.problems import MEDIA_TYPE, problem, problem_of
 from headrace_common.http.queries import refuse_unknown_query
 from headrace_common.http.verbs import HeadAsGet, allowed
+from headrace_common.runtime.access_gate import Access
 from headrace_common.runtime.clock import SystemClock
 
 _log = logging.getLogger(__name__)
@@ -76,6 +80,7 @@ def rest_app(
     *,
     ready: Callable[[], bool],
     hosts: Hosts,
+    access: Access | None = None,
     meter: Meter | None = None,
 ) -> FastAPI:
     """
@@ -83,6 +88,7 @@ def rest_app(
 
     Args:
         ready: whether this process has joined the cluster and is not leaving.
+        access: who calls and what they may; None: everybody everything.
         meter: measures requests where it is given.
         hosts: the names by which it may be asked for.
     """
@@ -95,13 +101,7 @@ def rest_app(
         responses={"default": {"model": models.Problem}},
         redirect_slashes=False,
     )
-    app.add_middleware(HeadAsGet)
-    app.add_middleware(JsonGate, body_bytes_max=limits.body_bytes_max, hosts=hosts)
-    if meter is not None:
-        app.add_middleware(
-            RestMetrics, meter=meter, clock=SystemClock(), service="admin"
-        )  # added last: around the gate
-    for routes in (
+    routers = [
         cluster_routes(engines.administration),
         status_routes(engines.statuses),
         reassignment_routes(engines.administration, engines.reassignments),
@@ -114,11 +114,23 @@ def rest_app(
         group_routes(engines.groups, engines.resets),
         streams_routes(engines.streams),
         transaction_routes(engines.transactions, engines.open_transactions),
-    ):
-        app.include_router(routes, dependencies=[Depends(refuse_unknown_query)])
-    app.include_router(docs_routes())
+        access_routes(engines.accesses, engines.administration),
+    ]
+    docs = docs_routes()
     _health(app, ready)
+    every = [*app.routes, *(route for router in (*routers, docs) for route in router.routes)]
+    for router in routers:
+        app.include_router(router, dependencies=[Depends(refuse_unknown_query)])
+    app.include_router(docs)
     _errors(app)
+    app.add_middleware(HeadAsGet)
+    app.add_middleware(JsonGate, body_bytes_max=limits.body_bytes_max, hosts=hosts)
+    if access is not None:
+        app.add_middleware(AccessGate, access=access, rule_of=RouteRules(every))  # before anything reads the body
+    if meter is not None:
+        app.add_middleware(
+            RestMetrics, meter=meter, clock=SystemClock(), service="admin"
+        )  # added last: around the gate
     return app
 
 

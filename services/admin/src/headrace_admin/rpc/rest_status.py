@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from fastapi import APIRouter, Response, status
 
 from headrace_admin.core.status import State
 from headrace_admin.engine.statuses import Statuses
 from headrace_admin.rpc import answer_types
 from headrace_admin.rpc.messages_out import status_message
+from headrace_common.core.access.resources import CLUSTER_NAME, Operation, ResourceType
 from headrace_common.rpc import answers
+from headrace_common.runtime.access_gate import current_rights
+
+_UNTOLD: Final = "GET /v1/cluster/status tells more, to those who may describe the cluster"
 
 
 def status_routes(statuses: Statuses) -> APIRouter:
@@ -22,10 +28,14 @@ def status_routes(statuses: Statuses) -> APIRouter:
 
     @routes.get("/health/cluster", tags=["health"], operation_id="cluster_health")
     async def cluster_health(response: Response) -> answer_types.ClusterHealth:
-        """The verdict alone. 200 when healthy or degraded; 503 when unavailable: some partitions are not served."""
+        """
+        The verdict alone. 200 when healthy or degraded; 503 when unavailable: some partitions are not served. In a
+        closed cluster the state alone.
+        """
         judged = await statuses.now()
         if judged.state is State.UNAVAILABLE:
             response.status_code = status.HTTP_503_SERVICE_UNAVAILABLE
-        return {"state": judged.state.value, "verdict": judged.verdict}
+        told = current_rights().shows(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
+        return {"state": judged.state.value, "verdict": judged.verdict if told else _UNTOLD}
 
     return routes

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Path, Query
 
 from headrace_admin.engine.streams import Streams
 from headrace_admin.rpc import models_streams as shapes
+from headrace_common.runtime.access_gate import current_rights
 
 AppPath = Annotated[str, Path(min_length=1, max_length=249)]
 StorePath = Annotated[str, Path(min_length=1, max_length=255)]
@@ -28,7 +29,7 @@ def streams_routes(streams: Streams) -> APIRouter:
     @routes.get("", operation_id="list_streams_apps")
     async def list_apps() -> shapes.StreamsApps:
         """The programs that have topics of their own, and how many workers of each run."""
-        found = await streams.apps()
+        found = await streams.apps(current_rights())
         apps = [shapes.StreamsApp(app=one.app, members=one.members, topics=list(one.topics)) for one in found]
         return shapes.StreamsApps(apps=apps)
 

@@ -12,6 +12,7 @@ from headrace_admin.rpc.rest_configs import alter, describe
 from headrace_common.core.errors import Rejected
 from headrace_common.core.ids import check_topic_name
 from headrace_common.rpc import answers
+from headrace_common.runtime.access_gate import current_rights
 from headrace_proto.v1 import admin_pb2, broker_pb2, errors_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 
@@ -122,7 +123,8 @@ def _changing(routes: APIRouter, engine: Administration) -> None:
                     broker_pb2.DeleteRecordsPartition(topic_id=topic_id, partition=p.partition, offset=p.offset)
                     for p in body.partitions
                 ]
-            )
+            ),
+            current_rights(),
         )
         return answers.trimmed(topic, answer)
 

@@ -21,6 +21,7 @@ from headrace_admin.rpc.models import INT64_MAX
 from headrace_common.core.ids import TopicPartition
 from headrace_common.rpc import answers
 from headrace_common.rpc.json_form import json_of
+from headrace_common.runtime.access_gate import current_rights
 from headrace_proto.v1 import transaction_pb2 as pb
 
 IdPath = Annotated[str, Path(min_length=1, max_length=249)]
@@ -54,7 +55,7 @@ def _ids(routes: APIRouter, transactions: Transactions) -> None:
     @routes.get("/transactions/{transactional_id:path}", operation_id="describe_transaction")
     async def describe_transaction(transactional_id: IdPath) -> answer_types.Transaction:
         """A transactional id: its state, its producer, and the partitions of its open transaction."""
-        return answers.transaction(out.detail_message(await transactions.one(transactional_id)))
+        return answers.transaction(out.detail_message(await transactions.one(transactional_id, current_rights())))
 
     @routes.post(
         "/transactions/{transactional_id:path}/abort",
@@ -72,7 +73,7 @@ def _prepared(routes: APIRouter, transactions: Transactions) -> None:
     @routes.get("/transactions-prepared", operation_id="list_prepared_transactions")
     async def list_prepared(older_than_ms: OlderThan = 0) -> answer_types.Prepared:
         """Transactions that are prepared and not decided, oldest first, with the tokens that decide them."""
-        listing = await transactions.prepared(older_than_ms)
+        listing = await transactions.prepared(older_than_ms, current_rights())
         return answers.transactions(out.prepared_message(listing, transactions.limits.transaction_prepared_max_ms))
 
     @routes.post("/transactions-prepared/commit", operation_id="commit_prepared_transaction")
@@ -99,7 +100,7 @@ def _open(routes: APIRouter, open_transactions: OpenTransactions) -> None:
         older_than_ms: OlderThan = 0,
     ) -> answer_types.Open:
         """What is open in the logs of partitions and holds readers of read_committed back; oldest first."""
-        listing = await open_transactions.listing(topic, older_than_ms=older_than_ms)
+        listing = await open_transactions.listing(topic, older_than_ms=older_than_ms, rights=current_rights())
         return answers.transactions(out.open_message(listing))
 
     @routes.get("/transactions-hanging", operation_id="list_hanging_transactions")
@@ -111,7 +112,9 @@ def _open(routes: APIRouter, open_transactions: OpenTransactions) -> None:
         ] = None,
     ) -> answer_types.Open:
         """What is open in the logs of partitions, and no coordinator is going to end."""
-        listing = await open_transactions.listing(topic, older_than_ms=older_than_ms, hanging_only=True)
+        listing = await open_transactions.listing(
+            topic, older_than_ms=older_than_ms, hanging_only=True, rights=current_rights()
+        )
         return answers.transactions(out.open_message(listing))
 
     @routes.post("/transactions-hanging/abort", operation_id="abort_hanging_transaction")

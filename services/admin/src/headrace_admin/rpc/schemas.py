@@ -19,7 +19,15 @@ from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from headrace_common.rpc.json_form import OF_LEADER, MessageKind, enum_name, is_map, is_outcome, members_of, shape_of
-from headrace_proto.v1 import admin_pb2, broker_pb2, cluster_pb2, controller_pb2, coordinator_pb2, transaction_pb2
+from headrace_proto.v1 import (
+    access_pb2,
+    admin_pb2,
+    broker_pb2,
+    cluster_pb2,
+    controller_pb2,
+    coordinator_pb2,
+    transaction_pb2,
+)
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -27,6 +35,7 @@ REFERENCE: Final = "x-answer"
 """Where pydantic's schema of an answer has the reference that belongs into its place: it knows only its own schemas."""
 _PREFIX: Final = "#/components/schemas/"
 _NAMES: Final[Mapping[str, str]] = {
+    "ApiKeyDescription": "Key",
     "BrokerLoad": "Load",
     "DeleteRecordsResult": "Trimmed",
     "DescribedTransaction": "Transaction",
@@ -235,7 +244,7 @@ def _computed() -> Mapping[str, dict[str, Schema]]:
 def components(answers: Iterable[Answer]) -> dict[str, Schema]:
     """The schemas of answers and of all that they hold, by name."""
     made = {answer.name: answer.schema() for answer in answers}
-    files_used = (admin_pb2, broker_pb2, cluster_pb2, controller_pb2, coordinator_pb2, transaction_pb2)
+    files_used = (access_pb2, admin_pb2, broker_pb2, cluster_pb2, controller_pb2, coordinator_pb2, transaction_pb2)
     kinds = {k.name: k for f in files_used for k in f.DESCRIPTOR.message_types_by_name.values()}
     kinds |= {name: kinds[message] for message, name in _NAMES.items()}
     wanted = [name for schema in made.values() for name in _refs(schema)]

@@ -7,8 +7,8 @@ from typing import Any
 
 from typing_extensions import override
 
+from headrace_admin.rpc import access_out, transactions_out
 from headrace_admin.rpc import groups_out as out
-from headrace_admin.rpc import transactions_out
 from headrace_admin.rpc.engines import Engines
 from headrace_admin.rpc.features_out import features_message
 from headrace_admin.rpc.messages_out import (
@@ -20,7 +20,8 @@ from headrace_admin.rpc.messages_out import (
 )
 from headrace_common.core.ids import TopicPartition
 from headrace_common.rpc.convert import partition_id_from_proto
-from headrace_proto.v1 import admin_pb2, broker_pb2, cluster_pb2, coordinator_pb2
+from headrace_common.runtime.access_gate import current_rights, current_shown
+from headrace_proto.v1 import access_pb2, admin_pb2, broker_pb2, cluster_pb2, coordinator_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 from headrace_proto.v1 import transaction_pb2 as txn
 from headrace_proto.v1.admin_pb2_grpc import AdminServicer as GeneratedServicer
@@ -53,6 +54,7 @@ class AdminServicer(GeneratedServicer):
         self._resets = engines.resets
         self._transactions = engines.transactions
         self._open = engines.open_transactions
+        self._accesses = engines.accesses
         self._controllers = engines.administration.controllers
 
     CreateTopics = _forward(lambda stub: stub.CreateTopics)
@@ -68,6 +70,9 @@ class AdminServicer(GeneratedServicer):
     DrainBroker = _forward(lambda stub: stub.DrainBroker)
     DescribeRestore = _forward(lambda stub: stub.DescribeRestore)
     AdoptTopic = _forward(lambda stub: stub.AdoptTopic)
+    AlterAccess = _forward(lambda stub: stub.AlterAccess)
+    CreateKey = _forward(lambda stub: stub.CreateKey)
+    DeleteKeys = _forward(lambda stub: stub.DeleteKeys)
 
     @override
     async def DescribeCluster(self, request: pb.DescribeClusterRequest, context: Context) -> pb.DescribeClusterResponse:
@@ -78,7 +83,7 @@ class AdminServicer(GeneratedServicer):
     async def DeleteRecords(
         self, request: broker_pb2.DeleteRecordsRequest, context: Context
     ) -> broker_pb2.DeleteRecordsResponse:
-        return await self._engine.delete_records(request)
+        return await self._engine.delete_records(request, current_rights())
 
     @override
     async def DescribeLogs(
@@ -187,7 +192,7 @@ class AdminServicer(GeneratedServicer):
     async def DescribeTransactions(
         self, request: txn.DescribeTransactionsRequest, context: Context
     ) -> admin_pb2.DescribeClusterTransactionsResponse:
-        described = await self._transactions.describe(request.transactional_ids)
+        described = await self._transactions.describe(request.transactional_ids, current_rights())
         messages = [transactions_out.described_message(i, described[i]) for i in request.transactional_ids]
         return admin_pb2.DescribeClusterTransactionsResponse(transactions=messages)
 
@@ -195,7 +200,7 @@ class AdminServicer(GeneratedServicer):
     async def ListPreparedTransactions(
         self, request: admin_pb2.ListPreparedTransactionsRequest, context: Context
     ) -> admin_pb2.ListPreparedTransactionsResponse:
-        listing = await self._transactions.prepared(request.older_than_ms)
+        listing = await self._transactions.prepared(request.older_than_ms, current_rights())
         return transactions_out.prepared_message(listing, self._transactions.limits.transaction_prepared_max_ms)
 
     @override
@@ -204,7 +209,10 @@ class AdminServicer(GeneratedServicer):
     ) -> admin_pb2.ListOpenTransactionsResponse:
         older_than_ms = request.older_than_ms if request.HasField("older_than_ms") else None
         listing = await self._open.listing(
-            list(request.topics), older_than_ms=older_than_ms, hanging_only=request.hanging_only
+            list(request.topics),
+            older_than_ms=older_than_ms,
+            hanging_only=request.hanging_only,
+            rights=current_rights(),
         )
         return transactions_out.open_message(listing)
 
@@ -235,6 +243,28 @@ class AdminServicer(GeneratedServicer):
             force=request.force,
         )
         return transactions_out.ended_message(ended)
+
+    # --- access ---------------------------------------------------------------------------------------------------
+
+    @override
+    async def DescribeAccess(
+        self, request: access_pb2.DescribeAccessRequest, context: Context
+    ) -> access_pb2.DescribeAccessResponse:
+        return access_out.described_message(self._accesses.describe(current_rights(), request.principal))
+
+    @override
+    async def ExplainAccess(
+        self, request: access_pb2.ExplainAccessRequest, context: Context
+    ) -> access_pb2.ExplainAccessResponse:
+        return access_out.explained(self._accesses, request)
+
+    @override
+    async def ListKeys(self, request: access_pb2.ListKeysRequest, context: Context) -> access_pb2.ListKeysResponse:
+        return access_out.keys_message(self._accesses.keys(current_rights(), request.owner))
+
+    @override
+    async def WhoAmI(self, request: access_pb2.WhoAmIRequest, context: Context) -> access_pb2.WhoAmIResponse:
+        return access_out.who_am_i(self._accesses, current_shown())
 
 
 def _throttle(request: admin_pb2.RebalanceClusterRequest | admin_pb2.DecommissionBrokerRequest) -> int | None:

@@ -1,0 +1,155 @@
+"""
+Who may do what, and with which keys, as the image has it: told to those who may know it. Changes go to the active
+controller as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from headrace_common.core.access.api_keys import ApiKey
+from headrace_common.core.access.changes import Rule
+from headrace_common.core.access.control import Rights
+from headrace_common.core.access.explain import Explanation, explain
+from headrace_common.core.access.principal import Grantee, Principal, PrincipalType, parse_grantee
+from headrace_common.core.access.resources import CLUSTER_NAME, Operation, ResourceType
+from headrace_common.core.access.roles import BUILT_IN_ROLES, Binding, Role
+from headrace_common.core.access.rows import Mode, View
+from headrace_common.core.access.state import Access, Caller
+from headrace_common.core.errors import Rejected
+
+Views: TypeAlias = Callable[[], View]
+"""The rows of the newest image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What is said of one principal, or of all that somebody may know of."""
+
+    mode: Mode
+    generation: int
+    rules: tuple[Rule, ...]
+    """By principal."""
+    bindings: tuple[Binding, ...]
+    roles: tuple[Role, ...]
+    """One's own by name, then the built-in ones."""
+    blocked: tuple[Principal, ...]
+    super_users: tuple[Principal, ...]
+    faults: tuple[str, ...]
+    """Rows that cannot be read, and why; for those who may describe the cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedKey:
+    """A key, and whether the controllers' files name it."""
+
+    key: ApiKey
+    configured: bool
+
+
+class Accesses:
+    """Any number of calls at one time on one event loop; none of them waits."""
+
+    def __init__(self, views: Views) -> None:
+        self._views = views
+
+    @property
+    def mode(self) -> Mode:
+        return self._views().mode
+
+    def is_super(self, caller: Caller) -> bool:
+        """Whether it may do everything: a super user, by a key for everything."""
+        return caller.scope is None and self._views().access.is_super(caller.grantees)
+
+    def describe(self, rights: Rights, principal: str = "") -> Described:
+        """
+        All that the caller may know; or what is said of one principal, group, or everyone of a type.
+
+        Raises:
+            Rejected: this is no principal.
+            Denied: the caller may not know of this one.
+        """
+        view = self._views()
+        if principal:
+            only = parse_grantee(principal)
+            rights.check(Operation.DESCRIBE, ResourceType.PRINCIPAL, str(only))
+            return _described(view, lambda one: one == only, view.access.bindings.get(only, frozenset()), ())
+        faults = view.faults if rights.shows(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME) else ()
+        return _described(view, lambda one: _shows(rights, one), None, faults)
+
+    def keys(self, rights: Rights, owner: str = "") -> list[ListedKey]:
+        """
+        The keys of one owner, or of all whose keys the caller may see; by owner and id.
+
+        Raises:
+            Denied: the caller may not see those of this one.
+        """
+        view = self._views()
+        if owner:
+            rights.check_any(
+                (Operation.DESCRIBE, ResourceType.PRINCIPAL, owner),
+                (Operation.DESCRIBE_TOKENS, ResourceType.PRINCIPAL, owner),
+            )
+        found = [key for key in view.keys.values() if _shows_keys(rights, key.owner) and owner in {"", str(key.owner)}]
+        return [
+            ListedKey(key, key.id in view.configured) for key in sorted(found, key=lambda key: (str(key.owner), key.id))
+        ]
+
+    def explain(
+        self, principal: str, operation: Operation, type: ResourceType, name: str, host: str | None
+    ) -> Explanation:
+        """
+        Why somebody may do something or not, by the rules, whatever the mode.
+
+        Raises:
+            Rejected: nobody calls as this, or from there.
+        """
+        asked = parse_grantee(principal)
+        if not isinstance(asked, Principal) or asked.type is PrincipalType.NODE:
+            raise Rejected(f"{asked} is decided about by no rule; name who calls, for example User:alice")
+        name = CLUSTER_NAME if type is ResourceType.CLUSTER else name
+        return explain(self._views().access, Caller(asked, host=host), operation, type, name)
+
+
+def _shows(rights: Rights, one: Grantee | Role) -> bool:
+    return rights.shows(Operation.DESCRIBE, ResourceType.PRINCIPAL, str(one))
+
+
+def _shows_keys(rights: Rights, owner: Principal) -> bool:
+    return _shows(rights, owner) or rights.shows(Operation.DESCRIBE_TOKENS, ResourceType.PRINCIPAL, str(owner))
+
+
+def _described(
+    view: View, shown: Callable[[Grantee | Role], bool], of: frozenset[Binding] | None, faults: tuple[str, ...]
+) -> Described:
+    """``of``: only the roles of these bindings; None: all that are ``shown``, and the built-in ones."""
+    access = view.access
+    return Described(
+        view.mode,
+        access.generation,
+        _rules(access, shown),
+        tuple(one for who in sorted(access.bindings, key=str) if shown(who) for one in _sorted(access.bindings[who])),
+        _roles(access, shown, of),
+        tuple(sorted(filter(shown, access.blocked), key=str)),
+        tuple(sorted(filter(shown, access.super_users), key=str)),
+        faults,
+    )
+
+
+def _rules(access: Access, shown: Callable[[Grantee | Role], bool]) -> tuple[Rule, ...]:
+    whose = (who for who in sorted(access.rules, key=str) if shown(who))
+    return tuple(Rule(who, grant) for who in whose for grant in sorted(access.rules[who], key=str))
+
+
+def _sorted(bindings: frozenset[Binding]) -> list[Binding]:
+    return sorted(bindings, key=str)
+
+
+def _roles(access: Access, shown: Callable[[Grantee | Role], bool], of: frozenset[Binding] | None) -> tuple[Role, ...]:
+    own = [access.roles[name] for name in sorted(access.roles)]
+    if of is None:
+        return (*filter(shown, own), *BUILT_IN_ROLES.values())
+    names = {binding.role for binding in of}
+    return tuple(role for role in (*own, *BUILT_IN_ROLES.values()) if role.name in names)

@@ -1,0 +1,79 @@
+"""What is known of access, as messages of the wire, and requests about it as the engine takes them."""
+
+from __future__ import annotations
+
+from headrace_admin.engine.accesses import Accesses, Described, ListedKey
+from headrace_common.core.access.authentication import Shown
+from headrace_common.core.access.explain import Explanation
+from headrace_common.core.access.grants import host_of
+from headrace_common.core.access.state import Source, own_grants
+from headrace_common.rpc.convert_access import (
+    binding_to_proto,
+    key_to_proto,
+    operation_of,
+    role_to_proto,
+    rule_to_proto,
+    type_of,
+)
+from headrace_proto.v1 import access_pb2 as pb
+
+
+def described_message(described: Described) -> pb.DescribeAccessResponse:
+    return pb.DescribeAccessResponse(
+        mode=described.mode.name.lower(),
+        generation=described.generation,
+        rules=map(rule_to_proto, described.rules),
+        bindings=map(binding_to_proto, described.bindings),
+        roles=map(role_to_proto, described.roles),
+        blocked=map(str, described.blocked),
+        super_users=map(str, described.super_users),
+        faults=described.faults,
+    )
+
+
+def keys_message(keys: list[ListedKey]) -> pb.ListKeysResponse:
+    return pb.ListKeysResponse(keys=[key_to_proto(one.key, configured=one.configured) for one in keys])
+
+
+def explained(accesses: Accesses, request: pb.ExplainAccessRequest) -> pb.ExplainAccessResponse:
+    """
+    The answer.
+
+    Raises:
+        Rejected: there is no such principal, operation, type or host.
+    """
+    explanation = accesses.explain(
+        request.principal,
+        operation_of(request.operation),
+        type_of(request.type),
+        request.name,
+        host_of(request.host) if request.host else None,
+    )
+    return _explanation_message(explanation)
+
+
+def _explanation_message(explanation: Explanation) -> pb.ExplainAccessResponse:
+    return pb.ExplainAccessResponse(
+        allowed=explanation.allowed,
+        reason=explanation.reason.value,
+        sources=map(_source, explanation.sources),
+        remedy=explanation.line or "",
+    )
+
+
+def _source(source: Source) -> str:
+    if source.binding is not None:
+        return f"{source.grant}, by {source.binding} of {source.grantee}"
+    own = source.grant in own_grants(source.grantee)
+    return f"{source.grant}, {'as everybody has it' if own else f'by a rule of {source.grantee}'}"
+
+
+def who_am_i(accesses: Accesses, shown: Shown) -> pb.WhoAmIResponse:
+    key = shown.key
+    return pb.WhoAmIResponse(
+        principal=str(shown.caller.principal),
+        key_id="" if key is None else key.id,
+        expires_ms=None if key is None else key.expires_ms,
+        mode=accesses.mode.name.lower(),
+        super_user=accesses.is_super(shown.caller),
+    )

@@ -1,0 +1,84 @@
+"""``/v1/access``, ``/v1/keys`` and ``/v1/whoami``: who may do what, with which keys, and who asks."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Response, status
+from google.protobuf.json_format import ParseDict
+
+from headrace_admin.engine.accesses import Accesses
+from headrace_admin.engine.administration import Administration
+from headrace_admin.rpc import access_out as out
+from headrace_admin.rpc import answer_types
+from headrace_admin.rpc import models_access as shapes
+from headrace_common.core.errors import Rejected
+from headrace_common.rpc.json_form import json_of
+from headrace_common.runtime.access_gate import current_rights, current_shown
+from headrace_proto.v1 import access_pb2 as pb
+
+Text = Annotated[str, Query(max_length=300)]
+
+
+def access_routes(accesses: Accesses, engine: Administration) -> APIRouter:
+    """All routes of this module."""
+    routes = APIRouter(prefix="/v1", tags=["access"])
+    _rules(routes, accesses, engine)
+    _keys(routes, accesses, engine)
+
+    @routes.get("/whoami", operation_id="who_am_i")
+    async def who_am_i() -> answer_types.WhoAmI:
+        """Who asks, as the cluster sees it."""
+        return json_of(out.who_am_i(accesses, current_shown()))
+
+    return routes
+
+
+def _rules(routes: APIRouter, accesses: Accesses, engine: Administration) -> None:
+    @routes.get("/access", operation_id="describe_access")
+    async def describe_access(
+        principal: Annotated[str, Query(max_length=300, description="Only what is said of it. Empty: of all.")] = "",
+    ) -> answer_types.Access:
+        """Rules, bindings, roles and blocks, as far as the caller may know of them."""
+        return json_of(out.described_message(accesses.describe(current_rights(), principal)))
+
+    @routes.post("/access/changes", operation_id="change_access")
+    async def change_access(body: shapes.ChangeAccess) -> answer_types.AccessChanged:
+        """Change who may do what, or say what would change; all of it or nothing."""
+        if not all(change.one for change in body.changes):
+            raise Rejected("each change has exactly one of rule, binding, role and block")
+        request = ParseDict(body.model_dump(exclude_none=True), pb.AlterAccessRequest())
+        return json_of(await engine.controllers.ask(lambda stub: stub.AlterAccess, request))
+
+    @routes.get("/access/explain", operation_id="explain_access")
+    async def explain_access(
+        principal: Text,
+        operation: Text,
+        type: Text,
+        name: Annotated[str, Query(max_length=300, description="Ignored of CLUSTER.")] = "",
+        host: Annotated[str, Query(max_length=100, description="The address it calls from. Empty: any.")] = "",
+    ) -> answer_types.Explained:
+        """Whether somebody may do something by the rules, why, and what would allow it."""
+        request = pb.ExplainAccessRequest(principal=principal, operation=operation, type=type, name=name, host=host)
+        return json_of(out.explained(accesses, request))
+
+
+def _keys(routes: APIRouter, accesses: Accesses, engine: Administration) -> None:
+    @routes.get("/keys", operation_id="list_keys")
+    async def list_keys(
+        owner: Annotated[str, Query(max_length=300, description="Only its keys. Empty: all that may be seen.")] = "",
+    ) -> answer_types.Keys:
+        """API keys, without their secrets: one's own, and those of others if one may see them."""
+        return json_of(out.keys_message(accesses.keys(current_rights(), owner)))
+
+    @routes.post("/keys", operation_id="create_key", status_code=status.HTTP_201_CREATED)
+    async def create_key(body: shapes.CreateKey, response: Response) -> answer_types.NewKey:
+        """Make an API key. It is in this answer alone: nobody keeps it."""
+        request = ParseDict(body.model_dump(), pb.CreateKeyRequest())
+        response.headers["cache-control"] = "no-store"
+        return json_of(await engine.controllers.ask(lambda stub: stub.CreateKey, request))
+
+    @routes.delete("/keys/{id}", operation_id="delete_key", status_code=status.HTTP_204_NO_CONTENT)
+    async def delete_key(id: Annotated[str, Path(max_length=100)]) -> None:
+        """Delete an API key: from now on nobody calls with it."""
+        await engine.controllers.ask(lambda stub: stub.DeleteKeys, pb.DeleteKeysRequest(ids=[id]))
