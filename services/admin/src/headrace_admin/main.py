@@ -26,6 +26,7 @@ from headrace_admin.rpc.rest import rest_app
 from headrace_admin.rpc.servicer import AdminServicer
 from headrace_common.adapters.controller_client import ControllerClient, Registration
 from headrace_common.adapters.controller_heartbeat import HeartbeatThread, MakeHeartbeats
+from headrace_common.core.access.rows import Mode
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import Node, NodeKey, Role
@@ -33,6 +34,7 @@ from headrace_common.http.foreign_pages import Hosts
 from headrace_common.http.problems import refusal
 from headrace_common.http.protocol import HttpBounds
 from headrace_common.http.server import HttpServer
+from headrace_common.runtime.access_gate import current_bearer
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.entropy import new_incarnation
 from headrace_common.runtime.health import HealthPort
@@ -101,7 +103,7 @@ async def run(
                 beats=beats,
             )
         )
-        engines = _make_engines(config, client, tls, stack)
+        engines = _make_engines(config, client, tls, stack, tasks)
         tasks.start(engines.statuses.absences.follow(client.images()), name="absences")
         watch = WaitingWatch(engines.open_transactions, SystemClock())
         publish(metrics.meter, watch.readings())
@@ -143,14 +145,21 @@ async def run(
 
 
 def _make_engines(
-    config: AdminConfig, client: ControllerClient, tls: ServiceTls | None, stack: AsyncExitStack
+    config: AdminConfig, client: ControllerClient, tls: ServiceTls | None, stack: AsyncExitStack, tasks: TaskRunner
 ) -> Engines:
     """All of them over gRPC; ``stack`` closes their connections."""
+
+    def credential() -> str | None:
+        """Of the caller, where brokers ask for it; while they only count, it does not go out in plain text."""
+        mode = client.access.view.mode
+        return current_bearer() if mode is Mode.CLOSED or (mode is Mode.PERMISSIVE and tls is not None) else None
+
     cluster = GrpcCluster(client)
     brokers = GrpcBrokers(cluster, config.limits.call_ms_max, client.security)
     coordinators = GrpcCoordinators(min(config.limits.call_ms_max, _COORDINATOR_MS_MAX), client.security)
     workers = GrpcWorkers(min(config.limits.call_ms_max, _COORDINATOR_MS_MAX))
-    log = HeadraceMessages(cluster, None if tls is None else str(tls.ca))
+    log = HeadraceMessages(cluster, None if tls is None else str(tls.ca), credential)
+    tasks.start(log.follow(SystemClock()), name="idle producers")
     for port in (brokers, coordinators, workers, log):
         stack.push_async_callback(port.close)
     administration = Administration(cluster, GrpcControllers(client, config.limits.call_ms_max), brokers)
