@@ -15,10 +15,11 @@ from services.broker.tests.kit.cluster import topic_id_of
 from headrace import aio
 from headrace._transport.grpc import GrpcTransport
 from headrace._transport.port import Coordinator
+from headrace.aio._client import ClusterClient, Leader
 from headrace.errors import CredentialsRevoked, HeadraceError, NetworkFailed, Unauthenticated, UnsupportedVersion
 from headrace.finding import ClusterAddress
 from headrace.local_keys import write_local_key
-from headrace_common.core.ids import Endpoint, NodeId
+from headrace_common.core.ids import NO_NODE, Endpoint, NodeId
 from headrace_common.core.secret import Secret
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import coordinator_pb2 as group_pb
@@ -114,6 +115,31 @@ async def test_a_key_that_is_over_is_told_as_such(at: Endpoint, door: Door) -> N
             with pytest.raises(Unauthenticated):
                 await write(client, "t", b"2")
         await told(write(client, "t", b"3"))
+
+
+def forget_leader(cluster: ClusterClient) -> None:
+    view = cluster._topics["t"]
+    cluster._topics["t"] = view._replace(leaders=(Leader(NO_NODE, 5),))
+
+
+async def test_records_that_wait_for_a_leader_are_told_when_nobody_tells_it(at: Endpoint, door: Door) -> None:
+    key = door.make_key()
+    async with producer(at, api_key=key) as client:
+        await write(client, "t", b"1")
+        forget_leader(client._engine.cluster)
+        door.revoke(key)
+        await told(write(client, "t", b"2"))
+
+
+async def test_a_reader_that_waits_for_a_leader_is_told_when_nobody_tells_it(at: Endpoint, door: Door) -> None:
+    key = door.make_key()
+    reader = aio.Consumer(bootstrap_servers=str(at), api_key=key, default_api_timeout_ms=LONG_MS)
+    await reader._reading.partitions_of("t")
+    forget_leader(reader._reading._cluster)
+    door.revoke(key)
+    await reader.subscribe(["t"])
+    await told(reader.poll(LONG_MS))
+    await reader.close()
 
 
 # --- one that is known --------------------------------------------------------------------------------------------

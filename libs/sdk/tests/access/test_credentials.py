@@ -175,6 +175,7 @@ def test_programs_of_the_same_user_find_the_key_of_a_local_cluster(tmp_path: Pat
     assert bearer(shown, "127.0.0.1:1") == f"Bearer {TWO}"
     assert bearer(shown, "127.0.0.1:2") is None
     assert bearer(shown, THERE) is None, "a file names addresses of this machine, whatever it says"
+    assert THERE not in read_local_keys(directory)
     remove_local_key(directory, "one")
     remove_local_key(directory, "one")
     assert read_local_keys(directory) == {"127.0.0.1:1": Secret(TWO)}

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 from libs.common.tests.kit.clock import FakeClock
+from libs.sdk.tests.consumer.fetching import T0, T1, TOPIC_ID, A
 from libs.sdk.tests.producer.test_lane import LEADER, LOST, ME, drain, filled
 
 from headrace._core.batch import Identity
 from headrace._core.chunk import Chunk
 from headrace._core.effects import Settle
+from headrace._core.fetch_plans import FetchLimits
+from headrace._core.fetch_positions import FetchPositions
 from headrace._core.group_messages import Broke, Connect, GroupSettings, Polled, Subscribed
 from headrace._core.lane import LaneRules
 from headrace._core.membership_classic import ClassicMembership
@@ -39,7 +42,7 @@ from headrace.errors import (
 )
 from headrace.settings import ClientSettings
 from headrace_common.core.batch import Codec
-from headrace_common.core.ids import NodeId
+from headrace_common.core.ids import NO_NODE, NodeId
 from headrace_proto.v1 import broker_pb2 as pb
 
 REFUSALS = [
@@ -263,3 +266,35 @@ def test_a_commit_that_is_refused_can_only_be_aborted(kind: type[HeadraceError])
     assert core.asks()
     core.refused(Call.COMMIT, kind("no"))
     assert core.state is State.BROKEN
+
+
+# --- readers ------------------------------------------------------------------------------------------------------
+
+
+def test_a_reader_that_nobody_tells_its_leader_is_told_why() -> None:
+    core = FetchPositions(FetchLimits(), None)
+    for tp, leader in ((T0, A), (T1, NO_NODE)):
+        core.add(tp, 0)
+        core.placed(tp, TOPIC_ID, leader, 0, 0.0)
+    error = Unauthenticated("no")
+    assert core.refused(error)
+    assert core.take_failure(0.0) is error
+    core.placed(T1, TOPIC_ID, A, 1, 0.0)
+    assert not core.refused(error), "all is known that is read"
+
+
+@each
+def test_a_reader_that_is_refused_is_told_once_and_asks_again_after_a_pause(kind: type[HeadraceError]) -> None:
+    core = FetchPositions(FetchLimits(), None)
+    for tp in (T0, T1):
+        core.add(tp, 0)
+        core.placed(tp, TOPIC_ID, A, 0, 0.0)
+    plan = core.fetch(A)
+    assert plan is not None
+    error = kind("no")
+    core.answers.fail(plan, error, 0.0)
+    assert core.take_failure(0.0) is error
+    assert core.take_failure(0.0) is None
+    assert core.fetch(A) is None, "not at once"
+    core.tick(1_000.0)
+    assert core.fetch(A) is not None
