@@ -106,12 +106,11 @@ class FetchPositions:
         self.state.went_wrong(partition, error, now_ms)
         self.state.settle(partition)
 
-    def refused(self, error: HeadraceError) -> bool:
-        """The cluster does not tell this client who leads; whether the application is to be told that."""
+    def refused(self, error: HeadraceError) -> None:
+        """The cluster does not tell this client who leads: the application is told that, once, if it waits for it."""
         unled = [partition for partition in self.partitions.values() if partition.leader == NO_NODE]
         for partition in unled[:1]:
             self.state.fail(partition, error)
-        return bool(unled)
 
     def _recreated(self, partition: PartitionFetch) -> None:
         if partition.position is not None:

@@ -257,11 +257,9 @@ class Reading:
                         _log.info("%s is new; it is read from its beginning", tp)
                         self.out.core.add(tp, Beginning())
             self._place()
-            refusal = self._cluster.refusal
-            refused = refusal is not None and self.out.core.refused(refusal)
+            if self._cluster.refusal is not None:
+                self.out.core.refused(self._cluster.refusal)
         self._act()
-        if refused:
-            self._signal()
 
     # --- tasks (on the loop) ------------------------------------------------------------------------------------
 

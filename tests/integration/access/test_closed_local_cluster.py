@@ -1,0 +1,180 @@
+"""
+``headrace up --closed``: programs and commands of the same user just work; who shows nothing is refused by every
+service; the key of a start dies with it, and clients that are refused find the next one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from headrace import AdminClient, Consumer, Producer
+from headrace.errors import HeadraceError, TopicAuthorizationFailed, Unauthenticated
+from headrace.local_keys import local_keys_directory, read_local_keys
+from headrace_cli.local import LocalCluster
+from headrace_cli.local.processes import wait_until
+from headrace_common.rpc.channels import Security, open_sync_channel
+from headrace_common.rpc.status import error_from_rpc
+from headrace_proto.v1 import broker_pb2, controller_pb2, coordinator_pb2
+from headrace_proto.v1.admin_pb2_grpc import AdminStub
+from headrace_proto.v1.broker_pb2_grpc import BrokerStub
+from headrace_proto.v1.coordinator_pb2_grpc import CoordinatorStub
+
+pytestmark = pytest.mark.integration
+
+Ask = Callable[[grpc.Channel], object]
+ASKED: dict[str, Ask] = {
+    "broker": lambda channel: BrokerStub(channel).Metadata(broker_pb2.MetadataRequest(), timeout=10),
+    "coordinator": lambda channel: CoordinatorStub(channel).FetchOffsets(
+        coordinator_pb2.FetchOffsetsRequest(group_id="g"), timeout=10
+    ),
+    "admin": lambda channel: AdminStub(channel).ListTopics(controller_pb2.ListTopicsRequest(limit=10), timeout=10),
+}
+"""Something that anybody may ask who is known."""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Settings of a user of this test's own."""
+    directory = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(directory))
+        yield directory
+
+
+@pytest.fixture(scope="module")
+def cluster(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("closed") / "data", brokers=1, closed=True) as made:
+        with AdminClient(made.bootstrap_servers) as admin:
+            admin.create_topic("orders")
+        yield made
+
+
+def shown(cluster: LocalCluster, key: str | None) -> Security:
+    return Security() if key is None else Security(lambda target: (("authorization", f"Bearer {key}"),))
+
+
+def asked(cluster: LocalCluster, role: str, key: str | None) -> HeadraceError | None:
+    """What the service says to who shows ``key``; None: it answered."""
+    with open_sync_channel(cluster.process(role).grpc, shown(cluster, key)) as channel:
+        try:
+            ASKED[role](channel)
+        except grpc.RpcError as error:
+            return error_from_rpc(error)
+    return None
+
+
+def key_of(cluster: LocalCluster) -> str:
+    return read_local_keys(local_keys_directory(os.environ))[cluster.bootstrap_servers[0]].reveal()
+
+
+def headrace(cluster: LocalCluster, *argv: str, home: Path, code: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace_cli", "-b", ",".join(cluster.bootstrap_servers), *argv],
+        env={**os.environ, "XDG_CONFIG_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_programs_of_the_same_user_just_work(cluster: LocalCluster) -> None:
+    with Producer(cluster.bootstrap_servers) as producer:
+        producer.send("orders", b"1").result(30)
+    with Consumer("orders", bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest") as reader:
+        assert [record.value for record in reader.poll(30_000)] == [b"1"]
+    with Consumer(
+        "orders", bootstrap_servers=cluster.bootstrap_servers, group_id="g", auto_offset_reset="earliest"
+    ) as member:
+        assert [record.value for record in member.poll(30_000)] == [b"1"]
+        member.commit()
+    with Producer(cluster.bootstrap_servers, transactional_id="x") as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send("orders", b"2")
+
+
+def test_commands_of_the_same_user_just_work(cluster: LocalCluster, home: Path) -> None:
+    assert "orders" in headrace(cluster, "topic", "list", home=home)
+    assert "orders" in headrace(cluster, "debug", "metadata", home=home)
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace_cli", "status", "--data-dir", str(cluster.directory.path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "verdict: healthy" in done.stdout, done.stdout + done.stderr
+
+
+def test_another_user_is_told_what_is_missing(cluster: LocalCluster, tmp_path: Path) -> None:
+    said = headrace(cluster, "topic", "list", home=tmp_path, code=1)
+    assert "this cluster is closed" in said
+    assert "HEADRACE_API_KEY" in said
+
+
+@pytest.mark.parametrize("role", ASKED)
+def test_who_shows_nothing_is_refused_by_each_service(role: str, cluster: LocalCluster) -> None:
+    assert asked(cluster, role, key_of(cluster)) is None
+    assert isinstance(asked(cluster, role, None), Unauthenticated)
+
+
+def rest(cluster: LocalCluster, key: str | None) -> int:
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    try:
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{cluster.admin_url}/v1/topics", headers=headers)
+        ) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_rest_asks_who_calls(cluster: LocalCluster) -> None:
+    assert rest(cluster, key_of(cluster)) == 200
+    assert rest(cluster, None) == 401
+
+
+def test_rights_are_given_by_the_command_and_the_line_of_an_error(
+    cluster: LocalCluster, home: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "bob.key"
+    headrace(cluster, "key", "create", "--owner", "User:bob", "--file", str(file), home=home)
+    with Producer(cluster.bootstrap_servers, api_key_file=str(file)) as bob:
+        with pytest.raises(TopicAuthorizationFailed, match=r"User:bob may not") as refused:
+            bob.send("orders", b"bob").result(30)
+        [line] = re.findall(r"headrace (access allow .*)", str(refused.value))
+        headrace(cluster, *shlex.split(line), home=home)
+        headrace(cluster, "access", "allow", "User:bob", "write", "topic", "orders", home=home)
+        assert wait_until(lambda: bob.send("orders", b"bob").exception(30) is None, 10)
+        headrace(cluster, "access", "block", "User:bob", home=home)
+        assert wait_until(lambda: isinstance(bob.send("orders", b"no").exception(30), Unauthenticated), 10)
+    assert "User:admin" in headrace(cluster, "whoami", home=home)
+
+
+def test_the_key_is_in_no_log_and_dies_with_its_start(cluster: LocalCluster) -> None:
+    """The last of this file: it starts the cluster again."""
+    old = key_of(cluster)
+    for log in cluster.directory.logs.iterdir():
+        assert old not in log.read_text(errors="replace"), log.name
+    with Producer(cluster.bootstrap_servers) as running:
+        running.send("orders", b"3").result(30)
+        cluster.stop()
+        assert not read_local_keys(local_keys_directory(os.environ))
+        cluster.start()
+        assert key_of(cluster) != old
+        running.send("orders", b"4").result(60)
+    assert isinstance(asked(cluster, "broker", old), Unauthenticated)
