@@ -138,6 +138,24 @@ BY_NAME: Final[dict[str, dict[str, Any]]] = {
         "streamsApps": STREAMS_APPS,
         "topics": [{"name": "orders"}],
     },
+    "closed": CONNECT
+    | {
+        "security": {"mode": "closed"},
+        "tls": {"enabled": True},
+        "streamsApps": STREAMS_APPS,
+        "topics": [{"name": "orders"}],
+    },
+    "closed with keys of ours": {
+        "security": {
+            "mode": "closed",
+            "superUsers": ["User:alice", "ServiceAccount:shop/orders"],
+            "admin": {"existingSecret": "the-admin"},
+        },
+        "tls": {"enabled": True},
+        "connect": {"enabled": True, "apiKeySecret": "of-connect"},
+        "streamsApps": [each | {"apiKeySecret": f"of-{each['name']}"} for each in STREAMS_APPS],
+    },
+    "permissive": {"security": {"mode": "permissive"}, "tls": {"enabled": True}},
     "certificates of ours": {
         "tls": {
             "enabled": True,

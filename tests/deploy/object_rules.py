@@ -62,9 +62,10 @@ def named(manifests: Sequence[Manifest]) -> Iterator[str]:
 
 def without_rights(manifests: Sequence[Manifest]) -> Iterator[str]:
     """
-    Nothing asks for rights in the cluster's API, but a Spark driver for what starts executors; the job that makes the
-    node token for that: it may make Secrets, and neither read nor change one; those that keep certificates: they read
-    and change no Secrets but these; and workers of Connect for Spark applications, where they start one.
+    Nothing asks for rights in the cluster's API, but a Spark driver for what starts executors; the jobs that make the
+    node token and the administrator's key for that: they may make Secrets, and neither read nor change one; those that
+    keep certificates: they read and change no Secrets but these; and workers of Connect for Spark applications, where
+    they start one.
     """
     starts = any(True for _ in _unnamed_applications(manifests))
     for manifest in of_kind(manifests, *_RIGHTS):
@@ -72,7 +73,7 @@ def without_rights(manifests: Sequence[Manifest]) -> Iterator[str]:
         if manifest["kind"].startswith("Cluster") or component not in _ASKING:
             yield f"{name_of(manifest)}: rights in the API are not needed"
         for rule in manifest.get("rules", []):
-            if component == "node-token":
+            if component in {"node-token", "admin-key"}:
                 if rule != {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]}:
                     yield f"{name_of(manifest)}: who makes a Secret needs no such rights"
             elif component == "certificates":
@@ -126,7 +127,7 @@ def _unnamed_applications(manifests: Sequence[Manifest]) -> Iterator[Manifest]:
                 yield {**made, "metadata": {**made["metadata"], "name": manifest["metadata"]["name"]}}
 
 
-_ASKING = frozenset({"spark-job", "node-token", "certificates", "connect"})
+_ASKING = frozenset({"spark-job", "node-token", "admin-key", "certificates", "connect"})
 _OF_WORKERS = {
     "apiGroups": ["sparkoperator.k8s.io"],
     "resources": ["sparkapplications"],
@@ -291,7 +292,7 @@ def referring(manifests: Sequence[Manifest]) -> Iterator[str]:
 def _made_by(command: Sequence[str]) -> Iterator[str]:
     """Objects that a job of ours makes."""
     match list(command[:4]):
-        case ["python", "-m", "headrace_controller.node_token_secret", name]:
+        case ["python", "-m", "headrace_controller.node_token_secret" | "headrace_controller.admin_key_secret", name]:
             yield f"Secret/{name}"
         case ["python", "-m", "headrace_controller.certificate_secrets", name]:
             yield f"ConfigMap/{name}-ca"

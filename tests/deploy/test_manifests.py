@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from base64 import b64encode
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.deploy import chart, combinations, manifests, object_rules, pod_rules
 from tests.deploy.manifests import name_of, of_kind
+
+from headrace_common.core.access.api_keys import format_key
 
 PLAIN = sorted((chart.ROOT / "deploy" / "k8s").glob("*.yaml"))
 
@@ -109,6 +113,9 @@ def test_notes_say_what_to_do(values: str, notes: Callable[[str | dict[str, Any]
         ("no backup", "no backups"),
         ("open network", "no network policies"),
         ("load balancers", "without encryption"),
+        ("permissive", "security.mode=permissive"),
+        ("closed", "the app billing (apiKeySecret), the app words (apiKeySecret), workers of Connect"),
+        ("closed", "; and the Secret headrace-admin;"),
         ("restore", "restored"),
     ],
 )
@@ -150,3 +157,52 @@ def test_notes_say_that_connectors_reach_nothing_but_the_cluster(notes: Callable
     assert "connect.egress" not in notes({"connect": connect | {"egress": [], "connectors": {}}})
     open_ = {"networkPolicy": {"enabled": False}, "connect": connect | {"egress": [], "unprotected": True}}
     assert "connect.egress" not in notes(open_)
+
+
+@pytest.mark.chart
+def test_notes_say_that_an_open_cluster_is_open_and_a_closed_one_is_not(
+    notes: Callable[[str | dict[str, Any]], str],
+) -> None:
+    assert "security.mode=open" in notes("defaults")
+    text = notes("closed with keys of ours")
+    assert "security.mode" not in text
+    assert "apiKeySecret" not in text
+    assert "the-admin" in text
+    outside = {"external": {"enabled": True, "domain": "example.com"}, "networkPolicy": {"enabled": False}}
+    assert "authentication" not in notes(
+        {**combinations.BY_NAME["permissive"], **outside, "security": {"mode": "closed"}}
+    )
+    assert notes({**combinations.BY_NAME["permissive"], **outside}).count("authentication") == 2
+
+
+@pytest.mark.chart
+def test_a_closed_cluster_is_asked_as_notes_say_and_the_key_is_in_no_argument(
+    notes: Callable[[str | dict[str, Any]], str], tmp_path: Path
+) -> None:
+    """The lines themselves, by a shell, with programs that say what they were given."""
+    lines = [line.strip() for line in notes("closed").splitlines() if line.startswith("  kubectl ")]
+    [get] = [line for line in lines if " get secret headrace-admin " in line]
+    asks = [line for line in lines if "exec -i" in line]
+    assert len(asks) == 3
+    key = format_key(bytes(10), bytes(32))
+    encoded = b64encode(f"{key}\n".encode()).decode()
+    kubectl = f"""\
+#!/bin/sh
+echo "$@" >> asked
+case "$*" in *get*) printf %s {encoded};; *) shift 6; exec "$@";; esac
+"""
+    headrace = """\
+#!/bin/sh
+printf '%s\\n' "$HEADRACE_API_KEY" "$@"
+"""
+    for name, text in (("kubectl", kubectl), ("headrace", headrace)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    for line in (get, *asks):
+        done = subprocess.run(
+            ["/bin/sh", "-euc", line], cwd=tmp_path, env=env, capture_output=True, text=True, check=True
+        )
+    assert done.stdout.splitlines() == [key, "consume", "first", "--from", "beginning", "--exit-at-end"]
+    assert (tmp_path / "admin.key").stat().st_mode & 0o077 == 0
+    assert key not in (tmp_path / "asked").read_text()

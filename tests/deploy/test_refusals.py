@@ -190,6 +190,17 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (nested("etcd/storage/size", 4), "etcd.storage.size: 4 "),
     (nested("etcd/backup/storage/size", "1000"), "etcd.backup.storage.size: 1000 "),
     (nested("spark/driver", {"coreLimit": "50m"}), "sparkJobs.a.driver: coreRequest 100m is more than coreLimit 50m"),
+    # Access
+    (nested("security/mode", "closed"), "security.mode: closed needs tls.enabled=true"),
+    (nested("security/mode", "permissive"), "security.mode: permissive needs tls.enabled=true"),
+    (nested("security/mode", "shut"), "security.mode"),
+    *(
+        (nested("security/superUsers", ["User:a", user]), "security.superUsers.1")
+        for user in ("alice", "user:alice", "User:", "User:a,b", "User:ANONYMOUS", "User:*", "Node:broker", "Oidc:a")
+    ),
+    *((nested("security/superUsers", [f"ServiceAccount:{n}"]), "security.superUsers.0") for n in ("a", "a/b/c", "/b")),
+    (nested("security/admin/existingSecret", "A_b"), "security.admin.existingSecret"),
+    (nested("connect/apiKeySecret", "A_b"), "connect.apiKeySecret"),
     # Numbers as text
     (nested("config/cluster", {"cluster.expected.brokers": "-5"}), "cluster.expected.brokers"),
     (nested("config/cluster", {"num.partitions": "0"}), "config.cluster.num.partitions"),

@@ -23,6 +23,7 @@ MEANT = {
     ("referring", "node token of ours"),
     ("referring", "certificates of ours"),
     ("referring", "etcd of ours"),
+    ("referring", "closed with keys of ours"),
 }
 """What these values ask for is what the rule is against."""
 
@@ -181,6 +182,7 @@ DAMAGE: dict[str, list[tuple[str, tuple[str | int, ...], Any]]] = {
         ("Role/headrace-node-token", ("kind",), "ClusterRole"),
         ("Role/headrace-node-token", ("rules", 0, "verbs"), ["create", "get"]),
         ("Role/headrace-node-token", ("rules", 0, "resources"), ["secrets", "pods"]),
+        ("Role/headrace-admin-key", ("rules", 0, "verbs"), ["create", "get"]),
         ("Role/headrace-certificates", ("rules", 1, "resourceNames"), _GONE),
         ("Role/headrace-certificates", ("rules", 1, "verbs"), ["get", "update", "delete"]),
         ("Role/headrace-certificates-hook", ("rules", 1, "resourceNames"), ["headrace-node-token"]),
@@ -234,6 +236,7 @@ DAMAGE: dict[str, list[tuple[str, tuple[str | int, ...], Any]]] = {
         ("ConfigMap/headrace-streams-words", ("metadata", "name"), "gone"),
         ("Job/headrace-node-token", (*POD, "serviceAccountName"), "another"),
         ("Job/headrace-certificates-hook", (*MAIN, "command", 3), "another"),
+        ("Job/headrace-admin-key", (*MAIN, "command", 3), "another"),
         (BOOTSTRAP, ("metadata", "namespace"), "kube-system"),
     ],
     "imaged": [
@@ -256,9 +259,9 @@ def test_every_rule_is_tried() -> None:
 def test_a_rule_finds_what_breaks_it(rule: str, number: int) -> None:
     spark = {"sparkJobs": [*combinations.SPARK_JOBS, combinations.SNAPSHOTS]}
     name, path, value = DAMAGE[rule][number]
-    secure = combinations.BY_NAME["TLS for all"]
+    secure = "certificates" in name or "admin-key" in name
     manifests = chart.render(
-        secure if "certificates" in name else spark | combinations.BY_NAME["streams"] | combinations.CONNECT
+        combinations.BY_NAME["closed"] if secure else spark | combinations.BY_NAME["streams"] | combinations.CONNECT
     )
     assert not list(RULES[rule](manifests))
     _set(one(manifests, name), path, value)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from services.controller.tests.kit.secrets_api import SecretsApi
 
-from headrace_common.core.access.api_keys import ApiKey, KeyId, parse_key
-from headrace_common.core.access.principal import Principal, PrincipalType
+from headrace_common.core.access.api_keys import parse_key
 from headrace_controller import admin_key
 from headrace_controller.admin_key_secret import API_KEY, VERIFIER, main
+from headrace_controller.core.configured import parse_admin_keys
 
 NAME = "headrace-admin"
 
@@ -24,8 +24,8 @@ def run(api: SecretsApi, account: Path) -> tuple[str, str]:
 
 
 def verifies(line: str, key: str) -> bool:
-    id, digest = line.split()
-    kept = ApiKey(KeyId(id), Principal(PrincipalType.USER, "admin"), bytes.fromhex(digest), created_ms=0)
+    """Whether controllers that read the line know who shows the key."""
+    [kept] = parse_admin_keys(line)
     given = parse_key(key)
     return kept.id == given.id and kept.matches(given.secret)
 
@@ -35,7 +35,7 @@ def test_the_secret_has_a_key_and_what_controllers_know_it_by(
 ) -> None:
     key, verifier = run(api, account)
     assert (key[-1], verifier[-1]) == ("\n", "\n"), "a shell reads lines"
-    assert verifies(verifier.strip(), key.strip())
+    assert verifies(verifier, key.strip())
     assert parse_key(key.strip()).secret not in verifier
     assert api.secrets[NAME]["metadata"] == {"name": NAME, "labels": {"app.kubernetes.io/instance": "headrace"}}
     said = capsys.readouterr()

@@ -176,6 +176,52 @@ left for the next. Takes root, component, replicas and port.
 {{- default (printf "%s-node-token" (include "headrace.fullname" .)) .Values.nodeToken.existingSecret -}}
 {{- end -}}
 
+{{/*
+One key of a Secret, as the file /etc/headrace/NAME/KEY: the volume, and where it is in a container. Both take name, secret
+and key. As a directory: a single file would stay what it was when the pod started.
+*/}}
+{{- define "headrace.secretVolume" -}}
+- name: {{ .name }}
+  secret:
+    secretName: {{ .secret }}
+    defaultMode: 288  # 0440, of the pod's group
+    items:
+      - {key: {{ .key }}, path: {{ .key }}}
+{{- end -}}
+
+{{- define "headrace.secretMount" -}}
+- name: {{ .name }}
+  mountPath: /etc/headrace/{{ .name }}
+  readOnly: true
+{{- end -}}
+
+{{/* Not empty where who may do what is decided, so that clients show who they are. */}}
+{{- define "headrace.decides" -}}
+{{- if ne .Values.security.mode "open" }}{{ .Values.security.mode }}{{ end -}}
+{{- end -}}
+
+{{/* Name of the Secret with the administrator's key. */}}
+{{- define "headrace.adminSecret" -}}
+{{- default (printf "%s-admin" (include "headrace.fullname" .)) .Values.security.admin.existingSecret -}}
+{{- end -}}
+
+{{/*
+What a client of ours shows, as headrace.secretVolume takes it: the API key in a Secret of its own, or the administrator's.
+Nothing where nobody asks. Takes root and own (the name of that Secret; may be empty).
+*/}}
+{{- define "headrace.apiKey" -}}
+{{- if (include "headrace.decides" .root) -}}
+{name: api-key, key: api-key, secret: {{ default (include "headrace.adminSecret" .root) .own }}}
+{{- end -}}
+{{- end -}}
+
+{{- define "headrace.apiKeyEnv" -}}
+{{- if (include "headrace.decides" .) }}
+- name: HEADRACE_API_KEY_FILE
+  value: /etc/headrace/api-key/api-key
+{{- end }}
+{{- end -}}
+
 {{/* Where the pod is, for the settings below it. */}}
 {{- define "headrace.podEnv" -}}
 - name: POD_NAME

@@ -1,6 +1,6 @@
 {{/*
 The pod of a job of ours. Takes root, component (job, which is a client; backup, node-token or certificates), service (whose image), command, env, mounts,
-volumes, and account if it asks the API server.
+volumes, account if it asks the API server, and asks if it asks the cluster: it shows the administrator's key then.
 */}}
 {{- define "headrace.jobPod" -}}
 metadata:
@@ -11,6 +11,8 @@ spec:
 {{- end -}}
 
 {{- define "headrace.jobSpec" -}}
+{{- $key := dict -}}
+{{- if .asks }}{{ $key = fromYaml (include "headrace.apiKey" (dict "root" .root)) }}{{ end -}}
 restartPolicy: Never
 {{- with .account }}
 serviceAccountName: {{ . }}
@@ -41,6 +43,9 @@ containers:
         value: {{ include "headrace.bootstrap" .root }}
       {{- with (include "headrace.caEnv" .root) }}{{ trim . | nindent 6 }}{{ end }}
       {{- end }}
+      {{- if $key }}
+      {{- include "headrace.apiKeyEnv" .root | trim | nindent 6 }}
+      {{- end }}
     resources:
       {{- toYaml .root.Values.resources.jobs | nindent 6 }}
     securityContext:
@@ -53,6 +58,9 @@ containers:
         mountPath: /etc/headrace/tls
         readOnly: true
       {{- end }}
+      {{- with $key }}
+      {{- include "headrace.secretMount" . | nindent 6 }}
+      {{- end }}
       {{- with .mounts }}
       {{- toYaml . | nindent 6 }}
       {{- end }}
@@ -62,6 +70,9 @@ volumes:
       sizeLimit: 64Mi
   {{- if and (eq .component "job") .root.Values.tls.enabled }}
   {{- include "headrace.caVolume" .root | nindent 2 }}
+  {{- end }}
+  {{- with $key }}
+  {{- include "headrace.secretVolume" . | nindent 2 }}
   {{- end }}
   {{- with .volumes }}
   {{- toYaml . | nindent 2 }}

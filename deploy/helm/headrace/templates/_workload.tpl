@@ -17,6 +17,7 @@ workload) and of, a dictionary:
   preStop     a command
   grace       seconds
   claim       size and storageClass of the volume at mountPath
+  secrets     files of Secrets, as headrace.secretVolume takes them
   volumes, mounts  beside that volume and /tmp
   account     its ServiceAccount; else it has none of its own. No token is mounted for that
   client      name of the port that has a service address of its own, NAME-client
@@ -28,6 +29,8 @@ workload) and of, a dictionary:
 {{- $here := pick . "root" "component" "app" -}}
 {{- $name := include "headrace.workloadName" $here -}}
 {{- $keys := default (dict "settings" (printf "config.%s" $component) "env" (printf "extraEnv of %s" $component)) .of.keys -}}
+{{- $secrets := default list .of.secrets -}}
+{{- if .of.service }}{{ $secrets = prepend $secrets (dict "name" "node-token" "key" "node-token" "secret" (include "headrace.nodeToken" $root)) }}{{ end -}}
 apiVersion: v1
 kind: Service
 metadata:
@@ -188,11 +191,8 @@ spec:
           volumeMounts:
             - name: tmp
               mountPath: /tmp
-            {{- if .of.service }}
-            # As a directory: a single file would stay what it was when the pod started.
-            - name: node-token
-              mountPath: /etc/headrace/node-token
-              readOnly: true
+            {{- range $secrets }}
+            {{- include "headrace.secretMount" . | nindent 12 }}
             {{- end }}
             {{- if and $root.Values.tls.enabled (or .of.service .of.cluster) }}
             - name: tls
@@ -210,13 +210,8 @@ spec:
         - name: tmp
           emptyDir:
             sizeLimit: 256Mi
-        {{- if .of.service }}
-        - name: node-token
-          secret:
-            secretName: {{ include "headrace.nodeToken" $root }}
-            defaultMode: 288  # 0440, of the pod's group
-            items:
-              - {key: node-token, path: node-token}
+        {{- range $secrets }}
+        {{- include "headrace.secretVolume" . | nindent 8 }}
         {{- end }}
         {{- if $root.Values.tls.enabled }}
         {{- if .of.service }}

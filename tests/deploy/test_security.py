@@ -1,0 +1,181 @@
+"""Closed clusters: who shows which key, who knows the administrator by what, and what Helm never has."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.deploy import chart, combinations
+from tests.deploy.manifests import SERVICES, Manifest, Pod, name_of, of_kind, one, pod_of, pods, read_all
+
+from headrace_common.core.features import ACCESS
+from headrace_controller import admin_key_secret, new_secret
+
+pytestmark = pytest.mark.chart
+
+KEY_FILE = "HEADRACE_API_KEY_FILE"
+TLS = {"tls": {"enabled": True}}
+
+
+def secret_keys(pod: Pod) -> dict[str, tuple[str, list[str]]]:
+    """By the directory where the container finds them: the Secret, and which of its keys; empty: all of them."""
+    volumes = {volume["name"]: volume["secret"] for volume in pod.spec.get("volumes", []) if "secret" in volume}
+    return {
+        mount["mountPath"]: (
+            volumes[mount["name"]]["secretName"],
+            [f"{item['key']}={item['path']}" for item in volumes[mount["name"]].get("items", [])],
+        )
+        for mount in pod.main.get("volumeMounts", [])
+        if mount["name"] in volumes
+    }
+
+
+def shown(manifests: Sequence[Manifest]) -> dict[str, str]:
+    """The Secret with the key that each pod shows, of those that show one; each finds it where it is told to look."""
+    found = {}
+    for pod in pods(manifests):
+        told = {variable["name"]: variable.get("value") for variable in pod.main.get("env") or []}
+        mounted = secret_keys(pod).get("/etc/headrace/api-key")
+        assert (told.get(KEY_FILE) is None) == (mounted is None), pod.name
+        if mounted is not None:
+            assert told[KEY_FILE] == "/etc/headrace/api-key/api-key"
+            assert told["HEADRACE_CA"], "a key is sent over TLS alone"
+            assert mounted[1] == ["api-key=api-key"], pod.name
+            found[pod.name] = mounted[0]
+    return found
+
+
+def told(manifests: Sequence[Manifest]) -> dict[str, str]:
+    """What controllers are told of access."""
+    pod = pod_of(one(manifests, "StatefulSet/headrace-controller"))
+    assert pod is not None
+    names = ("ACCESS_MODE", "SUPER_USERS", "ADMIN_KEY_FILE")
+    given = {variable["name"].removeprefix("HEADRACE_CONTROLLER_"): variable for variable in pod.main["env"]}
+    return {name: given[name]["value"] for name in names if name in given}
+
+
+def test_who_uses_the_cluster_is_the_administrator_unless_it_has_a_key_of_its_own() -> None:
+    apps = [combinations.STREAMS_APPS[0] | {"apiKeySecret": "of-billing"}, combinations.STREAMS_APPS[1]]
+    manifests = chart.render(combinations.BY_NAME["closed"] | {"streamsApps": apps})
+    [apply] = [m for m in of_kind(manifests, "Job") if name_of(m).startswith("Job/headrace-apply-")]
+    assert shown(manifests) == {
+        "StatefulSet/headrace-streams-billing": "of-billing",
+        "StatefulSet/headrace-streams-words": "headrace-admin",
+        "StatefulSet/headrace-connect": "headrace-admin",
+        name_of(apply): "headrace-admin",
+        "Pod/headrace-test": "headrace-admin",
+    }, "the job that applies connectors asks workers alone"
+
+
+def test_and_all_of_them_may_have_one() -> None:
+    assert shown(combinations.render("closed with keys of ours")) == {
+        "StatefulSet/headrace-streams-billing": "of-billing",
+        "StatefulSet/headrace-streams-words": "of-words",
+        "StatefulSet/headrace-connect": "of-connect",
+        "Pod/headrace-test": "the-admin",
+    }
+
+
+def test_who_takes_brokers_away_is_asked_as_the_administrator(tmp_path: Path) -> None:
+    brokers = {"spec": {"replicas": 5}}
+    found = installed(tmp_path, "scale-in.yaml", '"%s-broker" $name', brokers, TLS | closed())
+    assert shown(found)["Job/headrace-scale-in"] == "headrace-admin"
+
+
+@pytest.mark.parametrize("values", ["closed", "permissive", "closed with keys of ours"])
+def test_controllers_know_the_administrator_and_are_not(values: str) -> None:
+    manifests = combinations.render(values)
+    secret = "the-admin" if values == "closed with keys of ours" else "headrace-admin"
+    pod = pod_of(one(manifests, "StatefulSet/headrace-controller"))
+    assert pod is not None
+    assert secret_keys(pod)["/etc/headrace/admin-key"] == (secret, ["verifier=verifier"])
+    assert told(manifests)["ADMIN_KEY_FILE"] == "/etc/headrace/admin-key/verifier"
+    assert told(manifests)["ACCESS_MODE"] == values.partition(" ")[0]
+    for other in pods(manifests):
+        of_admin = [keys for name, keys in secret_keys(other).values() if name == secret]
+        assert other.component != "controller" or of_admin == [["verifier=verifier"]]
+        assert all(keys in (["verifier=verifier"], ["api-key=api-key"]) for keys in of_admin), "never both"
+        assert not of_admin or other.component not in {"broker", "coordinator", "admin", "etcd"}, other.name
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_no_service_holds_the_cluster_where_it_is_open(service: str) -> None:
+    values = TLS | closed()
+    assert chart.text(values | {"config": {service: {"feature_level_max": ACCESS.level}}})
+    held = {"config": {service: {"feature_level_max": ACCESS.level - 1}}}
+    with pytest.raises(chart.Refused, match=rf"security.mode: config.{service}.feature_level_max=6 .* not closed"):
+        chart.text(values | held)
+    assert chart.text(held)
+
+
+def test_super_users_are_told() -> None:
+    assert (
+        told(combinations.render("closed with keys of ours"))["SUPER_USERS"] == "User:alice,ServiceAccount:shop/orders"
+    )
+    assert "SUPER_USERS" not in told(combinations.render("closed"))
+
+
+def test_the_job_makes_the_secret_that_pods_mount() -> None:
+    pod = pod_of(one(combinations.render("closed"), "Job/headrace-admin-key"))
+    assert pod is not None
+    command = pod.main["command"]
+    assert command[:3] == ["python", "-m", admin_key_secret.SECRET.program]
+    assert new_secret.parse_arguments(admin_key_secret.SECRET, command[3:]).name == "headrace-admin"
+    assert admin_key_secret.API_KEY == "api-key"
+    assert admin_key_secret.VERIFIER == "verifier"
+    assert "admin_key_secret" not in chart.text(combinations.BY_NAME["closed with keys of ours"])
+
+
+def test_helm_has_no_secret_and_renders_the_same_each_time() -> None:
+    values = combinations.BY_NAME["closed"]
+    text = chart.text(values)
+    assert text == chart.text(values)
+    assert not of_kind(combinations.render("closed"), "Secret")
+    assert "hrk_" not in text
+
+
+def test_where_it_is_open_there_is_nothing_of_it() -> None:
+    text = chart.text(TLS | {"connect": {"enabled": True, "apiKeySecret": "of-connect"}})
+    for part in ("api-key", "API_KEY", "admin-key", "ACCESS_MODE", "of-connect", "headrace-admin-key"):
+        assert part not in text
+
+
+@pytest.mark.parametrize(("was", "now"), [("closed", "open"), ("closed", "permissive"), ("permissive", "open")])
+def test_what_a_cluster_has_become_it_stays(was: str, now: str, tmp_path: Path) -> None:
+    with pytest.raises(chart.Refused, match=f"security.mode is {was} and cannot become {now}.*set security.mode={was}"):
+        upgraded(tmp_path, was, now)
+
+
+@pytest.mark.parametrize(
+    ("was", "now"), [(None, "open"), (None, "closed"), ("permissive", "closed"), ("closed", "closed")]
+)
+def test_it_may_become_more(was: str | None, now: str, tmp_path: Path) -> None:
+    assert upgraded(tmp_path, was, now)
+
+
+def closed() -> dict[str, Any]:
+    return {"security": {"mode": "closed"}}
+
+
+def upgraded(directory: Path, was: str | None, now: str) -> list[Manifest]:
+    """What becomes of a release whose controllers have that mode; None: they are of before. Raises: chart.Refused."""
+    env = [{"name": "HEADRACE_CONTROLLER_ACCESS_MODE", "value": was}] if was else []
+    found = {"spec": {"template": {"spec": {"containers": [{"env": env}]}}}}
+    values = TLS | {"security": {"mode": now}}
+    return installed(directory, "checks-live.yaml", '"%s-controller" $name', found, values)
+
+
+def installed(directory: Path, template: str, name: str, found: Any, values: dict[str, Any]) -> list[Manifest]:
+    """What is rendered where ``template`` finds that StatefulSet on the cluster. Raises: chart.Refused."""
+    copy = directory / "headrace"
+    shutil.copytree(chart.CHART, copy)
+    asks = f'lookup "apps/v1" "StatefulSet" .Release.Namespace (printf {name})'
+    text = (copy / "templates" / template).read_text()
+    assert text.count(asks) == 1
+    (copy / "templates" / template).write_text(text.replace(asks, ".Values.global.found"))
+    given = values | {"global": {"found": found}}
+    made = chart.run("template", "headrace", copy, "--namespace", chart.NAMESPACE, values=given)
+    return read_all(made)
