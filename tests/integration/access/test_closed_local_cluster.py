@@ -110,20 +110,27 @@ def test_programs_of_the_same_user_just_work(cluster: LocalCluster) -> None:
 def test_commands_of_the_same_user_just_work(cluster: LocalCluster, home: Path) -> None:
     assert "orders" in headrace(cluster, "topic", "list", home=home)
     assert "orders" in headrace(cluster, "debug", "metadata", home=home)
-    done = subprocess.run(
+    assert "verdict: healthy" in status(cluster, home)
+
+
+def status(cluster: LocalCluster, home: Path) -> str:
+    """It finds the cluster by its directory."""
+    return subprocess.run(
         [sys.executable, "-m", "headrace_cli", "status", "--data-dir", str(cluster.directory.path)],
+        env={**os.environ, "XDG_CONFIG_HOME": str(home)},
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
-    )
-    assert "verdict: healthy" in done.stdout, done.stdout + done.stderr
+    ).stdout
 
 
 def test_another_user_is_told_what_is_missing(cluster: LocalCluster, tmp_path: Path) -> None:
     said = headrace(cluster, "topic", "list", home=tmp_path, code=1)
     assert "this cluster is closed" in said
     assert "HEADRACE_API_KEY" in said
+    assert "cannot be asked" in status(cluster, tmp_path)
+    assert "this cluster is closed" in status(cluster, tmp_path)
 
 
 @pytest.mark.parametrize("role", ASKED)

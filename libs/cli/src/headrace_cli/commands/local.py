@@ -17,6 +17,7 @@ from headrace_cli.interrupts import interruptible
 from headrace_cli.output import Output, bytes_for_people, format_count
 from headrace_cli.session import DEFAULT_DATA_DIR, Session
 from headrace_cli.terminal import visible
+from headrace_common.core.errors import Denied, Rejected, Unauthenticated
 
 if TYPE_CHECKING:
     from headrace_cli.local import LocalCluster
@@ -293,9 +294,13 @@ def _verdict(state: ClusterState) -> tuple[str, str]:
     missing = [p for p in state.processes if not p.alive() or p.health != "ready"]
     said = ", ".join(f"{p.name} is {p.health if p.alive() else 'dead'}" for p in missing)
     admins = [p.grpc for p in state.processes if p.role == "admin" and p.alive()]
-    found = _ask_status(ClusterAddress(tuple(admins), "the local cluster", ca=state.ca))
+    why = "no admin service answers"
+    try:
+        found = _ask_status(ClusterAddress(tuple(admins), "the local cluster", ca=state.ca))
+    except Rejected as error:
+        found, why = None, str(error)
     if found is None:
-        said = said or "no admin service answers"
+        said = said or why
         return judge_processes([p.role for p in state.processes], [p.role for p in missing], said)
     called, verdict = found["state"], found["verdict"]
     if missing and called == "healthy":
@@ -304,12 +309,18 @@ def _verdict(state: ClusterState) -> tuple[str, str]:
 
 
 def _ask_status(admins: ClusterAddress) -> dict[str, Any] | None:
-    """The status from the first admin service that tells it; None: none does. Brokers may be away, so none is asked."""
+    """
+    The status from the first admin service that tells it; None: none does. Brokers may be away, so none is asked.
+
+    Raises:
+        Unauthenticated, Denied: it does not tell it to who asks.
+    """
     import grpc
 
     from headrace.securing import security_of
     from headrace_common.rpc import answers
     from headrace_common.rpc.channels import open_sync_channel
+    from headrace_common.rpc.status import error_from_rpc
     from headrace_proto.v1 import admin_pb2, admin_pb2_grpc
 
     for address in admins:
@@ -317,7 +328,10 @@ def _ask_status(admins: ClusterAddress) -> dict[str, Any] | None:
             stub = admin_pb2_grpc.AdminStub(channel)
             try:
                 return answers.status(stub.DescribeStatus(admin_pb2.DescribeStatusRequest(), timeout=ASK_SECONDS))
-            except grpc.RpcError:
+            except grpc.RpcError as error:
+                failed = error_from_rpc(error)
+                if isinstance(failed, Unauthenticated | Denied):
+                    raise failed from error
                 continue
     return None
 
