@@ -273,3 +273,41 @@ async def test_a_row_that_leaves_it_to_others_says_so() -> None:
     left = {name for name, rule in ACCESS.items() if rule is ENTRIES}
     asked_for = {f"Admin/{name}" for name, case in CASES.items() if case.rights}
     assert {name.removeprefix("Admin/") for name in left & asked_for} == TOLD_BY | PER_ENTRY
+
+
+async def test_a_token_is_shown_to_who_may_use_it(front: Front, ask: Calls) -> None:
+    prepared = txn.TransactionDescription(transactional_id="t", state=txn.TXN_PREPARED, token=TOKEN)
+    answers = front.behind.answers
+    answers["TransactionCoordinator/DescribeTransactions"] = lambda _: txn.DescribeTransactionsResponse(
+        transactions=[prepared]
+    )
+    answers["TransactionCoordinator/ListTransactions"] = lambda _: txn.ListTransactionsResponse(
+        transactions=[txn.TransactionListing(transactional_id="t", state=txn.TXN_PREPARED)]
+    )
+    for may in (False, True):
+        rights = (allow(Of.TRANSACTIONAL_ID, literal("t"), Op.WRITE if may else Op.DESCRIBE),)
+        front.told(rows(Mode.CLOSED, alice=rights))
+        for operation in ("DescribeTransactions", "ListPreparedTransactions"):
+            [told] = (await ask("alice", operation, CASES[operation].request)).transactions
+            assert told.transaction.HasField("token") == may, operation
+
+
+@pytest.mark.parametrize("sees_owner", [True, False])
+async def test_what_is_open_is_told_as_far_as_the_caller_may_know(front: Front, ask: Calls, sees_owner: bool) -> None:
+    state = broker_pb2.ProducerState(producer_id=5, transaction_start=0, transaction_since_ms=1)
+    front.behind.answers["Broker/DescribeProducers"] = lambda request: broker_pb2.DescribeProducersResponse(
+        partitions=[broker_pb2.PartitionProducers(topic_id=p.topic_id, producers=[state]) for p in request.partitions]
+    )
+    listed = txn.TransactionListing(transactional_id="t", producer_id=5, state=txn.TXN_ONGOING)
+    front.behind.answers["TransactionCoordinator/ListTransactions"] = lambda _: txn.ListTransactionsResponse(
+        transactions=[listed]
+    )
+    owner = (allow(Of.TRANSACTIONAL_ID, literal("t"), Op.DESCRIBE),) if sees_owner else ()
+    front.told(rows(Mode.CLOSED, alice=(allow(Of.TOPIC, literal("orders"), Op.DESCRIBE), *owner)))
+    told = await ask("alice", "ListOpenTransactions", admin_pb2.ListOpenTransactionsRequest())
+    [one] = told.transactions
+    assert (one.topic, one.HasField("transactional_id")) == ("orders", sees_owner)
+    assert not told.unasked
+    front.told(rows(Mode.CLOSED, alice=LOOKS))
+    everywhere = await ask("alice", "ListOpenTransactions", admin_pb2.ListOpenTransactionsRequest())
+    assert {each.topic for each in everywhere.transactions} == {"orders", "secret"}
