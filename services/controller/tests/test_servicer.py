@@ -9,7 +9,7 @@ from typing import Any
 import grpc.aio
 import pytest
 from services.controller.tests.kit.client import Client, Watcher, active_of
-from services.controller.tests.kit.dialogue import FakeInventories, FakeLogEnds, FakeProbe
+from services.controller.tests.kit.dialogue import FakeInventories, FakeIssuers, FakeLogEnds, FakeProbe
 
 from headrace_common.core.errors import ErrorCode, HeadraceError, Kind, NotFound, Rejected
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId
@@ -23,6 +23,7 @@ from headrace_controller.config import ControllerConfig
 from headrace_controller.core.held import HeldLog, HeldTopic, Inventory
 from headrace_controller.core.records import Cluster
 from headrace_controller.engine.controller import ControllerEngine
+from headrace_controller.engine.term import Outside
 from headrace_controller.rpc.servicer import ControllerServicer
 from headrace_proto.v1 import cluster_pb2, controller_pb2_grpc
 from headrace_proto.v1 import controller_pb2 as pb
@@ -41,11 +42,9 @@ async def client(inventories: FakeInventories) -> AsyncIterator[Client]:
     endpoint = Endpoint("127.0.0.1", 1)
     engine = ControllerEngine(
         config=config,
-        store=MemoryStore(SystemClock()),
-        probe=FakeProbe(),
-        log_ends=FakeLogEnds(),
-        inventories=inventories,
-        clock=SystemClock(),
+        outside=Outside(
+            MemoryStore(SystemClock()), FakeProbe(), FakeLogEnds(), inventories, FakeIssuers(), SystemClock()
+        ),
         endpoint=lambda: endpoint,
         new_cluster=lambda: Cluster("c1", b"i" * 16),
     )

@@ -14,13 +14,14 @@ import pytest
 from libs.common.tests.kit.access import ADMIN, ALICE, BOB, allow
 from libs.common.tests.kit.closed import key_of, key_text
 from libs.common.tests.kit.fixed_tokens import Fixed
+from libs.common.tests.kit.issuer import SigningIssuer
 from services.controller.tests.kit.access import called_by, config
 from services.controller.tests.kit.client import Client, Watcher, eventually
-from services.controller.tests.kit.dialogue import FakeInventories, FakeLogEnds, FakeProbe, broker
+from services.controller.tests.kit.dialogue import FakeInventories, FakeIssuers, FakeLogEnds, FakeProbe, broker
 
-from headrace_common.core.access.changes import Change, Put, Rule
+from headrace_common.core.access.changes import Block, Change, Put, Rule
 from headrace_common.core.access.grants import Grant
-from headrace_common.core.access.principal import Principal
+from headrace_common.core.access.principal import Principal, PrincipalType
 from headrace_common.core.access.resources import CLUSTER_NAME, Operation, ResourceType, literal, prefix
 from headrace_common.core.access.rows import Mode, write_key
 from headrace_common.core.errors import ErrorCode, HeadraceError
@@ -36,6 +37,7 @@ from headrace_common.runtime.service import GrpcService
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_controller.adapters.memory_store import MemoryStore
 from headrace_controller.core import records
+from headrace_controller.core.issuing import Fetched, InFile, WantedIssuer
 from headrace_controller.core.records import Cluster
 from headrace_controller.core.sessions import Heartbeat
 from headrace_controller.core.store import Put as StorePut
@@ -44,6 +46,7 @@ from headrace_controller.core.topics import Wanted
 from headrace_controller.engine.controller import ControllerEngine
 from headrace_controller.engine.keys import WantedKey
 from headrace_controller.engine.nodes import Joining
+from headrace_controller.engine.term import Outside
 from headrace_controller.rpc.access_table import ACCESS
 from headrace_controller.rpc.servicer import ControllerServicer
 from headrace_proto.v1 import access_pb2, cluster_pb2, controller_pb2_grpc
@@ -51,6 +54,7 @@ from headrace_proto.v1 import controller_pb2 as pb
 
 Op, Kind = Operation, ResourceType
 TOKENS: Final = Fixed()
+IDP: Final = SigningIssuer()
 MINE: Final = pb.ConfigResource(type=pb.TOPIC_CONFIG, name="mine")
 BROKERS: Final = pb.ConfigResource(type=pb.BROKER_CONFIG, name="")
 REFUSED: Final = {
@@ -201,15 +205,14 @@ class Closed:
 
 @pytest.fixture
 async def closed() -> AsyncIterator[Closed]:
-    settings = config(Mode.CLOSED, admin_keys=(key_of("admin"),))
+    wanted = WantedIssuer(IDP.issuer, InFile("/keys.json"))
+    settings = config(Mode.CLOSED, admin_keys=(key_of("admin"),), issuers=(wanted,))
+    issuers = FakeIssuers()
+    issuers.published["idp"] = Fetched(IDP.known.keys, SystemClock().now_ms())
     store, clock, endpoint = MemoryStore(SystemClock()), SystemClock(), Endpoint("127.0.0.1", 1)
     engine = ControllerEngine(
         config=settings,
-        store=store,
-        probe=FakeProbe(),
-        log_ends=FakeLogEnds(),
-        inventories=FakeInventories(),
-        clock=clock,
+        outside=Outside(store, FakeProbe(), FakeLogEnds(), FakeInventories(), issuers, clock),
         endpoint=lambda: endpoint,
         new_cluster=lambda: Cluster("c1", b"i" * 16),
     )
@@ -226,6 +229,7 @@ async def closed() -> AsyncIterator[Closed]:
     ):
         engine.start(tasks)
         await eventually(_term_of(engine), lambda term: term is not None)
+        await eventually(_issuers_of(engine), lambda issuers: "idp" in issuers)
         made = Closed(engine, store, server.endpoint, stack)
         for number in (1, 2):
             node = broker(number, level=HIGHEST)
@@ -245,6 +249,13 @@ async def closed() -> AsyncIterator[Closed]:
 def _term_of(engine: ControllerEngine) -> Callable[[], Awaitable[Any]]:
     async def look() -> Any:
         return engine.candidate.term
+
+    return look
+
+
+def _issuers_of(engine: ControllerEngine) -> Callable[[], Awaitable[Any]]:
+    async def look() -> Any:
+        return engine.follower.access.issuers
 
     return look
 
@@ -323,6 +334,26 @@ async def test_an_admin_node_by_itself_looks_and_changes_nothing(closed: Closed,
         expected = ErrorCode.RESOURCE_NOT_FOUND  # it is not told of keys
     assert await refusal(client, name, case.request) == expected
     assert await closed.held() == before
+
+
+async def test_who_shows_a_token_of_an_issuer_whose_keys_it_fetched_has_its_own_rights_and_those_of_its_groups(
+    closed: Closed,
+) -> None:
+    now_ms = SystemClock().now_ms()
+    request = pb.DescribeClusterRequest()
+    client = await closed.client(as_node(Role.ADMIN, IDP.token(now_ms=now_ms, groups=["staff"])))
+    other = await closed.client(as_node(Role.ADMIN, IDP.token(now_ms=now_ms)))
+    assert await refusal(client, "DescribeCluster", request) == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    grant = allow(Kind.CLUSTER, literal(CLUSTER_NAME), Op.DESCRIBE)
+    await closed.by_admin(Put(Rule(Principal(PrincipalType.GROUP, "staff"), grant)))
+    assert await refusal(client, "DescribeCluster", request) == ErrorCode.NONE
+    assert await refusal(other, "DescribeCluster", request) == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    for wrong in ({"aud": "billing"}, {"iss": "https://evil"}, {"exp": now_ms // 1_000 - 60}):
+        forged = await closed.client(as_node(Role.ADMIN, IDP.token(now_ms=now_ms, groups=["staff"], **wrong)))
+        code = await refusal(forged, "DescribeCluster", request)
+        assert code in {ErrorCode.SASL_AUTHENTICATION_FAILED, ErrorCode.CREDENTIALS_EXPIRED}
+    await closed.by_admin(Put(Block(Principal(PrincipalType.OIDC, "idp/alice"))))
+    assert await refusal(client, "DescribeCluster", request) == ErrorCode.CREDENTIALS_REVOKED
 
 
 async def test_a_deleted_key_opens_nothing_from_the_next_call_on(closed: Closed) -> None:

@@ -15,6 +15,7 @@ from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.env import inline
 from headrace_common.runtime.service import ServerConfig
 from headrace_controller.core.configured import AccessSettings, make_configured
+from headrace_controller.core.issuing import WantedIssuer, of_kubernetes
 
 
 def _server() -> ServerConfig:
@@ -79,6 +80,14 @@ class ControllerConfig:
     """File with keys of User:admin, a line of ID SHA256HEX for each. While it names one, User:admin is a super user."""
     admin_keys: tuple[ApiKey, ...] = limit(())
     """What is in admin_key_file, once it was read."""
+    oidc_issuers_file: Path | None = None
+    """File with the issuers whose tokens (JWT) are taken, a list in JSON; the same on all controllers. See the page on
+    security."""
+    kubernetes_audience: str | None = None
+    """The audience of tokens of pods that are taken, such as headrace:NAMESPACE/RELEASE; without it none are. For
+    controllers in pods that have an account."""
+    issuers: tuple[WantedIssuer, ...] = limit(())
+    """Those of both, once they were read."""
     otlp_endpoint: str | None = None
     """Where traces go (OTLP over gRPC); without it there are none."""
 
@@ -87,6 +96,10 @@ class ControllerConfig:
         check(
             self,
             (wrong is None, f"super_users: {wrong}"),
+            (
+                self.kubernetes_audience is None or _is_audience(self.kubernetes_audience),
+                "kubernetes_audience is a text that tokens name, such as headrace:NAMESPACE/RELEASE",
+            ),
             (
                 self.mode is not Mode.CLOSED or self.nodes_proven,
                 "access_mode closed needs nodes that prove what they are: give all of them tls_cert, tls_key and "
@@ -135,6 +148,14 @@ def _find_super_user_fault(super_users: tuple[str, ...]) -> str | None:
         if principal == ANONYMOUS or principal.type is PrincipalType.NODE:
             return f"{text} cannot be one; name those who show a credential, such as User:alice"
     return None
+
+
+def _is_audience(text: str) -> bool:
+    try:
+        of_kubernetes(text)
+    except Rejected:
+        return False
+    return True
 
 
 def etcd_files_rules(ca: Path | None, cert: Path | None, key: Path | None) -> list[tuple[bool, str]]:

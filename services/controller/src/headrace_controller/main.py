@@ -28,11 +28,14 @@ from headrace_controller.adapters.grpc_inventory import GrpcInventory
 from headrace_controller.adapters.grpc_log_ends import GrpcLogEnds
 from headrace_controller.adapters.grpc_peer import GrpcPeer
 from headrace_controller.adapters.grpc_probe import GrpcProbe
+from headrace_controller.adapters.issuer_keys import IssuerKeySource
+from headrace_controller.adapters.issuers_file import read_issuers
 from headrace_controller.adapters.otel_gauges import publish
 from headrace_controller.config import ControllerConfig
 from headrace_controller.core.records import Cluster
 from headrace_controller.engine.controller import ControllerEngine
 from headrace_controller.engine.membership import Membership
+from headrace_controller.engine.term import Outside
 from headrace_controller.ports import MetadataStore
 from headrace_controller.rpc.access_table import ACCESS
 from headrace_controller.rpc.servicer import ControllerServicer
@@ -58,7 +61,11 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
 
 async def run(config: ControllerConfig, stop: asyncio.Event, store: MetadataStore) -> None:
     """Run one controller on ``store`` until ``stop`` is set."""
-    config = replace(config, admin_keys=read_admin_keys(config.admin_key_file))
+    config = replace(
+        config,
+        admin_keys=read_admin_keys(config.admin_key_file),
+        issuers=read_issuers(config.oidc_issuers_file, config.kubernetes_audience),
+    )
     clock = SystemClock()
     async with AsyncExitStack() as stack:
         health = await stack.enter_async_context(HealthPort.open(config.server))
@@ -80,11 +87,14 @@ async def run(config: ControllerConfig, stop: asyncio.Event, store: MetadataStor
         serving: list[Endpoint] = []  # known once the server is bound, which needs the engine
         engine = ControllerEngine(
             config=config,
-            store=store,
-            probe=GrpcProbe(lambda: engine.follower.mirror.image.cluster_id, security),
-            log_ends=GrpcLogEnds(security),
-            inventories=GrpcInventory(security),
-            clock=clock,
+            outside=Outside(
+                store=store,
+                probe=GrpcProbe(lambda: engine.follower.mirror.image.cluster_id, security),
+                log_ends=GrpcLogEnds(security),
+                inventories=GrpcInventory(security),
+                issuers=IssuerKeySource(clock),
+                clock=clock,
+            ),
             endpoint=lambda: serving[0],
             new_cluster=_new_cluster,
         )

@@ -7,11 +7,12 @@ from contextlib import AbstractAsyncContextManager
 from enum import Enum
 from typing import Protocol
 
-from headrace_common.core.errors import ErrorCode, Internal, MetadataUnavailable, UnknownOutcome
+from headrace_common.core.errors import Busy, ErrorCode, Internal, MetadataUnavailable, UnknownOutcome
 from headrace_common.core.ids import Endpoint, PartitionId, TopicId
 from headrace_common.core.image import Node
 from headrace_controller.core.election import LogEnd
 from headrace_controller.core.held import Inventory
+from headrace_controller.core.issuing import Fetched, WantedIssuer
 from headrace_controller.core.sessions import Heartbeat
 from headrace_controller.core.store import Changes, KeyValue, Listing, Outcome, Transaction
 
@@ -28,6 +29,10 @@ class StoreOutcomeUnknown(UnknownOutcome):
 
 class TransactionTooLarge(Internal):
     """A transaction has more operations or bytes than the store takes; nothing was changed."""
+
+
+class KeysUnavailable(Busy):
+    """The keys of an issuer cannot be read now; the text says why."""
 
 
 class LeaseLost(Exception):
@@ -169,6 +174,19 @@ class InventorySource(Protocol):
 
         Raises:
             HeadraceError: refused, not reachable, too old a version, or another process answers there.
+        """
+        ...
+
+
+class IssuerSource(Protocol):
+    """Where the keys of issuers are."""
+
+    async def fetch(self, wanted: WantedIssuer) -> Fetched:
+        """
+        Its keys as they are now; ends within some seconds.
+
+        Raises:
+            KeysUnavailable: they cannot be read, or are none.
         """
         ...
 

@@ -22,14 +22,16 @@ from headrace_controller.adapters.memory_store import MemoryStore
 from headrace_controller.config import ControllerConfig
 from headrace_controller.core.election import LogEnd
 from headrace_controller.core.held import Inventory
+from headrace_controller.core.issuing import Fetched, WantedIssuer
 from headrace_controller.core.records import Cluster
 from headrace_controller.core.sessions import Heartbeat
 from headrace_controller.core.store import Changes, KeyValue, Listing, Outcome, Transaction
 from headrace_controller.core.topics import Wanted
 from headrace_controller.engine.controller import ControllerEngine
 from headrace_controller.engine.nodes import Joined, Joining, Vitals
+from headrace_controller.engine.term import Outside
 from headrace_controller.engine.topics import Described
-from headrace_controller.ports import ProbeResult, StoreUnavailable
+from headrace_controller.ports import KeysUnavailable, ProbeResult, StoreUnavailable
 
 
 class FakeProbe:
@@ -99,6 +101,23 @@ class FakeInventories:
         return Inventory(topics, {i: log for i, log in held.logs.items() if i.topic_id in wanted})
 
 
+class FakeIssuers:
+    """What each issuer publishes, as a test says; nothing by default."""
+
+    def __init__(self) -> None:
+        self.published: dict[str, Fetched] = {}
+        """By alias; when it was fetched does not count."""
+        self.asked: list[str] = []
+
+    async def fetch(self, wanted: WantedIssuer) -> Fetched:
+        alias = wanted.issuer.alias
+        self.asked.append(alias)
+        await asyncio.sleep(0)
+        if alias not in self.published:
+            raise KeysUnavailable("the test says that it does not answer")
+        return self.published[alias]
+
+
 class Link:
     """One controller's way to the store; it can be cut, or lead to another store."""
 
@@ -154,6 +173,7 @@ class Cell:
         self.probe = FakeProbe()
         self.log_ends = FakeLogEnds()
         self.inventories = FakeInventories()
+        self.issuers = FakeIssuers()
         self.tasks = tasks
         self.config = config
         self.engines: dict[int, ControllerEngine] = {}
@@ -168,11 +188,14 @@ class Cell:
         """A controller that has just started."""
         engine = ControllerEngine(
             config=replace(self.config, node_id=number),
-            store=self.links.setdefault(number, Link(self.store)),
-            probe=self.probe,
-            log_ends=self.log_ends,
-            inventories=self.inventories,
-            clock=self.clock,
+            outside=Outside(
+                store=self.links.setdefault(number, Link(self.store)),
+                probe=self.probe,
+                log_ends=self.log_ends,
+                inventories=self.inventories,
+                issuers=self.issuers,
+                clock=self.clock,
+            ),
             endpoint=lambda: Endpoint("127.0.0.1", 9390 + number),
             new_cluster=lambda: Cluster("c1", b"i" * 16),
         )

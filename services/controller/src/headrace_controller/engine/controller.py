@@ -27,7 +27,6 @@ from headrace_common.core.image import (
     ShardKind,
     Topic,
 )
-from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_controller.config import ControllerConfig
 from headrace_controller.core import breakglass
@@ -51,7 +50,6 @@ from headrace_controller.engine.reassignments import Targets, under_way
 from headrace_controller.engine.strays import RestoreStatus, describe_restore
 from headrace_controller.engine.term import Outside, Term
 from headrace_controller.engine.topics import Described
-from headrace_controller.ports import InventorySource, LogEndsSource, MetadataStore, NodeProbe
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,24 +78,21 @@ class ControllerEngine:
         self,
         *,
         config: ControllerConfig,
-        store: MetadataStore,
-        probe: NodeProbe,
-        log_ends: LogEndsSource,
-        inventories: InventorySource,
-        clock: Clock,
+        outside: Outside,
         endpoint: Callable[[], Endpoint],
         new_cluster: Callable[[], Cluster],
     ) -> None:
+        store, clock = outside.store, outside.clock
         self._config = config
+        self._outside = outside
         self._streams = Streams()
         self.feed = Feed(EMPTY_IMAGE, config.watcher_queue_max)
         self.follower = Follower(store, self.feed, clock, config.server.feature_level_max)
-        self._outside = Outside(store, probe, log_ends, inventories, clock)
         self._examined: tuple[ClusterImage, Health] | None = None
         self.deposing = Deposing(
             store=store,
             follower=self.follower,
-            probe=probe,
+            probe=outside.probe,
             clock=clock,
             endpoint=endpoint,
             node_id=config.node_id,

@@ -28,6 +28,7 @@ from headrace_controller.engine.elections import Elections
 from headrace_controller.engine.features import Features
 from headrace_controller.engine.follower import Follower
 from headrace_controller.engine.isr_changes import IsrChanges
+from headrace_controller.engine.issuers import Issuers
 from headrace_controller.engine.keys import Keys
 from headrace_controller.engine.nodes import Nodes
 from headrace_controller.engine.producer_ids import ProducerIds
@@ -40,21 +41,30 @@ from headrace_controller.engine.shards import Shards
 from headrace_controller.engine.strays import Strays
 from headrace_controller.engine.topics import Topics
 from headrace_controller.engine.writer import Writer
-from headrace_controller.ports import InventorySource, LogEndsSource, MetadataStore, NodeProbe, StoreOutcomeUnknown
+from headrace_controller.ports import (
+    InventorySource,
+    IssuerSource,
+    LogEndsSource,
+    MetadataStore,
+    NodeProbe,
+    StoreOutcomeUnknown,
+)
 
 _FORGET_KEYS_EVERY_MS: Final = 3_600_000
+_LOOK_AT_ISSUERS_EVERY_MS: Final = 1_000
 
 log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What a term needs from outside the process."""
+    """What a controller needs from outside the process."""
 
     store: MetadataStore
     probe: NodeProbe
     log_ends: LogEndsSource
     inventories: InventorySource
+    issuers: IssuerSource
     clock: Clock
 
 
@@ -98,6 +108,7 @@ class Term:
         self.settings = Settings(self.writer, follower, self.settling)
         self.access = AccessChanges(self.writer, follower, clock, config.access)
         self.keys = Keys(self.writer, follower, clock)
+        self.issuers = Issuers(self.writer, follower, outside.issuers, clock, config.issuers)
         self.producer_ids = ProducerIds(self.writer, follower)
         adoption = Adoption(self.writer, follower, self.topics)
         self.strays = Strays(
@@ -152,6 +163,7 @@ class Term:
         self.spawn(self.relief.run(), "relief of full disks")
         self.spawn(self._watch_sessions(), "sessions")
         self.spawn(self._forget_keys(), "old keys")
+        self.spawn(self._look_at_issuers(), "keys of issuers")
         self.spawn(self.deaths.look_at_silent(self._config.liveness.stream_grace_ms), "silent nodes")
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
@@ -185,6 +197,11 @@ class Term:
         while True:
             await self._clock.sleep_ms(_FORGET_KEYS_EVERY_MS)
             await self._try_each(self.keys.forget_expired)
+
+    async def _look_at_issuers(self) -> None:
+        while True:
+            await self._try_each(self.issuers.look)
+            await self._clock.sleep_ms(_LOOK_AT_ISSUERS_EVERY_MS)
 
     async def _try_each(self, *steps: Callable[[], Awaitable[None]]) -> None:
         """What the store does not take now is done another time."""
