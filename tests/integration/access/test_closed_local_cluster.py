@@ -44,15 +44,6 @@ ASKED: dict[str, Ask] = {
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Settings of a user of this test's own."""
-    directory = tmp_path_factory.mktemp("home")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CONFIG_HOME", str(directory))
-        yield directory
-
-
-@pytest.fixture(scope="module")
 def cluster(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with LocalCluster(tmp_path_factory.mktemp("closed") / "data", brokers=1, closed=True) as made:
         with AdminClient(made.bootstrap_servers) as admin:
