@@ -1,5 +1,6 @@
 """
-Decides what a client shows of itself: an API key, from its settings, from a file, or of a local cluster.
+Decides what a client shows of itself: an API key, from its settings, from a file, or of a local cluster. A token of an
+issuer that the cluster takes stands for a key wherever one is given.
 
 A transport has one, and asks it at the start of each call and stream. A key never goes out in plain text but to this
 machine.
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -21,7 +23,9 @@ from headrace_common.core.ids import is_loopback
 from headrace_common.core.secret import Secret
 from headrace_common.rpc.channels import Metadata
 
-FILE_BYTES_MAX: Final = 8_192
+FILE_BYTES_MAX: Final = 8_200
+"""The longest token, and the end of its line."""
+_TOKEN: Final = re.compile(r"eyJ[A-Za-z0-9_-]*\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 _HEADER: Final = "authorization"
 
 _log = logging.getLogger("headrace")
@@ -164,9 +168,11 @@ def read_key(file: Path) -> Secret:
 
 
 def checked(key: Secret, where: str) -> Secret:
-    """``key``. Raises: InvalidConfig: it is none, or was cut or mistyped."""
+    """``key``, which may be a token. Raises: InvalidConfig: it is neither, or was cut or mistyped."""
     from headrace_common.core.access.api_keys import parse_key
 
+    if _TOKEN.fullmatch(key.reveal()):
+        return key
     try:
         parse_key(key.reveal())
     except Rejected as error:

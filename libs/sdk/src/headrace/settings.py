@@ -66,10 +66,12 @@ class ClientSettings:
     """File with the CAs of the cluster's certificates, in PEM; without it ``HEADRACE_CA``, or what the profile says, or
     the local cluster. It is read again when a certificate is not taken, so CAs can be changed beneath a client."""
     api_key: Secret | str | None = None
-    """The API key that the client shows, ``hrk_ID_SECRET``; better a file. It goes over TLS, or to this machine."""
+    """The API key that the client shows, ``hrk_ID_SECRET``, or a token of an issuer that the cluster takes; better a
+    file. It goes over TLS, or to this machine."""
     api_key_file: str | None = None
-    """A file with the API key; without either ``HEADRACE_API_KEY``, ``HEADRACE_API_KEY_FILE``, or what the profile
-    says, or the local cluster. It is read again when it has changed, so keys can be changed beneath a client."""
+    """A file with the API key, or the token; without either ``HEADRACE_API_KEY``, ``HEADRACE_API_KEY_FILE``, or what
+    the profile says, or the local cluster. It is read again when it has changed, so keys can be changed beneath a
+    client."""
 
     def __post_init__(self) -> None:
         if isinstance(self.api_key, str):

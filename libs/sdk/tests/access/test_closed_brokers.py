@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from libs.common.tests.kit.issuer import SigningIssuer
 from libs.sdk.tests.kit.doors import Door, closed_broker, closed_coordinator
 from services.broker.tests.kit.cluster import topic_id_of
 
@@ -164,6 +165,31 @@ async def test_siblings_show_the_same(transport: GrpcTransport) -> None:
     twin = transport.sibling()
     await twin.metadata(pb.MetadataRequest())
     await twin.close()
+
+
+async def test_who_has_a_token_in_the_file_goes_on_with_the_next_one(at: Endpoint, door: Door, tmp_path: Path) -> None:
+    """As a pod has it: the file changes; and the issuer takes back the key of the token before, which ends streams."""
+    file, values = tmp_path / "token", []
+    shown = {"api_key_file": str(file)}
+    issuers = SigningIssuer(algorithms=["RS256"]), SigningIssuer(algorithms=["ES256"])
+    file.write_text(issuers[0].token(now_ms=door.clock.now_ms()))
+    door.trust(issuers[0].known)
+    reader = aio.Consumer("t", bootstrap_servers=str(at), auto_offset_reset="earliest", **shown)
+    async with producer(at, **shown) as client:
+        await write(client, "t", b"1")
+        values += [record.value for record in await reader.poll(LONG_MS)]
+        file.write_text(issuers[1].token(algorithm="ES256", now_ms=door.clock.now_ms()))
+        door.trust(issuers[1].known)
+        await write(client, "t", b"2")
+        values += [record.value for record in await reader.poll(LONG_MS)]
+    await reader.close()
+    assert values == [b"1", b"2"]
+
+
+async def test_a_token_of_nobody_who_is_trusted_is_told_at_once(at: Endpoint, door: Door) -> None:
+    token = SigningIssuer().token(now_ms=door.clock.now_ms())
+    async with producer(at, api_key=token) as client:
+        assert "none of this cluster's" in await told(write(client, "t", b"1"))
 
 
 # --- another key --------------------------------------------------------------------------------------------------

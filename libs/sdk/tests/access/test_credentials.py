@@ -74,7 +74,30 @@ def test_no_settings_show_their_key(kind: type[ProducerSettings]) -> None:
         assert pickle.loads(pickle.dumps(found)).api_key.reveal() == ONE
 
 
-@pytest.mark.parametrize("text", ["hrk_short", ONE[:-1] + "0", "secret", ""])
+TOKEN = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJlLV8"
+
+
+def test_a_token_of_an_issuer_is_shown_as_a_key_is(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    assert bearer(FixedKey(Secret(TOKEN), tls=True), THERE) == bearer(KeyFile(file, tls=False)) == f"Bearer {TOKEN}"
+    file.write_text("eyJ" + "x" * 8_000 + ".x.y")
+    assert KeyFile(file, tls=False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hrk_short",
+        ONE[:-1] + "0",
+        "secret",
+        "",
+        TOKEN + ".x.y",
+        TOKEN[:-20],
+        TOKEN + "=",
+        TOKEN.replace("eyJ", "eyK", 1),
+    ],
+)
 def test_what_is_no_key_is_told_without_being_shown(text: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="api_key: this is no API key") as told:
         FixedKey(Secret(text), tls=True)

@@ -15,6 +15,7 @@ from services.broker.tests.kit.dialogue import running_broker
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_common.core.access.api_keys import ID_BYTES, SECRET_BYTES, ApiKey, digest_of, format_key, parse_key
+from headrace_common.core.access.issuers import IssuerKeys
 from headrace_common.core.access.principal import Principal, PrincipalType
 from headrace_common.core.access.rows import (
     CONFIGURED,
@@ -22,6 +23,7 @@ from headrace_common.core.access.rows import (
     Configured,
     Mode,
     write_configured,
+    write_issuer,
     write_key,
     write_state,
 )
@@ -42,6 +44,7 @@ from headrace_proto.v1 import (
 
 _numbers = count(1)
 ALICE = Principal(PrincipalType.USER, "alice")
+ALICE_BY_TOKEN = Principal(PrincipalType.OIDC, "idp/alice")
 
 
 def _operations() -> list[str]:
@@ -61,7 +64,7 @@ class Door:
         self._last = EMPTY_IMAGE
         self._rows: dict[str, bytes] = {
             STATE: write_state(Mode.CLOSED, 1),
-            CONFIGURED: write_configured(Configured(frozenset({ALICE}))),
+            CONFIGURED: write_configured(Configured(frozenset({ALICE, ALICE_BY_TOKEN}))),
         }
         self._access = Access(self._image, NodeGate(), self.clock)
         self.gate = AccessGate(self._access, dict.fromkeys(_operations(), ANYBODY), takes_nodes=False)
@@ -85,6 +88,11 @@ class Door:
     def revoke(self, text: str) -> None:
         """The key is known no more, and streams that were begun with it end."""
         del self._rows[f"keys/{parse_key(text).id}"]
+        self._access.look()
+
+    def trust(self, known: IssuerKeys) -> None:
+        """Tokens of this issuer by these keys alone let in, too."""
+        self._rows |= [write_issuer(known)]
         self._access.look()
 
     def open(self) -> None:
