@@ -123,9 +123,11 @@ def _key(view: View, bearer: str, now_ms: float) -> ApiKey:
 
 
 def _check_not_blocked(view: View, caller: Caller) -> None:
-    for one in (caller.principal, *sorted(caller.groups, key=str)):
-        if one in view.access.blocked:
-            raise CredentialsRevoked(f"{one} is blocked")
+    blocked = view.access.blocked
+    if caller.principal in blocked:
+        raise CredentialsRevoked(f"{caller.principal} is blocked")
+    if not blocked.isdisjoint(caller.groups):
+        raise CredentialsRevoked(f"{min(blocked & caller.groups, key=str)} is blocked")
 
 
 def _host(address: str) -> str | None:
