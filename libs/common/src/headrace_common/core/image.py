@@ -211,6 +211,14 @@ class ImageDelta:
     """Rows of ``access.rows`` that are new or changed; an empty one is gone."""
 
 
+class AccessStep(NamedTuple):
+    """How ``ClusterImage.access`` came from the one before, so that who reads it need not look for what is new."""
+
+    before: Mapping[str, bytes]
+    keys: frozenset[str]
+    """Rows that are new, changed or gone; all others are the same."""
+
+
 class ImageGap(Exception):
     """The delta does not follow the image; reconnect and take a snapshot."""
 
@@ -240,6 +248,8 @@ class ClusterImage:
     """What all nodes know; it never falls while the cluster lives. See ``has``."""
     access: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
     """Who may do what, as the rows of ``access.rows``; the same object for as long as nothing of it changes."""
+    access_step: AccessStep | None = field(default=None, compare=False, repr=False)
+    """What has led to ``access``; None: it is a snapshot's."""
 
     def has(self, feature: Feature) -> bool:
         """Whether a feature may be used: every node of the cluster knows it."""
@@ -326,6 +336,7 @@ class ClusterImage:
                 {key: row for key, row in delta.access.items() if row},
                 tuple(key for key, row in delta.access.items() if not row),
             ),
+            access_step=AccessStep(self.access, frozenset(delta.access)) if delta.access else self.access_step,
         )
 
 

@@ -115,7 +115,8 @@ class Access:
     @property
     def control(self) -> Control:
         """Decides by the newest image."""
-        self._control.renew(self._reader.read(self._image().access))
+        image = self._image()
+        self._control.renew(self._reader.read(image.access, image.access_step))
         return self._control
 
     @property

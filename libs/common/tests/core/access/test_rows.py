@@ -27,6 +27,7 @@ from headrace_common.core.access.rows import (
     write_state,
 )
 from headrace_common.core.access.state import Access
+from headrace_common.core.image import EMPTY_IMAGE, AccessStep, ImageDelta
 
 A = allow(ResourceType.TOPIC, literal("a"), Operation.READ)
 KEY = ApiKey(KeyId("k" * 14), ALICE, bytes(range(32)), 5, 6, scope_of([A]), "for é")
@@ -62,6 +63,41 @@ def test_a_change_writes_what_has_changed_and_no_more(before: Access, after: Acc
     assert reader.view.access == after
     for key, row in changed.items():
         assert rows.get(key, GONE) != row
+
+
+@given(accesses, accesses, st.booleans())
+def test_a_step_that_is_known_reads_the_same(before: Access, after: Access, bad: bool) -> None:
+    """With and without a row that cannot be read for a while."""
+    after = replace(after, generation=2, super_users=before.super_users)
+    image = replace(EMPTY_IMAGE, revision=1, access=written(before, Mode.CLOSED, KEY))
+    reader = Reader()
+    reader.read(image.access)
+    steps = [
+        {**changed_rows(before, after), STATE: write_state(Mode.CLOSED, 2), **({"roles/bad": b"?"} if bad else {})},
+        {f"keys/{KEY.id}": GONE, "roles/bad": GONE},
+    ]
+    for revision, access in enumerate(steps, 2):
+        image = image.apply(ImageDelta(b"", revision - 1, revision, "", access=access))
+        found = reader.read(image.access, image.access_step)
+        if not bad or revision > 2:
+            assert found == Reader().read(image.access)
+    assert found.access == after
+    assert set(found.keys) == {FILE_KEY.id}
+
+
+def test_a_step_from_elsewhere_is_not_followed() -> None:
+    reader, other = Reader(), written(Access(1, rules={ALICE: frozenset({A})}))
+    reader.read(written(Access(1, rules={BOB: frozenset({A})})))
+    found = reader.read(other, AccessStep(dict(other), frozenset()))
+    assert set(found.access.rules) == {ALICE}
+
+
+def test_views_that_were_given_stay_as_they_were() -> None:
+    access, reader = Access(1, rules={ALICE: frozenset({A})}), Reader()
+    rows = written(access, Mode.CLOSED, KEY)
+    view = reader.read(rows)
+    reader.read({STATE: rows[STATE]})
+    assert view == Reader().read(rows)
 
 
 def test_no_rows_are_an_open_cluster() -> None:

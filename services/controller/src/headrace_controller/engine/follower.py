@@ -55,7 +55,8 @@ class Follower:
     @property
     def access(self) -> View:
         """Who may do what, by the rows of the image."""
-        return self.reader.read(self.mirror.image.access)
+        image = self.mirror.image
+        return self.reader.read(image.access, image.access_step)
 
     async def run(self) -> None:
         """

@@ -18,7 +18,7 @@ was read last stays, and without that everybody but super users is refused. So a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from types import MappingProxyType
@@ -41,6 +41,7 @@ from headrace_common.core.access.resources import (
 from headrace_common.core.access.roles import Binding, Role
 from headrace_common.core.access.state import Access
 from headrace_common.core.errors import Rejected
+from headrace_common.core.image import AccessStep
 
 VERSION: Final = 1
 STATE: Final = "state"
@@ -146,77 +147,94 @@ def changed_rows(before: Access, after: Access) -> dict[str, bytes]:
 
 
 class Reader:
-    """Reads rows again and again: what is the same bytes as before is not read twice. One event loop."""
+    """
+    Reads rows again and again; a change costs what has changed, and a copy of what is of its kind. One event loop.
+    """
 
     def __init__(self) -> None:
         self.view = View()
         """What was read last."""
         self._rows: Mapping[str, bytes] = {}
-        self._read: dict[str, tuple[bytes, Any]] = {}
+        self._read: dict[str, dict[str, Any]] = {}
+        """By kind, by key."""
+        self._made: dict[str, Any] = {}
+        """What a view has of each kind; it is in views that were given, so it is never changed."""
+        self._faults: dict[str, str] = {}
 
-    def read(self, rows: Mapping[str, bytes]) -> View:
-        """All of them; the same object as before if they are. A mapping that was given is never changed."""
+    def read(self, rows: Mapping[str, bytes], step: AccessStep | None = None) -> View:
+        """
+        All of them; the same object as before if they are. A mapping that was given is never changed.
+
+        Args:
+            step: what has led to them, if that is known: nothing else is looked at where it is from what was read last.
+        """
         if rows is not self._rows:
-            read = {key: self._one(key, row) for key, row in rows.items()}
-            self._rows, self._read = rows, {key: one for key, one in read.items() if one is not None}
-            faults = tuple(f"{key}: {one[1]}" for key, one in self._read.items() if isinstance(one[1], Rejected))
-            self.view = self._combined(faults)
+            known = step is not None and step.before is self._rows
+            keys: Iterable[str] = step.keys if step is not None and known else rows.keys() | self._rows.keys()
+            changed = {key: rows.get(key, GONE) for key in keys if rows.get(key) != self._rows.get(key)}
+            self._rows = rows
+            self._take(changed)
+            self.view = self._combined()
         return self.view
 
-    def _one(self, key: str, row: bytes) -> tuple[bytes, Any] | None:
-        known = self._read.get(key)
-        if known is not None and (known[0] is row or known[0] == row):
-            return known
-        try:
-            return row, _read_or_refuse(key, row)
-        except Rejected as fault:
-            return row, fault
+    def _take(self, changed: Mapping[str, bytes]) -> None:
+        kinds = {_kind_of(key) for key in changed}
+        for kind in kinds:
+            self._read.setdefault(kind, {})
+        for key, row in changed.items():
+            of_kind = self._read[_kind_of(key)]
+            of_kind.pop(key, None)
+            self._faults.pop(key, None)
+            if row != GONE:
+                try:
+                    of_kind[key] = _read_or_refuse(key, row)
+                except Rejected as fault:
+                    self._faults[key] = str(fault)
+        for kind in kinds & _MADE.keys():
+            self._made[kind] = _MADE[kind](self._read[kind].values())
 
-    def _combined(self, faults: tuple[str, ...]) -> View:
+    def _combined(self) -> View:
+        faults = tuple(f"{key}: {fault}" for key, fault in sorted(self._faults.items()))
         if faults and self.view.access.generation:
             return replace(self.view, faults=faults)
+        configured = self._read.get(CONFIGURED, {}).get(CONFIGURED, Configured())
+        files = frozenset(key.id for key in configured.keys)
         if faults:
-            configured = self._part(CONFIGURED, Configured())
-            return View(
-                Mode.CLOSED,
-                Access(super_users=configured.super_users),
-                MappingProxyType({key.id: key for key in configured.keys}),
-                faults=faults,
-                configured=frozenset(key.id for key in configured.keys),
-            )
-        mode, generation = self._part(STATE, (Mode.OPEN, 0))
-        configured = self._part(CONFIGURED, Configured())
-        rules: dict[Grantee, frozenset[Grant]] = {}
-        bindings: dict[Grantee, frozenset[Binding]] = {}
-        for grantee, granted, bound in self._under(GRANTS):
-            if granted:
-                rules[grantee] = granted
-            if bound:
-                bindings[grantee] = bound
-        access = Access(
-            generation,
-            rules,
-            bindings,
-            {role.name: role for role in self._under(ROLES)},
-            frozenset(self._under(BLOCKED)),
-            configured.super_users,
-        )
-        keys = {key.id: key for key in (*self._under(KEYS), *configured.keys)}
-        issuers = {known.issuer.alias: known for known in self._under(ISSUERS)}
-        return View(
-            mode,
-            access,
-            MappingProxyType(keys),
-            MappingProxyType(issuers),
-            configured=frozenset(key.id for key in configured.keys),
-        )
+            keys = MappingProxyType({key.id: key for key in configured.keys})
+            closed = Access(super_users=configured.super_users)
+            return View(Mode.CLOSED, closed, keys, faults=faults, configured=files)
+        mode, generation = self._read.get(STATE, {}).get(STATE, (Mode.OPEN, 0))
+        rules, bindings = self._made.get(GRANTS, ({}, {}))
+        roles, blocked = self._made.get(ROLES, {}), self._made.get(BLOCKED, frozenset())
+        access = Access(generation, rules, bindings, roles, blocked, configured.super_users)
+        keys = MappingProxyType({**self._made.get(KEYS, {}), **{key.id: key for key in configured.keys}})
+        return View(mode, access, keys, MappingProxyType(self._made.get(ISSUERS, {})), configured=files)
 
-    def _part(self, key: str, default: Any) -> Any:
-        found = self._read.get(key)
-        return default if found is None or isinstance(found[1], Rejected) else found[1]
 
-    def _under(self, prefix: str) -> Iterable[Any]:
-        return (one for key, (_, one) in self._read.items() if key.startswith(prefix))
+def _kind_of(key: str) -> str:
+    kind, slash, _ = key.partition("/")
+    return kind + slash
+
+
+def _make_grants(read: Iterable[Any]) -> tuple[dict[Grantee, frozenset[Grant]], dict[Grantee, frozenset[Binding]]]:
+    rules, bindings = {}, {}
+    for grantee, granted, bound in read:
+        if granted:
+            rules[grantee] = granted
+        if bound:
+            bindings[grantee] = bound
+    return rules, bindings
+
+
+_MADE: Final[Mapping[str, Callable[[Iterable[Any]], Any]]] = MappingProxyType(
+    {
+        GRANTS: _make_grants,
+        ROLES: lambda read: {role.name: role for role in read},
+        BLOCKED: frozenset,
+        KEYS: lambda read: {key.id: key for key in read},
+        ISSUERS: lambda read: {known.issuer.alias: known for known in read},
+    }
+)
 
 
 def _read_or_refuse(key: str, row: bytes) -> Any:
