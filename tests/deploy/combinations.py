@@ -143,6 +143,7 @@ BY_NAME: Final[dict[str, dict[str, Any]]] = {
         "security": {"mode": "closed"},
         "tls": {"enabled": True},
         "streamsApps": STREAMS_APPS,
+        "sparkJobs": SPARK_JOBS,
         "topics": [{"name": "orders"}],
     },
     "closed with keys of ours": {

@@ -114,7 +114,10 @@ def test_notes_say_what_to_do(values: str, notes: Callable[[str | dict[str, Any]
         ("open network", "no network policies"),
         ("load balancers", "without encryption"),
         ("permissive", "security.mode=permissive"),
-        ("closed", "the app billing (apiKeySecret), the app words (apiKeySecret), workers of Connect"),
+        (
+            "closed",
+            "(apiKeySecret), the app words (apiKeySecret), the Spark job lake (apiKeySecret), the Spark job audit",
+        ),
         ("closed", "; and the Secret headrace-admin;"),
         ("restore", "restored"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -77,6 +78,41 @@ def test_and_all_of_them_may_have_one() -> None:
         "StatefulSet/headrace-connect": "of-connect",
         "Pod/headrace-test": "the-admin",
     }
+
+
+def test_driver_and_executors_of_spark_show_one_too() -> None:
+    jobs = [*combinations.SPARK_JOBS, combinations.SNAPSHOTS | {"apiKeySecret": "of-snapshots"}]
+    values = combinations.BY_NAME["closed"] | {"sparkJobs": jobs}
+    specs = spark_specs(chart.render(values))
+    assert [spark_shows(spec) for spec in specs] == ["headrace-admin", "headrace-admin", "of-snapshots"]
+    open_ = chart.render(values | {"security": {"mode": "open"}})
+    assert [spark_shows(spec) for spec in spark_specs(open_)] == [None, None, None]
+
+
+def spark_specs(manifests: Sequence[Manifest]) -> list[dict[str, Any]]:
+    """Of the application of each job, then of those that workers of Connect make."""
+    made = of_kind(manifests, "SparkApplication") + [
+        {"spec": scheduled["spec"]["template"]} for scheduled in of_kind(manifests, "ScheduledSparkApplication")
+    ]
+    by_workers = one(manifests, "ConfigMap/headrace-connect-spark")["data"]["table_snapshot.json"]
+    return [application["spec"] for application in (*made, json.loads(by_workers))]
+
+
+def spark_shows(spec: dict[str, Any]) -> str | None:
+    """The Secret with the key that both kinds of pods show; they trust the CA too."""
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    assert volumes["tls"]["configMap"]["name"] == "headrace-ca"
+    found = set()
+    for part in (spec["driver"], spec["executor"]):
+        where = {mount["name"]: mount["mountPath"] for mount in part["volumeMounts"]}
+        env = {variable["name"]: variable.get("value") for variable in part["env"]}
+        assert (where["tls"], env["HEADRACE_CA"]) == ("/etc/headrace/tls", "/etc/headrace/tls/ca.crt")
+        assert where.get("api-key") == (env.get(KEY_FILE) and "/etc/headrace/api-key")
+        assert env.get(KEY_FILE) in {None, "/etc/headrace/api-key/api-key"}
+        found.add(volumes["api-key"]["secret"]["secretName"] if KEY_FILE in env else None)
+    [shows] = found
+    assert ("api-key" in volumes) == (shows is not None)
+    return shows
 
 
 def test_who_takes_brokers_away_is_asked_as_the_administrator(tmp_path: Path) -> None:

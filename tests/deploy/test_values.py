@@ -164,7 +164,6 @@ def test_lint_has_nothing_to_say(which: str) -> None:
         ({"config": {"cluster": {"log.retention.hours": 3}}}, "log.retention.hours"),
         ({"monitoring": {"podMonitor": {"interval": "30"}}}, "interval"),
         ({"tls": {"enabled": True, "existing": {"broker": "b", "ca": "c"}}}, "tls.existing: broker, ca alone; all of"),
-        ({"tls": {"enabled": True}, "sparkJobs": [{"name": "a", "job": "retention_audit"}]}, "leave sparkJobs empty"),
         ({"etcd": {"external": {"tlsSecret": "g"}}}, "etcd.external.tlsSecret: there are no etcd.external.endpoints"),
         ({"tls": {"enabled": True, "hosts": ["a b"]}}, 'tls.hosts: "a b"'),
         ({"tls": {"enabled": True, "schedule": "0 25 * * *"}}, 'tls.schedule: "25" is no hour'),

@@ -274,8 +274,8 @@ def test_group_ids_are_names_only() -> None:
         ("kafka.fetch.max.byte", "did you mean 'kafka.fetch.max.bytes'?"),
         ("kafka.linger.ms", "is for writing; leave it out here"),
         ("kafka.key.serializer", "is for writing"),
-        ("kafka.sasl.mechanism", "neither TLS nor SASL yet"),
-        ("kafka.security.protocol", "neither TLS nor SASL yet"),
+        ("kafka.sasl.mechanism", "HEADRACE_CA in their environment"),
+        ("kafka.security.protocol", "HEADRACE_CA in their environment"),
         ("kafka.isolation.level", "takes read_uncommitted or read_committed, not 'SSL'"),
     ],
 )

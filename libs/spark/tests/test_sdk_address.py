@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.settings import ClientSettings
 from headrace_spark.adapters.sdk_address import add_address, cluster_of
 from headrace_spark.core.option_table import Mode
 from headrace_spark.core.options import ConnectorOptions
@@ -41,3 +42,16 @@ def test_a_local_cluster_travels_to_the_tasks_with_its_id(here: Path) -> None:
     cluster = pickle.loads(pickle.dumps(cluster_of(options)))
     assert list(cluster) == ["a:1", "b:2"]
     assert cluster.cluster_id == "mine"
+
+
+def test_each_process_trusts_the_cas_that_its_own_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And shows the key that it names: what travels has neither."""
+    options = ConnectorOptions.parse({"topic": "t", "kafka.bootstrap.servers": "a:1"}, Mode.WRITE_BATCH)
+    for name in ("HEADRACE_CA", "HEADRACE_API_KEY", "HEADRACE_API_KEY_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    assert cluster_of(options).ca is None
+    monkeypatch.setenv("HEADRACE_CA", "/etc/ca.crt")
+    monkeypatch.setenv("HEADRACE_API_KEY_FILE", "/etc/key")
+    found = ClientSettings().find(cluster_of(options))
+    assert (found.ca, found.api_key_file) == ("/etc/ca.crt", "/etc/key")
+    assert "/etc/" not in repr(options)

@@ -7,6 +7,7 @@ Where the cluster is, for queries whose options do not say: as every other clien
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from headrace.finding import ClusterAddress, bootstrap_addresses
 from headrace_spark.core import kafka_settings
@@ -33,5 +34,6 @@ def add_address(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def cluster_of(options: ConnectorOptions) -> ClusterAddress:
-    """What the SDK's clients take."""
-    return ClusterAddress(options.bootstrap_servers, "kafka.bootstrap.servers", options.cluster_id)
+    """What the SDK's clients take; in each process with the CAs that its own environment names."""
+    found = bootstrap_addresses(options.bootstrap_servers, "kafka.bootstrap.servers")
+    return replace(found, cluster_id=options.cluster_id)

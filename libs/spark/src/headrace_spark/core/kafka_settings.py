@@ -129,7 +129,10 @@ def read_setting(name: str, value: str, *, writing: bool) -> tuple[str, Any] | N
     if name == "security.protocol" and value.strip().upper() == "PLAINTEXT":
         return None
     if name.startswith(_SECURITY):
-        raise ValueError(f"{quote(PREFIX + name)} cannot be set: connections have neither TLS nor SASL yet")
+        raise ValueError(
+            f"{quote(PREFIX + name)} cannot be set: driver and executors speak TLS where HEADRACE_CA in their "
+            "environment names a file of CAs, and show the API key that HEADRACE_API_KEY_FILE names"
+        )
     if name in table:
         try:
             return name.replace(".", "_"), table[name](value)
