@@ -16,28 +16,27 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, Final
 
+from headrace_common.core.credential_forms import cut_credentials, sounds_secret
 from headrace_common.core.errors import HeadraceError
+from headrace_common.core.secret import SHOWN
 
 PART_BYTES_MAX: Final = 4 << 20
 BUNDLE_BYTES_MAX: Final = 64 << 20
 """Before compression; text becomes a tenth of it or less."""
-CUT: Final = "***"
-_SECRET_NAME: Final = re.compile(r"(?i)passw|secret|token|credential|api.?key|private.?key|jaas|authorization")
 _SECRET_TEXT: Final = re.compile(
     r"(?i)([\w.-]*(?:passw(?:or)?d|secret|token|credential|api.?key|jaas\.config|authorization)[\w.-]*)"
     r"""(["']?\s*[:=]\s*["']?)((?:bearer|basic)\s+)?([^\s"',;}\]]+)"""
 )
-_PRIVATE_KEY: Final = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.S)
 
 
 def without_secrets(data: Any) -> Any:
     """Plain data with the values of all names that sound like secrets cut out, texts within texts too."""
     if isinstance(data, Mapping):
         # A setting is a row with its name and value; elsewhere the name is the key.
-        row = isinstance(data.get("name"), str) and _SECRET_NAME.search(data["name"]) is not None
+        row = isinstance(data.get("name"), str) and sounds_secret(data["name"])
         return {
-            key: CUT
-            if value not in (None, "") and (_SECRET_NAME.search(str(key)) or (row and key == "value"))
+            key: SHOWN
+            if value not in (None, "") and (sounds_secret(str(key)) or (row and key == "value"))
             else without_secrets(value)
             for key, value in data.items()
         }
@@ -47,8 +46,8 @@ def without_secrets(data: Any) -> Any:
 
 
 def text_without_secrets(text: str) -> str:
-    """A log or another text, with what is assigned to names that sound like secrets cut out, and private keys."""
-    return _SECRET_TEXT.sub(lambda m: f"{m[1]}{m[2]}{CUT}", _PRIVATE_KEY.sub(CUT, text))
+    """A log or another text, with what is assigned to names that sound like secrets cut out, and credentials."""
+    return _SECRET_TEXT.sub(lambda m: f"{m[1]}{m[2]}{SHOWN}", cut_credentials(text))
 
 
 class Bundle:

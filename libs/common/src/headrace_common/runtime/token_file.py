@@ -13,11 +13,12 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from headrace_common.core.credential_forms import NODE_TOKEN_FORM
 from headrace_common.core.errors import InvalidConfig
 
 FILE_BYTES_MAX: Final = 1_024
 TOKENS_MAX: Final = 2
-_TOKEN: Final = re.compile(r"hrn_[A-Za-z0-9_-]{43,128}")
+_TOKEN: Final = re.compile(NODE_TOKEN_FORM)
 
 
 def new_token() -> str:
