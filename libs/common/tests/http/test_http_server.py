@@ -48,9 +48,11 @@ class App:
     asked: int = 0
     gone: int = 0
     answer: bytes = b""
+    clients: list[str] = field(default_factory=list)
     came: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.clients.append(scope["client"][0])
         size, more = 0, True
         while more:
             message = await receive()
@@ -118,6 +120,15 @@ async def status(reader: asyncio.StreamReader) -> int:
         length = next(line for line in head.splitlines() if line.lower().startswith("content-length"))
         await reader.readexactly(int(length.partition(":")[2]))
     return int(head.split()[1])
+
+
+@pytest.mark.parametrize("header", [b"X-Forwarded-For: 10.9.9.9", b"Forwarded: for=10.9.9.9", b"X-Real-IP: 10.9.9.9"])
+async def test_where_a_caller_is_its_connection_says_and_no_header(header: bytes) -> None:
+    """Rules may name addresses."""
+    async with serving() as served:
+        reader, _ = await served.connect(WHOLE.replace(b"\r\n\r\n", b"\r\n" + header + b"\r\n\r\n"))
+        assert await status(reader) == 200
+        assert served.app.clients == ["127.0.0.1"]
 
 
 @pytest.mark.parametrize("half", [b"", HALF_HEAD, HALF_BODY])

@@ -12,12 +12,14 @@ import pytest
 from google.protobuf.descriptor import Descriptor
 
 import headrace_proto.v1
+from headrace_common.core.access.changes import BATCH_MAX
+from headrace_common.core.access.grants import SCOPE_GRANTS_MAX
 from headrace_common.core.errors import Rejected
 from headrace_common.rpc.channels import open_channel
 from headrace_common.rpc.counts import LIMITS, counting
 from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.service import GrpcService, ServerConfig
-from headrace_proto.v1 import broker_pb2, broker_pb2_grpc, controller_pb2
+from headrace_proto.v1 import access_pb2, broker_pb2, broker_pb2_grpc, controller_pb2
 
 
 def lists_of(message: Descriptor, path: tuple[str, ...] = ()) -> Iterator[str]:
@@ -80,6 +82,19 @@ def test_nested_lists_are_counted_over_the_whole_request() -> None:
     raw = controller_pb2.AlterPartitionsRequest(partitions=flat).SerializeToString()
     with pytest.raises(Rejected, match=r"101000 partitions\.isr; 100000 is the most"):
         read(raw)
+
+
+def test_a_whole_batch_of_changes_and_a_whole_scope_are_taken() -> None:
+    one = access_pb2.Grant(operations=["READ", "WRITE"], type="TOPIC", pattern="a")
+    changes = [access_pb2.AccessChange(rule=access_pb2.AccessRule(principal="User:a", grant=one))] * BATCH_MAX
+    for service in ("Admin", "Controller"):
+        read = counting(f"/headrace.v1.{service}/AlterAccess", access_pb2.AlterAccessRequest.FromString)
+        assert len(read(access_pb2.AlterAccessRequest(changes=changes).SerializeToString()).changes) == BATCH_MAX
+        with pytest.raises(Rejected, match="1001 changes; 1000 is the most"):
+            read(access_pb2.AlterAccessRequest(changes=[*changes, changes[0]]).SerializeToString())
+        read = counting(f"/headrace.v1.{service}/CreateKey", access_pb2.CreateKeyRequest.FromString)
+        scope = [one] * SCOPE_GRANTS_MAX
+        assert len(read(access_pb2.CreateKeyRequest(scope=scope).SerializeToString()).scope) == SCOPE_GRANTS_MAX
 
 
 class Blind(broker_pb2_grpc.BrokerServicer):

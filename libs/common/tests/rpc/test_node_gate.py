@@ -19,6 +19,7 @@ from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, Node, NodeKey,
 from headrace_common.core.node_rules import NO_CERTIFICATE, NO_TOKEN
 from headrace_common.rpc.channels import Security, open_channel
 from headrace_common.rpc.node_gate import (
+    FORWARDED_HOST_KEY,
     FORWARDED_KEY,
     NODE_KEY,
     TOKEN_KEY,
@@ -202,9 +203,14 @@ def test_a_credential_goes_to_known_nodes_of_this_machine_or_nowhere(closed: boo
     nodes = [Node(NodeKey(Role.BROKER, NodeId(n)), at, bytes(16), 1) for n, at in enumerate((here, away))]
     known = KnownNodes(lambda: replace(EMPTY_IMAGE, nodes={node.key: node for node in nodes}))
     bearers: list[str | None] = ["hrk_x"]
-    metadata = node_security(ADMIN, Fixed(), known, bearer=lambda: bearers[-1], closed=lambda: closed).metadata
+    hosts: list[str | None] = ["10.0.0.7"]
+    metadata = node_security(
+        ADMIN, Fixed(), known, bearer=lambda: bearers[-1], host=lambda: hosts[-1], closed=lambda: closed
+    ).metadata
     assert metadata is not None
-    assert (FORWARDED_KEY, b"hrk_x") in metadata(str(here))
+    assert {(FORWARDED_KEY, b"hrk_x"), (FORWARDED_HOST_KEY, "10.0.0.7")} <= set(metadata(str(here)))
+    hosts.append(None)
+    assert FORWARDED_HOST_KEY not in dict(metadata(str(here)))
     for elsewhere in (str(away), "127.0.0.1:2"):
         if closed:
             with pytest.raises(ClusterAuthorizationFailed, match="not passed on") as refused:

@@ -41,7 +41,7 @@ from headrace_common.core.ids import NodeId
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, NodeKey, Role
 from headrace_common.rpc.access_rules import ANYBODY, ENTRIES, NODES, AccessTable, AsksAnywhere, on_cluster, on_each
 from headrace_common.rpc.channels import Security, open_channel
-from headrace_common.rpc.node_gate import FORWARDED_KEY, NODE_KEY, TOKEN_KEY, NodeGate
+from headrace_common.rpc.node_gate import FORWARDED_HOST_KEY, FORWARDED_KEY, NODE_KEY, TOKEN_KEY, NodeGate
 from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.access_gate import Access, AccessGate, current_bearer, current_rights
 from headrace_common.runtime.service import GrpcService, ServerConfig
@@ -319,6 +319,20 @@ async def test_an_admin_node_asks_for_who_it_says_and_no_other_node_does(world: 
     gone = (FORWARDED_KEY, OTHER_TEXT.encode())
     assert isinstance(await world.call("Metadata", *node(Role.ADMIN), gone), Unauthenticated)
     assert isinstance(await world.call("Metadata", ("headrace-node", "admin-1"), forwarded), Unauthenticated)
+
+
+async def test_rules_for_an_address_mean_that_of_who_asks_an_admin_node(world: World) -> None:
+    described = literal(CLUSTER_NAME), Operation.DESCRIBE
+    forwarded = (*node(Role.ADMIN), (FORWARDED_KEY, KEY_TEXT.encode()))
+    here, there = (FORWARDED_HOST_KEY, "10.0.0.1"), (FORWARDED_HOST_KEY, "10.0.0.2")
+    world.grant(allow(ResourceType.CLUSTER, *described, host="10.0.0.1"))
+    assert await world.call("ListOffsets", *forwarded, here) is None
+    for elsewhere in ([there], [(FORWARDED_HOST_KEY, "no address")], []):
+        assert isinstance(await world.call("ListOffsets", *forwarded, *elsewhere), ClusterAuthorizationFailed)
+    world.grant(allow(ResourceType.CLUSTER, *described), deny(ResourceType.CLUSTER, *described, host="10.0.0.1"))
+    assert isinstance(await world.call("ListOffsets", *forwarded, here), ClusterAuthorizationFailed)
+    assert await world.call("ListOffsets", *forwarded, there) is None
+    assert await world.call("ListOffsets", ME, here) is None, "who is no node says nothing of it"
 
 
 async def test_before_there_is_an_image_clients_wait_and_nodes_do_not(world: World) -> None:

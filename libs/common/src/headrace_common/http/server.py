@@ -92,6 +92,7 @@ class HttpServer:
             ws="none",
             http=bounded(connections, bounds),
             server_header=False,
+            proxy_headers=False,  # whoever connects could say to call from anywhere, and rules may name addresses
             timeout_keep_alive=_IDLE_SECONDS,
             timeout_graceful_shutdown=max(1, drain_ms_max // 1_000),
         )

@@ -17,7 +17,6 @@ from google.protobuf.message import Message
 from headrace_common.core.access.changes import BATCH_MAX
 from headrace_common.core.access.grants import SCOPE_GRANTS_MAX
 from headrace_common.core.access.resources import Operation, ResourceType
-from headrace_common.core.access.roles import TARGETS_PER_BINDING_MAX
 from headrace_common.core.errors import Rejected
 from headrace_common.core.ids import PARTITIONS_PER_TOPIC_MAX
 
@@ -49,12 +48,12 @@ _LISTED_TRANSACTIONS: Final = {"states": _STATES, "producer_ids": _MANY}
 
 _ACCESS: Final = {
     "changes": BATCH_MAX,
-    "changes.rule.grant.operations": len(Operation),
-    "changes.binding.targets": TARGETS_PER_BINDING_MAX,
-    "changes.role.operations": len(ResourceType),
-    "changes.role.operations.operations": len(Operation),
+    "changes.rule.grant.operations": BATCH_MAX * len(Operation),
+    "changes.binding.targets": _MANY,
+    "changes.role.operations": BATCH_MAX * len(ResourceType),
+    "changes.role.operations.operations": _MANY,
 }
-_NEW_KEY: Final = {"scope": SCOPE_GRANTS_MAX, "scope.operations": len(Operation)}
+_NEW_KEY: Final = {"scope": SCOPE_GRANTS_MAX, "scope.operations": SCOPE_GRANTS_MAX * len(Operation)}
 _KEY_IDS: Final = {"ids": _MANY}
 
 LIMITS: Final[Mapping[str, Mapping[str, int]]] = {

@@ -82,6 +82,8 @@ class KnownNodes:
 
 FORWARDED_KEY: Final = "headrace-bearer-bin"
 """The credential of whom an admin node asks for."""
+FORWARDED_HOST_KEY: Final = "headrace-host"
+"""The address that this one calls from; rules may name it."""
 
 
 def node_security(
@@ -90,6 +92,7 @@ def node_security(
     known: KnownNodes,
     certificates: Certificates | None = None,
     bearer: Callable[[], str | None] = lambda: None,
+    host: Callable[[], str | None] = lambda: None,
     closed: Callable[[], bool] = lambda: False,
 ) -> Security:
     """
@@ -99,6 +102,7 @@ def node_security(
     Args:
         bearer: the credential of whom it asks for; it goes to nodes alone, by TLS or within this machine. Admin nodes
             ask for others; what all the others ask while they serve somebody they ask for themselves.
+        host: the address that this one calls from.
         closed: whether a call without it would be decided as one of the node itself, which may other things than whom
             it asks for. Such a call is not made: it raises ``ClusterAuthorizationFailed``.
     """
@@ -108,7 +112,8 @@ def node_security(
         if shown is None:
             return ()
         if safe:
-            return ((FORWARDED_KEY, shown.encode()),)
+            at = host()
+            return (FORWARDED_KEY, shown.encode()), *(() if at is None else ((FORWARDED_HOST_KEY, at),))
         if closed():
             raise ClusterAuthorizationFailed(
                 f"the credential of this call is not passed on to {target}: it goes to nodes of the cluster alone, by "

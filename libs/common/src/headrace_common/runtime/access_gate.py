@@ -34,7 +34,7 @@ from headrace_common.core.errors import (
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, NodeKey, Role
 from headrace_common.rpc.access_rules import NOBODY, NODES, AccessTable, Asks, AsksAny, AsksAnywhere, Rule
 from headrace_common.rpc.interceptor import Continuation, Handler, refuses, refusing, send_all, with_behavior
-from headrace_common.rpc.node_gate import FORWARDED_KEY, NodeGate
+from headrace_common.rpc.node_gate import FORWARDED_HOST_KEY, FORWARDED_KEY, NodeGate
 from headrace_common.runtime.admission import host_of_peer
 from headrace_common.runtime.clock import Clock, Deadline
 
@@ -66,6 +66,11 @@ def current_bearer() -> str | None:
     """The credential of the caller of the running handler; None: it is a node or nobody, or no handler runs."""
     shown = _shown.get()
     return None if shown is None else shown.bearer
+
+
+def current_host() -> str | None:
+    """The address that the caller of the running handler calls from; None: it is not known."""
+    return current_shown().caller.host
 
 
 @contextmanager
@@ -306,7 +311,7 @@ class AccessGate(grpc.aio.ServerInterceptor):
         forwarded: Any = metadata.get(FORWARDED_KEY) if node.role is Role.ADMIN else None
         if forwarded is None:
             return node_shown(node)
-        return access.authenticate(forwarded.decode(errors="replace"), "")
+        return access.authenticate(forwarded.decode(errors="replace"), str(metadata.get(FORWARDED_HOST_KEY, "")))
 
 
 def check(rule: Rule, request: Any, shown: Shown, rights: Rights) -> None:

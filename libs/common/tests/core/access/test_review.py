@@ -182,6 +182,25 @@ def test_what_cannot_be_applied_is_no_plan() -> None:
         plan(world(), [Remove(Block(ALICE))], Caller(ADMIN))
 
 
+def test_who_may_not_ask_is_told_nothing_of_what_there_is() -> None:
+    """The same for what is there and for what is not."""
+    access = replace(
+        world(alice=frozenset({allow(TOPIC, literal("a"), READ)})),
+        roles={"own": Role("own", {TOPIC: operation_set(READ)})},
+        blocked=frozenset({ALICE}),
+    )
+    stranger = Caller(Principal(PrincipalType.CERT, "alice"))
+    for grant in (allow(TOPIC, literal("a"), READ), allow(TOPIC, literal("b"), READ)):
+        refused(access, [Remove(Rule(ALICE, grant))], "may not ALTER PRINCIPAL User:alice", stranger)
+    for name in ("own", "none"):
+        role = Role(name, {TOPIC: operation_set(READ)})
+        refused(access, [Remove(role)], f"may not ALTER PRINCIPAL Role:{name}", stranger)
+        bound = Binding(ALICE, name, frozenset({Target(TOPIC, literal("a"))}))
+        refused(access, [Put(bound)], "may not ALTER PRINCIPAL User:alice", stranger)
+    for principal in (ALICE, BOB):
+        refused(access, [Remove(Block(principal))], f"may not ALTER PRINCIPAL {principal}", stranger)
+
+
 # --- who gains, who loses -------------------------------------------------------------------------------------
 
 

@@ -57,9 +57,10 @@ def plan(access: Access, batch: Sequence[Change], by: Caller | None) -> Plan:
         NotFound, Conflict: as ``changes.apply``.
         ClusterAuthorizationFailed: ``by`` may not change this, or would give more than it has.
     """
+    if by is not None:
+        _check_right(access, batch, by)  # before all else, which tells what there is
     after = apply(access, batch)
     if by is not None:
-        _check_right(access, batch, by)
         _check_giving(access, after, by)
     _check_not_locked_out(after)
     shifts = tuple(islice(find_shifts(access, after), SHIFTS_MAX + 1))
