@@ -16,7 +16,6 @@ from headrace_cli.local.children import Child
 from headrace_cli.local.failures import LocalClusterFailed
 from headrace_cli.local.plan import (
     ADMIN_KEYS,
-    API_KEY,
     CERTIFICATE_SECONDS_MIN,
     CERTIFICATES,
     NODE_TOKEN,
@@ -162,16 +161,16 @@ def test_each_start_has_another_key_which_controllers_know_and_programs_find(tmp
     for _ in range(2):
         supervisor = closed(tmp_path)
         supervisor._make_key()
-        key = (tmp_path / API_KEY).read_text().strip()
+        found = read_local_keys(local_keys)
+        key = found[ADDRESS].reveal()
+        assert found == dict.fromkeys([ADDRESS, "127.0.0.1:4", "127.0.0.1:6"], Secret(key))
         assert (tmp_path / ADMIN_KEYS).read_text() == f"{verifier_of(key)}\n"
-        assert read_local_keys(local_keys) == dict.fromkeys([ADDRESS, "127.0.0.1:4", "127.0.0.1:6"], Secret(key))
-        assert all((tmp_path / name).stat().st_mode & 0o777 == 0o600 for name in (API_KEY, ADMIN_KEYS))
+        assert (tmp_path / ADMIN_KEYS).stat().st_mode & 0o777 == 0o600
         assert key not in repr(vars(supervisor))
         seen.add(key)
     assert len(seen) == 2
     supervisor._forget_key()
     assert not list(local_keys.iterdir())
-    assert not (tmp_path / API_KEY).exists()
     assert not (tmp_path / ADMIN_KEYS).exists()
 
 
@@ -201,7 +200,7 @@ def test_an_open_cluster_has_no_key(tmp_path: Path, local_keys: Path) -> None:
     supervisor._make_key()
     supervisor._forget_key()
     assert not local_keys.exists()
-    assert not (tmp_path / API_KEY).exists()
+    assert not (tmp_path / ADMIN_KEYS).exists()
 
 
 @pytest.mark.parametrize("was", [True, False])

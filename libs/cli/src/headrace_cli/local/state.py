@@ -32,7 +32,7 @@ NOBODY: Final = ProcessId(0, -1)
 
 
 _OWN: Final = re.compile(
-    r"(cluster|supervisor)\.(json|tmp|lock)|logs|run|certificates|node-token|admin-keys|api-key|(broker|etcd)-[0-9]+"
+    r"(cluster|supervisor)\.(json|tmp|lock)|logs|run|certificates|node-token|admin-keys|(broker|etcd)-[0-9]+"
 )
 
 

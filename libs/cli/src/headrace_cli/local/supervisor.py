@@ -30,7 +30,6 @@ from headrace_cli.local.etcd_peers import PLAIN, MovingMember, move_peers
 from headrace_cli.local.failures import AlreadyRunning, LocalClusterFailed
 from headrace_cli.local.plan import (
     ADMIN_KEYS,
-    API_KEY,
     CERTIFICATES,
     HOST,
     NODE_TOKEN,
@@ -187,16 +186,14 @@ class Supervisor:
         self._make_key()
 
     def _make_key(self) -> None:
-        """What controllers and the Connect worker have of it; and programs, as soon as the cluster has an id."""
+        """What controllers have of it; and programs, as soon as the cluster has an id."""
         if self._key is None:
             return
-        kept = {ADMIN_KEYS: verifier_of(self._key.reveal()), API_KEY: self._key.reveal()}
+        path = self._directory.path / ADMIN_KEYS
         try:
-            for name, text in kept.items():
-                path = self._directory.path / name
-                path.unlink(missing_ok=True)
-                with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-                    out.write(f"{text}\n")
+            path.unlink(missing_ok=True)
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+                out.write(f"{verifier_of(self._key.reveal())}\n")
         except OSError as error:
             raise LocalClusterFailed(f"cannot write {error.filename}: {error.strerror}") from error
         self._tell_key()
@@ -220,8 +217,7 @@ class Supervisor:
         with contextlib.suppress(OSError):  # it dies with this start, wherever it stands
             if self._state.cluster_id is not None:
                 remove_local_key(local_keys_directory(os.environ), self._state.cluster_id)
-            for name in (ADMIN_KEYS, API_KEY):
-                (self._directory.path / name).unlink(missing_ok=True)
+            (self._directory.path / ADMIN_KEYS).unlink(missing_ok=True)
 
     def _refuse_beside_original(self) -> None:
         """Members of a quorum, copied, would take part in the original's: they have its names, ports and keys."""
