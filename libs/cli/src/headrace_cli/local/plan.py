@@ -105,8 +105,8 @@ class ClusterOptions:
                 wrong.append(f"{name} takes {least} to {MEMBERS_MAX}, not {count}")
         if self.closed and self.connect:
             wrong.append(
-                "a closed cluster starts no Connect worker: its REST interface asks nobody who they are yet, so it would "
-                "do for every user of this machine what it may itself; leave out --closed, or say --no-connect"
+                "a closed cluster starts no Connect worker: its REST interface asks nobody who they are yet, so it "
+                "would do for every user of this machine what it may itself; leave out --closed, or say --no-connect"
             )
         if self.flush not in FLUSH_POLICIES:
             wrong.append(f"flush takes {', '.join(FLUSH_POLICIES)}, not {self.flush!r}")
