@@ -80,6 +80,7 @@ def test_a_directory_that_is_damaged_or_copied_has_a_bundle_that_says_so(
         ("sasl.jaas.config = line;", "sasl.jaas.config = ***;"),
         ("a\n-----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----\nb", "a\n***\nb"),
         ("-----BEGIN EC PRIVATE KEY-----\nMIIE", "***"),
+        ("it has shown hrn_" + "a" * 43 + " twice", "it has shown hrn_*** twice"),
         ("the broker is ready", "the broker is ready"),
     ],
 )

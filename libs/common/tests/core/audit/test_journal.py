@@ -196,6 +196,8 @@ def test_counts_that_have_no_room_are_dropped_as_counts() -> None:
     for n in range(60):
         talk.happens(kit.event(name=f"t{n}"))
     assert talk.tick(MINUTE_MS)[0] == Drop(Kind.OPERATION_REFUSED, 7)
+    talk.journal.handle(Wrote(len(talk.lines)))
+    assert ("events_dropped", 7) in [*kinds_of(talk.tick()), *kinds_of([Write(line) for line in talk.lines])]
 
 
 def test_bounds_leave_room_for_changes() -> None:

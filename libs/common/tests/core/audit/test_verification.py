@@ -144,6 +144,12 @@ def test_a_line_that_was_removed_is_found(position: int) -> None:
     assert verdict.changed is not last_of_its_start
 
 
+def test_it_says_which_events_are_missing() -> None:
+    for last in (2, 3):
+        lines = [*LINES_ONE[:2], *LINES_ONE[last + 1 :]]
+        assert look(lines, kit.announce(ONE)).findings == ((Found.MISSING, ONE, 2, last),)
+
+
 @pytest.mark.parametrize("position", EVENTS[:-1])
 def test_a_removed_event_is_found_even_if_all_behind_it_are_made_to_fit(position: int) -> None:
     fields, following = fields_at(position), position + 1
