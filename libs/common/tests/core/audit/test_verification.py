@@ -314,6 +314,11 @@ def test_an_end_that_was_removed_with_its_seal_is_found_if_the_node_says_how_far
     assert look(lines, COUNTED).findings == ((Found.MISSING, OTHER, 2, 2),)
 
 
+def test_the_first_event_follows_none() -> None:
+    first = write_line({**json.loads(LINES_ONE[0]), "prev": "f" * 64})
+    assert found(look([first], kit.announce(ONE))) == [Found.CHANGED, Found.NOT_SEALED]
+
+
 def test_a_start_without_its_end_is_told_once_there_is_another() -> None:
     lines = written(ONE, 3, ends=False)
     assert look(lines, kit.announce(ONE)).proven
