@@ -15,18 +15,21 @@ from libs.common.tests.kit.clock import FakeClock
 from libs.common.tests.kit.fixed_tokens import Fixed
 
 from headrace_common.core.access.api_keys import ApiKey, digest_of, format_key, parse_key
+from headrace_common.core.access.authentication import authenticate
 from headrace_common.core.access.grants import scope_of
 from headrace_common.core.access.issuers import IssuerKeys
 from headrace_common.core.access.resources import CLUSTER_NAME, Operation, ResourceType, literal
 from headrace_common.core.access.rows import (
     STATE,
     Mode,
+    Reader,
     changed_rows,
     write_issuer,
     write_key,
     write_state,
 )
 from headrace_common.core.access.state import Access as Rules
+from headrace_common.core.access.tokens import VerifiedTokens
 from headrace_common.core.errors import (
     ClusterAuthorizationFailed,
     CredentialsExpired,
@@ -548,3 +551,12 @@ async def test_it_is_made_before_its_process_has_an_image() -> None:
         raise AssertionError("nobody has asked for one yet")
 
     assert not Access(image, NodeGate(), FakeClock()).streams
+
+
+def test_a_node_that_cannot_read_the_rows_does_not_say_that_keys_are_gone() -> None:
+    id, row = write_key(key_of(KEY_TEXT))
+    rows = {STATE: write_state(Mode.CLOSED, 1), id: row, "roles/of-later": b'{"v":2}'}
+    with pytest.raises(MetadataUnavailable, match=r"roles/of-later.*run the newer version"):
+        authenticate(Reader().read(rows), KEY_TEXT, "", 1, VerifiedTokens())
+    del rows["roles/of-later"]
+    assert authenticate(Reader().read(rows), KEY_TEXT, "", 1, VerifiedTokens()).caller.principal == ALICE

@@ -12,7 +12,13 @@ from headrace_common.core.access.principal import ANONYMOUS, Principal, Principa
 from headrace_common.core.access.rows import Mode, View
 from headrace_common.core.access.state import Caller
 from headrace_common.core.access.tokens import START, Identity, VerifiedTokens
-from headrace_common.core.errors import CredentialsExpired, CredentialsRevoked, Rejected, Unauthenticated
+from headrace_common.core.errors import (
+    CredentialsExpired,
+    CredentialsRevoked,
+    MetadataUnavailable,
+    Rejected,
+    Unauthenticated,
+)
 from headrace_common.core.image import NodeKey
 
 SCHEME: Final = "bearer"
@@ -115,6 +121,11 @@ def _key(view: View, bearer: str, now_ms: float) -> ApiKey:
     except Rejected as error:
         raise Unauthenticated(str(error)) from None
     key = view.keys.get(id)
+    if key is None and view.faults:
+        raise MetadataUnavailable(
+            f"this node cannot read all that is said of access ({view.faults[0]}), so it lets in no API key that it "
+            "does not know; run the newer version there"
+        )
     if key is None or not key.matches(secret):
         raise Unauthenticated(f"there is no API key {id} with this secret: it was deleted, or is of another cluster")
     if key.expired(now_ms):
