@@ -57,6 +57,8 @@ def test_a_principal_is_read_as_it_is_written(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        "User:bob*",
+        "Oidc:okta/bob*",
         "",
         "alice",
         "user:alice",

@@ -106,6 +106,8 @@ def _split(text: str) -> tuple[PrincipalType, str]:
 
 
 def _find_form_fault(type: PrincipalType, name: str) -> str | None:
+    if name.endswith(WILDCARD):
+        return "its name does not end with *, which no rule could name"
     if type in {PrincipalType.SERVICE_ACCOUNT, PrincipalType.OIDC}:
         first, _, second = name.partition(_PARTS)
         if not first or not second or (type is PrincipalType.SERVICE_ACCOUNT and _PARTS in second):
