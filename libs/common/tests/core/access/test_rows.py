@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from libs.common.tests.kit.access import ADMIN, ALICE, BOB, accesses, allow
+from libs.common.tests.kit.quotas import all_quotas
 
 from headrace_common.core.access.api_keys import ApiKey, KeyId
 from headrace_common.core.access.grants import scope_of
@@ -21,6 +22,7 @@ from headrace_common.core.access.rows import (
     Mode,
     Reader,
     View,
+    changed_quotas,
     changed_rows,
     write_configured,
     write_key,
@@ -28,6 +30,9 @@ from headrace_common.core.access.rows import (
 )
 from headrace_common.core.access.state import Access
 from headrace_common.core.image import EMPTY_IMAGE, AccessStep, ImageDelta
+from headrace_common.core.quotas.entities import Clients
+from headrace_common.core.quotas.kinds import Limit, Rate
+from headrace_common.core.quotas.state import Quotas, alter
 
 A = allow(ResourceType.TOPIC, literal("a"), Operation.READ)
 KEY = ApiKey(KeyId("k" * 14), ALICE, bytes(range(32)), 5, 6, scope_of([A]), "for é")
@@ -100,6 +105,28 @@ def test_views_that_were_given_stay_as_they_were() -> None:
     assert view == Reader().read(rows)
 
 
+@given(all_quotas, all_quotas)
+def test_quotas_are_read_as_they_were_set_and_only_those_that_changed(before: Quotas, after: Quotas) -> None:
+    reader, rows = Reader(), changed_quotas(Quotas(), before)
+    assert reader.read(rows).quotas == before
+    changed = changed_quotas(before, after)
+    assert set(changed) == {
+        f"quotas/{one}"
+        for one in before.values.keys() | after.values.keys()
+        if before.values.get(one) != after.values.get(one)
+    }
+    rows = {key: row for key, row in {**rows, **changed}.items() if row != GONE}
+    assert reader.read(rows).quotas == after
+    kept = reader.view.quotas
+    assert reader.read({**rows, STATE: write_state(Mode.CLOSED, 1)}).quotas is kept
+
+
+def test_a_row_of_quotas() -> None:
+    quotas = alter(Quotas(), [(Clients("ServiceAccount:a/b"), {Limit.TOPICS: 0, Rate.PRODUCER_BYTE_RATE: 5})])
+    row = b'{"v":1,"values":{"producer_byte_rate":5,"topics.max":0}}'
+    assert changed_quotas(Quotas(), quotas) == {"quotas/users/ServiceAccount:a%2Fb": row}
+
+
 def test_no_rows_are_an_open_cluster() -> None:
     assert Reader().read({}) == View() == View(Mode.OPEN, Access(), {})
 
@@ -126,7 +153,42 @@ BAD = {
 }
 
 
-KINDS = ["grants/User:alice", "state", "configured", "roles/x", f"keys/{'b' * 14}", "issuers/idp", "odd/x"]
+BAD_QUOTAS = {
+    "users/*": '{"dreams":1}',
+    "users/User:a": "{}",
+    "users/User:b": '{"producer_byte_rate":0}',
+    "users/User:c": '{"producer_byte_rate":1,"topics.max":null}',
+    "clients/app": '{"topics.max":1}',
+    "clients/%61": '{"producer_byte_rate":1}',
+    "things/a": '{"producer_byte_rate":1}',
+}
+
+
+@pytest.mark.parametrize(("entity", "values"), BAD_QUOTAS.items(), ids=BAD_QUOTAS)
+def test_quotas_that_cannot_be_are_faults(entity: str, values: str) -> None:
+    rows = {f"quotas/{entity}": f'{{"v":1,"values":{values}}}'.encode()}
+    assert len(Reader().read(rows).faults) == 1
+
+
+def test_the_last_good_quotas_stay() -> None:
+    quotas = alter(Quotas(), [(Clients("User:alice"), {Rate.PRODUCER_BYTE_RATE: 5})])
+    rows, reader = {STATE: write_state(Mode.OPEN, 1), **changed_quotas(Quotas(), quotas)}, Reader()
+    reader.read(rows)
+    view = reader.read({**rows, "quotas/users/User:alice": b'{"v":2}'})
+    assert view.faults
+    assert view.quotas == quotas
+
+
+KINDS = [
+    "grants/User:alice",
+    "state",
+    "configured",
+    "roles/x",
+    f"keys/{'b' * 14}",
+    "issuers/idp",
+    "quotas/users/*",
+    "odd/x",
+]
 
 
 @pytest.mark.parametrize("row", BAD.values(), ids=BAD)

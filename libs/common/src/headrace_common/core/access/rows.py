@@ -12,6 +12,7 @@ was read last stays, and without that everybody but super users is refused. So a
 ``blocked/PRINCIPAL``  somebody may do nothing
 ``keys/ID``            an API key, without its secret
 ``issuers/ALIAS``      an issuer of tokens that is configured, and its keys; the active controller writes it
+``quotas/ENTITY``      what is set for somebody; how an entity is written is ``quotas.entities``
 =====================  =======================================================================================
 """
 
@@ -42,6 +43,9 @@ from headrace_common.core.access.roles import Binding, Role
 from headrace_common.core.access.state import Access
 from headrace_common.core.errors import Rejected
 from headrace_common.core.image import AccessStep
+from headrace_common.core.quotas.entities import Entity, parse_entity
+from headrace_common.core.quotas.kinds import quota_named
+from headrace_common.core.quotas.state import Quotas, Values, check_values
 
 VERSION: Final = 1
 STATE: Final = "state"
@@ -51,6 +55,7 @@ ROLES: Final = "roles/"
 BLOCKED: Final = "blocked/"
 KEYS: Final = "keys/"
 ISSUERS: Final = "issuers/"
+QUOTAS: Final = "quotas/"
 GONE: Final = b""
 
 
@@ -84,6 +89,8 @@ class View:
     """Those that are configured included."""
     issuers: Mapping[str, IssuerKeys] = field(default_factory=lambda: MappingProxyType({}))
     """Of tokens, by alias."""
+    quotas: Quotas = field(default_factory=Quotas)
+    """The same object as long as its rows are the same."""
     faults: tuple[str, ...] = ()
     """Rows that could not be read, and why."""
     configured: frozenset[KeyId] = frozenset()
@@ -114,6 +121,16 @@ def write_key(key: ApiKey) -> tuple[str, bytes]:
 def write_issuer(known: IssuerKeys) -> tuple[str, bytes]:
     """The row of an issuer and its keys, and where it is."""
     return f"{ISSUERS}{known.issuer.alias}", _dump(issuer_fields(known))
+
+
+def changed_quotas(before: Quotas, after: Quotas) -> dict[str, bytes]:
+    """The rows of quotas that a change makes others; ``GONE``: there is none any more."""
+    old, new = before.values, after.values
+    return {
+        f"{QUOTAS}{entity}": _write_quotas(new.get(entity))
+        for entity in old.keys() | new.keys()
+        if new.get(entity) != old.get(entity)
+    }
 
 
 def read_state(rows: Mapping[str, bytes]) -> tuple[Mode, int]:
@@ -208,7 +225,11 @@ class Reader:
         roles, blocked = self._made.get(ROLES, {}), self._made.get(BLOCKED, frozenset())
         access = Access(generation, rules, bindings, roles, blocked, configured.super_users)
         keys = MappingProxyType({**self._made.get(KEYS, {}), **{key.id: key for key in configured.keys}})
-        return View(mode, access, keys, MappingProxyType(self._made.get(ISSUERS, {})), configured=files)
+        issuers = MappingProxyType(self._made.get(ISSUERS, {}))
+        return View(mode, access, keys, issuers, self._made.get(QUOTAS, _NO_QUOTAS), configured=files)
+
+
+_NO_QUOTAS: Final = Quotas()
 
 
 def _kind_of(key: str) -> str:
@@ -233,6 +254,7 @@ _MADE: Final[Mapping[str, Callable[[Iterable[Any]], Any]]] = MappingProxyType(
         BLOCKED: frozenset,
         KEYS: lambda read: {key.id: key for key in read},
         ISSUERS: lambda read: {known.issuer.alias: known for known in read},
+        QUOTAS: lambda read: Quotas(MappingProxyType(dict(read))),
     }
 )
 
@@ -270,6 +292,8 @@ def _read_row(key: str, row: bytes) -> Any:
             return _key(KeyId(rest), fields)
         case "issuers/":
             return read_issuer(rest, fields)
+        case "quotas/":
+            return _quotas(parse_entity(rest), fields["values"])
     raise Rejected("it is of a kind that is not known")
 
 
@@ -280,6 +304,21 @@ def _write_grants(access: Access, grantee: Grantee) -> bytes:
         for binding in access.bindings.get(grantee, ())
     )
     return _dump({"rules": rules, "bindings": bindings}) if rules or bindings else GONE
+
+
+def _write_quotas(values: Values | None) -> bytes:
+    return (
+        GONE
+        if values is None
+        else _dump({"values": {quota.value: values[quota] for quota in sorted(values, key=lambda one: one.value)}})
+    )
+
+
+def _quotas(entity: Entity, values: dict[str, Any]) -> tuple[Entity, Values]:
+    read = check_values(entity, {quota_named(name): value for name, value in values.items()})
+    if not read or len(read) < len(values):
+        raise Rejected("a value is missing")
+    return entity, MappingProxyType(read)
 
 
 def _write_role(role: Role) -> bytes:
