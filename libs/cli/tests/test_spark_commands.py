@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
+from headrace.finding import ClusterAddress
 from headrace_cli.app import app
 from headrace_cli.commands import job as job_commands
 from headrace_cli.exits import CommandFailed, ExitCode
@@ -31,7 +32,7 @@ def program(**changes: object) -> Program:
         "arguments": ["topic_copy", "--to", "b"],
         "name": "n",
         "conf": {},
-        "bootstrap": "b:1",
+        "cluster": ClusterAddress(("b:1",)),
     }
     return Program(**(given | changes))  # type: ignore[arg-type] # a mapping of fields
 

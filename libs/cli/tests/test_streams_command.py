@@ -24,7 +24,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     class Stub:
-        def __init__(self, program: str, settings: Mapping[str, Any], workers: int) -> None:
+        def __init__(self, program: str, settings: Mapping[str, Any], workers: int, *, env: Mapping[str, str]) -> None:
             found.update(settings)
 
         def run(self) -> Ending:

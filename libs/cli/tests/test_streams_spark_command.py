@@ -41,7 +41,7 @@ def test_a_program_and_its_checkpoint_are_given_to_spark(told: list[submit.Progr
     [given] = told
     assert given.file.is_file()
     assert given.arguments == [str(tmp_path / "program.py"), "/c", "available-now"]
-    assert (given.name, given.bootstrap) == ("fine", "b:1")
+    assert (given.name, list(given.cluster)) == ("fine", ["b:1"])
     assert given.conf == {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "2"}
     run(tmp_path, FINE)
     assert told[1].arguments[-1] == "always"

@@ -66,7 +66,9 @@ class Stores:
     What is told is committed. Workers answer if they run with ``query_listen``. One thread at a time.
     """
 
-    def __init__(self, app: str, bootstrap_servers: str | None = None, *, timeout_ms: int = 30_000) -> None:
+    def __init__(
+        self, app: str, bootstrap_servers: str | Sequence[str] | None = None, *, timeout_ms: int = 30_000
+    ) -> None:
         """
         Args:
             timeout_ms: how long tasks that move, and workers that do not answer, are waited for; for an app of which

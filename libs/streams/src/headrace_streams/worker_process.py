@@ -122,14 +122,25 @@ class Parent:
     """
 
     def __init__(
-        self, program: str, settings: Mapping[str, Any], workers: int = 1, directory: Path | None = None
+        self,
+        program: str,
+        settings: Mapping[str, Any],
+        workers: int = 1,
+        directory: Path | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> None:
+        """
+        Args:
+            directory: where workers run; None: here.
+            env: their environment, which may have what they show to the cluster; None: that of this process.
+        """
         self._program = program
         self._command = [sys.executable, "-m", "headrace_streams", program]
         self._settings = settings
         self._config = StreamsConfig.of(settings)
         _check_ports(self._config, workers)
         self._directory = directory
+        self._env = env
         self._told = threading.Event()
         self._told_again = False
         self._over = threading.Event()
@@ -215,7 +226,7 @@ class _Slot(threading.Thread):
             # Its own group: Ctrl+C reaches the parent, which passes it on once.
             # It reads to the end of the pipe, which comes when the parent has died, however it did.
             worker = self._worker = subprocess.Popen(
-                self._command, cwd=parent._directory, start_new_session=True, stdin=subprocess.PIPE
+                self._command, cwd=parent._directory, env=parent._env, start_new_session=True, stdin=subprocess.PIPE
             )
             if parent._told.is_set():
                 worker.send_signal(signal.SIGTERM)

@@ -70,7 +70,7 @@ def preview(
     configured = read_configured(file)
     if kind_of(configured.plugin) == "sink":
         check_reachable(session.cluster)
-    found = main.show(configured, records, RunConfig(session.bootstrap))
+    found = main.show(configured, records, RunConfig(session.cluster))
     shown = [{name: _text(value) for name, value in row.items()} for row in found]
     session.show_rows("records", shown, *_columns(shown), empty="there are no records")
 
@@ -96,7 +96,7 @@ def cutover(
 
     configured = read_configured(file)
     check_reachable(session.cluster)
-    config = RunConfig(session.bootstrap)
+    config = RunConfig(session.cluster)
     moves, done = main.cut_over(configured, group, config, wait_ms=wait_s * 1_000, execute=execute)
     rows = [
         {

@@ -49,7 +49,7 @@ def run(
     saying = Saying(session, configured, until_idle=until_idle)
     heard = Heard(saying.tasks, saying.topic)
     try:
-        main.run(configured, RunConfig(session.bootstrap, group_id), heard, until_idle=until_idle)
+        main.run(configured, RunConfig(session.cluster, group_id), heard, until_idle=until_idle)
     except TaskFailed as failed:
         hint = "Nothing is lost: what was committed stays, and the next run goes on behind it."
         raise CommandFailed(f"{configured.config.name} has failed: {failed}", ExitCode.FAILED, hint) from None

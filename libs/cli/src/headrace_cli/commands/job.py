@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
+from headrace.finding import bootstrap_addresses
 from headrace_cli.commanding import command, pairs, plain_command
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.session import Session, check_reachable
@@ -45,7 +46,7 @@ def run_job(
     """
     Run a Spark job to its end; its exit code is the command's.
 
-    The job gets the cluster's address, unless its own options name another.
+    The job gets the cluster's address, CA and API key, unless its own options name a cluster.
     """
     job = jobs.find_job(name, jobs.list_jobs())
     settings = pairs(conf, "KEY=VALUE")
@@ -54,7 +55,8 @@ def run_job(
         _help(job, given)
         return
     spark = submit.find_spark(os.environ)
-    if not any("bootstrap" in argument for argument in given):
+    names_its_own = any("bootstrap" in argument for argument in given)
+    if not names_its_own:
         check_reachable(session.cluster)
         if session.cluster.cluster_id is not None:
             with session.admin() as admin:
@@ -65,7 +67,8 @@ def run_job(
         name=f"headrace-{job.name}",
         master=master,
         conf=settings,
-        bootstrap=session.bootstrap,
+        # What a profile shows is for its own cluster.
+        cluster=bootstrap_addresses(session.bootstrap) if names_its_own else session.cluster,
         verbose=verbose,
     )
     code = submit.run(program, spark, os.environ)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace_cli.child_environment import child_environment
 from headrace_cli.commanding import command, pairs, read_text
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.output import Output, format_count
@@ -96,7 +97,7 @@ def run(
         "advertise_host": advertise_host,
     }
     settings = from_environment(os.environ) | {name: given for name, given in options.items() if given is not None}
-    match Parent(program, settings, workers).run():
+    match Parent(program, settings, workers, env=child_environment(session.cluster, os.environ)).run():
         case Ending.DONE:
             return
         case Ending.INTERRUPTED:
@@ -145,7 +146,7 @@ def spark(
         name=app.name,
         master=master,
         conf={"spark.sql.session.timeZone": "UTC", **_for_one_machine(master), **pairs(conf, "KEY=VALUE")},
-        bootstrap=session.bootstrap,
+        cluster=session.cluster,
         verbose=verbose,
     )
     session.say(f"{app.name} starts on Spark at {master}, and goes on where {checkpoint} says. Ctrl+C ends it.")
@@ -362,7 +363,7 @@ def state(
     _check_installed()
     from headrace_streams import Stores
 
-    with Stores(app, session.bootstrap) as stores:
+    with Stores(app, session.cluster) as stores:
         if store is None:
             session.show_rows("stores", [{"name": name} for name in stores.names()])
         elif key:

@@ -118,7 +118,7 @@ def _plan(session: Session, **given: Any) -> Plan:
             f"note: {format_count(alive, 'broker')} alive, so {format_count(replicas, 'replica')} of each partition"
         )
     plan_id = secrets.token_hex(4)
-    return Plan(tuple(session.cluster), plan_id, replicas=replicas, min_in_sync=in_sync, **given)
+    return Plan(session.cluster, plan_id, replicas=replicas, min_in_sync=in_sync, **given)
 
 
 def _check_writable(report: Path | None) -> None:

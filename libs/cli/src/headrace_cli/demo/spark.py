@@ -18,6 +18,7 @@ from typing import Final
 import orjson
 from rich.table import Table
 
+from headrace.finding import bootstrap_addresses
 from headrace_cli.demo.tally import Carrier
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.spark import submit
@@ -56,7 +57,11 @@ def spark_sums(source: str, bootstrap: str, spark: submit.SparkHere, log: Path) 
     create_topic(bootstrap, TARGET, 1, {"cleanup.policy": "compact"})
     before = _end(bootstrap)
     program = submit.Program(
-        file=PROGRAM, arguments=[source, TARGET], name="headrace-demo", conf=CONF, bootstrap=bootstrap
+        file=PROGRAM,
+        arguments=[source, TARGET],
+        name="headrace-demo",
+        conf=CONF,
+        cluster=bootstrap_addresses(bootstrap),
     )
     with log.open("wb") as output:
         code = submit.run(program, spark, os.environ, stdout=output)

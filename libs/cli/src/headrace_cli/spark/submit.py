@@ -18,6 +18,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Final
 
+from headrace.finding import BOOTSTRAP_VARIABLE, ClusterAddress
+from headrace_cli.child_environment import child_environment
 from headrace_cli.exits import CommandFailed
 from headrace_cli.interrupts import held, interruptible
 from headrace_cli.spark.java import VERSION_MIN, find_java
@@ -26,7 +28,6 @@ HERE: Final = Path(__file__).parent
 ENTRY: Final = HERE / "entry" / "headrace_job.py"
 QUERY: Final = HERE / "entry" / "headrace_streams_query.py"
 QUIET: Final = HERE / "log4j2.properties"
-BOOTSTRAP: Final = "HEADRACE_BOOTSTRAP"
 GET_SPARK: Final = "`make setup-spark` installs it here, the package pyspark brings it elsewhere."
 STOP_SECONDS: Final = 30.0
 """How long an interrupted program has for its end, before it is killed."""
@@ -57,8 +58,8 @@ class Program:
     master: str = "local[*]"
     conf: Mapping[str, str]
     """Spark's settings; they win over ours."""
-    bootstrap: str
-    """The cluster, for the program's environment."""
+    cluster: ClusterAddress
+    """For the program's environment: where it is, whom to trust there and what to show."""
     verbose: bool = False
     """Spark's log as Spark is configured; else warnings only."""
 
@@ -110,11 +111,11 @@ def environment_of(program: Program, spark: SparkHere, env: Mapping[str, str], p
     The environment of the command: this Python on this machine. On other machines ``python3``, or what the user says:
     the path of this one means nothing there.
     """
-    found = dict(env) | {
+    found = child_environment(program.cluster, env) | {
         "SPARK_HOME": str(spark.home),
         "JAVA_HOME": str(spark.java),
         "PYSPARK_DRIVER_PYTHON": python,
-        BOOTSTRAP: program.bootstrap,
+        BOOTSTRAP_VARIABLE: str(program.cluster),
     }
     if program.local:
         found["PYSPARK_PYTHON"] = python

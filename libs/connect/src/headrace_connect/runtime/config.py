@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from headrace.finding import ClusterAddress
 from headrace_common.core.errors import InvalidConfig
 from headrace_connect.core.names import NAME_BYTES_MAX, encode
 from headrace_connect.core.source_commit import Boundary
@@ -157,8 +158,8 @@ class SinkConfig(ConnectorConfig):
 class RunConfig:
     """Of a process that runs a connector."""
 
-    bootstrap_servers: str | None = None
-    """``host:port``, several with commas; None: found as all clients find it."""
+    bootstrap_servers: str | ClusterAddress | None = None
+    """``host:port``, several with commas, or with what to show there; None: found as all clients find it."""
     group_id: str = "connect-cluster"
     """The Connect cluster that the process belongs to: two that run one connector of one cluster fence each other."""
     offset_storage_topic: str = "connect-offsets"

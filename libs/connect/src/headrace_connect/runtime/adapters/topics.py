@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -20,7 +20,9 @@ _PAUSE_MS: Final = 200.0
 class SdkTopics:
     """Satisfies ``Topics``. Of one process."""
 
-    def __init__(self, admin: aio.AdminClient, clock: Clock, bootstrap_servers: str | None = None) -> None:
+    def __init__(
+        self, admin: aio.AdminClient, clock: Clock, bootstrap_servers: str | Sequence[str] | None = None
+    ) -> None:
         """
         Args:
             bootstrap_servers: of the same cluster; None: found as all clients find it.

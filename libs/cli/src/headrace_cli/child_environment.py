@@ -1,0 +1,47 @@
+"""
+What a command that starts another program tells it of its cluster: whom to trust there, and what to show.
+
+It goes by the environment, which other users cannot read; a command line they can. Called by ``streams run``,
+``streams spark`` and ``job run``; commands that ask the cluster in this process give clients the address itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from headrace.finding import API_KEY_FILE_VARIABLE, API_KEY_VARIABLE, CA_VARIABLE, ClusterAddress
+
+_CREDENTIALS: Final = (API_KEY_VARIABLE, API_KEY_FILE_VARIABLE)
+
+
+def child_environment(cluster: ClusterAddress, env: Mapping[str, str]) -> dict[str, str]:
+    """
+    ``env`` for a program that is told the addresses of ``cluster`` and has to reach it as this process does.
+
+    Paths become absolute, so the program may run in another directory. Where ``cluster`` is spoken to in plain text the
+    CA of ``env`` is left out; where nothing is said of a key, what ``env`` has stays, and else the program finds that
+    of a local cluster itself.
+    """
+    found = dict(env)
+    if cluster.ca is None:
+        found.pop(CA_VARIABLE, None)
+    else:
+        found[CA_VARIABLE] = _absolute(cluster.ca)
+    if cluster.api_key is not None:
+        return _without_credentials(found) | {API_KEY_VARIABLE: cluster.api_key.reveal()}
+    if cluster.api_key_file is not None:
+        return _without_credentials(found) | {API_KEY_FILE_VARIABLE: _absolute(cluster.api_key_file)}
+    if file := found.get(API_KEY_FILE_VARIABLE):
+        found[API_KEY_FILE_VARIABLE] = _absolute(file)
+    return found
+
+
+def _without_credentials(env: Mapping[str, str]) -> dict[str, str]:
+    """A key in the environment counts before a file there, so one of the two is told."""
+    return {name: value for name, value in env.items() if name not in _CREDENTIALS}
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
