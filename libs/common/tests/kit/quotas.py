@@ -1,14 +1,13 @@
-"""Small worlds of quotas for properties, and Kafka's ways of counting and choosing them, after its text."""
+"""Small worlds of quotas for properties, and Kafka's way of choosing them, after its text."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
 
 from hypothesis import strategies as st
 from libs.common.tests.kit.access import ALICE, BOB
 
-from headrace_common.core.quotas.entities import DEFAULT, Clients, Entity, Ip, Prefix
+from headrace_common.core.quotas.entities import DEFAULT, Clients, Entity, Prefix
 from headrace_common.core.quotas.kinds import Quota, Rate
 from headrace_common.core.quotas.state import Quotas, alter
 
@@ -21,7 +20,6 @@ ENTITIES: Final[tuple[Entity, ...]] = (
         for client_id in (*CLIENT_IDS, DEFAULT, None)
         if (user, client_id) != (None, None)
     ),
-    *map(Ip, ("10.0.0.1", "2001:db8::", DEFAULT)),
     *map(Prefix, ("o", "orders", "orders.", "a%2Fb/c")),
 )
 
@@ -61,44 +59,3 @@ def place_by_documentation(quotas: Quotas, rate: Rate, user: str, client_id: str
         if path in paths:
             return *sharing, paths[path]
     return None
-
-
-@dataclass
-class _Sample:
-    begun_ms: int
-    last_ms: int
-    value: float = 0
-
-
-@dataclass
-class KafkaRate:
-    """A ring of one sample more than there are windows, looked through whole each time: as Kafka describes it."""
-
-    samples_max: int = 11
-    window_ms: int = 1_000
-    ring: list[_Sample] = field(default_factory=list)
-    current: int = 0
-
-    def count(self, value: float, now_ms: int) -> None:
-        if not self.ring:
-            self.ring.append(_Sample(now_ms, now_ms))
-        if now_ms - self.ring[self.current].begun_ms >= self.window_ms:
-            self.current = (self.current + 1) % (self.samples_max + 1)
-            if self.current == len(self.ring):
-                self.ring.append(_Sample(now_ms, now_ms))
-            self.ring[self.current] = _Sample(now_ms, now_ms)
-        self.ring[self.current].value += value
-        self.ring[self.current].last_ms = now_ms
-
-    def wait_ms(self, quota: float, now_ms: int) -> int:
-        for place, sample in enumerate(self.ring):
-            if now_ms - sample.last_ms >= self.samples_max * self.window_ms:
-                self.ring[place] = _Sample(now_ms, now_ms)
-        width_ms = now_ms - min(sample.begun_ms for sample in self.ring)
-        whole = width_ms // self.window_ms
-        if whole < self.samples_max - 1:
-            width_ms += (self.samples_max - 1 - whole) * self.window_ms
-        observed = sum(sample.value for sample in self.ring) / (width_ms / 1_000)
-        if observed <= quota:
-            return 0
-        return int((observed - quota) / quota * width_ms + 0.5)

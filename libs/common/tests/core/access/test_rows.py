@@ -122,8 +122,8 @@ def test_quotas_are_read_as_they_were_set_and_only_those_that_changed(before: Qu
 
 
 def test_a_row_of_quotas() -> None:
-    quotas = alter(Quotas(), [(Clients("ServiceAccount:a/b"), {Limit.TOPICS: 0, Rate.PRODUCER_BYTE_RATE: 5})])
-    row = b'{"v":1,"values":{"producer_byte_rate":5,"topics.max":0}}'
+    quotas = alter(Quotas(), [(Clients("ServiceAccount:a/b"), {Rate.CONSUMER_BYTE_RATE: 7, Rate.PRODUCER_BYTE_RATE: 5})])
+    row = b'{"v":1,"values":{"consumer_byte_rate":7,"producer_byte_rate":5}}'
     assert changed_quotas(Quotas(), quotas) == {"quotas/users/ServiceAccount:a%2Fb": row}
 
 

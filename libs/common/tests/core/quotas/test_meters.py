@@ -8,12 +8,13 @@ import pytest
 from libs.common.tests.kit.access import ALICE, BOB
 
 from headrace_common.core.access.control import Control, Rights
+from headrace_common.core.access.principal import Principal
 from headrace_common.core.access.rows import View
 from headrace_common.core.access.state import Caller
 from headrace_common.core.quotas.entities import DEFAULT, Clients
 from headrace_common.core.quotas.kinds import Rate
 from headrace_common.core.quotas.metered import Metered
-from headrace_common.core.quotas.meters import MutationMeter, RateMeter
+from headrace_common.core.quotas.meters import Meter
 from headrace_common.core.quotas.state import Group, Holding, Quotas, alter
 
 WRITES = Rate.PRODUCER_BYTE_RATE
@@ -28,31 +29,14 @@ A, B = held(10, "User:a", ""), held(10, "User:b", "")
 
 
 def test_who_shares_a_quota_is_counted_together_and_nobody_else() -> None:
-    meter = RateMeter(WRITES)
-    assert meter.record(A, 100, 0) == 0
-    assert meter.record(B, 100, 0) == 0
+    meter = Meter(WRITES)
+    assert meter.record(A, 110, 0) == 0
+    assert meter.record(B, 110, 0) == 0
     assert meter.record(A, 10, 0) == 1_000
 
 
-def test_what_is_taken_back_does_not_count() -> None:
-    meter = RateMeter(WRITES)
-    assert meter.record(A, 1_000, 0) == 90_000
-    meter.take_back(A, 1_000, 0)
-    assert meter.record(A, 100, 0) == 0
-
-
-@pytest.mark.parametrize("rate", [rate for rate in Rate if rate is not Rate.CONTROLLER_MUTATION_RATE])
-def test_of_some_rates_the_wait_is_a_window_at_most_as_in_kafka(rate: Rate) -> None:
-    """KIP-124 and KIP-612; of bytes it is as long as it takes."""
-    meter = RateMeter(rate)
-    assert meter.record(A, 105, 0) == 500
-    wait_ms = meter.record(A, 1_000, 0)
-    bytes_of = {Rate.PRODUCER_BYTE_RATE, Rate.CONSUMER_BYTE_RATE}
-    assert wait_ms == (100_500 if rate in bytes_of else 1_000)
-
-
 def test_changes_of_topics_are_refused_while_there_is_a_debt() -> None:
-    meter = MutationMeter()
+    meter = Meter(Rate.CONTROLLER_MUTATION_RATE)
     assert meter.take(A, 130, 0) is None
     assert meter.take(A, 1, 0) == 2_000
     assert meter.take(B, 1, 0) is None
@@ -60,9 +44,9 @@ def test_changes_of_topics_are_refused_while_there_is_a_debt() -> None:
 
 
 def test_groups_that_are_idle_are_forgotten_when_another_comes() -> None:
-    meter = RateMeter(WRITES)
-    meter.record(A, 1, 0)
-    meter.record(B, 1, 5_000)
+    meter = Meter(WRITES)
+    meter.record(A, 110, 0)
+    meter.record(B, 110, 5_000)
     meter.record(held(10, "User:c", ""), 1, 10_999)
     assert len(meter.counts) == 3
     meter.record(held(10, "User:d", ""), 1, 11_000)
@@ -72,17 +56,17 @@ def test_groups_that_are_idle_are_forgotten_when_another_comes() -> None:
 
 
 def test_a_debt_is_not_forgotten_while_it_counts() -> None:
-    meter = MutationMeter()
+    meter = Meter(Rate.CONTROLLER_MUTATION_RATE)
     meter.take(A, 1_000, 0)
     meter.take(B, 1, 60_000)
     assert meter.take(A, 1, 60_000) == 29_000
 
 
 def test_no_more_are_remembered_than_may_be_and_those_that_came_last() -> None:
-    meter = RateMeter(WRITES, groups_max=3)
+    meter = Meter(WRITES, groups_max=3)
     groups = [held(1, f"User:{n}", "") for n in range(5)]
     for group in groups[:3]:
-        meter.record(group, 10, 0)
+        meter.record(group, 20, 0)
     assert meter.record(groups[0], 1, 1) > 0
     for group in groups[3:]:
         assert meter.record(group, 10, 2) == 0
@@ -100,38 +84,37 @@ def rights_of(view: View, caller: Caller) -> tuple[Control, Rights]:
 def test_a_new_quota_counts_from_the_next_request_and_what_was_counted_stays() -> None:
     view = View(quotas=alter(Quotas(), [(Clients(str(ALICE)), {WRITES: 10})]))
     control, rights = rights_of(view, Caller(ALICE))
-    meter = RateMeter(WRITES)
+    meter = Meter(WRITES)
     metered = Metered(rights, meter, "app")
-    assert metered.record(100, 0) == 0
-    assert metered.most_at_once() == 100
+    assert metered.record(110, 0) == 0
+    assert metered.most_at_once() == 110
     control.renew(replace(view, quotas=alter(view.quotas, [(Clients(str(ALICE)), {WRITES: 5})])))
-    assert metered.record(0, 0) == 10_000
-    assert metered.most_at_once() == 50
+    assert metered.record(10, 0) == 2_000
+    assert metered.most_at_once() == 55
     control.renew(View())
     assert metered.record(10_000, 0) == 0
     assert metered.most_at_once() is None
-    metered.take_back(10_000, 0)
+    assert metered.take(10_000, 0) is None
     control.renew(view)
-    assert metered.record(10, 0) == 1_000
-    metered.take_back(110, 0)
-    assert metered.record(100, 0) == 0
+    assert metered.take(1, 0) == 1_000
+    assert metered.record(10, 0) == 2_000
 
 
 def test_streams_of_one_user_share_and_which_quota_holds_is_found_once_for_a_generation() -> None:
     class Watched(Quotas):
         found = 0
 
-        def find_rate(self, *asked: object) -> Holding | None:
+        def find_rate(self, rate: Rate, user: Principal, client_id: str) -> Holding | None:
             type(self).found += 1
-            return super().find_rate(*asked)  # type: ignore[arg-type]
+            return super().find_rate(rate, user, client_id)
 
     quotas = Watched(alter(Quotas(), [(Clients(DEFAULT), {WRITES: 10})]).values)
     control, rights = rights_of(View(quotas=quotas), Caller(ALICE))
-    meter = RateMeter(WRITES)
+    meter = Meter(WRITES)
     streams = [Metered(rights, meter, client_id) for client_id in ("a", "b")]
-    assert [stream.record(100, 0) for stream in streams] == [0, 10_000]
-    assert Metered(Rights(control, Caller(BOB)), meter, "a").record(100, 0) == 0
-    assert [stream.record(0, 0) for stream in streams] == [10_000, 10_000]
+    assert [stream.record(110, 0) for stream in streams] == [0, 11_000]
+    assert Metered(Rights(control, Caller(BOB)), meter, "a").record(110, 0) == 0
+    assert [stream.record(0, 0) for stream in streams] == [11_000, 11_000]
     assert Watched.found == 3
     group: Group = (str(ALICE), "")
     holding = streams[0].holding

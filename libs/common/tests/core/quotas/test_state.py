@@ -17,12 +17,12 @@ from libs.common.tests.kit.quotas import (
 
 from headrace_common.core.access.principal import ANONYMOUS, Principal, PrincipalType, parse_principal
 from headrace_common.core.errors import ErrorCode, Rejected
-from headrace_common.core.quotas.entities import DEFAULT, Clients, Entity, Ip, Prefix
-from headrace_common.core.quotas.kinds import OF_CLIENTS, Limit, Quota, Rate, check_value, quota_named
+from headrace_common.core.quotas.entities import DEFAULT, Clients, Entity, Prefix
+from headrace_common.core.quotas.kinds import Limit, Quota, Rate, check_value, quota_named
 from headrace_common.core.quotas.state import BATCH_MAX, ENTITIES_MAX, Holding, Quotas, alter
 
 WRITES = Rate.PRODUCER_BYTE_RATE
-RATES = sorted(OF_CLIENTS, key=lambda rate: rate.value)
+RATES = sorted(Rate, key=lambda rate: rate.value)
 NODE = Principal(PrincipalType.NODE, "broker-1")
 
 
@@ -83,7 +83,7 @@ def test_types_of_principals_never_mix_and_who_has_no_credential_is_a_user() -> 
 def test_each_rate_is_looked_for_by_itself() -> None:
     quotas = quotas_of((Clients("User:alice"), WRITES, 5), (Clients(None, "app"), Rate.CONSUMER_BYTE_RATE, 6))
     found = [
-        quotas.find_rate(rate, ALICE, "app") for rate in (WRITES, Rate.CONSUMER_BYTE_RATE, Rate.REQUEST_PERCENTAGE)
+        quotas.find_rate(rate, ALICE, "app") for rate in (WRITES, Rate.CONSUMER_BYTE_RATE, Rate.CONTROLLER_MUTATION_RATE)
     ]
     assert [one and one.value for one in found] == [5, 6, None]
 
@@ -91,37 +91,17 @@ def test_each_rate_is_looked_for_by_itself() -> None:
 def test_nodes_have_no_quota() -> None:
     every = alter(Quotas(), [(entity, dict.fromkeys(entity.quotas, 1)) for entity in ENTITIES])
     assert [every.find_rate(rate, NODE, "app") for rate in RATES] == [None] * len(RATES)
-    assert [every.find_limits(limit, NODE, "orders") for limit in Limit] == [()] * len(Limit)
 
 
-def test_connections_of_an_address_and_of_all_in_a_network_of_ipv6() -> None:
-    rate = Rate.CONNECTION_CREATION_RATE
-    quotas = quotas_of((Ip("10.0.0.1"), rate, 1), (Ip("2001:db8::"), rate, 2))
-    assert quotas.find_connection_rate("::ffff:10.0.0.1") == Holding(1, ("10.0.0.1", ""), Ip("10.0.0.1"))
-    assert quotas.find_connection_rate("2001:db8::5:6:7:8") == Holding(2, ("2001:db8::", ""), Ip("2001:db8::"))
-    assert quotas.find_connection_rate("10.0.0.2") is None
-    quotas = alter(quotas, [(Ip(DEFAULT), {rate: 3})])
-    assert quotas.find_connection_rate("10.0.0.2") == Holding(3, ("10.0.0.2", ""), Ip(DEFAULT))
-    assert Quotas().find_connection_rate("10.0.0.2") is None
-
-
-def test_limits_of_a_user_and_of_every_prefix_hold_together() -> None:
+def test_limits_of_every_prefix_hold_together() -> None:
     topics = Limit.TOPICS
-    quotas = quotas_of(
-        (Clients("User:alice"), topics, 1),
-        (Clients(DEFAULT), topics, 2),
-        (Prefix("orders."), topics, 3),
-        (Prefix("orders.eu."), topics, 4),
-        (Prefix("orders.eu"), Limit.GROUPS, 5),
-    )
-    alice = Holding(1, ("User:alice", ""), Clients("User:alice"))
-    orders, eu = Holding(3, ("", ""), Prefix("orders.")), Holding(4, ("", ""), Prefix("orders.eu."))
-    assert quotas.find_limits(topics, ALICE) == (alice,)
-    assert quotas.find_limits(topics, ALICE, "orders.eu.x") == (alice, orders, eu)
-    assert quotas.find_limits(topics, ALICE, "orders.") == (alice, orders)
-    assert quotas.find_limits(topics, BOB, "orders") == (Holding(2, ("User:bob", ""), Clients(DEFAULT)),)
-    assert quotas.find_limits(topics, ALICE, "__orders") == ()
-    assert quotas.find_limits(Limit.STREAMS, ALICE, "orders.eu.x") == ()
+    orders, eu = (Prefix("orders."), 3), (Prefix("orders.eu."), 4)
+    quotas = quotas_of((orders[0], topics, 3), (eu[0], topics, 4), (Prefix("orders.eu"), Limit.PARTITIONS, 5))
+    assert quotas.find_limits(topics, "orders.eu.x") == (orders, eu)
+    assert quotas.find_limits(topics, "orders.") == (orders,)
+    assert quotas.find_limits(topics, "orders") == ()
+    assert quotas.find_limits(topics, "__orders") == ()
+    assert quotas.find_limits(Limit.PARTITIONS, "orders.eu.x") == ((Prefix("orders.eu"), 5),)
 
 
 @given(all_quotas, st.sampled_from(CHANGES), st.sampled_from(RATES))
@@ -142,9 +122,6 @@ def test_a_batch_sets_and_takes_away_what_it_names_and_nothing_else(
     ("entity", "quota", "value"),
     [
         (Clients("User:alice", "app"), Limit.TOPICS, 1),
-        (Clients("User:alice"), Rate.CONNECTION_CREATION_RATE, 1),
-        (Ip(DEFAULT), WRITES, 1),
-        (Prefix("a"), Limit.STREAMS, 1),
         (Prefix("a"), WRITES, 1),
     ],
 )
@@ -164,10 +141,10 @@ def test_what_cannot_be_set_for_whom(entity: Entity, quota: Quota, value: float)
         (WRITES, 2**63),
         (WRITES, True),
         (WRITES, "5"),
-        (Rate.CONNECTION_CREATION_RATE, 2**31),
-        (Rate.REQUEST_PERCENTAGE, 0),
-        (Rate.REQUEST_PERCENTAGE, float("nan")),
-        (Rate.REQUEST_PERCENTAGE, float("inf")),
+        (Rate.CONTROLLER_MUTATION_RATE, 2**31),
+        (Rate.CONTROLLER_MUTATION_RATE, 0),
+        (Rate.CONTROLLER_MUTATION_RATE, float("nan")),
+        (Rate.CONTROLLER_MUTATION_RATE, float("inf")),
         (Limit.TOPICS, -1),
         (Limit.TOPICS, 0.5),
     ],
@@ -188,9 +165,7 @@ def test_names_are_kafkas_and_ours() -> None:
     assert {quota.value for quota in Rate} == {
         "producer_byte_rate",
         "consumer_byte_rate",
-        "request_percentage",
         "controller_mutation_rate",
-        "connection_creation_rate",
     }
     assert all(quota_named(quota.value) is quota for kind in (Rate, Limit) for quota in kind)
     with pytest.raises(Rejected, match="there is no quota 'fetch'"):

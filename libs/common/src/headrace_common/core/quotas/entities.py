@@ -3,28 +3,25 @@ Whom a quota is set for, and how that is written; it is written so in keys of ro
 
 ==============================  =====================================================================================
 ``users/USER/clients/CLIENT``   a user with a client id
-``users/USER``                  a user; for limits too
+``users/USER``                  a user
 ``clients/CLIENT``              a client id, whoever shows it
-``ips/ADDRESS``                 an address; of IPv6 the network of an address, its /64
-``prefixes/PREFIX``             topics, groups and transactional ids whose names begin so, together
+``prefixes/PREFIX``             topics whose names begin so, together
 ==============================  =====================================================================================
 
-``*`` for a USER, a CLIENT or an ADDRESS is Kafka's default: each one that has none of its own. USER is a principal,
+``*`` for a USER or a CLIENT is Kafka's default: each one that has none of its own. USER is a principal,
 such as ``User:alice``. In names ``/`` is written ``%2F`` and ``%`` is written ``%25``, so each entity has one text.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Final, TypeAlias
 
 from headrace_common.core.access.names import WILDCARD, check_name, find_fault
 from headrace_common.core.access.principal import Principal, PrincipalType, parse_principal
 from headrace_common.core.access.resources import INTERNAL_PREFIX, RESOURCE_NAME_CHARS_MAX
-from headrace_common.core.connections import subscriber
 from headrace_common.core.errors import Rejected
-from headrace_common.core.quotas.kinds import OF_CLIENTS, OF_NAMES, Limit, Quota, Rate
+from headrace_common.core.quotas.kinds import Limit, Quota, Rate
 
 CLIENT_ID_CHARS_MAX: Final = 255
 DEFAULT: Final = WILDCARD
@@ -32,7 +29,6 @@ DEFAULT: Final = WILDCARD
 NO_CLIENT_ID: Final = ""
 _USERS: Final = "users"
 _CLIENTS: Final = "clients"
-_IPS: Final = "ips"
 _PREFIXES: Final = "prefixes"
 
 
@@ -60,37 +56,12 @@ class Clients:
     @property
     def quotas(self) -> frozenset[Quota]:
         """What can be set for it."""
-        return OF_CLIENTS if self.client_id is not None else OF_CLIENTS | frozenset(Limit)
-
-
-@dataclass(frozen=True, slots=True)
-class Ip:
-    """An address, or all that have none of their own. Making one that cannot be raises ``Rejected``."""
-
-    address: str
-
-    def __post_init__(self) -> None:
-        if self.address == DEFAULT:
-            return
-        try:
-            ip_address(self.address)
-        except ValueError:
-            raise Rejected(f"{self.address[:80]!r} is no IP address") from None
-        if subscriber(self.address) != self.address:
-            raise Rejected(f"address {self.address[:80]!r} is written {subscriber(self.address)}")
-
-    def __str__(self) -> str:
-        return f"{_IPS}/{_escape(self.address)}"
-
-    @property
-    def quotas(self) -> frozenset[Quota]:
-        """What can be set for it."""
-        return frozenset({Rate.CONNECTION_CREATION_RATE})
+        return frozenset(Rate)
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What has a name that begins so, together. Making one that cannot be raises ``Rejected``."""
+    """Topics whose names begin so, together. Making one that cannot be raises ``Rejected``."""
 
     prefix: str
 
@@ -105,10 +76,10 @@ class Prefix:
     @property
     def quotas(self) -> frozenset[Quota]:
         """What can be set for it."""
-        return OF_NAMES
+        return frozenset(Limit)
 
 
-Entity: TypeAlias = Clients | Ip | Prefix
+Entity: TypeAlias = Clients | Prefix
 
 
 def parse_entity(text: str) -> Entity:
@@ -128,8 +99,6 @@ def parse_entity(text: str) -> Entity:
             entity = Clients(user)
         case [["clients"], [client_id]]:
             entity = Clients(None, client_id)
-        case [["ips"], [address]]:
-            entity = Ip(address)
         case [["prefixes"], [prefix]]:
             entity = Prefix(prefix)
         case _:

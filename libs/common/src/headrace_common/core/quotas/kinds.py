@@ -1,7 +1,9 @@
 """
 What can be limited: Kafka's quotas by their names there, and limits of our own; and what values they take.
 
-Rates are per broker, as in Kafka: each one counts for itself. Limits are per cluster.
+Rates of bytes are per broker, as in Kafka: each one counts for itself. The others are per cluster.
+
+Of Kafka's, ``request_percentage`` and ``connection_creation_rate`` are not there.
 """
 
 from __future__ import annotations
@@ -25,12 +27,8 @@ class Rate(Enum):
     """Bytes of records written."""
     CONSUMER_BYTE_RATE = ("consumer_byte_rate", True, _LONG_MAX)
     """Bytes of records read."""
-    REQUEST_PERCENTAGE = ("request_percentage", False, _INT_MAX)
-    """Time of a broker's threads: 100 is all of one thread."""
     CONTROLLER_MUTATION_RATE = ("controller_mutation_rate", False, _INT_MAX)
     """Partitions created and deleted (KIP-599)."""
-    CONNECTION_CREATION_RATE = ("connection_creation_rate", True, _INT_MAX)
-    """New connections of an address (KIP-612)."""
 
     def __new__(cls, name: str, whole: bool, most: int) -> Rate:
         """The value is the name alone."""
@@ -40,24 +38,14 @@ class Rate(Enum):
 
 
 class Limit(Enum):
-    """How many there may be at a time; 0: none."""
+    """How many with names below a prefix there may be at a time; 0: none."""
 
     TOPICS = "topics.max"
     PARTITIONS = "partitions.max"
-    GROUPS = "groups.max"
-    TRANSACTIONAL_IDS = "transactional.ids.max"
-    PRODUCER_IDS = "producer.ids.max"
-    STREAMS = "streams.max"
-    STORAGE_BYTES = "storage.bytes.max"
-    """Of all replicas together."""
 
 
 Quota: TypeAlias = Rate | Limit
 
-OF_CLIENTS: Final = frozenset(Rate) - {Rate.CONNECTION_CREATION_RATE}
-"""For users, client ids and both."""
-OF_NAMES: Final = frozenset(Limit) - {Limit.PRODUCER_IDS, Limit.STREAMS}
-"""Of what has a name, so for a prefix of names too."""
 _BY_NAME: Final[dict[str, Quota]] = {quota.value: quota for kind in (Rate, Limit) for quota in kind}
 
 

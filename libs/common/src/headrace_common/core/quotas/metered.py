@@ -8,9 +8,9 @@ of who has none costs a comparison.
 from __future__ import annotations
 
 from headrace_common.core.access.control import Rights
-from headrace_common.core.quotas.meters import RateMeter
+from headrace_common.core.quotas.meters import Meter
 from headrace_common.core.quotas.state import Holding
-from headrace_common.core.quotas.windows import most_at_once
+from headrace_common.core.quotas.token_bucket import most_at_once
 
 
 class Metered:
@@ -18,7 +18,7 @@ class Metered:
 
     __slots__ = ("_client_id", "_control", "_generation", "_holding", "_meter", "_user")
 
-    def __init__(self, rights: Rights, meter: RateMeter, client_id: str) -> None:
+    def __init__(self, rights: Rights, meter: Meter, client_id: str) -> None:
         self._control = rights.control
         self._user = rights.caller.principal
         self._meter = meter
@@ -34,18 +34,17 @@ class Metered:
             self._holding = self._control.view.quotas.find_rate(self._meter.rate, self._user, self._client_id)
         return self._holding
 
-    def record(self, value: float, now_ms: int) -> int:
-        """Count this, and say how many milliseconds the caller has to wait; see ``RateMeter``."""
+    def record(self, value: float, now_ms: float) -> int:
+        """Count this, and say how many milliseconds the caller has to wait; see ``Meter``."""
         holding = self.holding
         return 0 if holding is None else self._meter.record(holding, value, now_ms)
 
-    def take_back(self, value: float, now_ms: int) -> None:
-        """See ``RateMeter.take_back``. Asked at once after ``record``, while the same quota holds."""
+    def take(self, value: float, now_ms: float) -> int | None:
+        """Count this if it may be done; else how long it has to wait. None: it may. See ``Meter``."""
         holding = self.holding
-        if holding is not None:
-            self._meter.take_back(holding, value, now_ms)
+        return None if holding is None else self._meter.take(holding, value, now_ms)
 
-    def most_at_once(self) -> float | None:
+    def most_at_once(self) -> int | None:
         """What one answer may have; None: as much as it can."""
         holding = self.holding
-        return None if holding is None else most_at_once(holding.value)
+        return None if holding is None else max(1, int(most_at_once(holding.value)))

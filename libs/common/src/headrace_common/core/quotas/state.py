@@ -19,8 +19,8 @@ place                                 who shares it
 ====================================  ===================
 
 Who shows no client id has the defaults for client ids, as Kafka documents; Kafka's code takes no quota at all for
-such a client where ``users/USER/clients/*`` is set. Limits are other than rates: a user's (its own, or
-the default), and those of *all* prefixes of a name hold together.
+such a client where ``users/USER/clients/*`` is set. Limits are other than rates: those of *all* prefixes of a name hold
+together.
 """
 
 from __future__ import annotations
@@ -32,26 +32,25 @@ from typing import Final, NamedTuple, TypeAlias
 
 from headrace_common.core.access.principal import Principal
 from headrace_common.core.access.resources import INTERNAL_PREFIX
-from headrace_common.core.connections import subscriber
 from headrace_common.core.errors import ErrorCode, Rejected
-from headrace_common.core.quotas.entities import DEFAULT, Clients, Entity, Ip, Prefix, client_id_of, has_quotas
+from headrace_common.core.quotas.entities import DEFAULT, Clients, Entity, Prefix, client_id_of, has_quotas
 from headrace_common.core.quotas.kinds import Limit, Quota, Rate, check_value
 
 ENTITIES_MAX: Final = 10_000
 BATCH_MAX: Final = 1_000
 
 Group: TypeAlias = tuple[str, str]
-"""Who shares a quota: a user and a client id, an empty text for what does not tell them apart; or an address alone."""
+"""Who shares a quota: a user and a client id, an empty text for what does not tell them apart."""
 Values: TypeAlias = Mapping[Quota, float]
 _Places: TypeAlias = dict[Rate, dict[tuple[str | None, str | None], float]]
 
 
 class Holding(NamedTuple):
-    """A quota that holds for somebody."""
+    """A rate that holds for somebody."""
 
     value: float
     group: Group
-    """Who shares it; of a prefix nobody, it is the prefix's."""
+    """Who shares it."""
     entity: Entity
     """Where it is set."""
 
@@ -64,8 +63,6 @@ class Quotas:
     """No entity without a value, and none with a quota that it cannot have."""
     _clients: _Places = field(init=False, repr=False, compare=False, default_factory=dict)
     """Rates by user and client id."""
-    _users: dict[tuple[Limit, str], float] = field(init=False, repr=False, compare=False, default_factory=dict)
-    _ips: dict[str, float] = field(init=False, repr=False, compare=False, default_factory=dict)
     _prefixes: dict[tuple[Limit, str], float] = field(init=False, repr=False, compare=False, default_factory=dict)
     _prefix_lengths: dict[Limit, list[int]] = field(init=False, repr=False, compare=False, default_factory=dict)
     """Ascending."""
@@ -76,10 +73,6 @@ class Quotas:
                 match entity, quota:
                     case Clients(user, client_id), Rate():
                         self._clients.setdefault(quota, {})[user, client_id] = value
-                    case Clients(str(user), None), Limit():
-                        self._users[quota, user] = value
-                    case Ip(address), Rate():
-                        self._ips[address] = value
                     case Prefix(prefix), Limit():
                         self._prefixes[quota, prefix] = value
                         self._prefix_lengths.setdefault(quota, []).append(len(prefix))
@@ -112,36 +105,15 @@ class Quotas:
                 return Holding(value, group, Clients(of_user, of_client))
         return None
 
-    def find_connection_rate(self, address: str) -> Holding | None:
-        """Of new connections of an address; None: there may be as many as can be."""
-        if not self._ips:
-            return None
-        shared = subscriber(address)
-        place = shared if shared in self._ips else DEFAULT
-        value = self._ips.get(place)
-        return None if value is None else Holding(value, (shared, ""), Ip(place))
-
-    def find_limits(self, limit: Limit, user: Principal, name: str | None = None) -> tuple[Holding, ...]:
-        """
-        All that hold together for something that a user would have one more of.
-
-        Args:
-            name: that it has or would have; None: it has none, and no prefix counts. Internal ones are not limited.
-        """
-        if not has_quotas(user) or (name is not None and name.startswith(INTERNAL_PREFIX)):
+    def find_limits(self, limit: Limit, name: str) -> tuple[tuple[Prefix, float], ...]:
+        """All that hold together for one more of such a name, by the prefix; none of an internal one."""
+        if name.startswith(INTERNAL_PREFIX):
             return ()
         found = []
-        named = str(user)
-        for place in (named, DEFAULT):
-            value = self._users.get((limit, place))
-            if value is not None:
-                found.append(Holding(value, (named, ""), Clients(place)))
-                break
-        if name is not None:
-            for length in self._prefix_lengths.get(limit, ()):
-                value = self._prefixes.get((limit, name[:length]))
-                if value is not None and length <= len(name):
-                    found.append(Holding(value, ("", ""), Prefix(name[:length])))
+        for length in self._prefix_lengths.get(limit, ()):
+            value = self._prefixes.get((limit, name[:length]))
+            if value is not None and length <= len(name):
+                found.append((Prefix(name[:length]), value))
         return tuple(found)
 
 
