@@ -163,6 +163,12 @@ CASES: Final[dict[str, Case]] = {
         access_pb2.ListKeysRequest(owner="User:x"), (allow(Of.PRINCIPAL, literal("User:x"), Op.DESCRIBE),)
     ),
     "DeleteKeys": Case(access_pb2.DeleteKeysRequest(), behind=controller("DeleteKeys")),
+    "AlterQuotas": Case(
+        access_pb2.AlterQuotasRequest(),
+        (allow(Of.CLUSTER, EVERY_NAME, Op.ALTER_CONFIGS),),
+        behind=controller("AlterQuotas"),
+    ),
+    "DescribeQuotas": Case(access_pb2.DescribeQuotasRequest(), (allow(Of.CLUSTER, EVERY_NAME, Op.DESCRIBE_CONFIGS),)),
     "WhoAmI": Case(access_pb2.WhoAmIRequest()),
 }
 PER_ENTRY: Final = {"DeleteRecords"}

@@ -144,6 +144,15 @@ CASES: Final[Mapping[str, list[Case]]] = {
             (READS_MINE,),
         ),
     ],
+    "AlterQuotas": [
+        Case(
+            access_pb2.AlterQuotasRequest(
+                changes=[access_pb2.QuotaSetting(entity="users/*", name="producer_byte_rate", value=5)]
+            ),
+            Op.ALTER_CONFIGS,
+            Kind.CLUSTER,
+        )
+    ],
     "CreateKey": [Case(access_pb2.CreateKeyRequest(owner=str(BOB)), Op.ALTER, Kind.PRINCIPAL, str(BOB))],
     "DeleteKeys": [
         Case(

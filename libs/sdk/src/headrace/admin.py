@@ -799,6 +799,25 @@ class AdminClient:
         """
         self._wait(self._twin.delete_keys(ids))
 
+    def alter_quotas(self, changes: Mapping[str, Mapping[str, float | None]], *, validate_only: bool = False) -> None:
+        """
+        Set quotas, or take them away: all of them, or nothing.
+
+        Args:
+            changes: for each entity, such as ``"users/User:alice"``, ``"users/*"`` or ``"prefixes/orders."``, values by
+                the names of quotas; None takes one away.
+            validate_only: only see whether it can be done.
+
+        Raises:
+            Denied: the caller may not alter the configs of the cluster.
+            Rejected: there is no such entity or quota, or it does not take its value.
+        """
+        self._wait(self._twin.alter_quotas(changes, validate_only=validate_only))
+
+    def describe_quotas(self, entity: str | None = None) -> dict[str, dict[str, float]]:
+        """What is set for one entity, or for all: values by the names of quotas, by entity."""
+        return self._wait(self._twin.describe_quotas(entity))
+
     def who_am_i(self) -> WhoAmI:
         """Who the cluster takes this client for."""
         return self._wait(self._twin.who_am_i())

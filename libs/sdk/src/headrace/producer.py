@@ -74,7 +74,9 @@ class Producer(BulkCalls, FenceCalls, TransactionCalls):
         self._closed = True  # until it works, there is nothing to warn of
         servers, given = split(bootstrap_servers, settings)
         self._settings = read_settings(ProducerSettings, given)
-        self._engine = ProducerEngine(_transport or _dial(self._settings.find(servers), given), self._settings)
+        self._engine = ProducerEngine(
+            _transport or _dial(self._settings.find(servers), self._settings.client_id, given), self._settings
+        )
         self._intake = self._engine.intake
         self._token = self._intake.token
         self._fast = self._intake.fast

@@ -22,6 +22,7 @@ from headrace_common.core.access.rows import (
     STATE,
     Configured,
     Mode,
+    changed_quotas,
     write_configured,
     write_issuer,
     write_key,
@@ -29,6 +30,9 @@ from headrace_common.core.access.rows import (
 )
 from headrace_common.core.ids import Endpoint
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage
+from headrace_common.core.quotas.entities import Entity
+from headrace_common.core.quotas.kinds import Quota
+from headrace_common.core.quotas.state import Quotas, alter
 from headrace_common.rpc.access_rules import ANYBODY
 from headrace_common.rpc.node_gate import NodeGate
 from headrace_common.runtime.access_gate import Access, AccessGate
@@ -93,6 +97,11 @@ class Door:
     def trust(self, known: IssuerKeys) -> None:
         """Tokens of this issuer by these keys alone let in, too."""
         self._rows |= [write_issuer(known)]
+        self._access.look()
+
+    def limit(self, entity: Entity, quota: Quota, value: float) -> None:
+        """Set a quota."""
+        self._rows |= changed_quotas(Quotas(), alter(Quotas(), [(entity, {quota: value})]))
         self._access.look()
 
     def open(self) -> None:

@@ -43,6 +43,24 @@ def test_batches_of_one_partition_share_a_request_where_brokers_take_that() -> N
         assert sent(core) == wanted
 
 
+def test_nothing_goes_to_a_broker_that_has_told_to_wait_and_to_others_all() -> None:
+    def drain(core: ProducerCore, now_ms: float) -> list[int]:
+        effects = core.drain(now_ms, lambda topic, partition: (partition, 0))
+        return [effect.broker for effect in effects if isinstance(effect, SendBatches)]
+
+    core = made(1 << 20)
+    core.throttled(0, 500)
+    core.throttled(0, 400)
+    take(core, 10)
+    take(core, 10, partition=1)
+    assert drain(core, 0) == [1]
+    assert core.retry_ms() == 500
+    assert drain(core, 499) == []
+    core.leaders_changed()
+    assert drain(core, 499) == []
+    assert drain(core, 500) == [0]
+
+
 def test_a_shared_request_is_no_larger_than_allowed_and_keeps_the_order() -> None:
     core = made(500, in_flight=20)
     core.repeats_partitions = True

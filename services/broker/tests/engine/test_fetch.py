@@ -12,8 +12,9 @@ from services.broker.tests.kit.cluster import image_of, topic_id_of
 from services.broker.tests.kit.dialogue import Engine, running_engine
 
 from headrace_broker.engine.broker import EngineSettings
-from headrace_broker.engine.fetch import RESPONSE_BYTES_MAX, FetchAsk, Fetched, FetchEntry, FetchSession
+from headrace_broker.engine.fetch import RESPONSE_BYTES_MAX, FetchAsk, Fetched, FetchEntry
 from headrace_broker.engine.storage_queue import Flush
+from headrace_common.core.access.control import EVERYTHING
 from headrace_common.core.batch import decode_batch, read_header
 from headrace_common.core.errors import ErrorCode
 from headrace_common.core.ids import Offset, PartitionId
@@ -138,8 +139,9 @@ async def test_slow_readers_make_answers_smaller() -> None:
         assert len((await engine.fetch(bytes_max=8 << 20)).batches) == 1
 
 
-def test_an_answer_repeats_nothing() -> None:
-    session = FetchSession()
+async def test_an_answer_repeats_nothing() -> None:
+    async with running_engine() as engine:
+        session = engine.broker.fetches.session(EVERYTHING)
     partition = PartitionId(topic_id_of("t"), 0)
     first = Fetched(partition, 5, 0)
     assert session.news([first]) == [first]

@@ -181,6 +181,10 @@ class Overloaded(Busy, code=ErrorCode.OVERLOADED):
     """The server's queue is full."""
 
 
+class ThrottlingQuotaExceeded(Busy, code=ErrorCode.THROTTLING_QUOTA_EXCEEDED):
+    """The caller is above its quota; nothing was done. The text says how long it has to wait."""
+
+
 class DiskFull(Busy, code=ErrorCode.DISK_FULL):
     """The broker's disk is below its reserve; appends resume when there is space."""
 

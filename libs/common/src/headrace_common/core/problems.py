@@ -29,6 +29,7 @@ _STATUS_OF_CODE: Final[Mapping[ErrorCode, int]] = {
     ErrorCode.MESSAGE_TOO_LARGE: 413,
     ErrorCode.RECORD_LIST_TOO_LARGE: 413,
     ErrorCode.OVERLOADED: 429,
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED: 429,
     ErrorCode.POLICY_VIOLATION: 403,
     ErrorCode.INVALID_TXN_STATE: 409,
 }

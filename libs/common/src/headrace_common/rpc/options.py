@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+CLIENT_ID_KEY: Final = "headrace-client-id-bin"
+"""Metadata of streams that produce and fetch: what the client calls itself, in UTF-8. Quotas count by it."""
 MESSAGE_BYTES_MAX: Final = 64 << 20
 """Largest message either way."""
 

@@ -711,3 +711,119 @@ class WhoAmIResponse(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__expires_ms) -> _WhichOneofReturnType__expires_ms | None: ...
 
 Global___WhoAmIResponse: _TypeAlias = WhoAmIResponse  # noqa: Y015
+
+@_typing.final
+class QuotaSetting(_message.Message):
+    """What is set for an entity of quotas: "users/User:alice", "users/*", "clients/app", "users/User:alice/clients/app",
+    "prefixes/orders."; * is each one that has none of its own. In names / is written %2F, and % %25.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTITY_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    entity: _builtins.str
+    name: _builtins.str
+    """"producer_byte_rate", "consumer_byte_rate", "controller_mutation_rate"; of prefixes "topics.max", "partitions.max"."""
+    value: _builtins.float
+    """Absent in a change: it is taken away."""
+    def __init__(
+        self,
+        *,
+        entity: _builtins.str = ...,
+        name: _builtins.str = ...,
+        value: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "entity", b"entity", "name", b"name", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
+    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
+
+Global___QuotaSetting: _TypeAlias = QuotaSetting  # noqa: Y015
+
+@_typing.final
+class AlterQuotasRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGES_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    validate_only: _builtins.bool
+    """True: only say whether they can be made."""
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___QuotaSetting]:
+        """All or none of them, in their order."""
+
+    def __init__(
+        self,
+        *,
+        changes: _abc.Iterable[Global___QuotaSetting] | None = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlterQuotasRequest: _TypeAlias = AlterQuotasRequest  # noqa: Y015
+
+@_typing.final
+class AlterQuotasResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlterQuotasResponse: _TypeAlias = AlterQuotasResponse  # noqa: Y015
+
+@_typing.final
+class DescribeQuotasRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTITY_FIELD_NUMBER: _builtins.int
+    entity: _builtins.str
+    """Only what is set for this entity. Empty: for all."""
+    def __init__(
+        self,
+        *,
+        entity: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entity", b"entity"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeQuotasRequest: _TypeAlias = DescribeQuotasRequest  # noqa: Y015
+
+@_typing.final
+class DescribeQuotasResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUOTAS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def quotas(self) -> _containers.RepeatedCompositeFieldContainer[Global___QuotaSetting]:
+        """By entity and name."""
+
+    def __init__(
+        self,
+        *,
+        quotas: _abc.Iterable[Global___QuotaSetting] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["quotas", b"quotas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeQuotasResponse: _TypeAlias = DescribeQuotasResponse  # noqa: Y015

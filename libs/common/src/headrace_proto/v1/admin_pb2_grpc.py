@@ -246,6 +246,16 @@ class AdminStub:
                 request_serializer=headrace__proto_dot_v1_dot_access__pb2.DeleteKeysRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_access__pb2.DeleteKeysResponse.FromString,
                 _registered_method=True)
+        self.AlterQuotas = channel.unary_unary(
+                '/headrace.v1.Admin/AlterQuotas',
+                request_serializer=headrace__proto_dot_v1_dot_access__pb2.AlterQuotasRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_access__pb2.AlterQuotasResponse.FromString,
+                _registered_method=True)
+        self.DescribeQuotas = channel.unary_unary(
+                '/headrace.v1.Admin/DescribeQuotas',
+                request_serializer=headrace__proto_dot_v1_dot_access__pb2.DescribeQuotasRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_access__pb2.DescribeQuotasResponse.FromString,
+                _registered_method=True)
         self.WhoAmI = channel.unary_unary(
                 '/headrace.v1.Admin/WhoAmI',
                 request_serializer=headrace__proto_dot_v1_dot_access__pb2.WhoAmIRequest.SerializeToString,
@@ -530,6 +540,19 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AlterQuotas(self, request, context):
+        """How fast clients may be, and how many topics there may be: all changes of a request, or nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeQuotas(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WhoAmI(self, request, context):
         """Who the caller is.
         """
@@ -744,6 +767,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DeleteKeys,
                     request_deserializer=headrace__proto_dot_v1_dot_access__pb2.DeleteKeysRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_access__pb2.DeleteKeysResponse.SerializeToString,
+            ),
+            'AlterQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterQuotas,
+                    request_deserializer=headrace__proto_dot_v1_dot_access__pb2.AlterQuotasRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_access__pb2.AlterQuotasResponse.SerializeToString,
+            ),
+            'DescribeQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeQuotas,
+                    request_deserializer=headrace__proto_dot_v1_dot_access__pb2.DescribeQuotasRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_access__pb2.DescribeQuotasResponse.SerializeToString,
             ),
             'WhoAmI': grpc.unary_unary_rpc_method_handler(
                     servicer.WhoAmI,
@@ -1860,6 +1893,60 @@ class Admin:
             '/headrace.v1.Admin/DeleteKeys',
             headrace__proto_dot_v1_dot_access__pb2.DeleteKeysRequest.SerializeToString,
             headrace__proto_dot_v1_dot_access__pb2.DeleteKeysResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/AlterQuotas',
+            headrace__proto_dot_v1_dot_access__pb2.AlterQuotasRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_access__pb2.AlterQuotasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/DescribeQuotas',
+            headrace__proto_dot_v1_dot_access__pb2.DescribeQuotasRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_access__pb2.DescribeQuotasResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -107,6 +107,9 @@ class AdminStub:
     ListKeys: _grpc.UnaryUnaryMultiCallable[_access_pb2.ListKeysRequest, _access_pb2.ListKeysResponse]
     DeleteKeys: _grpc.UnaryUnaryMultiCallable[_access_pb2.DeleteKeysRequest, _access_pb2.DeleteKeysResponse]
     """Take keys back: what is connected with one is cut off."""
+    AlterQuotas: _grpc.UnaryUnaryMultiCallable[_access_pb2.AlterQuotasRequest, _access_pb2.AlterQuotasResponse]
+    """How fast clients may be, and how many topics there may be: all changes of a request, or nothing."""
+    DescribeQuotas: _grpc.UnaryUnaryMultiCallable[_access_pb2.DescribeQuotasRequest, _access_pb2.DescribeQuotasResponse]
     WhoAmI: _grpc.UnaryUnaryMultiCallable[_access_pb2.WhoAmIRequest, _access_pb2.WhoAmIResponse]
     """Who the caller is."""
 
@@ -184,6 +187,9 @@ class AdminAsyncStub(AdminStub):
     ListKeys: _aio.UnaryUnaryMultiCallable[_access_pb2.ListKeysRequest, _access_pb2.ListKeysResponse]  # type: ignore[assignment]
     DeleteKeys: _aio.UnaryUnaryMultiCallable[_access_pb2.DeleteKeysRequest, _access_pb2.DeleteKeysResponse]  # type: ignore[assignment]
     """Take keys back: what is connected with one is cut off."""
+    AlterQuotas: _aio.UnaryUnaryMultiCallable[_access_pb2.AlterQuotasRequest, _access_pb2.AlterQuotasResponse]  # type: ignore[assignment]
+    """How fast clients may be, and how many topics there may be: all changes of a request, or nothing."""
+    DescribeQuotas: _aio.UnaryUnaryMultiCallable[_access_pb2.DescribeQuotasRequest, _access_pb2.DescribeQuotasResponse]  # type: ignore[assignment]
     WhoAmI: _aio.UnaryUnaryMultiCallable[_access_pb2.WhoAmIRequest, _access_pb2.WhoAmIResponse]  # type: ignore[assignment]
     """Who the caller is."""
 
@@ -504,6 +510,21 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_access_pb2.DeleteKeysResponse, _abc.Awaitable[_access_pb2.DeleteKeysResponse]]:
         """Take keys back: what is connected with one is cut off."""
+
+    @_abc_1.abstractmethod
+    def AlterQuotas(
+        self,
+        request: _access_pb2.AlterQuotasRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.AlterQuotasResponse, _abc.Awaitable[_access_pb2.AlterQuotasResponse]]:
+        """How fast clients may be, and how many topics there may be: all changes of a request, or nothing."""
+
+    @_abc_1.abstractmethod
+    def DescribeQuotas(
+        self,
+        request: _access_pb2.DescribeQuotasRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.DescribeQuotasResponse, _abc.Awaitable[_access_pb2.DescribeQuotasResponse]]: ...
 
     @_abc_1.abstractmethod
     def WhoAmI(

@@ -178,7 +178,12 @@ class ProduceResponse(_message.Message):
 
     CORRELATION_ID_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    THROTTLE_MS_FIELD_NUMBER: _builtins.int
     correlation_id: _builtins.int
+    throttle_ms: _builtins.int
+    """The client is above its quota: it sends nothing more to this broker for so long, and nothing more of this stream is
+    read meanwhile.
+    """
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProducePartitionResult]:
         """One per entry of the request, in its order."""
@@ -188,10 +193,11 @@ class ProduceResponse(_message.Message):
         *,
         correlation_id: _builtins.int = ...,
         partitions: _abc.Iterable[Global___ProducePartitionResult] | None = ...,
+        throttle_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["correlation_id", b"correlation_id", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["correlation_id", b"correlation_id", "partitions", b"partitions", "throttle_ms", b"throttle_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -459,10 +465,13 @@ class FetchResponse(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    THROTTLE_MS_FIELD_NUMBER: _builtins.int
     correlation_id: _builtins.int
     error: _errors_pb2.ErrorCode.ValueType
     """Why the request as a whole was refused. NONE: it was not."""
     message: _builtins.str
+    throttle_ms: _builtins.int
+    """As in ProduceResponse: it asks this broker for nothing more for so long."""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___FetchPartitionResult]:
         """Only partitions with batches, an error, or a moved high watermark or log start."""
@@ -474,10 +483,11 @@ class FetchResponse(_message.Message):
         partitions: _abc.Iterable[Global___FetchPartitionResult] | None = ...,
         error: _errors_pb2.ErrorCode.ValueType = ...,
         message: _builtins.str | None = ...,
+        throttle_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "message", b"message"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "correlation_id", b"correlation_id", "error", b"error", "message", b"message", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "correlation_id", b"correlation_id", "error", b"error", "message", b"message", "partitions", b"partitions", "throttle_ms", b"throttle_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__message: _TypeAlias = _typing.Literal["message"]  # noqa: Y015
     _WhichOneofArgType__message: _TypeAlias = _typing.Literal["_message", b"_message"]  # noqa: Y015

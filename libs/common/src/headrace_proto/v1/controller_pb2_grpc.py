@@ -163,6 +163,11 @@ class ControllerStub:
                 request_serializer=headrace__proto_dot_v1_dot_access__pb2.DeleteKeysRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_access__pb2.DeleteKeysResponse.FromString,
                 _registered_method=True)
+        self.AlterQuotas = channel.unary_unary(
+                '/headrace.v1.Controller/AlterQuotas',
+                request_serializer=headrace__proto_dot_v1_dot_access__pb2.AlterQuotasRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_access__pb2.AlterQuotasResponse.FromString,
+                _registered_method=True)
 
 
 class ControllerServicer:
@@ -341,6 +346,13 @@ class ControllerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AlterQuotas(self, request, context):
+        """Change quotas: all changes of a request, or nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControllerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -468,6 +480,11 @@ def add_ControllerServicer_to_server(servicer, server):
                     servicer.DeleteKeys,
                     request_deserializer=headrace__proto_dot_v1_dot_access__pb2.DeleteKeysRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_access__pb2.DeleteKeysResponse.SerializeToString,
+            ),
+            'AlterQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterQuotas,
+                    request_deserializer=headrace__proto_dot_v1_dot_access__pb2.AlterQuotasRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_access__pb2.AlterQuotasResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1147,6 +1164,33 @@ class Controller:
             '/headrace.v1.Controller/DeleteKeys',
             headrace__proto_dot_v1_dot_access__pb2.DeleteKeysRequest.SerializeToString,
             headrace__proto_dot_v1_dot_access__pb2.DeleteKeysResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Controller/AlterQuotas',
+            headrace__proto_dot_v1_dot_access__pb2.AlterQuotasRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_access__pb2.AlterQuotasResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -84,6 +84,8 @@ class ControllerStub:
     """Make an API key. Its secret is in the answer alone."""
     DeleteKeys: _grpc.UnaryUnaryMultiCallable[_access_pb2.DeleteKeysRequest, _access_pb2.DeleteKeysResponse]
     """Take keys back: what is connected with one is cut off."""
+    AlterQuotas: _grpc.UnaryUnaryMultiCallable[_access_pb2.AlterQuotasRequest, _access_pb2.AlterQuotasResponse]
+    """Change quotas: all changes of a request, or nothing."""
 
 @_typing.type_check_only
 class ControllerAsyncStub(ControllerStub):
@@ -139,6 +141,8 @@ class ControllerAsyncStub(ControllerStub):
     """Make an API key. Its secret is in the answer alone."""
     DeleteKeys: _aio.UnaryUnaryMultiCallable[_access_pb2.DeleteKeysRequest, _access_pb2.DeleteKeysResponse]  # type: ignore[assignment]
     """Take keys back: what is connected with one is cut off."""
+    AlterQuotas: _aio.UnaryUnaryMultiCallable[_access_pb2.AlterQuotasRequest, _access_pb2.AlterQuotasResponse]  # type: ignore[assignment]
+    """Change quotas: all changes of a request, or nothing."""
 
 class ControllerServicer(metaclass=_abc_1.ABCMeta):
     """Cluster metadata. Writes go to the active controller; standbys refuse them with NOT_CONTROLLER and say where it
@@ -341,5 +345,13 @@ class ControllerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_access_pb2.DeleteKeysResponse, _abc.Awaitable[_access_pb2.DeleteKeysResponse]]:
         """Take keys back: what is connected with one is cut off."""
+
+    @_abc_1.abstractmethod
+    def AlterQuotas(
+        self,
+        request: _access_pb2.AlterQuotasRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.AlterQuotasResponse, _abc.Awaitable[_access_pb2.AlterQuotasResponse]]:
+        """Change quotas: all changes of a request, or nothing."""
 
 def add_ControllerServicer_to_server(servicer: ControllerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -98,6 +98,7 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     GROUP_SUBSCRIBED_TO_TOPIC: _ErrorCode.ValueType  # 86
     INVALID_RECORD: _ErrorCode.ValueType  # 87
     UNSTABLE_OFFSET_COMMIT: _ErrorCode.ValueType  # 88
+    THROTTLING_QUOTA_EXCEEDED: _ErrorCode.ValueType  # 89
     PRODUCER_FENCED: _ErrorCode.ValueType  # 90
     RESOURCE_NOT_FOUND: _ErrorCode.ValueType  # 91
     INVALID_UPDATE_VERSION: _ErrorCode.ValueType  # 95
@@ -210,6 +211,7 @@ NO_REASSIGNMENT_IN_PROGRESS: ErrorCode.ValueType  # 85
 GROUP_SUBSCRIBED_TO_TOPIC: ErrorCode.ValueType  # 86
 INVALID_RECORD: ErrorCode.ValueType  # 87
 UNSTABLE_OFFSET_COMMIT: ErrorCode.ValueType  # 88
+THROTTLING_QUOTA_EXCEEDED: ErrorCode.ValueType  # 89
 PRODUCER_FENCED: ErrorCode.ValueType  # 90
 RESOURCE_NOT_FOUND: ErrorCode.ValueType  # 91
 INVALID_UPDATE_VERSION: ErrorCode.ValueType  # 95

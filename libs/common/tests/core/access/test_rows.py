@@ -31,7 +31,7 @@ from headrace_common.core.access.rows import (
 from headrace_common.core.access.state import Access
 from headrace_common.core.image import EMPTY_IMAGE, AccessStep, ImageDelta
 from headrace_common.core.quotas.entities import Clients
-from headrace_common.core.quotas.kinds import Limit, Rate
+from headrace_common.core.quotas.kinds import Rate
 from headrace_common.core.quotas.state import Quotas, alter
 
 A = allow(ResourceType.TOPIC, literal("a"), Operation.READ)
@@ -122,7 +122,9 @@ def test_quotas_are_read_as_they_were_set_and_only_those_that_changed(before: Qu
 
 
 def test_a_row_of_quotas() -> None:
-    quotas = alter(Quotas(), [(Clients("ServiceAccount:a/b"), {Rate.CONSUMER_BYTE_RATE: 7, Rate.PRODUCER_BYTE_RATE: 5})])
+    quotas = alter(
+        Quotas(), [(Clients("ServiceAccount:a/b"), {Rate.CONSUMER_BYTE_RATE: 7, Rate.PRODUCER_BYTE_RATE: 5})]
+    )
     row = b'{"v":1,"values":{"consumer_byte_rate":7,"producer_byte_rate":5}}'
     assert changed_quotas(Quotas(), quotas) == {"quotas/users/ServiceAccount:a%2Fb": row}
 

@@ -50,4 +50,9 @@ def test_whoever_looks_leaves_no_event_and_whoever_changes_does() -> None:
     behind = {one for one in WHO_MAY_CALL if not one.startswith("Admin/") and one.partition("/")[2].startswith(changes)}
     assert behind - written == {"Controller/AlterPartitions"}, "a broker's own"
     access = {operation for operation, kind in WRITTEN_OF.items() if kind is Kind.ACCESS_CHANGED}
-    assert access == {"Controller/AlterAccess", "Controller/CreateKey", "Controller/DeleteKeys"}
+    assert access == {
+        "Controller/AlterAccess",
+        "Controller/AlterQuotas",
+        "Controller/CreateKey",
+        "Controller/DeleteKeys",
+    }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from libs.common.tests.kit.access import ALICE, BOB
 
 from headrace_common.core.access.control import Control, Rights

@@ -83,7 +83,8 @@ def test_types_of_principals_never_mix_and_who_has_no_credential_is_a_user() -> 
 def test_each_rate_is_looked_for_by_itself() -> None:
     quotas = quotas_of((Clients("User:alice"), WRITES, 5), (Clients(None, "app"), Rate.CONSUMER_BYTE_RATE, 6))
     found = [
-        quotas.find_rate(rate, ALICE, "app") for rate in (WRITES, Rate.CONSUMER_BYTE_RATE, Rate.CONTROLLER_MUTATION_RATE)
+        quotas.find_rate(rate, ALICE, "app")
+        for rate in (WRITES, Rate.CONSUMER_BYTE_RATE, Rate.CONTROLLER_MUTATION_RATE)
     ]
     assert [one and one.value for one in found] == [5, 6, None]
 

@@ -89,6 +89,8 @@ class ProducerCore:
         self.repeats_partitions = False
         """Whether all brokers take several batches of one partition in one request."""
         self._asking = False
+        self._throttled: dict[int, float] = {}
+        """Brokers that have told to wait, and until when."""
 
     @property
     def idle(self) -> bool:
@@ -184,6 +186,9 @@ class ProducerCore:
                 effects.append(DoubtLeader(lane.topic, lane.partition, leader[1], reason))
                 self._wait(lane, now_ms + self._rules.backoff_ms)
             return False
+        if self._throttled and (until_ms := self._throttled.get(broker, now_ms)) > now_ms:
+            self._wait(lane, until_ms)
+            return False
         batch, more = lane.next(leader, now_ms, self.identity)
         effects += more
         if lane.idle:
@@ -228,6 +233,10 @@ class ProducerCore:
             size += length
         requests.append(SendBatches(broker, tuple(batches[start:])))
         return requests
+
+    def throttled(self, broker: int, until_ms: float) -> None:
+        """This client is above a quota there: nothing more goes to that broker until then."""
+        self._throttled[broker] = max(until_ms, self._throttled.get(broker, until_ms))
 
     # --- answers come in --------------------------------------------------------------------------------------
 

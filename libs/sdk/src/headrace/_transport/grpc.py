@@ -40,9 +40,9 @@ from headrace_common.core.errors import (
 )
 from headrace_common.core.ids import NodeId
 from headrace_common.rpc.calls import nobody_there
-from headrace_common.rpc.channels import Channels, Security
+from headrace_common.rpc.channels import Channels, Metadata, Security
 from headrace_common.rpc.library import INSTEAD, library
-from headrace_common.rpc.options import EAGER_RECONNECT_MS_MAX
+from headrace_common.rpc.options import CLIENT_ID_KEY, EAGER_RECONNECT_MS_MAX
 from headrace_common.runtime.asking import Asking, AskingStream
 from headrace_common.runtime.clock import Deadline, pause_ms
 from headrace_common.runtime.memory import adapt_to_large_blocks
@@ -150,6 +150,7 @@ class GrpcTransport(CoordinatorCalls):
         security: Security | None = None,
         credentials: Credentials | None = None,
         patient: bool = False,
+        client_id: str = "",
     ) -> None:
         assert bootstrap, "at least one address"
         with needing_descriptors():
@@ -165,6 +166,7 @@ class GrpcTransport(CoordinatorCalls):
         self._security = security
         self._nodes = Whereabouts()
         self._patient = patient
+        self._client_id = client_id
         self._asked_since: float | None = None
         self._channels: Channels[str] = Channels(
             self._named(security),
@@ -370,7 +372,7 @@ class GrpcTransport(CoordinatorCalls):
 
             def open_call() -> Asking[pb.ProduceRequest, pb.ProduceResponse]:
                 refused = self._refusals()
-                call = self._broker(broker).Produce()
+                call = self._broker(broker).Produce(metadata=self._named_as_client())
                 return Asking(call, self._name(broker), self._tasks, strict=True, is_final=refused)
 
             stream = self._produce[broker] = GrpcProduceStream(open_call)
@@ -382,11 +384,14 @@ class GrpcTransport(CoordinatorCalls):
 
             def open_call() -> Asking[pb.FetchRequest, pb.FetchResponse]:
                 refused = self._refusals()
-                call = self._broker(broker).Fetch()
+                call = self._broker(broker).Fetch(metadata=self._named_as_client())
                 return Asking(call, self._name(broker), self._tasks, strict=True, is_final=refused)
 
             stream = self._fetch[broker] = GrpcFetchStream(open_call)
         return stream
+
+    def _named_as_client(self) -> Metadata:
+        return ((CLIENT_ID_KEY, self._client_id.encode()),) if self._client_id else ()
 
     async def list_offsets(self, broker: NodeId, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
         """Raises: ``HeadraceError`` when the call as a whole failed."""
@@ -407,6 +412,7 @@ class GrpcTransport(CoordinatorCalls):
             security=self._security,
             credentials=self._credentials,
             patient=self._patient,
+            client_id=self._client_id,
         )
         twin._asked_since, twin._answered = self._asked_since, self._answered
         twin._nodes = self._nodes.copy()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -130,6 +130,40 @@ class AccessAdmin:
         """
         request = pb.DeleteKeysRequest(ids=ids)
         await self._call(lambda stub, timeout: stub.DeleteKeys(request, timeout=timeout), change=True)
+
+    async def alter_quotas(
+        self, changes: Mapping[str, Mapping[str, float | None]], *, validate_only: bool = False
+    ) -> None:
+        """
+        Set quotas, or take them away: all of them, or nothing.
+
+        Args:
+            changes: for each entity, such as ``"users/User:alice"``, ``"users/*"`` or ``"prefixes/orders."``, values by
+                the names of quotas; None takes one away.
+            validate_only: only see whether it can be done.
+
+        Raises:
+            Denied: the caller may not alter the configs of the cluster.
+            Rejected: there is no such entity or quota, or it does not take its value.
+        """
+        request = pb.AlterQuotasRequest(
+            changes=[
+                pb.QuotaSetting(entity=entity, name=name, value=value)
+                for entity, values in changes.items()
+                for name, value in values.items()
+            ],
+            validate_only=validate_only,
+        )
+        await self._call(lambda stub, timeout: stub.AlterQuotas(request, timeout=timeout), change=True)
+
+    async def describe_quotas(self, entity: str | None = None) -> dict[str, dict[str, float]]:
+        """What is set for one entity, or for all: values by the names of quotas, by entity."""
+        request = pb.DescribeQuotasRequest(entity=entity or "")
+        answer = await self._call(lambda stub, timeout: stub.DescribeQuotas(request, timeout=timeout))
+        found: dict[str, dict[str, float]] = {}
+        for one in answer.quotas:
+            found.setdefault(one.entity, {})[one.name] = one.value
+        return found
 
     async def who_am_i(self) -> WhoAmI:
         """Who the cluster takes this client for."""

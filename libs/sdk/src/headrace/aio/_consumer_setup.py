@@ -89,7 +89,8 @@ def open_transport(addresses: Sequence[str], settings: ConsumerSettings, given: 
         from headrace._transport.grpc import GrpcTransport
 
     timeout_ms = min(settings.request_timeout_ms, settings.default_api_timeout_ms)
-    return GrpcTransport(addresses, call_timeout_ms=timeout_ms, patient=waits_as_told("default_api_timeout_ms", given))
+    patient = waits_as_told("default_api_timeout_ms", given)
+    return GrpcTransport(addresses, call_timeout_ms=timeout_ms, patient=patient, client_id=settings.client_id)
 
 
 @needing_descriptors()

@@ -33,7 +33,7 @@ from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import HeadraceError, Internal, Overloaded, UnknownTopicOrPartition, WaitTimedOut, error_for
 from headrace.records import Committed
 from headrace_common.core.ids import NodeId, TopicId, TopicPartition
-from headrace_common.runtime.clock import Clock, call_later_ms
+from headrace_common.runtime.clock import Clock, call_later_ms, pause_ms
 from headrace_proto.v1 import broker_pb2 as pb
 
 LATE_MS: Final = 10
@@ -284,8 +284,9 @@ class Reading:
                         core.answers.abandon(plan)
                     else:
                         core.answers.fail(plan, error, self._clock.monotonic_ms())
-                news = True
+                news, throttle_ms = True, 0
             else:
+                throttle_ms = response.throttle_ms
                 answers = wire.answers(plan, response)
                 self._learn(plan, answers)
                 if not self._bulk_loaded and any(is_bulk(batch) for one in answers for batch in one.batches):
@@ -300,6 +301,8 @@ class Reading:
             self._act()
             if news:
                 self._signal()
+            if throttle_ms > 0:
+                await pause_ms(throttle_ms)
 
     def _learn(self, plan: FetchPlan, answers: Sequence[Answer]) -> None:
         """What an answer says about leaders."""

@@ -140,6 +140,8 @@ class Requests:
                 for p in response.partitions
             ]
             self._learn(flight, response)
+            if response.throttle_ms > 0:
+                self._core.throttled(flight.broker, now_ms + response.throttle_ms)
         if flight.given_up:
             pairs = zip(flight.batches, answers, strict=True)
             answers = [answer for batch, answer in pairs if batch not in flight.given_up]

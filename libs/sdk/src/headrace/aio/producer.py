@@ -79,7 +79,9 @@ class Producer(BulkCalls, FenceCalls, TransactionCalls):
         self._closed = True  # until it works, there is nothing to warn of
         servers, given = split(bootstrap_servers, settings)
         self._settings = read_settings(ProducerSettings, given)
-        self._engine = ProducerEngine(_transport or _dial(self._settings.find(servers), given), self._settings)
+        self._engine = ProducerEngine(
+            _transport or _dial(self._settings.find(servers), self._settings.client_id, given), self._settings
+        )
         self._intake = self._engine.intake
         self._fast = self._intake.fast
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -252,11 +254,11 @@ class Producer(BulkCalls, FenceCalls, TransactionCalls):
                 self._loop.call_soon_threadsafe(self._engine.abandon)
 
 
-def _dial(addresses: Sequence[str], given: Collection[str]) -> Transport:
+def _dial(addresses: Sequence[str], client_id: str, given: Collection[str]) -> Transport:
     with needing_descriptors():
         from headrace._transport.grpc import GrpcTransport
 
-    return GrpcTransport(addresses, patient=waits_as_told("max_block_ms", given))
+    return GrpcTransport(addresses, patient=waits_as_told("max_block_ms", given), client_id=client_id)
 
 
 def explain_exhaustion(settings: ProducerSettings, size: int) -> BufferExhausted:

@@ -19,6 +19,8 @@ from headrace_common.core.access.roles import BUILT_IN_ROLES, Binding, Role
 from headrace_common.core.access.rows import Mode, View
 from headrace_common.core.access.state import Access, Caller
 from headrace_common.core.errors import Rejected
+from headrace_common.core.quotas.entities import Entity, parse_entity
+from headrace_common.core.quotas.kinds import Quota
 
 Views: TypeAlias = Callable[[], View]
 """The rows of the newest image."""
@@ -96,6 +98,20 @@ class Accesses:
         return [
             ListedKey(key, key.id in view.configured) for key in sorted(found, key=lambda key: (str(key.owner), key.id))
         ]
+
+    def quotas(self, entity: str = "") -> list[tuple[Entity, Quota, float]]:
+        """
+        What is set for one entity, or for all; by entity and name.
+
+        Raises:
+            Rejected: there can be no such entity.
+        """
+        values = self._views().quotas.values
+        if entity:
+            only = parse_entity(entity)
+            values = {only: values.get(only, {})}
+        found = [(of, quota, value) for of, given in values.items() for quota, value in given.items()]
+        return sorted(found, key=lambda one: (str(one[0]), one[1].value))
 
     def explain(
         self, principal: str, operation: Operation, type: ResourceType, name: str, host: str | None

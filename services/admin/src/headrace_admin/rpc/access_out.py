@@ -7,6 +7,8 @@ from headrace_common.core.access.authentication import Shown
 from headrace_common.core.access.explain import Explanation
 from headrace_common.core.access.grants import host_of
 from headrace_common.core.access.state import Source, own_grants
+from headrace_common.core.quotas.entities import Entity
+from headrace_common.core.quotas.kinds import Quota
 from headrace_common.rpc.convert_access import (
     binding_to_proto,
     key_to_proto,
@@ -15,6 +17,7 @@ from headrace_common.rpc.convert_access import (
     rule_to_proto,
     type_of,
 )
+from headrace_common.rpc.convert_quotas import quotas_to_proto
 from headrace_proto.v1 import access_pb2 as pb
 
 
@@ -33,6 +36,10 @@ def described_message(described: Described) -> pb.DescribeAccessResponse:
 
 def keys_message(keys: list[ListedKey]) -> pb.ListKeysResponse:
     return pb.ListKeysResponse(keys=[key_to_proto(one.key, configured=one.configured) for one in keys])
+
+
+def quotas_message(quotas: list[tuple[Entity, Quota, float]]) -> pb.DescribeQuotasResponse:
+    return pb.DescribeQuotasResponse(quotas=quotas_to_proto(quotas))
 
 
 def explained(accesses: Accesses, request: pb.ExplainAccessRequest) -> pb.ExplainAccessResponse:

@@ -77,5 +77,7 @@ ACCESS: Final[AccessTable] = {
     "Admin/CreateKey": ENTRIES,
     "Admin/ListKeys": ENTRIES,
     "Admin/DeleteKeys": ENTRIES,
+    "Admin/AlterQuotas": on_cluster(Operation.ALTER_CONFIGS),
+    "Admin/DescribeQuotas": on_cluster(Operation.DESCRIBE_CONFIGS),
     "Admin/WhoAmI": ANYBODY,
 }

@@ -104,6 +104,25 @@ class ChangeAccess(Request):
     )
 
 
+class QuotaIn(Request):
+    """One quota of one entity."""
+
+    entity: Annotated[str, Field(min_length=1, max_length=2_000, description="Such as users/User:alice, or users/*.")]
+    name: Annotated[str, Field(max_length=50, description="Such as producer_byte_rate; of prefixes topics.max.")]
+    value: float | None = Field(None, description="Absent: it is taken away.")
+
+
+class ChangeQuotas(Request):
+    """Changes of quotas: all of them or none, in their order."""
+
+    model_config = example(
+        changes=[{"entity": "users/User:alice", "name": "producer_byte_rate", "value": 1_048_576}], validate_only=True
+    )
+
+    changes: Annotated[list[QuotaIn], Field(min_length=1, max_length=1_000)]
+    validate_only: bool = Field(False, description="Say whether it can be done, and do nothing.")
+
+
 class CreateKey(Request):
     """A new API key."""
 

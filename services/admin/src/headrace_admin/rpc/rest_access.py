@@ -1,4 +1,4 @@
-"""``/v1/access``, ``/v1/keys`` and ``/v1/whoami``: who may do what, with which keys, and who asks."""
+"""``/v1/access``, ``/v1/keys``, ``/v1/quotas``, ``/v1/whoami``: who may do what, how much, by which keys; who asks."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ def access_routes(accesses: Accesses, engine: Administration) -> APIRouter:
     routes = APIRouter(prefix="/v1", tags=["access"])
     _rules(routes, accesses, engine)
     _keys(routes, accesses, engine)
+
+    _quotas(routes, accesses, engine)
 
     @routes.get("/whoami", operation_id="who_am_i")
     async def who_am_i() -> answer_types.WhoAmI:
@@ -61,6 +63,21 @@ def _rules(routes: APIRouter, accesses: Accesses, engine: Administration) -> Non
         """Whether somebody may do something by the rules, why, and what would allow it."""
         request = pb.ExplainAccessRequest(principal=principal, operation=operation, type=type, name=name, host=host)
         return json_of(out.explained(accesses, request))
+
+
+def _quotas(routes: APIRouter, accesses: Accesses, engine: Administration) -> None:
+    @routes.get("/quotas", operation_id="describe_quotas")
+    async def describe_quotas(
+        entity: Annotated[str, Query(max_length=2_000, description="Only what is set for it. Empty: for all.")] = "",
+    ) -> answer_types.Quotas:
+        """What is set of quotas: how fast clients may be, and how many topics there may be."""
+        return json_of(out.quotas_message(accesses.quotas(entity)))
+
+    @routes.post("/quotas/changes", operation_id="change_quotas", status_code=status.HTTP_204_NO_CONTENT)
+    async def change_quotas(body: shapes.ChangeQuotas) -> None:
+        """Set quotas or take them away; all of it or nothing."""
+        request = ParseDict(body.model_dump(exclude_none=True), pb.AlterQuotasRequest())
+        await engine.controllers.ask(lambda stub: stub.AlterQuotas, request)
 
 
 def _keys(routes: APIRouter, accesses: Accesses, engine: Administration) -> None:

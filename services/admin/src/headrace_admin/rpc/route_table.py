@@ -122,6 +122,8 @@ ROUTES: Final[Mapping[str, As | Rule]] = {
     "GET /v1/keys": As("ListKeys"),
     "POST /v1/keys": As("CreateKey"),
     "DELETE /v1/keys/{id}": As("DeleteKeys"),
+    "GET /v1/quotas": As("DescribeQuotas"),
+    "POST /v1/quotas/changes": As("AlterQuotas"),
     "GET /v1/whoami": As("WhoAmI"),
 }
 """By verb and path, as the application has them."""

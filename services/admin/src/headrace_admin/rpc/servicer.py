@@ -73,6 +73,7 @@ class AdminServicer(GeneratedServicer):
     AlterAccess = _forward(lambda stub: stub.AlterAccess)
     CreateKey = _forward(lambda stub: stub.CreateKey)
     DeleteKeys = _forward(lambda stub: stub.DeleteKeys)
+    AlterQuotas = _forward(lambda stub: stub.AlterQuotas)
 
     @override
     async def DescribeCluster(self, request: pb.DescribeClusterRequest, context: Context) -> pb.DescribeClusterResponse:
@@ -261,6 +262,12 @@ class AdminServicer(GeneratedServicer):
     @override
     async def ListKeys(self, request: access_pb2.ListKeysRequest, context: Context) -> access_pb2.ListKeysResponse:
         return access_out.keys_message(self._accesses.keys(current_rights(), request.owner))
+
+    @override
+    async def DescribeQuotas(
+        self, request: access_pb2.DescribeQuotasRequest, context: Context
+    ) -> access_pb2.DescribeQuotasResponse:
+        return access_out.quotas_message(self._accesses.quotas(request.entity))
 
     @override
     async def WhoAmI(self, request: access_pb2.WhoAmIRequest, context: Context) -> access_pb2.WhoAmIResponse:

@@ -20,6 +20,7 @@ from headrace_broker.core.recovered import RecoveryReport
 from headrace_broker.core.rows import SegmentRow
 from headrace_broker.engine.body_checks import BodyChecks
 from headrace_broker.engine.cleaner import Cleaner, Compaction
+from headrace_broker.engine.client_rates import ClientRates
 from headrace_broker.engine.cold_reader import ColdReader
 from headrace_broker.engine.coordinators import Coordinators
 from headrace_broker.engine.describing import KnownProducers, describe_producers, topic_gauges
@@ -125,7 +126,8 @@ class Broker:
         self.follower = ImageApplier(
             self.replicas, self.loop, store, self.tail, stamps, who.incarnation, self.replication, self.topic_noter
         )
-        self.fetches = Fetches(self.replicas, self.tail, cold, self.measures)
+        self.rates = ClientRates(clock, self.measures)
+        self.fetches = Fetches(self.replicas, self.tail, cold, self.measures, self.rates)
         self.offsets = Offsets(self.replicas, store, cold)
         self.body_checks = BodyChecks(self.replicas)
         self.upkeep = Upkeep(self.replicas, self.loop, store, clock, self.measures, settings.reserve)
@@ -206,11 +208,13 @@ class Broker:
         may_write_internal: Callable[[], bool] = lambda: True,
         address: str | None = None,
         rights: Rights = EVERYTHING,
+        client_id: str = "",
     ) -> ProduceSession:
         """
         For one produce stream; give it back with ``end_session``.
 
-        ``address``: whose it is; None: it has no bound but the queue's. ``rights``: of its caller.
+        ``address``: whose it is; None: it has no bound but the queue's. ``rights``: of its caller, who shows
+        ``client_id``.
         """
         session = ProduceSession(
             self.replicas,
@@ -220,6 +224,7 @@ class Broker:
             may_write_internal=may_write_internal,
             share=None if address is None else self.shares.of(address),
             rights=rights,
+            rate=self.rates.writes(rights, client_id),
         )
         self.upkeep.sessions[session] = None
         return session

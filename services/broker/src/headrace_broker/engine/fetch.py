@@ -17,6 +17,7 @@ from headrace_broker.core.leadership import Leadership
 from headrace_broker.core.local_log import Parted
 from headrace_broker.core.measures import Measures
 from headrace_broker.core.rows import AbortedRow
+from headrace_broker.engine.client_rates import ClientRate, ClientRates
 from headrace_broker.engine.cold_reader import ColdReader
 from headrace_broker.engine.permitted import Permitted
 from headrace_broker.engine.replicas import Replica, Replicas
@@ -124,8 +125,9 @@ class _Wait:
 class FetchSession:
     """One stream: the logs that its caller may read, and what it was told last, so that no answer repeats it."""
 
-    def __init__(self, logs: Permitted | None = None) -> None:
+    def __init__(self, logs: Permitted, rate: ClientRate) -> None:
         self.logs = logs
+        self.rate = rate
         self._told: dict[PartitionId, tuple[int, int, int]] = {}
 
     def news(self, results: list[Fetched]) -> list[Fetched]:
@@ -144,11 +146,14 @@ class FetchSession:
 class Fetches:
     """One for the broker."""
 
-    def __init__(self, replicas: Replicas, tail: TailCache, cold: ColdReader, measures: Measures) -> None:
+    def __init__(
+        self, replicas: Replicas, tail: TailCache, cold: ColdReader, measures: Measures, rates: ClientRates
+    ) -> None:
         self._replicas = replicas
         self._tail = tail
         self._cold = cold
         self._measures = measures
+        self._rates = rates
         self.unreadable = Unreadable()
         self._all_logs = Permitted(replicas, EVERYTHING, Operation.READ)
         self._waits: dict[_Wait, None] = {}
@@ -162,9 +167,9 @@ class Fetches:
         for wait in self._waits:
             wait.wake()
 
-    def session(self, rights: Rights) -> FetchSession:
-        """For one fetch stream."""
-        return FetchSession(Permitted(self._replicas, rights, Operation.READ))
+    def session(self, rights: Rights, client_id: str = "") -> FetchSession:
+        """For one fetch stream of a caller that shows ``client_id``."""
+        return FetchSession(Permitted(self._replicas, rights, Operation.READ), self._rates.reads(rights, client_id))
 
     async def fetch(self, ask: FetchAsk, logs: Permitted | None = None) -> list[Fetched]:
         """

@@ -17,6 +17,7 @@ from headrace_broker.core.append_rules import check_from_producer, check_request
 from headrace_broker.core.fences import token_from_client
 from headrace_broker.core.measures import Measures
 from headrace_broker.engine.body_checks import NOTHING_CHECKED, BodyChecks, Checked
+from headrace_broker.engine.client_rates import ClientRate
 from headrace_broker.engine.permitted import Permitted
 from headrace_broker.engine.replicas import Replica, Replicas
 from headrace_broker.engine.shares import Share
@@ -81,6 +82,8 @@ class ProduceCall:
     undecided: int
     began_ms: float
     deadline_ms: float
+    throttle_ms: int = 0
+    """How long the client has to wait with its next; 0: not at all."""
 
     def on_appended(self, index: int, base_offset: Offset, log_append_time_ms: int) -> None:
         """The storage loop says so."""
@@ -125,9 +128,9 @@ class ProduceSession:
         measures: Measures,
         *,
         may_write_internal: Callable[[], bool] = lambda: True,
-        entries_max: int = ENTRIES_PER_REQUEST_MAX,
         share: Share | None = None,
         rights: Rights = EVERYTHING,
+        rate: ClientRate | None = None,
     ) -> None:
         self.replicas = replicas
         self._writable = Permitted(replicas, rights, Operation.WRITE)
@@ -136,9 +139,9 @@ class ProduceSession:
         self._loop = loop
         self._clock = clock
         self._measures = measures
-        self._entries_max = entries_max
         self._may_write_internal = may_write_internal
         self._share = share
+        self._rate = rate
         self._waiting: dict[ProduceCall, None] = {}
         self.answers: deque[ProduceCall] = deque()
         self.changed = asyncio.Event()
@@ -155,11 +158,15 @@ class ProduceSession:
     def end(self) -> None:
         """The client sends no more, or the broker reads no more."""
         self._ended = True
+        if self._rate is not None:
+            self._rate.end()
         self.changed.set()
 
     async def room(self) -> None:
         """Wait until the next request may be read from the stream."""
         await self._room.wait()
+        if self._rate is not None:
+            await self._rate.room()
         if self._share is not None:
             await self._share.room()
         await self._loop.room()
@@ -189,8 +196,10 @@ class ProduceSession:
         call = ProduceCall(self, correlation_id, acks, partitions, [None] * count, count, began, began + timeout_ms)
         self._measures.produce_requests += 1
         self._waiting[call] = None
+        if self._rate is not None and self._rate.holds:
+            call.throttle_ms = self._rate.record(sum(len(entry.batch) for entry in entries))
         try:
-            check_request(acks, timeout_ms, len(entries), self._entries_max, transactional_id)
+            check_request(acks, timeout_ms, len(entries), ENTRIES_PER_REQUEST_MAX, transactional_id)
             if transactional_id is not None:
                 self._transactions.check(transactional_id)
         except Rejected as error:

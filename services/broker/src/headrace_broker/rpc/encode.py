@@ -43,7 +43,7 @@ def hint(leader: tuple[int, int] | None, error: HeadraceError) -> pb.LeaderHint 
 
 
 def produce_response(call: ProduceCall) -> pb.ProduceResponse:
-    response = pb.ProduceResponse(correlation_id=call.correlation_id)
+    response = pb.ProduceResponse(correlation_id=call.correlation_id, throttle_ms=call.throttle_ms)
     add = response.partitions.add
     for partition, result in zip(call.partitions, call.results, strict=True):
         assert result is not None, "a call is answered when all its entries are decided"
@@ -74,8 +74,8 @@ def _encode_refused(partition: PartitionId, result: Appended, error: HeadraceErr
     )
 
 
-def fetch_response(correlation_id: int, results: Iterable[Fetched]) -> pb.FetchResponse:
-    response = pb.FetchResponse(correlation_id=correlation_id)
+def fetch_response(correlation_id: int, results: Iterable[Fetched], throttle_ms: int = 0) -> pb.FetchResponse:
+    response = pb.FetchResponse(correlation_id=correlation_id, throttle_ms=throttle_ms)
     add = response.partitions.add
     for result in results:
         error = result.error

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import grpc.aio
@@ -26,7 +27,7 @@ from headrace_common.core.errors import HeadraceError, Rejected
 from headrace_common.core.ids import TopicId
 from headrace_common.core.image import NodeKey, Role, ShardKind
 from headrace_common.rpc.node_gate import NodeGate
-from headrace_common.rpc.options import MESSAGE_BYTES_MAX
+from headrace_common.rpc.options import CLIENT_ID_KEY, MESSAGE_BYTES_MAX
 from headrace_common.runtime.access_gate import current_rights
 from headrace_common.runtime.admission import address_of
 from headrace_common.runtime.answering import NO_MESSAGE, answer_stream
@@ -80,7 +81,9 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         caller = self._gate.caller(context)
         trusted = caller is not None and caller.role is Role.COORDINATOR
         address = address_of(context.peer()) if self._apart and caller is None else None
-        session = self._broker.produce_session(lambda: trusted or not self._gate.closed, address, current_rights())
+        session = self._broker.produce_session(
+            lambda: trusted or not self._gate.closed, address, current_rights(), _client_id(context)
+        )
         try:
             async with TaskRunner() as own:
                 reader = own.start(self._read_produce(session, context), name="produce-read")
@@ -134,12 +137,13 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
 
     async def _fetch(self, context: Context) -> None:
         """Read ahead in one task, answer in order in this one."""
-        inbox, session = _Inbox(), self._broker.fetches.session(current_rights())
+        inbox, session = _Inbox(), self._broker.fetches.session(current_rights(), _client_id(context))
         async with TaskRunner() as own:
             reader = own.start(_read_all(context, inbox.room, inbox.put, inbox.close), name="fetch-read")
-            drainer = own.start(self._on_drain(reader.cancel, inbox.close), name="fetch-drain")
+            drainer = own.start(self._on_drain(reader.cancel, inbox.close, session.rate.end), name="fetch-drain")
             try:
                 while (request := await inbox.take()) is not None:
+                    await session.rate.room()
                     await self._answer_fetch(request, session, context)
                     del request  # an idle stream keeps nothing
                 await _raise_error_of(reader)
@@ -157,12 +161,17 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
             fetches.in_flight_bytes -= size
 
     async def _encode_fetched(self, request: pb.FetchRequest, session: FetchSession) -> tuple[pb.FetchResponse, int]:
+        ask, rate = decode.fetch_ask(request), session.rate
+        most = rate.most_at_once()
+        if most is not None and most < ask.bytes_max:
+            ask = replace(ask, bytes_max=most)
         try:
-            results = await self._broker.fetches.fetch(decode.fetch_ask(request), session.logs)
+            results = await self._broker.fetches.fetch(ask, session.logs)
         except HeadraceError as error:
             return encode.fetch_refused(request.correlation_id, error), 0
         size = sum(len(batch) for result in results for batch in result.batches)
-        return encode.fetch_response(request.correlation_id, session.news(results)), size
+        throttle_ms = rate.record(size) if rate.holds else 0
+        return encode.fetch_response(request.correlation_id, session.news(results), throttle_ms), size
 
     # --- replicate ----------------------------------------------------------------------------------------
 
@@ -315,6 +324,14 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         return pb.IdentifyResponse(
             role=cluster_pb2.BROKER, id=who.broker_id, incarnation=who.incarnation, cluster_id=who.cluster_id
         )
+
+
+def _client_id(context: Context) -> str:
+    """What the client calls itself; empty: nothing."""
+    for key, value in context.invocation_metadata() or ():
+        if key == CLIENT_ID_KEY and isinstance(value, bytes):
+            return value.decode(errors="replace")
+    return ""
 
 
 class _Inbox:

@@ -113,7 +113,7 @@ class AccessChanges:
             answer = Altered(view.access.generation, planned.shifts, planned.more)
             if not rows and risen is view.mode:
                 return None
-            _check_fits(rows)
+            check_fits(rows)
             if not validate_only:
                 answer = Altered(planned.after.generation, planned.shifts, planned.more)
             state = write_state(risen, planned.after.generation, new_uuid())
@@ -179,7 +179,13 @@ class AccessChanges:
         return Decision(records.access_operations(rows), (self._rows.unchanged(STATE),))
 
 
-def _check_fits(rows: Mapping[str, bytes]) -> None:
+def check_fits(rows: Mapping[str, bytes]) -> None:
+    """
+    Whether these rows can be written in one transaction beside ``state``.
+
+    Raises:
+        Rejected: they cannot.
+    """
     if len(rows) > ROWS_MAX:
         raise Rejected(
             f"the changes are about {len(rows)} principals and roles; {ROWS_MAX} are the most in one batch, which is "

@@ -27,6 +27,7 @@ from headrace_common.core.image import (
     ShardKind,
     Topic,
 )
+from headrace_common.core.quotas.state import Change as QuotaChange
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_controller.config import ControllerConfig
 from headrace_controller.core import breakglass
@@ -166,16 +167,20 @@ class ControllerEngine:
                 if term is not None and not term.lost.is_set():
                     term.deaths.stream_broke(node)
 
-    async def create_topic(self, wanted: Wanted, *, validate_only: bool, timeout_ms: int) -> Described:
-        return await self._active_and_whole().topics.create(wanted, validate_only=validate_only, timeout_ms=timeout_ms)
+    async def create_topic(
+        self, wanted: Wanted, rights: Rights = EVERYTHING, *, validate_only: bool, timeout_ms: int
+    ) -> Described:
+        topics = self._active_and_whole().topics
+        return await topics.create(wanted, validate_only=validate_only, timeout_ms=timeout_ms, rights=rights)
 
-    async def delete_topic(self, name: str) -> Topic:
-        return await self._active_and_whole().topics.delete(name)
+    async def delete_topic(self, name: str, rights: Rights = EVERYTHING) -> Topic:
+        return await self._active_and_whole().topics.delete(name, rights)
 
     async def create_partitions(
-        self, name: str, count: int, assignments: Assignments, *, validate_only: bool
+        self, name: str, count: int, assignments: Assignments, rights: Rights = EVERYTHING, *, validate_only: bool
     ) -> Described:
-        return await self._active_and_whole().topics.grow(name, count, assignments, validate_only=validate_only)
+        topics = self._active_and_whole().topics
+        return await topics.grow(name, count, assignments, validate_only=validate_only, rights=rights)
 
     async def ensure_internal_topic(self, kind: ShardKind) -> int:
         return await self._active_and_whole().shards.ensure(kind)
@@ -238,6 +243,9 @@ class ControllerEngine:
         self, changes: Sequence[Change], mode: Mode | None, rights: Rights, *, validate_only: bool
     ) -> Altered:
         return await self._active().access.alter(changes, mode, rights, validate_only=validate_only)
+
+    async def alter_quotas(self, changes: Sequence[QuotaChange], rights: Rights, *, validate_only: bool) -> None:
+        await self._active().quotas.alter(changes, rights, validate_only=validate_only)
 
     async def create_key(self, wanted: WantedKey, rights: Rights) -> NewKey:
         return await self._active().keys.create(wanted, rights)

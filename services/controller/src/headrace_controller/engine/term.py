@@ -32,6 +32,7 @@ from headrace_controller.engine.issuers import Issuers
 from headrace_controller.engine.keys import Keys
 from headrace_controller.engine.nodes import Nodes
 from headrace_controller.engine.producer_ids import ProducerIds
+from headrace_controller.engine.quotas import ClusterQuotas
 from headrace_controller.engine.reassignments import Reassignments
 from headrace_controller.engine.relief import Relief
 from headrace_controller.engine.restoring import Restoring
@@ -101,7 +102,8 @@ class Term:
         self.relief = Relief(follower, self.settling, sessions, clock)
         self.elections = Elections(follower, self.settling, outside.log_ends, clock)
         self.reassignments = Reassignments(follower, self.settling)
-        self.topics = Topics(self.writer, follower, self.settling, tasks)
+        self.quotas = ClusterQuotas(self.writer, follower, clock)
+        self.topics = Topics(self.writer, follower, self.settling, tasks, self.quotas)
         self.shards = Shards(self.writer, follower, self.topics, self.reassignments, clock)
         self.nodes = Nodes(self.writer, follower, self.settling, self.shards, sessions, probe, clock)
         self.features = Features(self.writer, follower)

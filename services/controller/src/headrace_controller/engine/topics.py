@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
+from headrace_common.core.access.control import EVERYTHING, Rights
 from headrace_common.core.errors import (
     Conflict,
     HeadraceError,
@@ -43,6 +44,7 @@ from headrace_controller.core.topics import (
     plan_topic,
 )
 from headrace_controller.engine.follower import Follower
+from headrace_controller.engine.quotas import ClusterQuotas
 from headrace_controller.engine.settling import PIPELINED, Settling
 from headrace_controller.engine.writer import CHUNK, Decision, Writer
 from headrace_controller.ports import StoreOutcomeUnknown
@@ -72,24 +74,31 @@ def chance() -> Chance:
 class Topics:
     """All changes of topics in one term."""
 
-    def __init__(self, writer: Writer, follower: Follower, settling: Settling, tasks: TaskRunner) -> None:
+    def __init__(
+        self, writer: Writer, follower: Follower, settling: Settling, tasks: TaskRunner, quotas: ClusterQuotas
+    ) -> None:
         self._writer = writer
         self._follower = follower
         self._settling = settling
         self._tasks = tasks
+        self._quotas = quotas
         self._busy: set[str] = set()
+        self._making: dict[str, int] = {}
+        """Topics that are being made, and how many partitions they will have."""
         self._growing: set[TopicId] = set()
         self._pipeline = asyncio.Semaphore(PIPELINED)
         self._creations = asyncio.Semaphore(CREATED_AT_ONCE)
 
-    async def create(self, wanted: Wanted, *, validate_only: bool, timeout_ms: int) -> Described:
+    async def create(
+        self, wanted: Wanted, *, validate_only: bool, timeout_ms: int, rights: Rights = EVERYTHING
+    ) -> Described:
         """
         Create one topic; the creation goes on when the caller stops waiting.
 
         Raises:
             Overloaded: so many others are being created that it was not begun; nothing was changed.
             RequestTimedOut: it is not finished, or this controller stops; look for the topic later.
-            HeadraceError: as ``plan_topic`` and ``Writer.decide``; the topic does not exist.
+            HeadraceError: as ``plan_topic``, ``ClusterQuotas`` and ``Writer.decide``; the topic does not exist.
         """
         deadline = Deadline(timeout_ms)
         try:
@@ -100,14 +109,17 @@ class Topics:
             raise Overloaded(f"{text}, try again") from None
         try:
             left_ms = max(1, round(deadline.left_ms))
-            return await self._create(wanted, validate_only=validate_only, timeout_ms=left_ms)
+            return await self._create(wanted, rights, validate_only=validate_only, timeout_ms=left_ms)
         finally:
             self._creations.release()
 
-    async def _create(self, wanted: Wanted, *, validate_only: bool, timeout_ms: int) -> Described:
+    async def _create(self, wanted: Wanted, rights: Rights, *, validate_only: bool, timeout_ms: int) -> Described:
         plan = plan_topic(wanted, self._follower.mirror.image, chance(), self._busy)
+        count = len(plan.assignments)
+        self._quotas.check_room(plan.name, count, new=True, under_way=self._making.items())
         if validate_only:
             return self._describe(plan, TopicId(bytes(16)))
+        self._quotas.check_mutation(count, rights)
         return await self.make(plan, timeout_ms=timeout_ms)
 
     async def make(self, plan: Plan, *, timeout_ms: int) -> Described:
@@ -120,6 +132,7 @@ class Topics:
             HeadraceError: as ``Writer.decide``; the topic does not exist.
         """
         self._take(plan.name)
+        self._making[plan.name] = len(plan.assignments)
         task = self._tasks.start(self._finish(plan), name=f"create {plan.name}")
         done, _ = await asyncio.wait([task], timeout=timeout_ms / 1_000)
         if not done:
@@ -136,18 +149,22 @@ class Topics:
             raise result
         return result
 
-    async def grow(self, name: str, count: int, assignments: Assignments, *, validate_only: bool) -> Described:
+    async def grow(
+        self, name: str, count: int, assignments: Assignments, *, validate_only: bool, rights: Rights = EVERYTHING
+    ) -> Described:
         """
         Add partitions up to ``count``.
 
         Raises:
-            HeadraceError: as ``plan_growth`` and ``Writer.decide``.
+            HeadraceError: as ``plan_growth``, ``ClusterQuotas`` and ``Writer.decide``.
         """
         topic = self._topic(name)
         new = plan_growth(topic, count, assignments, self._follower.mirror.image, chance())
+        self._quotas.check_room(name, len(new), new=False, under_way=self._making.items())
         grown = replace(topic, partition_count=count)
         partitions = self._partitions(topic.topic_id, topic.partition_count, new)
         if not validate_only:
+            self._quotas.check_mutation(len(new), rights)
             self._take(name)
             self._growing.add(topic.topic_id)
             try:
@@ -160,15 +177,16 @@ class Topics:
         old = self._follower.mirror.image.partitions_of(topic)
         return Described(grown, [*old, *partitions])
 
-    async def delete(self, name: str) -> Topic:
+    async def delete(self, name: str, rights: Rights = EVERYTHING) -> Topic:
         """
         Order the deletion of a topic; its name is free when this returns, its logs go as brokers confirm.
 
         Raises:
             UnknownTopicOrPartition, InvalidTopic: there is none, or it is not the user's.
-            HeadraceError: as ``Writer.decide``.
+            HeadraceError: as ``ClusterQuotas.check_mutation`` and ``Writer.decide``.
         """
         topic = self._topic(name)
+        self._quotas.check_mutation(topic.partition_count, rights)
         self._take(name)
         try:
             await self._writer.decide(lambda: self._deletion(topic))
@@ -243,6 +261,7 @@ class Topics:
             return error
         finally:
             self._busy.discard(plan.name)
+            del self._making[plan.name]
             self._growing.discard(topic_id)
         self._settling.topics_changed([topic_id])
         log.info("topic created", extra={"topic": plan.name, "partitions": len(plan.assignments)})

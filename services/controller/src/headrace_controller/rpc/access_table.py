@@ -43,5 +43,6 @@ ACCESS: Final[AccessTable] = MappingProxyType(
         "Controller/AlterAccess": ENTRIES,  # ALTER PRINCIPAL of whom each change is about
         "Controller/CreateKey": ENTRIES,  # CREATE_TOKENS on oneself, ALTER PRINCIPAL for keys of others
         "Controller/DeleteKeys": ENTRIES,
+        "Controller/AlterQuotas": on_cluster(Operation.ALTER_CONFIGS),
     }
 )

@@ -37,6 +37,7 @@ from headrace_common.rpc.convert import (
 )
 from headrace_common.rpc.convert_access import change_from_proto
 from headrace_common.rpc.convert_delta import delta_to_proto
+from headrace_common.rpc.convert_quotas import quota_change_from_proto
 from headrace_common.rpc.node_gate import NodeGate
 from headrace_common.runtime.access_gate import current_rights
 from headrace_controller.config import LivenessConfig
@@ -152,12 +153,12 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
             raise Rejected(f"timeout_ms takes 1 to {_TIMEOUT_MS_MAX}, not {request.timeout_ms}")
         check_once([t.name for t in request.topics])
         self._engine.require_active()
-        may = _asking(len(request.topics))
+        may, rights = _asking(len(request.topics)), current_rights()
 
         async def create(wanted: Wanted) -> Described:
             may(_CREATE_ANY, (Operation.CREATE, ResourceType.TOPIC, wanted.name))
             return await self._engine.create_topic(
-                wanted, validate_only=request.validate_only, timeout_ms=request.timeout_ms
+                wanted, rights, validate_only=request.validate_only, timeout_ms=request.timeout_ms
             )
 
         results = await _each([create(encode.decode_topic(topic)) for topic in request.topics])
@@ -168,11 +169,11 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         _check_count(len(request.names), _TOPICS_MAX)
         check_once(request.names)
         self._engine.require_active()
-        may = _asking(len(request.names))
+        may, rights = _asking(len(request.names)), current_rights()
 
         async def delete(name: str) -> Topic:
             may((Operation.DELETE, ResourceType.TOPIC, name))
-            return await self._engine.delete_topic(name)
+            return await self._engine.delete_topic(name, rights)
 
         results = await _each([delete(name) for name in request.names])
         topics = []
@@ -209,7 +210,7 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         async def grow() -> Described:
             may((Operation.ALTER, ResourceType.TOPIC, request.name))
             return await self._engine.create_partitions(
-                request.name, request.partition_count, placed, validate_only=request.validate_only
+                request.name, request.partition_count, placed, current_rights(), validate_only=request.validate_only
             )
 
         (result,) = await _each([grow()])
@@ -337,6 +338,13 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
     ) -> access_pb2.DeleteKeysResponse:
         await self._engine.delete_keys([KeyId(id) for id in request.ids], current_rights())
         return access_pb2.DeleteKeysResponse()
+
+    async def AlterQuotas(
+        self, request: access_pb2.AlterQuotasRequest, context: Context
+    ) -> access_pb2.AlterQuotasResponse:
+        changes = list(map(quota_change_from_proto, request.changes))
+        await self._engine.alter_quotas(changes, current_rights(), validate_only=request.validate_only)
+        return access_pb2.AlterQuotasResponse()
 
     def _broker(self, context: Context, broker_id: int) -> NodeId:
         """The broker that a request speaks for; the call must come from it."""

@@ -35,7 +35,7 @@ class ResourceType(Enum):
     TRANSACTIONAL_ID = "TRANSACTIONAL_ID"
     CLUSTER = "CLUSTER"
     PRINCIPAL = "PRINCIPAL"
-    """Users, keys, rules and quotas of a principal, by its text; roles as ``Role:NAME``."""
+    """Users, keys and rules of a principal, by its text; roles as ``Role:NAME``."""
     CONNECTOR = "CONNECTOR"
 
     def __init__(self, _: str) -> None:

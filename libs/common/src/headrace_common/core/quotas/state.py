@@ -117,9 +117,13 @@ class Quotas:
         return tuple(found)
 
 
-def alter(before: Quotas, batch: Sequence[tuple[Entity, Mapping[Quota, float | None]]]) -> Quotas:
+Change: TypeAlias = tuple[Entity, Mapping[Quota, float | None]]
+"""Values of an entity; None takes one away (KIP-546)."""
+
+
+def alter(before: Quotas, batch: Sequence[Change]) -> Quotas:
     """
-    What is set after a batch, whole or not at all, in its order; None takes a value away (KIP-546).
+    What is set after a batch, whole or not at all, in its order.
 
     Raises:
         Rejected: an entity cannot have a quota, a quota does not take a value, or something is over a bound.
