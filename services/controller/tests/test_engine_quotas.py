@@ -105,6 +105,8 @@ async def test_prefixes_have_as_many_topics_and_partitions_as_they_may(held: Off
     await create(held, "orders")
     await held.engine.delete_topic("orders.us", called_by(ALICE))
     await create(held, "orders.jp")
+    await alter(held, (ORDERS, {Limit.TOPICS: 1}))
+    await held.engine.create_partitions("orders.jp", 2, (), called_by(ALICE), validate_only=False)
 
 
 async def test_topics_that_are_made_at_one_time_count_too(held: Office) -> None:

@@ -99,3 +99,17 @@ async def test_who_may_not_is_asked_once_and_a_key_that_is_not_known_twice() -> 
     service.answer = pb.ListKeysResponse()
     answer: Any = await client(service).list_keys()
     assert answer == []
+
+
+async def test_quotas() -> None:
+    service = Service(pb.AlterQuotasResponse())
+    await client(service).alter_quotas({"users/*": {"producer_byte_rate": 5, "consumer_byte_rate": None}})
+    [asked] = service.asked
+    assert [(one.entity, one.name, one.HasField("value")) for one in asked.changes] == [
+        ("users/*", "producer_byte_rate", True),
+        ("users/*", "consumer_byte_rate", False),
+    ]
+    told = [pb.QuotaSetting(entity="users/*", name=name, value=5) for name in ("a", "b")]
+    service = Service(pb.DescribeQuotasResponse(quotas=told))
+    assert await client(service).describe_quotas() == {"users/*": {"a": 5, "b": 5}}
+    assert service.asked == [pb.DescribeQuotasRequest()]

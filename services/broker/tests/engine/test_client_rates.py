@@ -79,6 +79,7 @@ async def test_who_is_above_its_quota_waits_and_nobody_else(world: World) -> Non
     assert not await is_held(bobs)
     assert world.engine.broker.measures.throttled_ms == 1_000 + 2_000 + 3_000
     first.end()
+    assert await world.write(first) == 4_000
     assert not await is_held(first), "a stream that ends waits for nothing"
 
 
@@ -88,6 +89,10 @@ async def test_a_stream_is_read_again_when_the_debt_is_paid(world: World) -> Non
     assert await world.write(session, 1_101) == 10
     async with asyncio.timeout(5):
         await session.room()
+    assert await world.write(session) == 20
+    world.limit(Rate.PRODUCER_BYTE_RATE, SIZE // 100)
+    assert await world.write(session) > 10_000
+    assert await is_held(session), "the later wait counts"
 
 
 async def test_a_client_id_has_its_own_quota_and_a_change_counts_from_the_next_request(world: World) -> None:
