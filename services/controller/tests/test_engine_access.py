@@ -80,7 +80,7 @@ class TestBatches:
         await held.alter(GIVE, Put(Block(BOB)))
         assert {"grants/User:alice", "blocked/User:bob"} <= (await held.rows()).keys()
         await held.alter(Remove(Rule(ALICE, READS)), Remove(Block(BOB)))
-        assert (await held.rows()).keys() == {"state", "configured"}
+        assert (await held.rows()).keys() == {"state", "configured", "producers"}
         assert (held.view.access.rules, held.view.access.blocked) == ({}, frozenset())
 
     async def test_to_try_it_writes_nothing_and_says_the_same(self, held: Office) -> None:

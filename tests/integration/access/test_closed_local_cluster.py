@@ -17,9 +17,10 @@ from pathlib import Path
 
 import grpc
 import pytest
+from tests.integration.access.forging import Forger
 
-from headrace import AdminClient, Consumer, Producer
-from headrace.errors import HeadraceError, TopicAuthorizationFailed, Unauthenticated
+from headrace import AdminClient, Consumer, Producer, access
+from headrace.errors import ErrorCode, HeadraceError, TopicAuthorizationFailed, Unauthenticated
 from headrace.local_keys import local_keys_directory, read_local_keys
 from headrace_cli.local import LocalCluster
 from headrace_cli.local.processes import wait_until
@@ -161,6 +162,46 @@ def test_rights_are_given_by_the_command_and_the_line_of_an_error(
         headrace(cluster, "access", "block", "User:bob", home=home)
         assert wait_until(lambda: isinstance(bob.send("orders", b"no").exception(30), Unauthenticated), 10)
     assert "User:admin" in headrace(cluster, "whoami", home=home)
+
+
+def test_writers_of_one_topic_cannot_write_as_each_other(cluster: LocalCluster) -> None:
+    """Every record that the victim was told is there is there, once, and nothing else in its transactions."""
+    servers = cluster.bootstrap_servers
+    with AdminClient(servers) as admin:
+        admin.create_topic("shared", partitions=1)
+        for who, id in (("victim", "of-victim"), ("forger", "of-forger")):
+            rules = [access.allow(f"User:{who}", ["read", "write"], "topic", "shared")]
+            admin.alter_access(
+                [access.Put(one) for one in [*rules, access.allow(f"User:{who}", ["write"], "transactional_id", id)]]
+            )
+        victim, forger = (admin.create_key(f"User:{who}").key.reveal() for who in ("victim", "forger"))
+    acknowledged: list[bytes] = []
+    with (
+        Producer(servers, api_key=victim, linger_ms=0) as plain,
+        Producer(servers, api_key=victim, transactional_id="of-victim") as transactional,
+        Forger(cluster.process("broker").grpc, forger, "shared", "of-forger") as attack,
+    ):
+        while attack.rounds < 20 and attack.failure is None:
+            values = [b"%d-%d" % (len(acknowledged), n) for n in range(4)]
+            for value in values[:2]:
+                plain.send("shared", value).result(30)
+            with transactional.transaction():
+                for value in values[2:]:
+                    transactional.send("shared", value).result(30)
+            acknowledged += values
+    with Consumer(
+        "shared", bootstrap_servers=servers, auto_offset_reset="earliest", isolation_level="read_committed"
+    ) as reader:
+        found: list[bytes] = []
+        while len(found) < len(acknowledged) and (records := reader.poll(10_000)):
+            found += [record.value for record in records]
+        assert found == acknowledged
+        assert not [record.value for record in reader.poll(0)]
+    assert attack.failure is None
+    refusals = {ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+    assert refusals <= set(attack.answers) <= refusals | {ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH}, (
+        "NONE: the victim was faster, and its record has that sequence"
+    )
 
 
 def test_the_key_is_in_no_log_and_dies_with_its_start(cluster: LocalCluster) -> None:

@@ -12,12 +12,14 @@ from headrace_common.core.access.principal import Grantee, Principal, PrincipalT
 from headrace_common.core.access.roles import Binding
 from headrace_common.core.access.rows import (
     CONFIGURED,
+    PRODUCER_KEY_BYTES,
     STATE,
     Configured,
     Mode,
     changed_rows,
     write_configured,
     write_key,
+    write_producer_key,
     write_state,
 )
 from headrace_common.core.access.state import Access as Rules
@@ -27,6 +29,7 @@ from headrace_common.runtime.access_gate import Access
 from headrace_common.runtime.clock import SystemClock
 
 CREATED_MS: Final = 1_000
+PRODUCER_KEY: Final = b"k" * PRODUCER_KEY_BYTES
 
 
 def user(name: str) -> Principal:
@@ -60,6 +63,7 @@ class Rows:
     super_users: frozenset[Principal] = frozenset()
     of_files: tuple[ApiKey, ...] = ()
     """Keys that the controllers' files name."""
+    producer_key: bytes = PRODUCER_KEY
 
     def image(self, before: ClusterImage = EMPTY_IMAGE) -> ClusterImage:
         """``before`` with these rows."""
@@ -69,6 +73,7 @@ class Rows:
             CONFIGURED: write_configured(configured),
             **changed_rows(Rules(), Rules(rules=self.rules, bindings=self.bindings)),
             **dict(map(write_key, self.keys)),
+            **write_producer_key(self.producer_key),
         }
         return replace(before, revision=max(1, before.revision), access=rows)
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace_broker.core.owned_ids import owned_id
 from headrace_broker.core.producers import SEQUENCES, Producers, last_of
 from headrace_broker.core.rows import IndexRow, ProducerBatch, ProducerRow
 from headrace_common.core.errors import HeadraceError, InvalidProducerEpoch, OutOfOrderSequence
@@ -174,8 +175,10 @@ def test_the_highest_id_is_of_those_that_can_have_been_given_out() -> None:
     producers = Producers()
     assert producers.highest_id(2**48) == -1
     append(producers, 0, 0, 1, 0, producer_id=1005)
-    append(producers, 0, 0, 1, 1, producer_id=2**63 - 1)
+    append(producers, 0, 0, 1, 1, producer_id=2**62 - 1)
     assert producers.highest_id(2**48) == 1005
+    append(producers, 0, 0, 1, 2, producer_id=owned_id(1007, "User:alice", b"key"))
+    assert producers.highest_id(2**48) == 1007, "of one that is somebody's it is the number that it was made of"
 
 
 # --- the bound --------------------------------------------------------------------------------------------------------

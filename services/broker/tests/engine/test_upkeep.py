@@ -321,7 +321,7 @@ async def test_images_of_many_topics_are_taken_in_at_once() -> None:
 
 async def test_a_made_up_producer_id_is_not_claimed_and_one_given_out_is() -> None:
     async with running_engine() as engine:
-        [result] = await engine.produce(batch_of(1, producer_id=2**62 + 1, epoch=0, sequence=0))
+        [result] = await engine.produce(batch_of(1, producer_id=2**61 + 1, epoch=0, sequence=0))
         assert result.error is None
         assert engine.broker.highest[1] == -1
         [result] = await engine.produce(batch_of(1, producer_id=12, epoch=0, sequence=0))

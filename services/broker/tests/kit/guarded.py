@@ -11,6 +11,7 @@ from libs.common.tests.kit.closed import Rows, bearing, key_of, key_text, user
 from libs.common.tests.kit.fixed_tokens import Fixed
 from services.broker.tests.kit.cluster import FakeCluster, image_of
 from services.broker.tests.kit.dialogue import running_broker
+from services.broker.tests.kit.transactions import FakeTransactions
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.engine.broker import Broker, EngineSettings
@@ -54,6 +55,7 @@ class Guarded:
     access: Access
     target: str
     stack: AsyncExitStack
+    transactions: FakeTransactions
     rows: Rows = field(
         default_factory=lambda: Rows(
             keys=[key_of("alice"), key_of("carol"), key_of("root")], super_users=frozenset({user("root")})
@@ -88,11 +90,15 @@ async def guarded_broker(**topics: int) -> AsyncIterator[Guarded]:
     cluster = FakeCluster()
     gate = NodeGate(Fixed(), lambda: cluster.image)
     access = Access(lambda: cluster.image, gate, SystemClock())
+    transactions = FakeTransactions()
     guard, settings = Guard(gate, None, access, ACCESS), EngineSettings(flush=Flush.OS)
     async with (
-        running_broker(MemoryLogs(), cluster, settings=settings, guard=guard) as (broker, server),
+        running_broker(MemoryLogs(), cluster, settings=settings, transactions=transactions, guard=guard) as (
+            broker,
+            server,
+        ),
         AsyncExitStack() as stack,
     ):
-        guarded = Guarded(broker, cluster, access, f"127.0.0.1:{server.port}", stack)
+        guarded = Guarded(broker, cluster, access, f"127.0.0.1:{server.port}", stack, transactions)
         await guarded.show(image_of(topics))
         yield guarded

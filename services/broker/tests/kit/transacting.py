@@ -47,11 +47,13 @@ def sent(
     records: int = 1,
     plain: bool = False,
     token: int | None = None,
+    id: str = "id",
+    held: bool = False,
 ) -> BatchArrived:
-    """A producer's batch, in its transaction unless it is ``plain``."""
+    """A producer's batch, in the transaction of ``id`` unless it is ``plain``."""
     batch = batch_of(records, producer_id=pid, epoch=epoch, sequence=sequence, transactional=not plain)
-    id = None if plain else "id"
-    return BatchArrived(read_header(batch), batch, -1, NOW_MS, None, ref, token, transactional_id=id)
+    whose = None if plain else id
+    return BatchArrived(read_header(batch), batch, -1, NOW_MS, None, ref, token, transactional_id=whose, held=held)
 
 
 def fence(token: int, ref: object = "fence") -> BatchArrived:

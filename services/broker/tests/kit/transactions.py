@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from headrace_broker.ports import Enrolment
-from headrace_common.core.errors import HeadraceError
+from headrace_common.core.errors import HeadraceError, InvalidProducerIdMapping
 from headrace_common.core.ids import Endpoint
 
 
@@ -24,6 +24,8 @@ class FakeTransactions:
     """Calls fail with this."""
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     """Calls wait until it is set; it is, until a test clears it."""
+    owners: dict[int, str] | None = None
+    """By producer id: the transactional id that it is of; others are refused. None: nobody looks."""
     kept: list[Collection[Endpoint]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -40,10 +42,12 @@ class FakeTransactions:
         if self.broken is not None:
             raise self.broken
         self.asked += enrolments
-        return [self._answer(one.transactional_id) for one in enrolments]
+        return [self._answer(one) for one in enrolments]
 
-    def _answer(self, transactional_id: str) -> HeadraceError | None:
-        planned = self.answers.get(transactional_id)
+    def _answer(self, one: Enrolment) -> HeadraceError | None:
+        if self.owners is not None and self.owners.get(one.producer_id) != one.transactional_id:
+            return InvalidProducerIdMapping("another transactional id has this producer id")
+        planned = self.answers.get(one.transactional_id)
         return planned.pop(0) if planned else None
 
     async def keep(self, known: Collection[Endpoint]) -> None:

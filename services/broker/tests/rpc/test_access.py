@@ -11,11 +11,12 @@ from typing import Any, Final
 import grpc
 import pytest
 from libs.common.tests.kit.access import allow, deny
-from libs.common.tests.kit.closed import key_of
+from libs.common.tests.kit.closed import PRODUCER_KEY, key_of
 from services.broker.tests.kit.batches import NOW_MS, batch_of
 from services.broker.tests.kit.cluster import image_of, topic_id_of, with_coordinator
 from services.broker.tests.kit.guarded import ALICE, NOTHING, ROOT, Guarded, Shows, guarded_broker, node
 
+from headrace_broker.core.owned_ids import owned_id
 from headrace_broker.rpc import metadata_answers
 from headrace_broker.rpc.access_table import ACCESS
 from headrace_common.core.access.grants import Grant
@@ -666,7 +667,8 @@ class TestProducers:
     """What is refused is not appended: nothing that was acknowledged is lost, and no sequence is skipped."""
 
     def batch(self, sequence: int, *, transactional: bool = False) -> bytes:
-        return batch_of(1, producer_id=7, epoch=0, sequence=sequence, transactional=transactional)
+        id = 7 if transactional else owned_id(7, "User:alice", PRODUCER_KEY)
+        return batch_of(1, producer_id=id, epoch=0, sequence=sequence, transactional=transactional)
 
     async def test_an_idempotent_producer_goes_on_where_it_was(self, world: Guarded) -> None:
         await world.allow(on(Operation.WRITE))

@@ -36,6 +36,11 @@ def new_api_key() -> str:
     return format_key(machine.random_bytes(ID_BYTES), machine.random_bytes(SECRET_BYTES))
 
 
+def new_secret(bytes_count: int) -> bytes:
+    """A key for nodes alone; nobody can guess it."""
+    return MACHINE.get().random_bytes(bytes_count)
+
+
 def jitter(ms: float, *, ratio: float = 0.2) -> float:
     """``ms`` changed by at most ``ratio`` of it, up or down, evenly."""
     assert 0 <= ratio <= 1, "a wait cannot become negative"

@@ -25,12 +25,13 @@ from headrace_broker.core.partition_events import (
 )
 from headrace_broker.core.rows import TRANSACTIONAL_BIT, ProducerBatch
 from headrace_broker.core.waiting import Waiting, put, release
-from headrace_common.core.batch import stamp, stamp_log_append_time
+from headrace_common.core.batch import BatchHeader, stamp, stamp_log_append_time
 from headrace_common.core.errors import (
     ConcurrentTransactions,
     FencedWriter,
     HeadraceError,
     InvalidProducerEpoch,
+    InvalidProducerIdMapping,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     OperationNotAttempted,
@@ -41,6 +42,7 @@ from headrace_common.core.ids import Offset
 ALL: Final = -1
 """``acks``: every replica that is in sync."""
 _LOG_APPEND_TIME_BIT: Final = 0x08
+_OF_ANOTHER: Final = "the producer id is another transactional id's, which has a transaction open here"
 _NOT_ENDED: Final = "the producer's transaction before has no marker here yet; nothing was appended, send it again"
 
 
@@ -52,19 +54,24 @@ class Appends:
     parking: Parking = field(default_factory=Parking)
     _waiting_written: list[Waiting] = field(default_factory=list)
     _waiting_committed: list[Waiting] = field(default_factory=list)
+    _enrolled: dict[int, tuple[int, str | None]] = field(default_factory=dict)
+    """Of transactions that are open here: by producer id the epoch, and the id under which it was enrolled. It goes
+    with the leadership; the next leader asks the coordinator again."""
 
     # --- appending ----------------------------------------------------------------------------------------
 
     def append(self, leading: Leadership, event: BatchArrived, *, enrolled: bool = False) -> list[Effect]:
         """A producer's batch, of this leader epoch. ``enrolled``: its transaction has this partition on its list."""
-        log, header, begins = self.log, event.header, False
-        wrong = self._writer_fault(event)
+        log, header, begins, transactional = self.log, event.header, False, False
+        wrong = event.stranger or self._writer_fault(event)
         if wrong is not None:
             return self._answer_fenced(leading, event, wrong)
         if header.producer_id >= 0:
             transactional = bool(header.attributes & TRANSACTIONAL_BIT)
-            if self.parking.size and not enrolled and (parked := self.parking.of(header.producer_id)) is not None:
-                return self._park_behind(leading, parked, event)
+            if self.parking.size and not enrolled and (transactional or not event.held):
+                parked = self.parking.of(header.producer_id, event.transactional_id)
+                if parked is not None:
+                    return self._park_behind(leading, parked, event)
             try:
                 sent_before = log.producers.check(
                     header.producer_id,
@@ -84,12 +91,26 @@ class Appends:
                     event.ref, NotEnoughReplicas(f"{_describe_too_few(leading)}; nothing was appended, send it again")
                 )
             ]
-        if begins:
-            if not enrolled:
+        if transactional and not enrolled:
+            if self.has_to_ask(header, held=event.held):
                 return self._park(event)
-            if log.producers.has_open(header.producer_id):
-                return [Refuse(event.ref, ConcurrentTransactions(_NOT_ENDED))]
+            if event.held and self._enrolled[header.producer_id][1] != event.transactional_id:
+                return [Refuse(event.ref, InvalidProducerIdMapping(_OF_ANOTHER))]
+        if begins and log.producers.has_open(header.producer_id):
+            return [Refuse(event.ref, ConcurrentTransactions(_NOT_ENDED))]
+        if transactional and enrolled:
+            self._enrolled[header.producer_id] = header.producer_epoch, event.transactional_id
         return self._accept(event, leading.assignment.leader_epoch)
+
+    def has_to_ask(self, header: BatchHeader, *, held: bool) -> bool:
+        """
+        Whether the coordinator is asked before a batch of a transaction is appended: it begins here, or its writer is
+        held to what it may and this leader has not heard whose transaction it is.
+        """
+        if not self.log.producers.is_open(header.producer_id, header.producer_epoch):
+            return True
+        known = self._enrolled.get(header.producer_id)
+        return held and (known is None or known[0] != header.producer_epoch)
 
     def _accept(self, event: BatchArrived, epoch: int, commit: bool | None = None) -> list[Effect]:
         header, base, now_ms, stamped_ms = event.header, self.log.log_end, event.now_ms, -1
@@ -114,10 +135,10 @@ class Appends:
         log = self.log
         return log.fences.refusal(event.fencing_token, event.fence, required=log.config.fencing_required)
 
-    def _answer_fenced(self, leading: Leadership, event: BatchArrived, wrong: FencedWriter) -> list[Effect]:
+    def _answer_fenced(self, leading: Leadership, event: BatchArrived, wrong: HeadraceError) -> list[Effect]:
         """
-        Nothing more of this writer is appended. What it repeats may be in the log, from before the fence: then that is
-        the answer, for a refusal says that it is not there.
+        Nothing more of this writer is appended. What it repeats may be in the log, from before the fence, or from
+        before its ids were held against it: then that is the answer, for a refusal says that it is not there.
         """
         header = event.header
         sent_before = self.log.producers.find_sent(
@@ -154,7 +175,7 @@ class Appends:
         producer_id, epoch = event.header.producer_id, event.header.producer_epoch
         if epoch > parked.epoch:
             newer = InvalidProducerEpoch(f"producer {producer_id} has begun epoch {epoch}; {parked.epoch} is older")
-            return self._refuse_parked(producer_id, newer) + self.append(leading, event)
+            return self._refuse_parked(producer_id, parked, newer) + self.append(leading, event)
         if epoch < parked.epoch:
             older = InvalidProducerEpoch(f"producer {producer_id} has begun epoch {parked.epoch}; {epoch} is older")
             return [Refuse(event.ref, older)]
@@ -164,8 +185,8 @@ class Appends:
             ]
         return []
 
-    def _refuse_parked(self, producer_id: int, reason: HeadraceError) -> list[Effect]:
-        return [Refuse(one.ref, reason) for one in self.parking.take(producer_id)]
+    def _refuse_parked(self, producer_id: int, parked: Parked, reason: HeadraceError) -> list[Effect]:
+        return [Refuse(one.ref, reason) for one in self.parking.take(producer_id, parked.number)]
 
     def resume(self, leading: Leadership, event: Enrolled) -> list[Effect]:
         """The coordinator has answered: append or refuse what was parked."""
@@ -196,14 +217,13 @@ class Appends:
         if not new:  # the marker is in the log, somewhere below the end
             return self._answer_again(leading, ALL, Waiting(self.log.log_end, event.ref, self.log.log_end, -1))
         effects: list[Effect] = []
-        parked = self.parking.of(producer_id)
-        if parked is not None and parked.epoch < epoch:
-            effects += self._refuse_parked(
-                producer_id, InvalidProducerEpoch(f"the transaction has ended with epoch {epoch}")
-            )
+        for parked in self.parking.older(producer_id, epoch):
+            ended = InvalidProducerEpoch(f"the transaction has ended with epoch {epoch}")
+            effects += self._refuse_parked(producer_id, parked, ended)
         if not leading.enough:
             few = NotEnoughReplicas(f"{_describe_too_few(leading)}; no marker was written, send it again")
             return [*effects, Refuse(event.ref, few)]
+        self._enrolled.pop(producer_id, None)
         batch = BatchArrived(event.header, event.batch, ALL, event.now_ms, None, event.ref)
         return effects + self._accept(batch, leading.assignment.leader_epoch, event.commit)
 
@@ -245,6 +265,7 @@ class Appends:
         waiting = [*self._waiting_written, *self._waiting_committed]
         self._waiting_written.clear()
         self._waiting_committed.clear()
+        self._enrolled.clear()
         refs = [one.ref for one in waiting] + [one.ref for one in self.parking.take_all()]
         return [Refuse(ref, reason) for ref in refs]
 

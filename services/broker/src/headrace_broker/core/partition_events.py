@@ -39,6 +39,13 @@ class BatchArrived:
     """The batch is a fence record that sets this token; it must be above the present one."""
     transactional_id: str | None = None
     """Of a transactional batch: whose transaction it belongs to."""
+    stranger: HeadraceError | None = None
+    """Why its producer id is not its writer's: it is refused, but for what is in the log already. None: it is."""
+    held: bool = False
+    """
+    Its writer is held to what it may: in a transaction nothing is taken under another id than the enrolled one, and
+    what others send under its producer id does not concern it.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from heapq import nsmallest
 from itertools import islice
 from typing import Final, NamedTuple
 
+from headrace_broker.core.owned_ids import serial_of
 from headrace_broker.core.rows import COMMITS_BIT, TRANSACTIONAL_BIT, IndexRow, ProducerBatch, ProducerRow
 from headrace_common.core.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequence
 from headrace_common.core.ids import NO_PRODUCER_ID, Offset
@@ -104,8 +105,8 @@ class Producers:
         return None
 
     def highest_id(self, id_max: int) -> int:
-        """The highest producer id known, of those up to ``id_max``; -1: none."""
-        return max((producer_id for producer_id in self._known if producer_id <= id_max), default=NO_PRODUCER_ID)
+        """The highest number of the counter of producer ids, of those up to ``id_max``; -1: none is known."""
+        return max((serial for serial in map(serial_of, self._known) if serial <= id_max), default=NO_PRODUCER_ID)
 
     def is_open(self, producer_id: int, epoch: int) -> bool:
         """Whether the transaction of this epoch is open here."""

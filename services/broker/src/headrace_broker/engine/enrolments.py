@@ -56,7 +56,7 @@ class _Question:
     @property
     def stands(self) -> bool:
         """Whether anything is still parked for it."""
-        parked = self.replica.core.appends.parking.of(self.ask.producer_id)
+        parked = self.replica.core.appends.parking.of(self.ask.producer_id, self.ask.transactional_id)
         return parked is not None and parked.number == self.ask.number
 
 

@@ -18,6 +18,7 @@ from headrace_broker.core.fences import token_from_client
 from headrace_broker.core.measures import Measures
 from headrace_broker.engine.body_checks import NOTHING_CHECKED, BodyChecks, Checked
 from headrace_broker.engine.client_rates import ClientRate
+from headrace_broker.engine.ownership import Ownership
 from headrace_broker.engine.permitted import Permitted
 from headrace_broker.engine.replicas import Replica, Replicas
 from headrace_broker.engine.shares import Share
@@ -135,6 +136,7 @@ class ProduceSession:
         self.replicas = replicas
         self._writable = Permitted(replicas, rights, Operation.WRITE)
         self._fenceable = Permitted(replicas, rights, Operation.FENCE)
+        self._ownership = Ownership(rights)
         self._transactions = Right(rights, Operation.WRITE, ResourceType.TRANSACTIONAL_ID)
         self._loop = loop
         self._clock = clock
@@ -285,6 +287,7 @@ class ProduceSession:
                 " transactions",
                 code=ErrorCode.POLICY_VIOLATION,
             )
+        plain = transactional_id is None and header.producer_id >= 0
         return Arrival(
             replica,
             header,
@@ -296,4 +299,6 @@ class ProduceSession:
             fence,
             transactional_id,
             share=self._share,
+            stranger=self._ownership.refusal(header.producer_id) if plain else None,
+            held=self._ownership.holds,
         )

@@ -10,6 +10,8 @@ import asyncio
 from collections import deque
 from typing import Final, Protocol
 
+from headrace_broker.engine.ownership import Ownership
+from headrace_common.core.access.control import EVERYTHING, Rights
 from headrace_common.core.errors import HeadraceError, Rejected, RequestTimedOut
 from headrace_common.core.ids import NO_PRODUCER_ID
 from headrace_common.runtime.clock import limit_s
@@ -43,22 +45,26 @@ class ProducerIds:
     def left(self) -> int:
         return sum(map(len, self._blocks))
 
-    async def init(self, producer_id: int | None, epoch: int | None) -> tuple[int, int]:
+    async def init(self, producer_id: int | None, epoch: int | None, rights: Rights = EVERYTHING) -> tuple[int, int]:
         """
-        A new id with epoch 0, or the next epoch of the caller's; a new id when its epochs are used up.
+        A new id with epoch 0, or the next epoch of the caller's; a new id when its epochs are used up, and for who
+        names one that is not its own.
+
+        ``rights``: of the caller, whose the id will be.
 
         Raises:
             Rejected: only one of the two was given, or one is out of bounds.
             HeadraceError: no ids are left and the controller gives none now.
         """
+        ownership = Ownership(rights)
         if (producer_id is None) != (epoch is None):
             raise Rejected("producer_id and producer_epoch come together or not at all")
         if producer_id is not None and epoch is not None:
             if producer_id < 0 or not 0 <= epoch <= EPOCH_MAX:
                 raise Rejected(f"producer id {producer_id} with epoch {epoch} was never given out; ask without both")
-            if epoch < EPOCH_MAX:
+            if epoch < EPOCH_MAX and ownership.refusal(producer_id) is None:
                 return producer_id, epoch + 1
-        return await self._next(), 0
+        return ownership.own(await self._next()), 0
 
     def prefetch(self) -> None:
         """Get the first block before anybody asks, so that a producer can start while controllers are down."""

@@ -283,10 +283,12 @@ class StorageLoop:
             arrival.fencing_token,
             arrival.fence,
             arrival.transactional_id,
+            arrival.stranger,
+            arrival.held,
         )
         core, header = replica.core, arrival.header
         full = arrival.transactional_id is not None and self.effects.parked_bytes > self._limits.parked_bytes_max
-        if full and not core.producers.is_open(header.producer_id, header.producer_epoch):
+        if full and core.appends.has_to_ask(header, held=arrival.held):
             wait = "too much waits for coordinators of transactions; wait 1000 ms and send the batch again"
             arrival.refuse(Overloaded(wait))
             return

@@ -86,6 +86,9 @@ class Arrival:
     """The batch is a marker and says this; None: it comes from a producer."""
     share: Share | None = None
     """Of the address that it came from; None: addresses are not told apart."""
+    stranger: HeadraceError | None = None
+    held: bool = False
+    """Both as in ``BatchArrived``."""
     before: Arrival | None = None
     """The batch before it for the same partition in the same request: it is appended behind that one, or not at all."""
     refused: bool = False

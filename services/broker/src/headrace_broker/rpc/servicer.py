@@ -229,6 +229,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         producer_id, epoch = await self._broker.producer_ids.init(
             request.producer_id if request.HasField("producer_id") else None,
             request.producer_epoch if request.HasField("producer_epoch") else None,
+            current_rights(),
         )
         return pb.InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch)
 

@@ -7,7 +7,7 @@ never lowered. Pure; called by ``main`` (settings and the file), the candidate (
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,11 +15,14 @@ from headrace_common.core.access.api_keys import ApiKey, KeyId
 from headrace_common.core.access.principal import Principal, PrincipalType
 from headrace_common.core.access.rows import (
     CONFIGURED,
+    PRODUCER_KEY_BYTES,
+    PRODUCERS,
     STATE,
     Configured,
     Mode,
     read_state,
     write_configured,
+    write_producer_key,
     write_state,
 )
 from headrace_common.core.errors import InvalidConfig, Rejected
@@ -59,6 +62,11 @@ class AccessSettings:
     def first_rows(self) -> dict[str, bytes]:
         """What a new cluster begins with, so that it is never open for a moment; none where it may be open."""
         return {} if self.mode is Mode.OPEN else self.due_rows({})
+
+
+def due_producer_key(rows: Mapping[str, bytes], mode: Mode, new: Callable[[int], bytes]) -> dict[str, bytes]:
+    """The row with a new key of producer ids, where the cluster is open no longer and has none."""
+    return {} if mode is Mode.OPEN or PRODUCERS in rows else write_producer_key(new(PRODUCER_KEY_BYTES))
 
 
 def make_configured(super_users: frozenset[Principal], keys: tuple[ApiKey, ...]) -> Configured:

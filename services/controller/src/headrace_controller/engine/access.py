@@ -19,15 +19,15 @@ from headrace_common.core.access.gains import Shift
 from headrace_common.core.access.principal import Grantee, PrincipalType
 from headrace_common.core.access.resources import CLUSTER_NAME, Operation, ResourceType
 from headrace_common.core.access.review import can_change_rules, plan
-from headrace_common.core.access.rows import STATE, Mode, View, changed_rows, write_state
+from headrace_common.core.access.rows import STATE, Mode, View, changed_rows, read_state, write_state
 from headrace_common.core.access.state import Access
 from headrace_common.core.errors import ErrorCode, Rejected
 from headrace_common.core.features import ACCESS
 from headrace_common.runtime.clock import Clock
-from headrace_common.runtime.entropy import new_uuid
+from headrace_common.runtime.entropy import new_secret, new_uuid
 from headrace_common.runtime.logs import logger
 from headrace_controller.core import records
-from headrace_controller.core.configured import AccessSettings
+from headrace_controller.core.configured import AccessSettings, due_producer_key
 from headrace_controller.core.store import OPERATIONS_MAX, TRANSACTION_BYTES_MAX, Transaction
 from headrace_controller.engine.access_rows import AccessRows, asked_by
 from headrace_controller.engine.follower import Follower
@@ -113,6 +113,7 @@ class AccessChanges:
             answer = Altered(view.access.generation, planned.shifts, planned.more)
             if not rows and risen is view.mode:
                 return None
+            rows |= due_producer_key(self._follower.mirror.image.access, risen, new_secret)
             check_fits(rows)
             if not validate_only:
                 answer = Altered(planned.after.generation, planned.shifts, planned.more)
@@ -132,7 +133,8 @@ class AccessChanges:
         if not image.has(ACCESS):
             return None
         try:
-            due = self._settings.due_rows(image.access)
+            mode = max(read_state(image.access)[0], self._settings.mode)
+            due = self._settings.due_rows(image.access) | due_producer_key(image.access, mode, new_secret)
         except Rejected as error:
             if str(error) != self._unreadable:
                 self._unreadable = str(error)

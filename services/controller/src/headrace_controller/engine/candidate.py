@@ -18,11 +18,12 @@ from headrace_common.core.features import ACCESS
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import ActiveController
 from headrace_common.runtime.clock import Clock, limit_ms
-from headrace_common.runtime.entropy import backoff_ms
+from headrace_common.runtime.entropy import backoff_ms, new_secret
 from headrace_common.runtime.logs import logger
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_controller.config import ControllerConfig
 from headrace_controller.core import records
+from headrace_controller.core.configured import due_producer_key
 from headrace_controller.core.records import Cluster
 from headrace_controller.core.restore_record import RESTORING_KEY
 from headrace_controller.core.store import Committed, CreatedAt, Put, Transaction, Unchanged
@@ -189,7 +190,9 @@ class Candidate:
         Make the cluster. One that is set to ask who calls begins so, at the level from which nodes do: a node of an
         older version, which would let everybody in, is never registered.
         """
-        cluster, rows = self._new_cluster(), self._config.access.first_rows()
+        access = self._config.access
+        cluster, rows = self._new_cluster(), access.first_rows()
+        rows |= due_producer_key(rows, access.mode, new_secret)
         if rows:
             cluster = replace(cluster, feature_level=max(cluster.feature_level, ACCESS.level))
         created = Transaction(

@@ -13,6 +13,7 @@ was read last stays, and without that everybody but super users is refused. So a
 ``keys/ID``            an API key, without its secret
 ``issuers/ALIAS``      an issuer of tokens that is configured, and its keys; the active controller writes it
 ``quotas/ENTITY``      what is set for somebody; how an entity is written is ``quotas.entities``
+``producers``          the key by which brokers see whose a producer id is; made when the cluster is open no longer
 =====================  =======================================================================================
 """
 
@@ -56,6 +57,8 @@ BLOCKED: Final = "blocked/"
 KEYS: Final = "keys/"
 ISSUERS: Final = "issuers/"
 QUOTAS: Final = "quotas/"
+PRODUCERS: Final = "producers"
+PRODUCER_KEY_BYTES: Final = 32
 GONE: Final = b""
 
 
@@ -95,6 +98,8 @@ class View:
     """Rows that could not be read, and why."""
     configured: frozenset[KeyId] = frozenset()
     """The keys that the controllers' files name, and that go with them."""
+    producer_key: bytes = field(default=b"", repr=False)
+    """By which producer ids are bound to their owners; empty: there is none yet."""
 
 
 def write_state(mode: Mode, generation: int, mark: str = "") -> bytes:
@@ -116,6 +121,11 @@ def write_configured(configured: Configured) -> bytes:
 def write_key(key: ApiKey) -> tuple[str, bytes]:
     """The row of a key, and where it is."""
     return f"{KEYS}{key.id}", _dump(_key_fields(key))
+
+
+def write_producer_key(key: bytes) -> dict[str, bytes]:
+    """The row of a new key of producer ids."""
+    return {PRODUCERS: _dump({"key": key.hex()})}
 
 
 def write_issuer(known: IssuerKeys) -> tuple[str, bytes]:
@@ -226,7 +236,8 @@ class Reader:
         access = Access(generation, rules, bindings, roles, blocked, configured.super_users)
         keys = MappingProxyType({**self._made.get(KEYS, {}), **{key.id: key for key in configured.keys}})
         issuers = MappingProxyType(self._made.get(ISSUERS, {}))
-        return View(mode, access, keys, issuers, self._made.get(QUOTAS, _NO_QUOTAS), configured=files)
+        quotas, producer_key = self._made.get(QUOTAS, _NO_QUOTAS), self._read.get(PRODUCERS, {}).get(PRODUCERS, b"")
+        return View(mode, access, keys, issuers, quotas, configured=files, producer_key=producer_key)
 
 
 _NO_QUOTAS: Final = Quotas()
@@ -292,6 +303,8 @@ def _read_row(key: str, row: bytes) -> Any:
             return _key(KeyId(rest), fields)
         case "issuers/":
             return read_issuer(rest, fields)
+        case "producers":
+            return _producer_key(fields["key"])
         case "quotas/":
             return _quotas(parse_entity(rest), fields["values"])
     raise Rejected("it is of a kind that is not known")
@@ -319,6 +332,13 @@ def _quotas(entity: Entity, values: dict[str, Any]) -> tuple[Entity, Values]:
     if not read or len(read) < len(values):
         raise Rejected("a value is missing")
     return entity, MappingProxyType(read)
+
+
+def _producer_key(text: str) -> bytes:
+    key = bytes.fromhex(text)
+    if len(key) != PRODUCER_KEY_BYTES:
+        raise Rejected(f"the key has {len(key)} bytes instead of {PRODUCER_KEY_BYTES}")
+    return key
 
 
 def _write_role(role: Role) -> bytes:
