@@ -233,7 +233,9 @@ async def test_where_it_is_not_closed_they_are_anonymous(world: World, mode: Mod
     world.told()
     assert await world.call("ListOffsets", *metadata) is None
     assert world.seen[0][:2] == ("ListOffsets", "User:ANONYMOUS")
-    assert sum(world.access.control.observed.values()) == (mode is Mode.PERMISSIVE)
+    seen = world.access.control.report()
+    assert [one.count for one in seen.refusals.values()] == [1] * (mode is Mode.PERMISSIVE)
+    assert [one.wrong for one in seen.strangers] == ["authorization" in dict(metadata)] * (mode is Mode.PERMISSIVE)
 
 
 async def test_who_has_a_key_is_known_and_gets_what_rules_allow(world: World) -> None:

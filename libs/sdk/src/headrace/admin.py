@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         AccessExplanation,
         ApiKeyInfo,
         NewApiKey,
+        ObservedAccess,
         WhoAmI,
     )
     from headrace.admin_cluster_types import ClusterStatus, Decommission, MovePlan, MoveProgress
@@ -730,7 +731,14 @@ class AdminClient:
         return self._wait(self._twin.adopt_topic(topic_id, name, partitions=partitions, validate_only=validate_only))
 
     def alter_access(
-        self, changes: Iterable[Change] = (), *, mode: str | None = None, validate_only: bool = False
+        self,
+        changes: Iterable[Change] = (),
+        *,
+        mode: str | None = None,
+        validate_only: bool = False,
+        within: timedelta | None = None,
+        accept_loss_of: Iterable[str] = (),
+        accept_loss: bool = False,
     ) -> AccessChanged:
         """
         Change who may do what: all of it, or nothing. ``headrace.access`` makes the changes.
@@ -738,15 +746,28 @@ class AdminClient:
         Args:
             mode: ``"permissive"`` or ``"closed"``: the cluster's from then on. It never falls.
             validate_only: only say what would change.
+            within: with ``"closed"``, how far back is looked at who would be refused from then on; None: a day.
+            accept_loss_of: principals and addresses that may be.
+            accept_loss: whoever it is may be.
 
         Returns:
             Who gains and loses what.
 
         Raises:
             Denied: the caller may not change this, or would give more than it has.
-            Rejected, NotFound, Conflict: something of it cannot be, is not there, or is bound.
+            Rejected, NotFound, Conflict: something of it cannot be, is not there, or is bound; or closing the cluster
+                would cut off somebody (``observed_access``).
         """
-        return self._wait(self._twin.alter_access(changes, mode=mode, validate_only=validate_only))
+        return self._wait(
+            self._twin.alter_access(
+                changes,
+                mode=mode,
+                validate_only=validate_only,
+                within=within,
+                accept_loss_of=accept_loss_of,
+                accept_loss=accept_loss,
+            )
+        )
 
     def describe_access(self, principal: str | None = None) -> AccessDescription:
         """The mode, rules, roles and blocks: all, or what is said of one principal."""
@@ -763,6 +784,17 @@ class AdminClient:
             host: the address that it calls from; None: one that no rule names.
         """
         return self._wait(self._twin.explain_access(principal, operation, type, name, host=host))
+
+    def observed_access(self, *, within: timedelta | None = None, limit: int | None = None) -> ObservedAccess:
+        """
+        Who comes without a credential, what a closed cluster would refuse, and which rights are used: what all nodes
+        have seen since they were started, where the cluster is not open.
+
+        Args:
+            within: only what was seen so lately; None: a day, which is the most.
+            limit: of each kind, the latest; None: 1,000.
+        """
+        return self._wait(self._twin.observed_access(within=within, limit=limit))
 
     def create_key(
         self,

@@ -157,6 +157,84 @@ class AccessExplanation(Told["pb.ExplainAccessResponse"], remedy=lambda answer: 
 
 
 @dataclass(frozen=True, slots=True)
+class SeenTimes(Made["pb.SeenTimes"]):
+    """When something was seen."""
+
+    first_ms: int
+    """Unix time."""
+    last_ms: int
+    count: int
+    """How often it was asked for. An open stream counts once a minute, in a closed cluster every 10."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenStranger(Made["pb.SeenStranger"], host=lambda one: one.host or None):
+    """Somebody who came without a credential that is taken, and was let in."""
+
+    host: str | None
+    """None: not known."""
+    wrong: bool
+    """It showed one that is not valid."""
+    seen: SeenTimes
+
+
+@dataclass(frozen=True, slots=True)
+class SeenRefusal(Made["pb.SeenRefusal"], host=lambda one: one.host or None, remedy=lambda one: one.remedy or None):
+    """Something that a closed cluster would refuse."""
+
+    principal: str
+    host: str | None
+    operation: str
+    type: str
+    name: str
+    """``*``: any would do."""
+    seen: SeenTimes
+    remedy: str | None
+    """A command that would allow it; None: no change of rules would, or there are too many."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenUse(Made["pb.SeenUse"]):
+    """A right that rules gave, and that was used."""
+
+    principal: str
+    operation: str
+    type: str
+    name: str
+    seen: SeenTimes
+    groups: tuple[str, ...]
+    """Of the principal's token."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenBy(Made["pb.SeenBy"], fault=lambda one: one.fault or None):
+    """One node that was asked."""
+
+    node: str
+    since_ms: int | None
+    """It has looked since then; None: it does not."""
+    fault: str | None
+    """Why it told nothing; None: it did."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedAccess(Told["pb.ObservedResponse"]):
+    """What nodes have seen of who calls; of each kind the latest first."""
+
+    mode: str
+    since_ms: int | None
+    """All that have answered look since then."""
+    strangers: tuple[SeenStranger, ...]
+    refusals: tuple[SeenRefusal, ...]
+    uses: tuple[SeenUse, ...]
+    more: bool
+    """More came without a credential or a right than is told."""
+    nodes: tuple[SeenBy, ...]
+    unused: tuple[RuleInfo, ...]
+    """Rules that nothing needed which was seen in the last day."""
+
+
+@dataclass(frozen=True, slots=True)
 class WhoAmI(Told["pb.WhoAmIResponse"], key_id=lambda answer: answer.key_id or None):
     """Who the cluster takes the caller for."""
 

@@ -13,6 +13,7 @@ from typing import Final
 from headrace_admin.adapters.grpc_brokers import GrpcBrokers
 from headrace_admin.adapters.grpc_controllers import GrpcCluster, GrpcControllers
 from headrace_admin.adapters.grpc_coordinators import GrpcCoordinators
+from headrace_admin.adapters.grpc_nodes import GrpcNodes
 from headrace_admin.adapters.grpc_workers import GrpcWorkers
 from headrace_admin.adapters.headrace_messages import HeadraceMessages
 from headrace_admin.adapters.otel_waiting import publish
@@ -157,10 +158,11 @@ def _make_engines(
     cluster = GrpcCluster(client)
     brokers = GrpcBrokers(cluster, config.limits.call_ms_max, client.security)
     coordinators = GrpcCoordinators(min(config.limits.call_ms_max, _COORDINATOR_MS_MAX), client.security)
+    nodes = GrpcNodes(client.key, min(config.limits.call_ms_max, _COORDINATOR_MS_MAX), client.security)
     workers = GrpcWorkers(min(config.limits.call_ms_max, _COORDINATOR_MS_MAX))
     log = HeadraceMessages(cluster, None if tls is None else str(tls.ca), credential)
     tasks.start(log.follow(SystemClock()), name="idle producers")
-    for port in (brokers, coordinators, workers, log):
+    for port in (brokers, coordinators, workers, nodes, log):
         stack.push_async_callback(port.close)
     administration = Administration(cluster, GrpcControllers(client, config.limits.call_ms_max), brokers)
     messages = Messages(log, cluster, config.limits)
@@ -169,6 +171,7 @@ def _make_engines(
         messages,
         coordinators,
         workers,
+        nodes,
         config.transactions,
         SystemClock(),
         lambda: client.access.view,

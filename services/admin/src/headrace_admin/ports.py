@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from headrace_common.core.access.observed import Report
 from headrace_common.core.ids import Endpoint, NodeId, Offset
-from headrace_common.core.image import ClusterImage
+from headrace_common.core.image import ClusterImage, Node, NodeKey
 from headrace_common.rpc.calls import A_co, Method, Q_contra
 from headrace_proto.v1 import broker_pb2, streams_pb2
 
@@ -73,6 +74,22 @@ class Brokers(Protocol):
 
     async def fetch(self, broker: NodeId, request: broker_pb2.FetchRequest) -> broker_pb2.FetchResponse:
         """One request and its answer. Raises: ``HeadraceError``."""
+        ...
+
+
+class Nodes(Protocol):
+    """Any node, by how it is registered."""
+
+    key: NodeKey
+    """Which one this process is."""
+
+    async def observed(self, node: Node) -> Report:
+        """
+        What it has seen of who calls it; of another admin process what the running call's caller may know.
+
+        Raises:
+            HeadraceError: it does not answer, or is of a version that does not know this.
+        """
         ...
 
 

@@ -19,6 +19,7 @@ from services.admin.tests.kit.world import LIMITS
 from headrace_admin.adapters.grpc_brokers import GrpcBrokers
 from headrace_admin.adapters.grpc_controllers import GrpcCluster, GrpcControllers
 from headrace_admin.adapters.grpc_coordinators import GrpcCoordinators
+from headrace_admin.adapters.grpc_nodes import GrpcNodes
 from headrace_admin.adapters.grpc_workers import GrpcWorkers
 from headrace_admin.adapters.headrace_messages import HeadraceMessages
 from headrace_admin.config import TransactionLimits
@@ -45,7 +46,7 @@ from headrace_common.core.image import (
     Topic,
 )
 from headrace_common.rpc.node_gate import FORWARDED_KEY, NODE_KEY, KnownNodes, NodeGate, node_security
-from headrace_common.runtime.access_gate import Access, AccessGate, current_bearer
+from headrace_common.runtime.access_gate import Access, AccessGate, current_bearer, nobody_calls
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.service import GrpcService, ServerConfig
 from headrace_proto.v1 import broker_pb2, cluster_pb2, controller_pb2, coordinator_pb2, transaction_pb2
@@ -198,6 +199,7 @@ async def opened(rows: Rows) -> AsyncIterator[Front]:
             KnownNodes(lambda: tie.image),
             bearer=current_bearer,
             closed=lambda: access.view.mode is Mode.CLOSED,
+            nobody=lambda: access.view.mode is Mode.PERMISSIVE and nobody_calls(),
         )
         tie.calls = ControllerCalls(ControllerRoute([at]), clock, security)
         stack.push_async_callback(tie.calls.close)
@@ -206,13 +208,15 @@ async def opened(rows: Rows) -> AsyncIterator[Front]:
         brokers = GrpcBrokers(cluster, 5_000, security)
         coordinators, workers = GrpcCoordinators(5_000, security), GrpcWorkers(5_000)
         log = HeadraceMessages(cluster)
-        for port in (brokers, coordinators, workers, log):
+        nodes = GrpcNodes(ADMIN, 5_000, security)
+        for port in (brokers, coordinators, workers, nodes, log):
             stack.push_async_callback(port.close)
         engines = Engines.over(
             Administration(cluster, GrpcControllers(client, 5_000), brokers),
             Messages(log, cluster, LIMITS),
             coordinators,
             workers,
+            nodes,
             TransactionLimits(),
             clock,
             lambda: access.view,

@@ -21,6 +21,7 @@ from headrace import TopicPartition, aio
 from headrace_admin.adapters.grpc_brokers import GrpcBrokers
 from headrace_admin.adapters.grpc_controllers import GrpcCluster, GrpcControllers
 from headrace_admin.adapters.grpc_coordinators import GrpcCoordinators
+from headrace_admin.adapters.grpc_nodes import GrpcNodes
 from headrace_admin.adapters.grpc_workers import GrpcWorkers
 from headrace_admin.adapters.headrace_messages import HeadraceMessages
 from headrace_admin.config import Limits, TransactionLimits
@@ -249,6 +250,7 @@ def _make_world(lab: LabCluster, client: ControllerClient) -> World:
         Messages(log, cluster, LIMITS),
         coordinators,
         workers,
+        GrpcNodes(client.key, LIMITS.call_ms_max, client.security),
         TransactionLimits(),
         clock,
     )

@@ -352,7 +352,7 @@ class TestMatrix:
         await prepare(world, case, mode)
         assert await outcome(world, shows, case) is (NONE if case.for_nodes is None else OF_CLUSTER)
         asked = mode is Mode.PERMISSIVE and case.for_nodes is None
-        assert bool(world.access.control.observed) == asked
+        assert bool(world.access.control.report().refusals) == asked
 
     @every_case
     async def test_who_may_gets_it(self, world: Guarded, case: Case) -> None:
@@ -546,7 +546,7 @@ class TestMetadata:
         assert await self.names(world, ALICE) == ["a2"]
         await world.turn(Mode.PERMISSIVE)
         assert await self.names(world, NOTHING) == [OFFSETS, "a1", "a2", "b"]
-        assert not world.access.control.observed
+        assert not world.access.control.report().refusals
         await world.turn(Mode.CLOSED)
         await world.allow()
         assert await self.names(world, ALICE) == []

@@ -162,7 +162,7 @@ async def test_before_the_cluster_is_closed_it_is_written_down_who_will_not_be_a
         assert held == {"a": [0, 1], "b": [0, 1]}
         await one.say(consumer_heartbeat=consumer("m", epoch))
         await one.hear()
-    written = [(one.principal, one.operation, one.name) for one in world.access.control.observed]
+    written = [(one.principal, one.operation, one.name) for one in world.access.control.report().refusals]
     assert written == [("User:bob", Operation.READ, GROUP)]
 
 

@@ -105,7 +105,7 @@ async def test_ids_of_one_request_are_decided_one_by_one() -> None:
         world.turn(Mode.PERMISSIVE)
         listed = (await answered(stub.ListTransactions(pb.ListTransactionsRequest()))).transactions
         assert [one.transactional_id for one in listed] == ["x", "y"]
-        assert not world.access.control.observed, "nobody asked for x"
+        assert not world.access.control.report().refusals, "nobody asked for x"
 
 
 async def test_who_may_alter_the_cluster_aborts_any_transaction() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,7 +15,14 @@ from headrace_cli.session import Session
 
 if TYPE_CHECKING:
     from headrace.access import Change
-    from headrace.admin_access_types import AccessChanged
+    from headrace.admin_access_types import (
+        AccessChanged,
+        ObservedAccess,
+        RuleInfo,
+        SeenRefusal,
+        SeenStranger,
+        SeenTimes,
+    )
     from headrace_common.core.access.changes import Item
 
 HELP = "Who may do what: rules, roles, blocks, and how closed the cluster is"
@@ -29,6 +37,10 @@ Name = Annotated[
 ]
 Prefix = Annotated[str | None, typer.Option("--prefix", metavar="NAME", help="All names that begin so")]
 Host = Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="Only calls from this IP address")]
+Within = Annotated[
+    int | None,
+    typer.Option("--within", metavar="MINUTES", min=1, max=1_440, help="Look so far back instead of a day"),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say who would gain and lose what")]
 RoleName = Annotated[str, typer.Argument(metavar="ROLE", help="superuser, operator, security, auditor, developer, ...")]
 On = Annotated[
@@ -41,7 +53,7 @@ ForRole = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands to ``headrace access``."""
-    for function in (show, allow, deny, remove, bind, unbind, role, block, unblock, check, mode):
+    for function in (show, allow, deny, remove, bind, unbind, role, block, unblock, check, mode, report, observed):
         command(app)(function)
 
 
@@ -58,17 +70,7 @@ def show(
         session.show(_json(found.wire))
         return
     session.say(f"mode {found.mode}, generation {found.generation}")
-    rules = [
-        {
-            "principal": rule.principal,
-            "says": "deny" if rule.grant.deny else "allow",
-            "operations": ",".join(rule.grant.operations),
-            "type": rule.grant.type,
-            "pattern": rule.grant.pattern,
-            "host": rule.grant.host or "any",
-        }
-        for rule in found.rules
-    ]
+    rules = [_rule_row(rule) for rule in found.rules]
     bindings = [
         {
             "principal": bound.principal,
@@ -222,19 +224,115 @@ def mode(
         str | None, typer.Argument(metavar="[permissive|closed]", help="The mode from now on; it never falls")
     ] = None,
     dry_run: DryRun = False,
+    accept_loss_of: Annotated[
+        list[str] | None,
+        typer.Option("--accept-loss-of", metavar="NAME", help="A principal or address that may be refused; repeatable"),
+    ] = None,
+    accept_loss: Annotated[bool, typer.Option("--accept-loss", help="Whoever it is may be refused")] = False,
+    within: Within = None,
 ) -> None:
-    """Show how closed the cluster is, or close it."""
+    """Show how closed the cluster is, or close it, where nobody is cut off by that who was seen lately."""
     if wanted is None:
         with session.admin() as admin:
             found = admin.describe_access()
         session.show({"mode": found.mode, "generation": found.generation})
         return
-    _change(session, [], dry_run=dry_run, mode=wanted)
+    losing = {"within": _minutes(within), "accept_loss_of": accept_loss_of or (), "accept_loss": accept_loss}
+    _change(session, [], dry_run=dry_run, mode=wanted, **losing)
 
 
-def _change(session: Session, changes: Sequence[Change], *, dry_run: bool, mode: str | None = None) -> None:
+def report(session: Session, within: Within = None) -> None:
+    """Say who comes without a credential, and what a closed cluster would refuse. Ends with 1 where there is some."""
     with session.admin() as admin:
-        done = admin.alter_access(changes, mode=mode, validate_only=dry_run)
+        found = admin.observed_access(within=_minutes(within))
+    if session.output is not Output.TABLE:
+        session.show(_json(found.wire))
+    else:
+        _say_looked(session, found)
+        session.show(
+            [*map(_stranger, found.strangers), *map(_refusal, found.refusals)],
+            empty="nobody came without a credential or a right",
+        )
+        for line in dict.fromkeys(one.remedy for one in found.refusals if one.remedy):
+            session.say(f"to allow it: {line}")
+        if found.strangers:
+            session.say("a caller gets a key with: headrace key create --owner User:NAME --file FILE")
+        if found.more:
+            session.say("and more")
+    if found.strangers or found.refusals or found.more:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def observed(
+    session: Session,
+    within: Within = None,
+    unused: Annotated[bool, typer.Option("--unused", help="Rules that nothing needed, instead")] = False,
+) -> None:
+    """Show which rights were used in the last day, or which rules nobody needed."""
+    with session.admin() as admin:
+        found = admin.observed_access(within=_minutes(within))
+    if session.output is not Output.TABLE:
+        session.show(_json(found.wire))
+        return
+    _say_looked(session, found)
+    if unused:
+        session.show([_rule_row(rule) for rule in found.unused], empty="every rule was needed")
+        return
+    session.show(
+        [
+            {
+                "principal": use.principal,
+                "operation": use.operation,
+                "type": use.type,
+                "name": use.name,
+                "last": _time(use.seen.last_ms),
+                "count": use.seen.count,
+            }
+            for use in found.uses
+        ],
+        empty="no right was used",
+    )
+
+
+def _say_looked(session: Session, found: ObservedAccess) -> None:
+    """How much of the truth this is."""
+    session.say(f"mode {found.mode}")
+    for node in found.nodes:
+        if node.fault is not None:
+            session.say(f"{node.node} cannot be asked: {node.fault}")
+        elif node.since_ms is None:
+            session.say(f"{node.node} does not look: make the cluster permissive with headrace access mode permissive")
+    if found.since_ms is not None:
+        session.say(f"all nodes look since {_time(found.since_ms)}")
+
+
+def _stranger(one: SeenStranger) -> dict[str, Any]:
+    what = "a credential that is not valid" if one.wrong else "no credential"
+    return {"principal": "User:ANONYMOUS", "host": one.host or "unknown", "what": what, **_seen(one.seen)}
+
+
+def _refusal(one: SeenRefusal) -> dict[str, Any]:
+    what = f"{one.operation} {one.type} {one.name}"
+    return {"principal": one.principal, "host": one.host or "unknown", "what": what, **_seen(one.seen)}
+
+
+def _seen(seen: SeenTimes) -> dict[str, Any]:
+    return {"last": _time(seen.last_ms), "count": seen.count}
+
+
+def _time(unix_ms: int) -> str:
+    return datetime.fromtimestamp(unix_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _minutes(within: int | None) -> timedelta | None:
+    return None if within is None else timedelta(minutes=within)
+
+
+def _change(
+    session: Session, changes: Sequence[Change], *, dry_run: bool, mode: str | None = None, **losing: Any
+) -> None:
+    with session.admin() as admin:
+        done = admin.alter_access(changes, mode=mode, validate_only=dry_run, **losing)
     if session.output is not Output.TABLE:
         session.show(_json(done.wire) | {"dry_run": dry_run})
         return
@@ -269,6 +367,17 @@ def _rule(
         raise CommandFailed(f"which {type}?", ExitCode.USAGE, "Give its NAME, --prefix NAME, or '*' for all.")
     given = () if pattern is None else (pattern,)
     return make[effect](principal, operations.split(","), type, *given, host=host)
+
+
+def _rule_row(rule: RuleInfo) -> dict[str, Any]:
+    return {
+        "principal": rule.principal,
+        "says": "deny" if rule.grant.deny else "allow",
+        "operations": ",".join(rule.grant.operations),
+        "type": rule.grant.type,
+        "pattern": rule.grant.pattern,
+        "host": rule.grant.host or "any",
+    }
 
 
 def _targets(on: list[str] | None) -> list[tuple[str, str]]:

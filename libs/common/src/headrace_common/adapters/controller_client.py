@@ -40,7 +40,7 @@ from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, NodeKey, Role,
 from headrace_common.rpc.channels import PLAIN, Security
 from headrace_common.rpc.convert import node_key_to_proto, partition_ref_to_proto, shard_kind_to_proto
 from headrace_common.rpc.node_gate import KnownNodes, NodeGate, Tokens, node_security
-from headrace_common.runtime.access_gate import Access, current_bearer, current_host
+from headrace_common.runtime.access_gate import Access, current_bearer, current_host, nobody_calls
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import backoff_ms
 from headrace_common.runtime.service_tls import ServiceTls
@@ -125,6 +125,7 @@ class ControllerClient:
             current_bearer,
             current_host,
             closed=lambda: client.access.view.mode is Mode.CLOSED,
+            nobody=lambda: client.access.view.mode is Mode.PERMISSIVE and nobody_calls(),
         )
         calls = ControllerCalls(route, clock, security)
         client = ControllerClient(calls, key, clock, tasks, security, beats)

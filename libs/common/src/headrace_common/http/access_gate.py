@@ -67,4 +67,6 @@ class AccessGate:
         authorization = Headers(scope=scope).get(AUTHORIZATION_KEY)
         bearer = None if authorization is None else bearer_of(authorization)
         client = scope.get("client")
-        return self._access.authenticate(bearer, client[0] if client else "")
+        shown = self._access.authenticate(bearer, client[0] if client else "")
+        self._access.see(shown)
+        return shown

@@ -48,6 +48,7 @@ _LISTED_TRANSACTIONS: Final = {"states": _STATES, "producer_ids": _MANY}
 
 _ACCESS: Final = {
     "changes": BATCH_MAX,
+    "accept_loss_of": _MANY,
     "changes.rule.grant.operations": BATCH_MAX * len(Operation),
     "changes.binding.targets": _MANY,
     "changes.role.operations": BATCH_MAX * len(ResourceType),

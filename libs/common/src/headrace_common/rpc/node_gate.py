@@ -81,7 +81,7 @@ class KnownNodes:
 
 
 FORWARDED_KEY: Final = "headrace-bearer-bin"
-"""The credential of whom an admin node asks for."""
+"""The credential of whom an admin node asks for; empty: it has shown none."""
 FORWARDED_HOST_KEY: Final = "headrace-host"
 """The address that this one calls from; rules may name it."""
 
@@ -94,6 +94,7 @@ def node_security(
     bearer: Callable[[], str | None] = lambda: None,
     host: Callable[[], str | None] = lambda: None,
     closed: Callable[[], bool] = lambda: False,
+    nobody: Callable[[], bool] = lambda: False,
 ) -> Security:
     """
     How the node ``key`` shows who it is: with ``certificates`` by TLS, to whoever shows the role that the cluster says;
@@ -105,10 +106,13 @@ def node_security(
         host: the address that this one calls from.
         closed: whether a call without it would be decided as one of the node itself, which may other things than whom
             it asks for. Such a call is not made: it raises ``ClusterAuthorizationFailed``.
+        nobody: whether it asks for somebody who has shown nothing, which is said: else it would count as the node.
     """
 
     def forwarded(target: str, safe: bool) -> Metadata:
         shown = bearer() if key.role is Role.ADMIN else None
+        if shown is None and key.role is Role.ADMIN and nobody():
+            shown, safe = "", True
         if shown is None:
             return ()
         if safe:

@@ -9,7 +9,7 @@ last: one ends when its credential does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -43,6 +43,8 @@ KNOWN_MAX: Final = 10_000
 """Callers, each from one address, that are remembered for as long as nothing changes of access."""
 EXPIRY_LATE_MS: Final = 100.0
 """A stream is looked at so long after its credential has expired: clocks of the loop and of the day differ a little."""
+SEEN_ANEW_MS: Final[Mapping[Mode, float]] = {Mode.PERMISSIVE: 60_000.0, Mode.CLOSED: 600_000.0}
+"""How often it is looked anew at what streams do, which remember what they may."""
 _HEALTH: Final = frozenset({"Health/Check", "Health/Watch"})
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -66,6 +68,12 @@ def current_bearer() -> str | None:
     """The credential of the caller of the running handler; None: it is a node or nobody, or no handler runs."""
     shown = _shown.get()
     return None if shown is None else shown.bearer
+
+
+def nobody_calls() -> bool:
+    """Whether the running handler serves somebody who has shown nothing, which only happens before it is closed."""
+    shown = _shown.get()
+    return shown is not None and shown.bearer is None and shown.node is None
 
 
 def current_host() -> str | None:
@@ -106,7 +114,7 @@ class Access:
         """``reader``: of the rows of these images, where the process has one already."""
         self.nodes = nodes
         """Who is a node."""
-        self._control = Control()
+        self._control = Control(clock.now_ms)
         self._image = image
         self._clock = clock
         self._reader = reader or Reader()
@@ -116,6 +124,7 @@ class Access:
         """The view by which they are known."""
         self._streams: set[_Stream] = set()
         self._looked_at = self._control.view
+        self._seen_ms = 0.0
 
     @property
     def control(self) -> Control:
@@ -158,6 +167,21 @@ class Access:
             self._known[bearer, host] = shown
         return shown
 
+    def see(self, shown: Shown) -> None:
+        """A call has come in: who would not be let in if the cluster were closed is written down."""
+        if self._control.view.mode is Mode.PERMISSIVE and shown.caller.principal == ANONYMOUS:
+            wrong = shown.bearer is not None
+            self._control.observed.stranger(shown.caller.host, wrong, int(self._clock.now_ms()))
+
+    def _see_streams(self) -> None:
+        """Have those who call for long be seen, and what they do, though they remember what they may."""
+        now_ms = self._clock.now_ms()
+        if now_ms - self._seen_ms >= SEEN_ANEW_MS[self._control.view.mode]:
+            self._seen_ms = now_ms
+            self._control.ask_anew()
+            for stream in self._streams:
+                self.see(stream.shown)
+
     def rights(self, shown: Shown) -> Rights:
         """What who has shown that may, from now on."""
         return Rights(self.control, shown.caller)
@@ -166,6 +190,8 @@ class Access:
     def serving(self, shown: Shown) -> Iterator[Rights]:
         """The block, and what it starts, is done for this caller: ``current_rights`` and ``current_bearer``."""
         rights = self.rights(shown)
+        if self._control.view.mode is not Mode.OPEN:
+            self._see_streams()
         before = _shown.set(shown), _rights.set(rights)
         try:
             yield rights
@@ -282,6 +308,7 @@ class AccessGate(grpc.aio.ServerInterceptor):
 
         async def let_in(request: Any, context: Context) -> Any:
             shown, host = self._shown(context), host_of_peer(context.peer())
+            access.see(shown)
             with access.serving(shown) as rights:
                 check(rule, request, shown, rights)
                 if not streams:
@@ -311,7 +338,8 @@ class AccessGate(grpc.aio.ServerInterceptor):
         forwarded: Any = metadata.get(FORWARDED_KEY) if node.role is Role.ADMIN else None
         if forwarded is None:
             return node_shown(node)
-        return access.authenticate(forwarded.decode(errors="replace"), str(metadata.get(FORWARDED_HOST_KEY, "")))
+        bearer = forwarded.decode(errors="replace") or None
+        return access.authenticate(bearer, str(metadata.get(FORWARDED_HOST_KEY, "")))
 
 
 def check(rule: Rule, request: Any, shown: Shown, rights: Rights) -> None:

@@ -236,13 +236,24 @@ class AlterAccessRequest(_message.Message):
     CHANGES_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
+    ACCEPT_LOSS_OF_FIELD_NUMBER: _builtins.int
+    ACCEPT_LOSS_FIELD_NUMBER: _builtins.int
+    WITHIN_MS_FIELD_NUMBER: _builtins.int
     validate_only: _builtins.bool
     """True: only say what would change."""
     mode: _builtins.str
     """"permissive" or "closed": the cluster's mode from then on. It never falls. Empty: as it is."""
+    accept_loss: _builtins.bool
+    """With "closed": whoever it is may be refused."""
+    within_ms: _builtins.int
+    """With "closed": how far back is looked at who came without a credential or a right, in ms. 0: a day."""
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___AccessChange]:
         """All or none of them, in their order."""
+
+    @_builtins.property
+    def accept_loss_of(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """With "closed": principals and addresses that may be refused from then on. Others that were seen lately stop it."""
 
     def __init__(
         self,
@@ -250,10 +261,13 @@ class AlterAccessRequest(_message.Message):
         changes: _abc.Iterable[Global___AccessChange] | None = ...,
         validate_only: _builtins.bool = ...,
         mode: _builtins.str = ...,
+        accept_loss_of: _abc.Iterable[_builtins.str] | None = ...,
+        accept_loss: _builtins.bool = ...,
+        within_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "mode", b"mode", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_loss", b"accept_loss", "accept_loss_of", b"accept_loss_of", "changes", b"changes", "mode", b"mode", "validate_only", b"validate_only", "within_ms", b"within_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -827,3 +841,257 @@ class DescribeQuotasResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DescribeQuotasResponse: _TypeAlias = DescribeQuotasResponse  # noqa: Y015
+
+@_typing.final
+class ObservedRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WITHIN_MS_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    HERE_FIELD_NUMBER: _builtins.int
+    within_ms: _builtins.int
+    """Only what was seen in the last so many ms. 0: a day, which is the most."""
+    limit: _builtins.int
+    """At most so many of each kind, the latest. 0: 1,000; at most 10,000."""
+    here: _builtins.bool
+    """Of the admin service: only what the process that answers has seen itself."""
+    def __init__(
+        self,
+        *,
+        within_ms: _builtins.int = ...,
+        limit: _builtins.int = ...,
+        here: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["here", b"here", "limit", b"limit", "within_ms", b"within_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ObservedRequest: _TypeAlias = ObservedRequest  # noqa: Y015
+
+@_typing.final
+class ObservedResponse(_message.Message):
+    """What nodes have seen of who calls."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINCE_MS_FIELD_NUMBER: _builtins.int
+    STRANGERS_FIELD_NUMBER: _builtins.int
+    REFUSALS_FIELD_NUMBER: _builtins.int
+    USES_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    UNUSED_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    since_ms: _builtins.int
+    """It is looked since then, at every node that was asked; absent: some do not look, for they are open."""
+    more: _builtins.bool
+    """More came without a credential or a right than is told."""
+    mode: _builtins.str
+    """Of the cluster: "open", "permissive" or "closed". Of the admin service."""
+    @_builtins.property
+    def strangers(self) -> _containers.RepeatedCompositeFieldContainer[Global___SeenStranger]: ...
+    @_builtins.property
+    def refusals(self) -> _containers.RepeatedCompositeFieldContainer[Global___SeenRefusal]: ...
+    @_builtins.property
+    def uses(self) -> _containers.RepeatedCompositeFieldContainer[Global___SeenUse]:
+        """Rights that rules gave and that were used, whoever gave them."""
+
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___SeenBy]:
+        """What the admin service asked. Empty: this is what one node has seen."""
+
+    @_builtins.property
+    def unused(self) -> _containers.RepeatedCompositeFieldContainer[Global___AccessRule]:
+        """Rules that nothing needed which was seen. Of the admin service."""
+
+    def __init__(
+        self,
+        *,
+        since_ms: _builtins.int | None = ...,
+        strangers: _abc.Iterable[Global___SeenStranger] | None = ...,
+        refusals: _abc.Iterable[Global___SeenRefusal] | None = ...,
+        uses: _abc.Iterable[Global___SeenUse] | None = ...,
+        more: _builtins.bool = ...,
+        nodes: _abc.Iterable[Global___SeenBy] | None = ...,
+        unused: _abc.Iterable[Global___AccessRule] | None = ...,
+        mode: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_since_ms", b"_since_ms", "since_ms", b"since_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_since_ms", b"_since_ms", "mode", b"mode", "more", b"more", "nodes", b"nodes", "refusals", b"refusals", "since_ms", b"since_ms", "strangers", b"strangers", "unused", b"unused", "uses", b"uses"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__since_ms: _TypeAlias = _typing.Literal["since_ms"]  # noqa: Y015
+    _WhichOneofArgType__since_ms: _TypeAlias = _typing.Literal["_since_ms", b"_since_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__since_ms) -> _WhichOneofReturnType__since_ms | None: ...
+
+Global___ObservedResponse: _TypeAlias = ObservedResponse  # noqa: Y015
+
+@_typing.final
+class SeenStranger(_message.Message):
+    """Somebody who came without a credential that is taken, and was let in."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOST_FIELD_NUMBER: _builtins.int
+    WRONG_FIELD_NUMBER: _builtins.int
+    SEEN_FIELD_NUMBER: _builtins.int
+    host: _builtins.str
+    """The address; empty: not known."""
+    wrong: _builtins.bool
+    """True: it showed one that is not valid."""
+    @_builtins.property
+    def seen(self) -> Global___SeenTimes: ...
+    def __init__(
+        self,
+        *,
+        host: _builtins.str = ...,
+        wrong: _builtins.bool = ...,
+        seen: Global___SeenTimes | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["seen", b"seen"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "seen", b"seen", "wrong", b"wrong"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SeenStranger: _TypeAlias = SeenStranger  # noqa: Y015
+
+@_typing.final
+class SeenRefusal(_message.Message):
+    """Something that a closed cluster would refuse."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    OPERATION_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    SEEN_FIELD_NUMBER: _builtins.int
+    REMEDY_FIELD_NUMBER: _builtins.int
+    principal: _builtins.str
+    host: _builtins.str
+    operation: _builtins.str
+    type: _builtins.str
+    name: _builtins.str
+    """"*": any would do."""
+    remedy: _builtins.str
+    """A command that would allow it. Empty: no change of rules would."""
+    @_builtins.property
+    def seen(self) -> Global___SeenTimes: ...
+    def __init__(
+        self,
+        *,
+        principal: _builtins.str = ...,
+        host: _builtins.str = ...,
+        operation: _builtins.str = ...,
+        type: _builtins.str = ...,
+        name: _builtins.str = ...,
+        seen: Global___SeenTimes | None = ...,
+        remedy: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["seen", b"seen"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "name", b"name", "operation", b"operation", "principal", b"principal", "remedy", b"remedy", "seen", b"seen", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SeenRefusal: _TypeAlias = SeenRefusal  # noqa: Y015
+
+@_typing.final
+class SeenUse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    OPERATION_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    SEEN_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    principal: _builtins.str
+    operation: _builtins.str
+    type: _builtins.str
+    name: _builtins.str
+    @_builtins.property
+    def seen(self) -> Global___SeenTimes: ...
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Of the principal's token."""
+
+    def __init__(
+        self,
+        *,
+        principal: _builtins.str = ...,
+        operation: _builtins.str = ...,
+        type: _builtins.str = ...,
+        name: _builtins.str = ...,
+        seen: Global___SeenTimes | None = ...,
+        groups: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["seen", b"seen"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "name", b"name", "operation", b"operation", "principal", b"principal", "seen", b"seen", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SeenUse: _TypeAlias = SeenUse  # noqa: Y015
+
+@_typing.final
+class SeenTimes(_message.Message):
+    """Unix time in ms, and how often it was asked for; an open stream counts once a minute, in a closed cluster every 10."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_MS_FIELD_NUMBER: _builtins.int
+    LAST_MS_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    first_ms: _builtins.int
+    last_ms: _builtins.int
+    count: _builtins.int
+    def __init__(
+        self,
+        *,
+        first_ms: _builtins.int = ...,
+        last_ms: _builtins.int = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "first_ms", b"first_ms", "last_ms", b"last_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SeenTimes: _TypeAlias = SeenTimes  # noqa: Y015
+
+@_typing.final
+class SeenBy(_message.Message):
+    """What became of asking one node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    SINCE_MS_FIELD_NUMBER: _builtins.int
+    FAULT_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    """Such as "broker-1"."""
+    since_ms: _builtins.int
+    fault: _builtins.str
+    """Why it told nothing. Empty: it has answered."""
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        since_ms: _builtins.int | None = ...,
+        fault: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_since_ms", b"_since_ms", "since_ms", b"since_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_since_ms", b"_since_ms", "fault", b"fault", "node", b"node", "since_ms", b"since_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__since_ms: _TypeAlias = _typing.Literal["since_ms"]  # noqa: Y015
+    _WhichOneofArgType__since_ms: _TypeAlias = _typing.Literal["_since_ms", b"_since_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__since_ms) -> _WhichOneofReturnType__since_ms | None: ...
+
+Global___SeenBy: _TypeAlias = SeenBy  # noqa: Y015

@@ -231,6 +231,11 @@ class AdminStub:
                 request_serializer=headrace__proto_dot_v1_dot_access__pb2.ExplainAccessRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_access__pb2.ExplainAccessResponse.FromString,
                 _registered_method=True)
+        self.Observed = channel.unary_unary(
+                '/headrace.v1.Admin/Observed',
+                request_serializer=headrace__proto_dot_v1_dot_access__pb2.ObservedRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_access__pb2.ObservedResponse.FromString,
+                _registered_method=True)
         self.CreateKey = channel.unary_unary(
                 '/headrace.v1.Admin/CreateKey',
                 request_serializer=headrace__proto_dot_v1_dot_access__pb2.CreateKeyRequest.SerializeToString,
@@ -520,6 +525,13 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Observed(self, request, context):
+        """Who comes without a credential, what a closed cluster would refuse, and which rights are used, over all nodes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CreateKey(self, request, context):
         """Make an API key. Its secret is in the answer alone.
         """
@@ -752,6 +764,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ExplainAccess,
                     request_deserializer=headrace__proto_dot_v1_dot_access__pb2.ExplainAccessRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_access__pb2.ExplainAccessResponse.SerializeToString,
+            ),
+            'Observed': grpc.unary_unary_rpc_method_handler(
+                    servicer.Observed,
+                    request_deserializer=headrace__proto_dot_v1_dot_access__pb2.ObservedRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_access__pb2.ObservedResponse.SerializeToString,
             ),
             'CreateKey': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateKey,
@@ -1812,6 +1829,33 @@ class Admin:
             '/headrace.v1.Admin/ExplainAccess',
             headrace__proto_dot_v1_dot_access__pb2.ExplainAccessRequest.SerializeToString,
             headrace__proto_dot_v1_dot_access__pb2.ExplainAccessResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Observed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/Observed',
+            headrace__proto_dot_v1_dot_access__pb2.ObservedRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_access__pb2.ObservedResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -102,6 +102,8 @@ class AdminStub:
     DescribeAccess: _grpc.UnaryUnaryMultiCallable[_access_pb2.DescribeAccessRequest, _access_pb2.DescribeAccessResponse]
     ExplainAccess: _grpc.UnaryUnaryMultiCallable[_access_pb2.ExplainAccessRequest, _access_pb2.ExplainAccessResponse]
     """Why somebody may, or may not, and what would allow it."""
+    Observed: _grpc.UnaryUnaryMultiCallable[_access_pb2.ObservedRequest, _access_pb2.ObservedResponse]
+    """Who comes without a credential, what a closed cluster would refuse, and which rights are used, over all nodes."""
     CreateKey: _grpc.UnaryUnaryMultiCallable[_access_pb2.CreateKeyRequest, _access_pb2.CreateKeyResponse]
     """Make an API key. Its secret is in the answer alone."""
     ListKeys: _grpc.UnaryUnaryMultiCallable[_access_pb2.ListKeysRequest, _access_pb2.ListKeysResponse]
@@ -182,6 +184,8 @@ class AdminAsyncStub(AdminStub):
     DescribeAccess: _aio.UnaryUnaryMultiCallable[_access_pb2.DescribeAccessRequest, _access_pb2.DescribeAccessResponse]  # type: ignore[assignment]
     ExplainAccess: _aio.UnaryUnaryMultiCallable[_access_pb2.ExplainAccessRequest, _access_pb2.ExplainAccessResponse]  # type: ignore[assignment]
     """Why somebody may, or may not, and what would allow it."""
+    Observed: _aio.UnaryUnaryMultiCallable[_access_pb2.ObservedRequest, _access_pb2.ObservedResponse]  # type: ignore[assignment]
+    """Who comes without a credential, what a closed cluster would refuse, and which rights are used, over all nodes."""
     CreateKey: _aio.UnaryUnaryMultiCallable[_access_pb2.CreateKeyRequest, _access_pb2.CreateKeyResponse]  # type: ignore[assignment]
     """Make an API key. Its secret is in the answer alone."""
     ListKeys: _aio.UnaryUnaryMultiCallable[_access_pb2.ListKeysRequest, _access_pb2.ListKeysResponse]  # type: ignore[assignment]
@@ -487,6 +491,14 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_access_pb2.ExplainAccessResponse, _abc.Awaitable[_access_pb2.ExplainAccessResponse]]:
         """Why somebody may, or may not, and what would allow it."""
+
+    @_abc_1.abstractmethod
+    def Observed(
+        self,
+        request: _access_pb2.ObservedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.ObservedResponse, _abc.Awaitable[_access_pb2.ObservedResponse]]:
+        """Who comes without a credential, what a closed cluster would refuse, and which rights are used, over all nodes."""
 
     @_abc_1.abstractmethod
     def CreateKey(

@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from headrace_proto.v1 import access_pb2 as headrace__proto_dot_v1_dot_access__pb2
 from headrace_proto.v1 import broker_pb2 as headrace__proto_dot_v1_dot_broker__pb2
 from headrace_proto.v1 import transaction_pb2 as headrace__proto_dot_v1_dot_transaction__pb2
 
@@ -110,6 +111,11 @@ class BrokerStub:
                 '/headrace.v1.Broker/Identify',
                 request_serializer=headrace__proto_dot_v1_dot_broker__pb2.IdentifyRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_broker__pb2.IdentifyResponse.FromString,
+                _registered_method=True)
+        self.Observed = channel.unary_unary(
+                '/headrace.v1.Broker/Observed',
+                request_serializer=headrace__proto_dot_v1_dot_access__pb2.ObservedRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_access__pb2.ObservedResponse.FromString,
                 _registered_method=True)
 
 
@@ -229,6 +235,13 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Observed(self, request, context):
+        """What this node has seen of who calls, and of which rights are used. For the admin service.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_BrokerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -306,6 +319,11 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.Identify,
                     request_deserializer=headrace__proto_dot_v1_dot_broker__pb2.IdentifyRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_broker__pb2.IdentifyResponse.SerializeToString,
+            ),
+            'Observed': grpc.unary_unary_rpc_method_handler(
+                    servicer.Observed,
+                    request_deserializer=headrace__proto_dot_v1_dot_access__pb2.ObservedRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_access__pb2.ObservedResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -714,6 +732,33 @@ class Broker:
             '/headrace.v1.Broker/Identify',
             headrace__proto_dot_v1_dot_broker__pb2.IdentifyRequest.SerializeToString,
             headrace__proto_dot_v1_dot_broker__pb2.IdentifyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Observed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Broker/Observed',
+            headrace__proto_dot_v1_dot_access__pb2.ObservedRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_access__pb2.ObservedResponse.FromString,
             options,
             channel_credentials,
             insecure,

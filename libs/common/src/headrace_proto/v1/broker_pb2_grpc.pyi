@@ -5,6 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from grpc import aio as _aio
+from headrace_proto.v1 import access_pb2 as _access_pb2
 from headrace_proto.v1 import broker_pb2 as _broker_pb2
 from headrace_proto.v1 import transaction_pb2 as _transaction_pb2
 import abc as _abc_1
@@ -76,6 +77,8 @@ class BrokerStub:
     """
     Identify: _grpc.UnaryUnaryMultiCallable[_broker_pb2.IdentifyRequest, _broker_pb2.IdentifyResponse]
     """Which process is this? Asked by the controller before it fences a node whose stream broke."""
+    Observed: _grpc.UnaryUnaryMultiCallable[_access_pb2.ObservedRequest, _access_pb2.ObservedResponse]
+    """What this node has seen of who calls, and of which rights are used. For the admin service."""
 
 @_typing.type_check_only
 class BrokerAsyncStub(BrokerStub):
@@ -124,6 +127,8 @@ class BrokerAsyncStub(BrokerStub):
     """
     Identify: _aio.UnaryUnaryMultiCallable[_broker_pb2.IdentifyRequest, _broker_pb2.IdentifyResponse]  # type: ignore[assignment]
     """Which process is this? Asked by the controller before it fences a node whose stream broke."""
+    Observed: _aio.UnaryUnaryMultiCallable[_access_pb2.ObservedRequest, _access_pb2.ObservedResponse]  # type: ignore[assignment]
+    """What this node has seen of who calls, and of which rights are used. For the admin service."""
 
 class BrokerServicer(metaclass=_abc_1.ABCMeta):
     """A partition broker: the only service on the path of the data."""
@@ -259,5 +264,13 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.IdentifyResponse, _abc.Awaitable[_broker_pb2.IdentifyResponse]]:
         """Which process is this? Asked by the controller before it fences a node whose stream broke."""
+
+    @_abc_1.abstractmethod
+    def Observed(
+        self,
+        request: _access_pb2.ObservedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.ObservedResponse, _abc.Awaitable[_access_pb2.ObservedResponse]]:
+        """What this node has seen of who calls, and of which rights are used. For the admin service."""
 
 def add_BrokerServicer_to_server(servicer: BrokerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -168,6 +168,11 @@ class ControllerStub:
                 request_serializer=headrace__proto_dot_v1_dot_access__pb2.AlterQuotasRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_access__pb2.AlterQuotasResponse.FromString,
                 _registered_method=True)
+        self.Observed = channel.unary_unary(
+                '/headrace.v1.Controller/Observed',
+                request_serializer=headrace__proto_dot_v1_dot_access__pb2.ObservedRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_access__pb2.ObservedResponse.FromString,
+                _registered_method=True)
 
 
 class ControllerServicer:
@@ -353,6 +358,13 @@ class ControllerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Observed(self, request, context):
+        """What this node has seen of who calls, and of which rights are used. For the admin service.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControllerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -485,6 +497,11 @@ def add_ControllerServicer_to_server(servicer, server):
                     servicer.AlterQuotas,
                     request_deserializer=headrace__proto_dot_v1_dot_access__pb2.AlterQuotasRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_access__pb2.AlterQuotasResponse.SerializeToString,
+            ),
+            'Observed': grpc.unary_unary_rpc_method_handler(
+                    servicer.Observed,
+                    request_deserializer=headrace__proto_dot_v1_dot_access__pb2.ObservedRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_access__pb2.ObservedResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1191,6 +1208,33 @@ class Controller:
             '/headrace.v1.Controller/AlterQuotas',
             headrace__proto_dot_v1_dot_access__pb2.AlterQuotasRequest.SerializeToString,
             headrace__proto_dot_v1_dot_access__pb2.AlterQuotasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Observed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Controller/Observed',
+            headrace__proto_dot_v1_dot_access__pb2.ObservedRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_access__pb2.ObservedResponse.FromString,
             options,
             channel_credentials,
             insecure,

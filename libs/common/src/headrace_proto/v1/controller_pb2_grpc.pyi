@@ -86,6 +86,8 @@ class ControllerStub:
     """Take keys back: what is connected with one is cut off."""
     AlterQuotas: _grpc.UnaryUnaryMultiCallable[_access_pb2.AlterQuotasRequest, _access_pb2.AlterQuotasResponse]
     """Change quotas: all changes of a request, or nothing."""
+    Observed: _grpc.UnaryUnaryMultiCallable[_access_pb2.ObservedRequest, _access_pb2.ObservedResponse]
+    """What this node has seen of who calls, and of which rights are used. For the admin service."""
 
 @_typing.type_check_only
 class ControllerAsyncStub(ControllerStub):
@@ -143,6 +145,8 @@ class ControllerAsyncStub(ControllerStub):
     """Take keys back: what is connected with one is cut off."""
     AlterQuotas: _aio.UnaryUnaryMultiCallable[_access_pb2.AlterQuotasRequest, _access_pb2.AlterQuotasResponse]  # type: ignore[assignment]
     """Change quotas: all changes of a request, or nothing."""
+    Observed: _aio.UnaryUnaryMultiCallable[_access_pb2.ObservedRequest, _access_pb2.ObservedResponse]  # type: ignore[assignment]
+    """What this node has seen of who calls, and of which rights are used. For the admin service."""
 
 class ControllerServicer(metaclass=_abc_1.ABCMeta):
     """Cluster metadata. Writes go to the active controller; standbys refuse them with NOT_CONTROLLER and say where it
@@ -353,5 +357,13 @@ class ControllerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_access_pb2.AlterQuotasResponse, _abc.Awaitable[_access_pb2.AlterQuotasResponse]]:
         """Change quotas: all changes of a request, or nothing."""
+
+    @_abc_1.abstractmethod
+    def Observed(
+        self,
+        request: _access_pb2.ObservedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.ObservedResponse, _abc.Awaitable[_access_pb2.ObservedResponse]]:
+        """What this node has seen of who calls, and of which rights are used. For the admin service."""
 
 def add_ControllerServicer_to_server(servicer: ControllerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

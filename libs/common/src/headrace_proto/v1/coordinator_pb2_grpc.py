@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from headrace_proto.v1 import access_pb2 as headrace__proto_dot_v1_dot_access__pb2
 from headrace_proto.v1 import coordinator_pb2 as headrace__proto_dot_v1_dot_coordinator__pb2
 from headrace_proto.v1 import transaction_pb2 as headrace__proto_dot_v1_dot_transaction__pb2
 
@@ -93,6 +94,11 @@ class CoordinatorStub:
                 request_serializer=headrace__proto_dot_v1_dot_coordinator__pb2.IdentifyCoordinatorRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_coordinator__pb2.IdentifyCoordinatorResponse.FromString,
                 _registered_method=True)
+        self.Observed = channel.unary_unary(
+                '/headrace.v1.Coordinator/Observed',
+                request_serializer=headrace__proto_dot_v1_dot_access__pb2.ObservedRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_access__pb2.ObservedResponse.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer:
@@ -182,6 +188,13 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Observed(self, request, context):
+        """What this node has seen of who calls, and of which rights are used. For the admin service.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -239,6 +252,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.IdentifyCoordinator,
                     request_deserializer=headrace__proto_dot_v1_dot_coordinator__pb2.IdentifyCoordinatorRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_coordinator__pb2.IdentifyCoordinatorResponse.SerializeToString,
+            ),
+            'Observed': grpc.unary_unary_rpc_method_handler(
+                    servicer.Observed,
+                    request_deserializer=headrace__proto_dot_v1_dot_access__pb2.ObservedRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_access__pb2.ObservedResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -541,6 +559,33 @@ class Coordinator:
             '/headrace.v1.Coordinator/IdentifyCoordinator',
             headrace__proto_dot_v1_dot_coordinator__pb2.IdentifyCoordinatorRequest.SerializeToString,
             headrace__proto_dot_v1_dot_coordinator__pb2.IdentifyCoordinatorResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Observed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Coordinator/Observed',
+            headrace__proto_dot_v1_dot_access__pb2.ObservedRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_access__pb2.ObservedResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -5,6 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from grpc import aio as _aio
+from headrace_proto.v1 import access_pb2 as _access_pb2
 from headrace_proto.v1 import coordinator_pb2 as _coordinator_pb2
 from headrace_proto.v1 import transaction_pb2 as _transaction_pb2
 import abc as _abc_1
@@ -66,6 +67,8 @@ class CoordinatorStub:
     """Forget committed offsets; refused for topics that a member subscribes to."""
     IdentifyCoordinator: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.IdentifyCoordinatorRequest, _coordinator_pb2.IdentifyCoordinatorResponse]
     """Which process is this? Asked by the controller before it fences a node whose stream broke."""
+    Observed: _grpc.UnaryUnaryMultiCallable[_access_pb2.ObservedRequest, _access_pb2.ObservedResponse]
+    """What this node has seen of who calls, and of which rights are used. For the admin service."""
 
 @_typing.type_check_only
 class CoordinatorAsyncStub(CoordinatorStub):
@@ -104,6 +107,8 @@ class CoordinatorAsyncStub(CoordinatorStub):
     """Forget committed offsets; refused for topics that a member subscribes to."""
     IdentifyCoordinator: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.IdentifyCoordinatorRequest, _coordinator_pb2.IdentifyCoordinatorResponse]  # type: ignore[assignment]
     """Which process is this? Asked by the controller before it fences a node whose stream broke."""
+    Observed: _aio.UnaryUnaryMultiCallable[_access_pb2.ObservedRequest, _access_pb2.ObservedResponse]  # type: ignore[assignment]
+    """What this node has seen of who calls, and of which rights are used. For the admin service."""
 
 class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
     """Consumer groups and their committed offsets. Each group belongs to one shard, each shard to one coordinator at a
@@ -205,5 +210,13 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.IdentifyCoordinatorResponse, _abc.Awaitable[_coordinator_pb2.IdentifyCoordinatorResponse]]:
         """Which process is this? Asked by the controller before it fences a node whose stream broke."""
+
+    @_abc_1.abstractmethod
+    def Observed(
+        self,
+        request: _access_pb2.ObservedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.ObservedResponse, _abc.Awaitable[_access_pb2.ObservedResponse]]:
+        """What this node has seen of who calls, and of which rights are used. For the admin service."""
 
 def add_CoordinatorServicer_to_server(servicer: CoordinatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -49,7 +49,7 @@ def test_a_list_shows_what_may_be_described_and_before_the_cluster_is_closed_all
     for mode in (Mode.OPEN, Mode.PERMISSIVE):
         all_of_it = rights(mode, described)
         assert all_of_it.shows(Operation.DESCRIBE, GROUP, "h")
-        assert not all_of_it.control.observed, "nobody asked for the group"
+        assert not all_of_it.control.report().refusals, "nobody asked for the group"
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_one_right_of_several_is_enough(
 ) -> None:
     asking = rights(mode, grant)
     assert asking.may_any(ALTER, WRITE) is may
-    assert [one.name for one in asking.control.observed] == ["x"] * observed
+    assert [one.name for one in asking.control.report().refusals] == ["x"] * observed
 
 
 @pytest.mark.parametrize("mode", Mode)
@@ -82,7 +82,7 @@ def test_where_the_name_does_not_matter_one_is_enough(mode: Mode, operation: Ope
     else:
         asking.check_anywhere(operation, TOPIC)
     written_down = mode is Mode.PERMISSIVE and operation is Operation.READ
-    assert [str(one.name) for one in asking.control.observed] == ["*"] * written_down
+    assert [str(one.name) for one in asking.control.report().refusals] == ["*"] * written_down
 
 
 @pytest.mark.parametrize(("node", "may"), [("coordinator-1", True), ("admin-1", False), ("broker-1", False)])

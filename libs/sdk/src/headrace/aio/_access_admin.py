@@ -12,6 +12,7 @@ from headrace.admin_access_types import (
     AccessExplanation,
     ApiKeyInfo,
     NewApiKey,
+    ObservedAccess,
     WhoAmI,
 )
 from headrace.errors import Rejected
@@ -34,7 +35,14 @@ class AccessAdmin:
         raise NotImplementedError
 
     async def alter_access(
-        self, changes: Iterable[Change] = (), *, mode: str | None = None, validate_only: bool = False
+        self,
+        changes: Iterable[Change] = (),
+        *,
+        mode: str | None = None,
+        validate_only: bool = False,
+        within: timedelta | None = None,
+        accept_loss_of: Iterable[str] = (),
+        accept_loss: bool = False,
     ) -> AccessChanged:
         """
         Change who may do what: all of it, or nothing. ``headrace.access`` makes the changes.
@@ -42,18 +50,27 @@ class AccessAdmin:
         Args:
             mode: ``"permissive"`` or ``"closed"``: the cluster's from then on. It never falls.
             validate_only: only say what would change.
+            within: with ``"closed"``, how far back is looked at who would be refused from then on; None: a day.
+            accept_loss_of: principals and addresses that may be.
+            accept_loss: whoever it is may be.
 
         Returns:
             Who gains and loses what.
 
         Raises:
             Denied: the caller may not change this, or would give more than it has.
-            Rejected, NotFound, Conflict: something of it cannot be, is not there, or is bound.
+            Rejected, NotFound, Conflict: something of it cannot be, is not there, or is bound; or closing the cluster
+                would cut off somebody (``observed_access``).
         """
         from headrace_common.rpc.convert_access import change_to_proto
 
         request = pb.AlterAccessRequest(
-            changes=map(change_to_proto, changes), validate_only=validate_only, mode=mode or ""
+            changes=map(change_to_proto, changes),
+            validate_only=validate_only,
+            mode=mode or "",
+            within_ms=_ms(within),
+            accept_loss_of=accept_loss_of,
+            accept_loss=accept_loss,
         )
         return AccessChanged.of(
             await self._call(lambda stub, timeout: stub.AlterAccess(request, timeout=timeout), change=True)
@@ -82,6 +99,18 @@ class AccessAdmin:
         return AccessExplanation.of(
             await self._call(lambda stub, timeout: stub.ExplainAccess(request, timeout=timeout))
         )
+
+    async def observed_access(self, *, within: timedelta | None = None, limit: int | None = None) -> ObservedAccess:
+        """
+        Who comes without a credential, what a closed cluster would refuse, and which rights are used: what all nodes
+        have seen since they were started, where the cluster is not open.
+
+        Args:
+            within: only what was seen so lately; None: a day, which is the most.
+            limit: of each kind, the latest; None: 1,000.
+        """
+        request = pb.ObservedRequest(within_ms=_ms(within), limit=limit or 0)
+        return ObservedAccess.of(await self._call(lambda stub, timeout: stub.Observed(request, timeout=timeout)))
 
     async def create_key(
         self,
@@ -169,3 +198,7 @@ class AccessAdmin:
         """Who the cluster takes this client for."""
         request = pb.WhoAmIRequest()
         return WhoAmI.of(await self._call(lambda stub, timeout: stub.WhoAmI(request, timeout=timeout)))
+
+
+def _ms(time: timedelta | None) -> int:
+    return 0 if time is None else time // timedelta(milliseconds=1)

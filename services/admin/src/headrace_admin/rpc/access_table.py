@@ -74,6 +74,7 @@ ACCESS: Final[AccessTable] = {
     "Admin/AlterAccess": ENTRIES,
     "Admin/DescribeAccess": ENTRIES,
     "Admin/ExplainAccess": on_each(Operation.DESCRIBE, ResourceType.PRINCIPAL, lambda request: [request.principal]),
+    "Admin/Observed": ENTRIES,
     "Admin/CreateKey": ENTRIES,
     "Admin/ListKeys": ENTRIES,
     "Admin/DeleteKeys": ENTRIES,

@@ -197,6 +197,9 @@ Decided = Annotated[
 
 Access = Annotated[Json, Answer("Access", "Who may do what.", access_pb2.DescribeAccessResponse)]
 AccessChanged = Annotated[Json, Answer("AccessChanged", "Who gains and loses what.", access_pb2.AlterAccessResponse)]
+ObservedAccess = Annotated[
+    Json, Answer("ObservedAccess", "What nodes have seen of who calls.", access_pb2.ObservedResponse)
+]
 Explained = Annotated[Json, Answer("Explained", "Whether somebody may, and why.", access_pb2.ExplainAccessResponse)]
 Keys = Annotated[Json, Answer("Keys", "API keys, without their secrets.", access_pb2.ListKeysResponse)]
 NewKey = Annotated[Json, Answer("NewKey", "A key, which is shown this once.", access_pb2.CreateKeyResponse)]

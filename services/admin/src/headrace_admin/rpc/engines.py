@@ -12,6 +12,7 @@ from headrace_admin.engine.coordination import Coordination
 from headrace_admin.engine.groups import Groups
 from headrace_admin.engine.log_offsets import LogOffsets
 from headrace_admin.engine.messages import Messages
+from headrace_admin.engine.observations import Observations
 from headrace_admin.engine.open_transactions import OpenTransactions
 from headrace_admin.engine.reassignments import Reassignments
 from headrace_admin.engine.resets import Resets
@@ -19,7 +20,7 @@ from headrace_admin.engine.statuses import Statuses
 from headrace_admin.engine.stored_logs import StoredLogs
 from headrace_admin.engine.streams import Streams
 from headrace_admin.engine.transactions import Transactions
-from headrace_admin.ports import Coordinators, Workers
+from headrace_admin.ports import Coordinators, Nodes, Workers
 from headrace_common.core.access.rows import View
 from headrace_common.core.image import ShardKind
 from headrace_common.runtime.clock import Clock
@@ -39,6 +40,7 @@ class Engines:
     open_transactions: OpenTransactions
     streams: Streams
     accesses: Accesses
+    observations: Observations
 
     @staticmethod
     def over(
@@ -46,6 +48,7 @@ class Engines:
         messages: Messages,
         coordinators: Coordinators,
         workers: Workers,
+        nodes: Nodes,
         limits: TransactionLimits,
         clock: Clock,
         views: Views = View,
@@ -70,4 +73,5 @@ class Engines:
             open_transactions=open_transactions,
             streams=Streams(cluster, groups, workers, clock),
             accesses=Accesses(views),
+            observations=Observations(cluster, nodes, views, clock),
         )

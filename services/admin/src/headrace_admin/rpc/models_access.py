@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from headrace_admin.rpc.models import INT64_MAX, Request, example
+from headrace_common.core.access.observed import DAY_MS
 
 Principal = Annotated[str, Field(min_length=1, max_length=300, description="Such as User:alice, or User:* for all.")]
 Name = Annotated[str, Field(max_length=300)]
@@ -101,6 +102,13 @@ class ChangeAccess(Request):
     validate_only: bool = Field(False, description="Say who would gain and lose what, and do nothing.")
     mode: Literal["", "permissive", "closed"] = Field(
         "", description="The cluster's mode from then on; it never falls. Empty: as it is."
+    )
+    accept_loss_of: Annotated[list[Annotated[str, Field(max_length=300)]], Field(max_length=10_000)] = Field(
+        default_factory=list, description="With closed: principals and addresses that may be refused from then on."
+    )
+    accept_loss: bool = Field(False, description="With closed: whoever it is may be refused.")
+    within_ms: Annotated[int, Field(ge=0, le=DAY_MS)] = Field(
+        0, description="With closed: how far back is looked at who would be refused. 0: a day."
     )
 
 

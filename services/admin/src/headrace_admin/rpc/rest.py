@@ -114,7 +114,7 @@ def rest_app(
         group_routes(engines.groups, engines.resets),
         streams_routes(engines.streams),
         transaction_routes(engines.transactions, engines.open_transactions),
-        access_routes(engines.accesses, engines.administration),
+        access_routes(engines.accesses, engines.observations, engines.administration),
     ]
     docs = docs_routes()
     _health(app, ready)

@@ -9,9 +9,11 @@ from google.protobuf.json_format import ParseDict
 
 from headrace_admin.engine.accesses import Accesses
 from headrace_admin.engine.administration import Administration
+from headrace_admin.engine.observations import Observations
 from headrace_admin.rpc import access_out as out
-from headrace_admin.rpc import answer_types
+from headrace_admin.rpc import answer_types, observed_out
 from headrace_admin.rpc import models_access as shapes
+from headrace_common.core.access.observed import DAY_MS, OBSERVED_MAX
 from headrace_common.core.errors import Rejected
 from headrace_common.rpc.json_form import json_of
 from headrace_common.runtime.access_gate import current_rights, current_shown
@@ -20,10 +22,10 @@ from headrace_proto.v1 import access_pb2 as pb
 Text = Annotated[str, Query(max_length=300)]
 
 
-def access_routes(accesses: Accesses, engine: Administration) -> APIRouter:
+def access_routes(accesses: Accesses, observations: Observations, engine: Administration) -> APIRouter:
     """All routes of this module."""
     routes = APIRouter(prefix="/v1", tags=["access"])
-    _rules(routes, accesses, engine)
+    _rules(routes, accesses, observations, engine)
     _keys(routes, accesses, engine)
 
     _quotas(routes, accesses, engine)
@@ -36,7 +38,7 @@ def access_routes(accesses: Accesses, engine: Administration) -> APIRouter:
     return routes
 
 
-def _rules(routes: APIRouter, accesses: Accesses, engine: Administration) -> None:
+def _rules(routes: APIRouter, accesses: Accesses, observations: Observations, engine: Administration) -> None:
     @routes.get("/access", operation_id="describe_access")
     async def describe_access(
         principal: Annotated[str, Query(max_length=300, description="Only what is said of it. Empty: of all.")] = "",
@@ -50,7 +52,16 @@ def _rules(routes: APIRouter, accesses: Accesses, engine: Administration) -> Non
         if not all(change.one for change in body.changes):
             raise Rejected("each change has exactly one of rule, binding, role and block")
         request = ParseDict(body.model_dump(exclude_none=True), pb.AlterAccessRequest())
-        return json_of(await engine.controllers.ask(lambda stub: stub.AlterAccess, request))
+        return json_of(await observed_out.altered(observations, engine.controllers, request, current_rights()))
+
+    @routes.get("/access/observed", operation_id="observed_access")
+    async def observed_access(
+        within_ms: Annotated[int, Query(ge=0, le=DAY_MS, description="Only what was seen so lately. 0: a day.")] = 0,
+        limit: Annotated[int, Query(ge=0, le=OBSERVED_MAX, description="Of each kind, the latest. 0: 1,000.")] = 0,
+    ) -> answer_types.ObservedAccess:
+        """Who comes without a credential, what a closed cluster would refuse, and which rights are used."""
+        request = pb.ObservedRequest(within_ms=within_ms, limit=limit)
+        return json_of(await observed_out.observed(observations, request, current_rights()))
 
     @routes.get("/access/explain", operation_id="explain_access")
     async def explain_access(

@@ -116,6 +116,7 @@ ROUTES: Final[Mapping[str, As | Rule]] = {
     "POST /v1/transactions-hanging/abort": As("AbortHangingTransaction"),
     "GET /v1/access": As("DescribeAccess"),
     "POST /v1/access/changes": As("AlterAccess"),
+    "GET /v1/access/observed": As("Observed"),
     "GET /v1/access/explain": As(
         "ExplainAccess", lambda given: access_pb2.ExplainAccessRequest(principal=given.get("principal", ""))
     ),

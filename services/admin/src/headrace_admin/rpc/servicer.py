@@ -7,7 +7,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from headrace_admin.rpc import access_out, transactions_out
+from headrace_admin.rpc import access_out, observed_out, transactions_out
 from headrace_admin.rpc import groups_out as out
 from headrace_admin.rpc.engines import Engines
 from headrace_admin.rpc.features_out import features_message
@@ -55,6 +55,7 @@ class AdminServicer(GeneratedServicer):
         self._transactions = engines.transactions
         self._open = engines.open_transactions
         self._accesses = engines.accesses
+        self._observations = engines.observations
         self._controllers = engines.administration.controllers
 
     CreateTopics = _forward(lambda stub: stub.CreateTopics)
@@ -70,7 +71,6 @@ class AdminServicer(GeneratedServicer):
     DrainBroker = _forward(lambda stub: stub.DrainBroker)
     DescribeRestore = _forward(lambda stub: stub.DescribeRestore)
     AdoptTopic = _forward(lambda stub: stub.AdoptTopic)
-    AlterAccess = _forward(lambda stub: stub.AlterAccess)
     CreateKey = _forward(lambda stub: stub.CreateKey)
     DeleteKeys = _forward(lambda stub: stub.DeleteKeys)
     AlterQuotas = _forward(lambda stub: stub.AlterQuotas)
@@ -246,6 +246,16 @@ class AdminServicer(GeneratedServicer):
         return transactions_out.ended_message(ended)
 
     # --- access ---------------------------------------------------------------------------------------------------
+
+    @override
+    async def AlterAccess(
+        self, request: access_pb2.AlterAccessRequest, context: Context
+    ) -> access_pb2.AlterAccessResponse:
+        return await observed_out.altered(self._observations, self._controllers, request, current_rights())
+
+    @override
+    async def Observed(self, request: access_pb2.ObservedRequest, context: Context) -> access_pb2.ObservedResponse:
+        return await observed_out.observed(self._observations, request, current_rights())
 
     @override
     async def DescribeAccess(

@@ -32,5 +32,7 @@ ACCESS: Final[AccessTable] = MappingProxyType(
         "Broker/Identify": NODES,
         "Broker/WriteTxnMarkers": on_cluster(Operation.ALTER, own=[Role.COORDINATOR]),
         "Broker/Mark": NODES,
+        # nothing of the admin node
+        "Broker/Observed": ENTRIES,
     }
 )

@@ -26,14 +26,15 @@ from headrace_broker.rpc.metadata_answers import MetadataAnswers
 from headrace_common.core.errors import HeadraceError, Rejected
 from headrace_common.core.ids import TopicId
 from headrace_common.core.image import NodeKey, Role, ShardKind
+from headrace_common.rpc.convert_observed import report_to_proto
 from headrace_common.rpc.node_gate import NodeGate
 from headrace_common.rpc.options import CLIENT_ID_KEY, MESSAGE_BYTES_MAX
 from headrace_common.runtime.access_gate import current_rights
 from headrace_common.runtime.admission import address_of
 from headrace_common.runtime.answering import NO_MESSAGE, answer_stream
 from headrace_common.runtime.tasks import TaskRunner
+from headrace_proto.v1 import access_pb2, broker_pb2_grpc, cluster_pb2, transaction_pb2
 from headrace_proto.v1 import broker_pb2 as pb
-from headrace_proto.v1 import broker_pb2_grpc, cluster_pb2, transaction_pb2
 
 FETCHES_READ_AHEAD: Final = 2
 _SHARD_KINDS: Final = {pb.GROUP: ShardKind.GROUPS, pb.TRANSACTION: ShardKind.TRANSACTIONS}
@@ -325,6 +326,10 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         return pb.IdentifyResponse(
             role=cluster_pb2.BROKER, id=who.broker_id, incarnation=who.incarnation, cluster_id=who.cluster_id
         )
+
+    async def Observed(self, request: access_pb2.ObservedRequest, context: Context) -> access_pb2.ObservedResponse:
+        del request, context
+        return report_to_proto(current_rights().control.report())
 
 
 def _client_id(context: Context) -> str:

@@ -38,6 +38,7 @@ from headrace_common.rpc.convert import (
 from headrace_common.rpc.convert_access import change_from_proto
 from headrace_common.rpc.convert_delta import delta_to_proto
 from headrace_common.rpc.convert_quotas import quota_change_from_proto
+from headrace_common.rpc.convert_observed import report_to_proto
 from headrace_common.rpc.node_gate import NodeGate
 from headrace_common.runtime.access_gate import current_rights
 from headrace_controller.config import LivenessConfig
@@ -345,6 +346,9 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         changes = list(map(quota_change_from_proto, request.changes))
         await self._engine.alter_quotas(changes, current_rights(), validate_only=request.validate_only)
         return access_pb2.AlterQuotasResponse()
+
+    async def Observed(self, request: access_pb2.ObservedRequest, context: Context) -> access_pb2.ObservedResponse:
+        return report_to_proto(current_rights().control.report())
 
     def _broker(self, context: Context, broker_id: int) -> NodeId:
         """The broker that a request speaks for; the call must come from it."""

@@ -61,6 +61,7 @@ _COORDINATOR: Final[Mapping[str, Rule]] = {
     "Coordinator/WriteTxnMarkers": NODES,
     "Coordinator/Mark": NODES,
     "Coordinator/IdentifyCoordinator": NODES,
+    "Coordinator/Observed": ENTRIES,  # nothing of the admin node
 }
 
 _TRANSACTIONS: Final[Mapping[str, Rule]] = {

@@ -15,6 +15,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from headrace_common.core.errors import HeadraceError, NotCoordinator, Rejected
+from headrace_common.rpc.convert_observed import report_to_proto
 from headrace_common.rpc.node_gate import NodeGate
 from headrace_common.runtime.access_gate import current_rights
 from headrace_common.runtime.answering import NO_MESSAGE, answer_stream
@@ -24,8 +25,8 @@ from headrace_coordinator.engine.callers import CallersGroups
 from headrace_coordinator.engine.coordinator import Committer, Coordinator
 from headrace_coordinator.engine.streams import MemberStream
 from headrace_coordinator.rpc import decode, encode
+from headrace_proto.v1 import access_pb2, coordinator_pb2_grpc, transaction_pb2
 from headrace_proto.v1 import coordinator_pb2 as pb
-from headrace_proto.v1 import coordinator_pb2_grpc, transaction_pb2
 
 LINGER_S_MAX: Final = 5.0
 """How long a client that sends no more may wait for what is still to come: the answer to its leave, above all."""
@@ -172,6 +173,10 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServicer):
         del request, context
         who = self._coordinator.who
         return pb.IdentifyCoordinatorResponse(id=who.node_id, incarnation=who.incarnation, cluster_id=who.cluster_id)
+
+    async def Observed(self, request: access_pb2.ObservedRequest, context: Context) -> access_pb2.ObservedResponse:
+        del request, context
+        return report_to_proto(current_rights().control.report())
 
 
 async def _next(context: Context) -> pb.MembershipRequest | None:

@@ -8,14 +8,14 @@ for each request: they are those of the newest generation.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from headrace_common.core.access.decisions import Decisions
 from headrace_common.core.access.explain import Reason, explain
 from headrace_common.core.access.names import WILDCARD
+from headrace_common.core.access.observed import Observed, Report
 from headrace_common.core.access.principal import ANONYMOUS, PrincipalType
 from headrace_common.core.access.resources import CLUSTER_NAME, INTERNAL_PREFIX, Operation, ResourceType
 from headrace_common.core.access.rows import Mode, View
@@ -31,7 +31,6 @@ from headrace_common.core.errors import (
 from headrace_common.core.image import Role
 from headrace_common.core.node_rules import node_key_of
 
-OBSERVED_MAX: Final = 10_000
 _SHOWN_CHARS_MAX: Final = 255
 _ANY_NAME: Final = WILDCARD
 """Stands for the resource where any would do; none has it for a name."""
@@ -48,39 +47,55 @@ Asked: TypeAlias = tuple[Operation, ResourceType, str]
 """One question: may it do this, on which resource?"""
 
 
-class Refused(NamedTuple):
-    """Something that a closed cluster would refuse."""
-
-    principal: str
-    operation: Operation
-    type: ResourceType
-    name: str
-
-
 class Control:
-    """Decides by the newest ``View`` that it was given. One event loop."""
+    """
+    Decides by the newest ``View`` that it was given. One event loop.
 
-    def __init__(self) -> None:
+    ``now_ms``: Unix time.
+    """
+
+    def __init__(self, now_ms: Callable[[], float] = lambda: 0.0) -> None:
         self.view = View()
-        self.observed: Counter[Refused] = Counter()
-        """In mode permissive: what was done that will be refused. At most ``OBSERVED_MAX`` different."""
+        self.observed = Observed()
+        """In mode permissive: what was done that will be refused. Where it is not open: which rights are used."""
         self.generation = 0
         """Another one means that a decision of before may be another one now. It is this process's own count: super
         users of the settings change without a generation of the rows."""
         self._decisions = Decisions(self.view.access)
+        self._now_ms = now_ms
 
     def renew(self, view: View) -> None:
         """Decide by this one from now on."""
         if view is not self.view:
+            rises = view.mode is not self.view.mode and view.mode is not Mode.OPEN
+            if rises and (view.mode is Mode.PERMISSIVE or self.observed.since_ms is None):
+                self.observed.begin(int(self._now_ms()))
             self.view = view
             self.generation += 1
             self._decisions.renew(view.access)
+
+    def ask_anew(self) -> None:
+        """Whoever remembers a decision asks once more; so what lasts is seen to last."""
+        self.generation += 1
+
+    def report(self) -> Report:
+        """What was seen in the last day, without the refusals that rules allow meanwhile."""
+        return self.observed.report(self._still_refused, int(self._now_ms()))
+
+    def _still_refused(self, caller: Caller, operation: Operation, type: ResourceType, name: str) -> bool:
+        if name == _ANY_NAME:
+            return not self.allows_anywhere(caller, operation, type)
+        return not self.allows(caller, operation, type, name)
 
     def may(self, caller: Caller, operation: Operation, type: ResourceType, name: str) -> bool:
         """Whether it is done; in mode permissive also what is only going to be refused, which is written down."""
         if self.view.mode is Mode.OPEN:
             return True
-        return self.allows(caller, operation, type, name) or self._tolerates(caller, operation, type, name)
+        if self.allows(caller, operation, type, name):
+            if caller.principal.type is not PrincipalType.NODE:
+                self.observed.used(caller, operation, type, name, int(self._now_ms()))
+            return True
+        return self._tolerates(caller, operation, type, name)
 
     def may_anywhere(self, caller: Caller, operation: Operation, type: ResourceType) -> bool:
         """As ``may``, where the name does not matter: there may be one with which it may."""
@@ -90,7 +105,8 @@ class Control:
 
     def may_any(self, caller: Caller, asked: Sequence[Asked]) -> bool:
         """Whether it may do one of these; in mode permissive the last is what is written down."""
-        return any(self.allows(caller, *one) for one in asked[:-1]) or self.may(caller, *asked[-1])
+        allowed = next((one for one in asked[:-1] if self.allows(caller, *one)), asked[-1])
+        return self.may(caller, *allowed)
 
     def shows(self, caller: Caller, operation: Operation, type: ResourceType, name: str) -> bool:
         """
@@ -102,9 +118,7 @@ class Control:
     def _tolerates(self, caller: Caller, operation: Operation, type: ResourceType, name: str) -> bool:
         if self.view.mode is Mode.CLOSED:
             return False
-        refused = Refused(str(caller.principal), operation, type, name[:_SHOWN_CHARS_MAX])
-        if refused in self.observed or len(self.observed) < OBSERVED_MAX:
-            self.observed[refused] += 1
+        self.observed.refused(caller, operation, type, name, int(self._now_ms()))
         return True
 
     def allows(self, caller: Caller, operation: Operation, type: ResourceType, name: str) -> bool:

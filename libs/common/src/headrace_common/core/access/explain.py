@@ -153,6 +153,11 @@ def _matching(access: Access, grantees: Iterable[Grantee], asked: Asked) -> tupl
     return tuple(sorted((source for source in sources if _matches(source.grant, asked)), key=_place))
 
 
+def covers(grant: Grant, operation: Operation, type: ResourceType, name: str) -> bool:
+    """Whether the grant says something about this, from whatever address."""
+    return _matches(grant, Asked(operation, type, name, grant.host))
+
+
 def _matches(grant: Grant, asked: Asked) -> bool:
     """Kafka's rules, with ours for internal names."""
     if grant.type is not asked.type or grant.host not in {None, asked.host}:

@@ -33,6 +33,7 @@ WRITTEN_OF: Final[Mapping[str, Kind | None]] = MappingProxyType(
         "Broker/Identify": NOTHING,
         "Broker/WriteTxnMarkers": Kind.ADMINISTERED,  # for a caller; a coordinator's end a transaction of its own
         "Broker/Mark": NOTHING,
+        "Broker/Observed": NOTHING,
         "Controller/RegisterNode": Kind.NODE_REGISTERED,
         "Controller/Heartbeat": NOTHING,
         "Controller/UnregisterNode": Kind.ADMINISTERED,  # by others than the node itself
@@ -59,6 +60,7 @@ WRITTEN_OF: Final[Mapping[str, Kind | None]] = MappingProxyType(
         "Controller/CreateKey": Kind.ACCESS_CHANGED,
         "Controller/DeleteKeys": Kind.ACCESS_CHANGED,
         "Controller/AlterQuotas": Kind.ACCESS_CHANGED,
+        "Controller/Observed": NOTHING,
         "Coordinator/Membership": NOTHING,
         "Coordinator/CommitOffsets": NOTHING,
         "Coordinator/TxnOffsetCommit": NOTHING,
@@ -70,6 +72,7 @@ WRITTEN_OF: Final[Mapping[str, Kind | None]] = MappingProxyType(
         "Coordinator/DeleteGroups": Kind.ADMINISTERED,
         "Coordinator/DeleteOffsets": Kind.ADMINISTERED,
         "Coordinator/IdentifyCoordinator": NOTHING,
+        "Coordinator/Observed": NOTHING,
         "TransactionCoordinator/InitTransactionalId": NOTHING,
         "TransactionCoordinator/AddPartitionsToTxn": NOTHING,
         "TransactionCoordinator/Enrol": NOTHING,
@@ -120,6 +123,7 @@ WRITTEN_OF: Final[Mapping[str, Kind | None]] = MappingProxyType(
         "Admin/AlterAccess": NOTHING,
         "Admin/DescribeAccess": NOTHING,
         "Admin/ExplainAccess": NOTHING,
+        "Admin/Observed": NOTHING,
         "Admin/CreateKey": NOTHING,
         "Admin/ListKeys": NOTHING,
         "Admin/DeleteKeys": NOTHING,

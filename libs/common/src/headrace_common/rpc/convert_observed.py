@@ -1,0 +1,94 @@
+"""What processes have seen of who calls, as the messages of ``access.proto`` and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Final
+
+from headrace_common.core.access.observed import DAY_MS, OBSERVED_MAX, Refusal, Report, Stranger, Times, Use
+from headrace_common.core.errors import Rejected
+from headrace_common.rpc.convert_access import operation_of, type_of
+from headrace_proto.v1 import access_pb2 as pb
+
+LIMIT: Final = 1_000
+
+
+def report_to_proto(
+    report: Report, limit: int = OBSERVED_MAX, remedies: Mapping[Refusal, str] | None = None
+) -> pb.ObservedResponse:
+    """At most ``limit`` of each kind, the first ones; ``remedies``: the commands that would allow some of them."""
+    lines = remedies or {}
+    return pb.ObservedResponse(
+        since_ms=report.since_ms,
+        strangers=[
+            pb.SeenStranger(host=one.host, wrong=one.wrong, seen=_times(times))
+            for one, times in islice(report.strangers.items(), limit)
+        ],
+        refusals=[
+            pb.SeenRefusal(
+                principal=one.principal,
+                host=one.host,
+                operation=one.operation.value,
+                type=one.type.value,
+                name=one.name,
+                seen=_times(times),
+                remedy=lines.get(one, ""),
+            )
+            for one, times in islice(report.refusals.items(), limit)
+        ],
+        uses=[
+            pb.SeenUse(
+                principal=one.principal,
+                operation=one.operation.value,
+                type=one.type.value,
+                name=one.name,
+                seen=_times(times),
+                groups=sorted(report.groups.get(one.principal, ())),
+            )
+            for one, times in islice(report.uses.items(), limit)
+        ],
+        more=report.more or max(len(report.strangers), len(report.refusals)) > limit,
+    )
+
+
+def report_from_proto(told: pb.ObservedResponse) -> Report:
+    """What one node has told. Raises: Rejected: it is of a newer version."""
+    return Report(
+        told.since_ms if told.HasField("since_ms") else None,
+        {
+            Refusal(one.principal, one.host, operation_of(one.operation), type_of(one.type), one.name): _times_of(
+                one.seen
+            )
+            for one in told.refusals
+        },
+        {Stranger(one.host, one.wrong): _times_of(one.seen) for one in told.strangers},
+        {
+            Use(one.principal, operation_of(one.operation), type_of(one.type), one.name): _times_of(one.seen)
+            for one in told.uses
+        },
+        {one.principal: frozenset(one.groups) for one in told.uses if one.groups},
+        told.more,
+    )
+
+
+def window_ms(given: int) -> int:
+    """How far back is looked. Raises: Rejected: nobody remembers that."""
+    if not 0 <= given <= DAY_MS:
+        raise Rejected(f"within_ms takes 0 (a day) to {DAY_MS}, not {given}: nodes remember a day")
+    return given or DAY_MS
+
+
+def limit_of(given: int) -> int:
+    """How many of each kind are told. Raises: Rejected: that is too many."""
+    if not 0 <= given <= OBSERVED_MAX:
+        raise Rejected(f"limit takes 0 ({LIMIT}) to {OBSERVED_MAX}, not {given}")
+    return given or LIMIT
+
+
+def _times(times: Times) -> pb.SeenTimes:
+    return pb.SeenTimes(first_ms=times.first_ms, last_ms=times.last_ms, count=times.count)
+
+
+def _times_of(seen: pb.SeenTimes) -> Times:
+    return Times(seen.first_ms, seen.last_ms, seen.count)

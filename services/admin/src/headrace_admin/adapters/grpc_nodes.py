@@ -1,0 +1,53 @@
+"""The ``Nodes`` port: asks any node of the cluster, at the address the image has for it now."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from headrace_common.core.access.observed import Report
+from headrace_common.core.ids import Endpoint
+from headrace_common.core.image import Node, NodeKey, Role
+from headrace_common.rpc.calls import CallTo
+from headrace_common.rpc.channels import PLAIN, Channels, Security
+from headrace_common.rpc.convert_observed import report_from_proto
+from headrace_common.rpc.node_gate import FORWARDED_KEY
+from headrace_common.runtime.access_gate import AUTHORIZATION_KEY
+from headrace_proto.v1 import access_pb2 as pb
+from headrace_proto.v1.admin_pb2_grpc import AdminStub
+from headrace_proto.v1.broker_pb2_grpc import BrokerStub
+from headrace_proto.v1.controller_pb2_grpc import ControllerStub
+from headrace_proto.v1.coordinator_pb2_grpc import CoordinatorStub
+
+_CHANNELS_MAX: Final = 100
+_STUBS: Final[dict[Role, Any]] = {
+    Role.BROKER: BrokerStub,
+    Role.CONTROLLER: ControllerStub,
+    Role.COORDINATOR: CoordinatorStub,
+    Role.ADMIN: AdminStub,
+}
+
+
+class GrpcNodes:
+    """Channels are opened when first used; the newest ``_CHANNELS_MAX`` are kept until ``close``."""
+
+    def __init__(self, key: NodeKey, timeout_ms: float, security: Security = PLAIN) -> None:
+        self.key = key
+        self._timeout = timeout_ms / 1_000
+        self._security = security
+        self._channels: Channels[Endpoint] = Channels(security)
+
+    async def observed(self, node: Node) -> Report:
+        """What it has seen; an admin process tells what the running call's caller may know of it."""
+        metadata: tuple[tuple[str, str], ...] = ()
+        if node.key.role is Role.ADMIN and self._security.metadata is not None:  # by TLS it takes callers, and no nodes
+            shown = dict(self._security.metadata(str(node.inside))).get(FORWARDED_KEY)
+            metadata = ((AUTHORIZATION_KEY, f"Bearer {shown.decode()}"),) if isinstance(shown, bytes) and shown else ()
+        await self._channels.trim(_CHANNELS_MAX)
+        with CallTo(str(node.key)):
+            stub = _STUBS[node.key.role](self._channels.to(node.inside))
+            return report_from_proto(
+                await stub.Observed(pb.ObservedRequest(here=True), timeout=self._timeout, metadata=metadata)
+            )
+
+    async def close(self) -> None:
+        await self._channels.close()
