@@ -23,6 +23,7 @@ from headrace.admin_access_types import (
     AccessExplanation,
     ApiKeyInfo,
     NewApiKey,
+    ObservedAccess,
     WhoAmI,
 )
 from headrace.errors import ClusterAuthorizationFailed, Unauthenticated
@@ -45,6 +46,7 @@ class FakeAdmin:
         self.access = Access()
         self.asked: list[Any] = []
         self.failure: Exception | None = None
+        self.seen = pb.ObservedResponse(mode="permissive")
         self.explained = pb.ExplainAccessResponse(allowed=True, reason="it is a super user")
 
     def alter_access(self, changes: Sequence[made.Change], **how: Any) -> AccessChanged:
@@ -72,6 +74,10 @@ class FakeAdmin:
                 super_users=["User:admin"],
             )
         )
+
+    def observed_access(self, **how: Any) -> ObservedAccess:
+        self.asked.append(how)
+        return ObservedAccess.of(self.seen)
 
     def explain_access(self, *given: Any, **how: Any) -> AccessExplanation:
         self.asked.append((given, how))
@@ -222,7 +228,73 @@ def test_what_cannot_be_asks_nobody(line: str, admin: FakeAdmin) -> None:
 def test_the_mode_is_shown_and_raised(admin: FakeAdmin) -> None:
     assert "closed" in run("access", "mode").stdout
     run("access", "mode", "closed")
-    assert admin.asked[-1] == ([], {"mode": "closed", "validate_only": False})
+    losing = {"within": None, "accept_loss_of": (), "accept_loss": False}
+    assert admin.asked[-1] == ([], {"mode": "closed", "validate_only": False, **losing})
+    run("access", "mode", "closed", "--within", "10", "--accept-loss-of", "User:a", "--accept-loss-of", "10.0.0.1")
+    losing = {"within": timedelta(minutes=10), "accept_loss_of": ["User:a", "10.0.0.1"], "accept_loss": False}
+    assert admin.asked[-1] == ([], {"mode": "closed", "validate_only": False, **losing})
+    run("access", "mode", "closed", "--accept-loss")
+    assert admin.asked[-1][1]["accept_loss"] is True
+
+
+TIMES = pb.SeenTimes(first_ms=1, last_ms=1_700_000_000_000, count=3)
+SEEN = pb.ObservedResponse(
+    mode="permissive",
+    since_ms=1_600_000_000_000,
+    strangers=[pb.SeenStranger(host="10.0.0.1", seen=TIMES), pb.SeenStranger(wrong=True, seen=TIMES)],
+    refusals=[
+        pb.SeenRefusal(
+            principal="User:a",
+            host="h",
+            operation="READ",
+            type="TOPIC",
+            name="t",
+            seen=TIMES,
+            remedy="headrace access x",
+        )
+    ]
+    * 2,
+    uses=[pb.SeenUse(principal="User:b", operation="WRITE", type="TOPIC", name="u", seen=TIMES)],
+    unused=[
+        pb.AccessRule(principal="User:c", grant=pb.Grant(operations=["READ"], type="TOPIC", pattern="v")),
+    ],
+    nodes=[
+        pb.SeenBy(node="admin-1", since_ms=1),
+        pb.SeenBy(node="broker-1"),
+        pb.SeenBy(node="broker-2", fault="it is gone"),
+    ],
+)
+
+
+def test_the_report_says_who_would_be_refused_and_how_much_of_it_is_known(admin: FakeAdmin) -> None:
+    assert "nobody came without" in run("access", "report").stderr
+    admin.seen = SEEN
+    said = run("access", "report", "--within", "5", code=1)
+    assert admin.asked[-1] == {"within": timedelta(minutes=5)}
+    lines = said.stdout.splitlines()
+    assert any("User:ANONYMOUS" in line and "10.0.0.1" in line and "no credential" in line for line in lines)
+    assert any("unknown" in line and "a credential that is not valid" in line for line in lines)
+    assert any("User:a" in line and "READ TOPIC t" in line and "2023-11-14 22:13 UTC" in line for line in lines)
+    assert said.stderr.count("to allow it: headrace access x") == 1
+    assert "headrace key create" in said.stderr
+    assert "all nodes look since 2020-09-13 12:26 UTC" in said.stderr
+    assert "broker-2 cannot be asked: it is gone" in said.stderr
+    assert "broker-1 does not look" in said.stderr
+    assert "admin-1" not in said.stderr
+    assert json.loads(run("access", "report", "-o", "json", code=1).stdout)["refusals"][0]["name"] == "t"
+    admin.seen = pb.ObservedResponse(mode="permissive", more=True)
+    assert "and more" in run("access", "report", code=1).stderr
+
+
+def test_rights_that_were_used_and_rules_that_were_not(admin: FakeAdmin) -> None:
+    admin.seen = SEEN
+    used = run("access", "observed").stdout
+    assert "User:b" in used
+    assert "User:c" not in used
+    unused = run("access", "observed", "--unused").stdout
+    assert "User:c" in unused
+    assert "User:b" not in unused
+    assert json.loads(run("access", "observed", "-o", "json").stdout)["uses"][0]["name"] == "u"
 
 
 def test_show(admin: FakeAdmin) -> None:

@@ -153,6 +153,7 @@ CASES: Final[Mapping[str, list[Case]]] = {
             Kind.CLUSTER,
         )
     ],
+    "Observed": [Case(access_pb2.ObservedRequest(), Op.DESCRIBE, Kind.CLUSTER)],
     "CreateKey": [Case(access_pb2.CreateKeyRequest(owner=str(BOB)), Op.ALTER, Kind.PRINCIPAL, str(BOB))],
     "DeleteKeys": [
         Case(

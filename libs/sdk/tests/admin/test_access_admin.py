@@ -34,6 +34,33 @@ async def test_changes_are_asked_for_whole() -> None:
     assert (done.generation, done.more, str(done.shifts[0].gains[0])) == (3, False, "READ TOPIC t* from 10.0.0.1")
     await client(service).alter_access(mode="closed", validate_only=True)
     assert (service.asked[1].mode, service.asked[1].validate_only) == ("closed", True)
+    assert (service.asked[1].within_ms, service.asked[1].accept_loss, list(service.asked[1].accept_loss_of)) == (
+        0,
+        False,
+        [],
+    )
+    await client(service).alter_access(
+        mode="closed", within=timedelta(minutes=5), accept_loss_of=["User:a"], accept_loss=True
+    )
+    asked = service.asked[2]
+    assert (asked.within_ms, asked.accept_loss, list(asked.accept_loss_of)) == (300_000, True, ["User:a"])
+
+
+async def test_what_was_seen() -> None:
+    times = pb.SeenTimes(first_ms=1, last_ms=2, count=3)
+    service = Service(
+        pb.ObservedResponse(
+            mode="permissive",
+            strangers=[pb.SeenStranger(wrong=True, seen=times)],
+            refusals=[pb.SeenRefusal(principal="User:a", name="t", seen=times, remedy="headrace ...")],
+            nodes=[pb.SeenBy(node="broker-1", since_ms=4), pb.SeenBy(node="broker-2", fault="gone")],
+        )
+    )
+    found = await client(service).observed_access(within=timedelta(seconds=1), limit=7)
+    assert service.asked == [pb.ObservedRequest(within_ms=1_000, limit=7)]
+    assert (found.since_ms, found.strangers[0].host, found.strangers[0].wrong) == (None, None, True)
+    assert (found.refusals[0].remedy, found.refusals[0].seen.last_ms) == ("headrace ...", 2)
+    assert [(node.since_ms, node.fault) for node in found.nodes] == [(4, None), (None, "gone")]
 
 
 async def test_what_is_described() -> None:

@@ -34,6 +34,7 @@ from headrace_common.core.errors import CredentialsRevoked, ErrorCode
 from headrace_common.core.image import Role
 from headrace_common.core.node_rules import WHO_MAY_CALL
 from headrace_common.rpc.status import error_from_rpc
+from headrace_proto.v1 import access_pb2
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import transaction_pb2 as txn
 
@@ -203,6 +204,11 @@ async def _identify(stub: Any) -> ErrorCode:
     return NONE
 
 
+async def _observed(stub: Any) -> ErrorCode:
+    assert (await stub.Observed(access_pb2.ObservedRequest())).HasField("since_ms")
+    return NONE
+
+
 async def _write_markers(stub: Any) -> ErrorCode:
     answer = await stub.WriteTxnMarkers(txn.WriteTxnMarkersRequest(markers=[MARKER]))
     assert [one.error for one in answer.markers[0].partitions] == [NONE]
@@ -293,6 +299,7 @@ CASES: Final = {
     "markers": Case(
         "WriteTxnMarkers", _write_markers, [on_cluster(Operation.ALTER)], OF_CLUSTER, frozenset({Role.COORDINATOR})
     ),
+    "observed": Case("Observed", _observed, [on_cluster(Operation.DESCRIBE)], OF_CLUSTER, frozenset({Role.ADMIN})),
     "mark": Case("Mark", _mark, nodes=frozenset({Role.COORDINATOR})),
 }
 

@@ -34,7 +34,7 @@ from headrace_common.core.node_rules import WHO_MAY_CALL
 from headrace_common.rpc import access_rules
 from headrace_common.rpc.status import error_from_rpc
 from headrace_coordinator.rpc.access_table import ACCESS
-from headrace_proto.v1 import coordinator_pb2, transaction_pb2
+from headrace_proto.v1 import access_pb2, coordinator_pb2, transaction_pb2
 from headrace_proto.v1 import coordinator_pb2 as pb
 from headrace_proto.v1 import transaction_pb2 as txn
 
@@ -202,6 +202,12 @@ OPERATORS = (
         "Coordinator/DeleteOffsets",
         lambda _, name: pb.DeleteOffsetsRequest(group_id=name, partitions=partitions(name)),
         ((GROUP, KNOWN, DELETE), (TOPIC, KNOWN, READ)),
+    ),
+    Case(
+        "Coordinator/Observed",
+        lambda *_: access_pb2.ObservedRequest(),
+        ((ResourceType.CLUSTER, CLUSTER_NAME, DESCRIBE),),
+        describes=True,
     ),
     Case(
         "TransactionCoordinator/ListTransactions",

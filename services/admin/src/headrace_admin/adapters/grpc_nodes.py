@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from headrace_common.core.access.observed import Report
 from headrace_common.core.ids import Endpoint
@@ -11,7 +11,7 @@ from headrace_common.rpc.calls import CallTo
 from headrace_common.rpc.channels import PLAIN, Channels, Security
 from headrace_common.rpc.convert_observed import report_from_proto
 from headrace_common.rpc.node_gate import FORWARDED_KEY
-from headrace_common.runtime.access_gate import AUTHORIZATION_KEY
+from headrace_common.runtime.access_gate import AUTHORIZATION_KEY, by_itself
 from headrace_proto.v1 import access_pb2 as pb
 from headrace_proto.v1.admin_pb2_grpc import AdminStub
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
@@ -26,6 +26,8 @@ _STUBS: Final[dict[Role, Any]] = {
     Role.ADMIN: AdminStub,
 }
 
+Shown: TypeAlias = tuple[tuple[str, str], ...]
+
 
 class GrpcNodes:
     """Channels are opened when first used; the newest ``_CHANNELS_MAX`` are kept until ``close``."""
@@ -38,16 +40,24 @@ class GrpcNodes:
 
     async def observed(self, node: Node) -> Report:
         """What it has seen; an admin process tells what the running call's caller may know of it."""
-        metadata: tuple[tuple[str, str], ...] = ()
-        if node.key.role is Role.ADMIN and self._security.metadata is not None:  # by TLS it takes callers, and no nodes
-            shown = dict(self._security.metadata(str(node.inside))).get(FORWARDED_KEY)
-            metadata = ((AUTHORIZATION_KEY, f"Bearer {shown.decode()}"),) if isinstance(shown, bytes) and shown else ()
         await self._channels.trim(_CHANNELS_MAX)
         with CallTo(str(node.key)):
-            stub = _STUBS[node.key.role](self._channels.to(node.inside))
-            return report_from_proto(
-                await stub.Observed(pb.ObservedRequest(here=True), timeout=self._timeout, metadata=metadata)
-            )
+            if node.key.role is Role.ADMIN:
+                return await self._ask(node, self._shown(str(node.inside)))
+            with by_itself():  # who asks is shown what it may know
+                return await self._ask(node, ())
+
+    async def _ask(self, node: Node, metadata: Shown) -> Report:
+        stub = _STUBS[node.key.role](self._channels.to(node.inside))
+        request = pb.ObservedRequest(here=True)
+        return report_from_proto(await stub.Observed(request, timeout=self._timeout, metadata=metadata))
+
+    def _shown(self, target: str) -> Shown:
+        """The caller's credential, as clients show it: an admin process takes no nodes where there is TLS."""
+        if self._security.metadata is None:
+            return ()
+        bearer = dict(self._security.metadata(target)).get(FORWARDED_KEY)
+        return ((AUTHORIZATION_KEY, f"Bearer {bearer.decode()}"),) if isinstance(bearer, bytes) and bearer else ()
 
     async def close(self) -> None:
         await self._channels.close()

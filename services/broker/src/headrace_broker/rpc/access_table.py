@@ -32,7 +32,6 @@ ACCESS: Final[AccessTable] = MappingProxyType(
         "Broker/Identify": NODES,
         "Broker/WriteTxnMarkers": on_cluster(Operation.ALTER, own=[Role.COORDINATOR]),
         "Broker/Mark": NODES,
-        # nothing of the admin node
-        "Broker/Observed": ENTRIES,
+        "Broker/Observed": on_cluster(Operation.DESCRIBE),
     }
 )

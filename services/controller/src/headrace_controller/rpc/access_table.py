@@ -44,6 +44,6 @@ ACCESS: Final[AccessTable] = MappingProxyType(
         "Controller/CreateKey": ENTRIES,  # CREATE_TOKENS on oneself, ALTER PRINCIPAL for keys of others
         "Controller/DeleteKeys": ENTRIES,
         "Controller/AlterQuotas": on_cluster(Operation.ALTER_CONFIGS),
-        "Controller/Observed": ENTRIES,  # nothing of the admin node, which shows each caller what it may know
+        "Controller/Observed": _DESCRIBE,
     }
 )

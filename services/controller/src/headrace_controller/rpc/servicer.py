@@ -37,8 +37,8 @@ from headrace_common.rpc.convert import (
 )
 from headrace_common.rpc.convert_access import change_from_proto
 from headrace_common.rpc.convert_delta import delta_to_proto
-from headrace_common.rpc.convert_quotas import quota_change_from_proto
 from headrace_common.rpc.convert_observed import report_to_proto
+from headrace_common.rpc.convert_quotas import quota_change_from_proto
 from headrace_common.rpc.node_gate import NodeGate
 from headrace_common.runtime.access_gate import current_rights
 from headrace_controller.config import LivenessConfig

@@ -11,7 +11,17 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from headrace_common.core.access.resources import Operation, ResourceType
-from headrace_common.rpc.access_rules import ENTRIES, NODES, AccessTable, Asks, AsksAny, Rule, Wants, on_each
+from headrace_common.rpc.access_rules import (
+    ENTRIES,
+    NODES,
+    AccessTable,
+    Asks,
+    AsksAny,
+    Rule,
+    Wants,
+    on_cluster,
+    on_each,
+)
 
 _GROUP: Final = ResourceType.GROUP
 _ID: Final = ResourceType.TRANSACTIONAL_ID
@@ -61,7 +71,7 @@ _COORDINATOR: Final[Mapping[str, Rule]] = {
     "Coordinator/WriteTxnMarkers": NODES,
     "Coordinator/Mark": NODES,
     "Coordinator/IdentifyCoordinator": NODES,
-    "Coordinator/Observed": ENTRIES,  # nothing of the admin node
+    "Coordinator/Observed": on_cluster(Operation.DESCRIBE),
 }
 
 _TRANSACTIONS: Final[Mapping[str, Rule]] = {
