@@ -185,7 +185,7 @@ def _move(boss: AdminClient, clients: list[Client], directory: Path) -> dict[str
     named = {f"User:{one.name}" for one in clients}
     assert wait_until(lambda: named <= {r.principal for r in boss.observed_access().refusals}, WAIT_S)
     with pytest.raises(Conflict, match="User:alice"):
-        boss.alter_access(mode="closed", within=timedelta(minutes=5), accept_loss_of=["127.0.0.1"])
+        boss.alter_access(mode="closed", within=timedelta(minutes=5), accept_loss_of=["User:ANONYMOUS"])
     boss.alter_access(
         [
             access.Put(access.bind("User:alice", "producer", "orders")),
