@@ -27,6 +27,7 @@ from headrace_common.core.access.resources import Operation, ResourceType, liter
 from headrace_common.core.access.rows import Mode, View
 from headrace_common.core.access.state import Access, Caller
 from headrace_common.rpc.convert_observed import report_from_proto, report_to_proto
+from headrace_proto.v1 import access_pb2 as pb
 
 TOPIC = ResourceType.TOPIC
 READ, WRITE, DESCRIBE = Operation.READ, Operation.WRITE, Operation.DESCRIBE
@@ -237,13 +238,9 @@ def test_what_is_done_is_either_a_use_or_what_closed_refuses(
     if caller.principal.type is not PrincipalType.NODE:
         allowed = Decisions(access).decide(caller, operation, type, name)
         assert (len(report.uses), len(report.refusals)) == (allowed, not allowed)
-    told = report_to_proto(report)
-    assert report_from_proto(type_of_wire(told)) == report
-
-
-def type_of_wire(told: object) -> object:
-    """As it comes over a connection."""
-    return type(told).FromString(told.SerializeToString())  # type: ignore[attr-defined]
+    if not any("\ud800" <= char <= "\udfff" for char in name):  # no message has such a name
+        told = report_to_proto(report)
+        assert report_from_proto(pb.ObservedResponse.FromString(told.SerializeToString())) == report
 
 
 @given(
