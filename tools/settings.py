@@ -54,7 +54,7 @@ OF_THE_CHART: Final = frozenset(
         *("external_listen", "external_advertise", "external_advertise_file", "internal_listen", "ready_file"),
         *("controllers", "etcd", "etcd_ca", "etcd_cert", "etcd_key", "data_dir", "rack", "topic_notes_file"),
         *("config_providers_file_allowed_paths", "spark_application"),
-        *("access_mode", "super_users", "admin_key_file"),
+        *("access_mode", "super_users", "access_vouched", "admin_key_file"),
         *("oidc_issuers_file", "kubernetes_audience"),
         *("tls_cert", "tls_key", "tls_ca", "tls_trust_domain"),
         *("bootstrap_servers", "state_dir", "standbys", "zone", "query_listen"),

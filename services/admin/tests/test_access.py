@@ -18,7 +18,7 @@ from headrace_common.core.access.principal import Grantee
 from headrace_common.core.access.resources import EVERY_NAME, Operation, ResourceType, literal
 from headrace_common.core.access.rows import Mode
 from headrace_common.core.errors import ErrorCode, HeadraceError
-from headrace_common.rpc.access_rules import ENTRIES
+from headrace_common.rpc.access_rules import ENTRIES, NOBODY
 from headrace_common.rpc.channels import Security, open_channel
 from headrace_common.rpc.status import error_from_rpc
 from headrace_proto.v1 import access_pb2, admin_pb2, broker_pb2, cluster_pb2, coordinator_pb2, errors_pb2
@@ -174,10 +174,16 @@ CASES: Final[dict[str, Case]] = {
     ),
     "DescribeQuotas": Case(access_pb2.DescribeQuotasRequest(), (allow(Of.CLUSTER, EVERY_NAME, Op.DESCRIBE_CONFIGS),)),
     "WhoAmI": Case(access_pb2.WhoAmIRequest()),
+    "CreateUser": Case(access_pb2.CreateUserRequest(), behind=controller("CreateUser")),
+    "ChangePassword": Case(access_pb2.ChangePasswordRequest(), behind=controller("ChangePassword")),
+    "DeleteUser": Case(access_pb2.DeleteUserRequest(), behind=controller("DeleteUser")),
+    "ListUsers": Case(access_pb2.ListUsersRequest(name="x"), (allow(Of.PRINCIPAL, literal("User:x"), Op.DESCRIBE),)),
 }
+LOGINS: Final = {"Admin/Login", "Auth/Authenticate"}
+"""Asked by who has no credential yet."""
 PER_ENTRY: Final = {"DeleteRecords"}
 """A refusal is in an entry of the answer."""
-TOLD_BY: Final = {"DescribeAccess", "ListKeys", "ListOpenTransactions"}
+TOLD_BY: Final = {"DescribeAccess", "ListKeys", "ListUsers", "ListOpenTransactions"}
 """Rows ``ENTRIES`` whose engine refuses what is named."""
 
 
@@ -216,7 +222,22 @@ async def ask(front: Front) -> AsyncIterator[Calls]:
 
 def test_every_operation_has_its_row() -> None:
     there = {f"Admin/{one.name}" for one in admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods}
-    assert ACCESS.keys() == there == {f"Admin/{name}" for name in CASES}
+    assert ACCESS.keys() == there | LOGINS == {f"Admin/{name}" for name in CASES} | LOGINS
+    assert {name for name, rule in ACCESS.items() if rule is NOBODY} == LOGINS
+
+
+async def test_a_login_goes_on_from_the_node_itself_and_says_where_the_client_is(front: Front, ask: Calls) -> None:
+    heard: list[access_pb2.LoginRequest] = []
+
+    def answer(request: access_pb2.LoginRequest) -> access_pb2.LoginResponse:
+        heard.append(request)
+        return access_pb2.LoginResponse(exchange_id="1")
+
+    front.behind.answers["Controller/Login"] = answer
+    said = await ask(None, "Login", access_pb2.LoginRequest(message=b"n,,", host="10.9.9.9"))
+    assert said.exchange_id == "1"
+    assert [(one.message, one.host) for one in heard] == [(b"n,,", "127.0.0.1")], "whatever the client says"
+    assert front.behind.whose() == {"Controller/Login": {None}}
 
 
 @pytest.mark.parametrize("who", [None, "late", "stranger"])

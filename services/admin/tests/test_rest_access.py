@@ -47,6 +47,7 @@ PATH: Final = {
     "topic_id": "00" * 16,
     "transactional_id": "t",
     "id": "k" * 14,
+    "name": "alice",
 }
 
 

@@ -15,6 +15,8 @@ from libs.common.tests.kit.access import ADMIN, ALICE, BOB, allow
 from libs.common.tests.kit.closed import key_of, key_text
 from libs.common.tests.kit.fixed_tokens import Fixed
 from libs.common.tests.kit.issuer import SigningIssuer
+from libs.common.tests.kit.passwords import client as log_in_as
+from libs.common.tests.kit.passwords import verifiers
 from services.controller.tests.kit.access import called_by, config
 from services.controller.tests.kit.client import Client, Watcher, eventually
 from services.controller.tests.kit.dialogue import FakeInventories, FakeIssuers, FakeLogEnds, FakeProbe, broker
@@ -98,6 +100,17 @@ def giving(principal: Principal, grant: pb.Grant) -> access_pb2.AlterAccessReque
 READS: Final = access_pb2.Grant(operations=["READ"], type="TOPIC", pattern="mine")
 READS_MINE: Final = allow(Kind.TOPIC, literal("mine"), Op.READ)
 ID: Final = key_of("bob").id
+CAROL: Final = Principal(PrincipalType.USER, "carol")
+VERIFIERS: Final = [
+    access_pb2.ScramVerifier(
+        mechanism=one.mechanism,
+        salt=one.salt,
+        iterations=one.iterations,
+        stored_key=one.stored_key,
+        server_key=one.server_key,
+    )
+    for one in verifiers()
+]
 CASES: Final[Mapping[str, list[Case]]] = {
     "UnregisterNode": [Case(pb.UnregisterNodeRequest(role=cluster_pb2.BROKER, id=2), Op.ALTER, Kind.CLUSTER)],
     "DescribeCluster": [Case(pb.DescribeClusterRequest(), Op.DESCRIBE, Kind.CLUSTER)],
@@ -155,6 +168,13 @@ CASES: Final[Mapping[str, list[Case]]] = {
     ],
     "Observed": [Case(access_pb2.ObservedRequest(), Op.DESCRIBE, Kind.CLUSTER)],
     "CreateKey": [Case(access_pb2.CreateKeyRequest(owner=str(BOB)), Op.ALTER, Kind.PRINCIPAL, str(BOB))],
+    "CreateUser": [
+        Case(access_pb2.CreateUserRequest(name="bob", verifiers=VERIFIERS), Op.ALTER, Kind.PRINCIPAL, str(BOB))
+    ],
+    "ChangePassword": [
+        Case(access_pb2.ChangePasswordRequest(name="carol", verifiers=VERIFIERS), Op.ALTER, Kind.PRINCIPAL, str(CAROL))
+    ],
+    "DeleteUser": [Case(access_pb2.DeleteUserRequest(name="carol"), Op.ALTER, Kind.PRINCIPAL, str(CAROL))],
     "DeleteKeys": [
         Case(
             access_pb2.DeleteKeysRequest(ids=[ID]),
@@ -250,6 +270,7 @@ async def closed() -> AsyncIterator[Closed]:
             await engine.create_topic(Wanted(name, 1, 1), validate_only=False, timeout_ms=20_000)
         name, row = write_key(key_of("bob"))
         await store.commit(Transaction((), (StorePut(records.access_key(name), row),)))
+        await engine.create_user("carol", verifiers(), called_by(ADMIN))
         made.alice = (await engine.create_key(WantedKey(owner=ALICE), called_by(ADMIN))).text
         yield made
         await engine.stop()
@@ -469,6 +490,27 @@ async def test_rules_keys_and_the_mode_over_the_wire(closed: Closed) -> None:
         code = await refusal(admin, "AlterAccess", access_pb2.AlterAccessRequest(mode=wrong))
         assert code == ErrorCode.INVALID_REQUEST
     assert await refusal(admin, "AlterAccess", access_pb2.AlterAccessRequest(mode="closed")) == ErrorCode.NONE
+
+
+async def test_a_login_gives_an_admin_node_a_key_for_who_has_the_password(closed: Closed) -> None:
+    node, asks = await closed.client(as_node(Role.ADMIN)), log_in_as("carol")
+    begun = await node.call(
+        "Login", access_pb2.LoginRequest(mechanism=asks.mechanism, message=asks.first(), host="10.0.0.1")
+    )
+    last = access_pb2.LoginRequest(exchange_id=begun.exchange_id, message=asks.last(begun.message))
+    done = await node.call("Login", last)
+    asks.check(done.message)
+    assert (done.made.description.owner, done.made.description.login) == (str(CAROL), True)
+    assert await refusal(node, "Login", last) == ErrorCode.SASL_AUTHENTICATION_FAILED, "each is good once"
+    await closed.by_admin(Put(Rule(CAROL, allow(Kind.CLUSTER, literal(CLUSTER_NAME), Op.DESCRIBE))))
+    carol = await closed.client(as_node(Role.ADMIN, done.made.key))
+    assert await refusal(carol, "DescribeCluster", pb.DescribeClusterRequest()) == ErrorCode.NONE
+    await closed.engine.change_password("carol", verifiers("another good one"), 0, called_by(ADMIN))
+    code = await refusal(carol, "DescribeCluster", pb.DescribeClusterRequest())
+    assert code == ErrorCode.CREDENTIALS_REVOKED, "it goes with the password"
+    for other in (as_node(Role.BROKER), as_node(Role.COORDINATOR), with_key(closed.alice)):
+        code = await refusal(await closed.client(other), "Login", access_pb2.LoginRequest())
+        assert code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 async def test_nonsense_is_refused_with_a_sentence(closed: Closed) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,7 +15,7 @@ from libs.common.tests.kit.clock import FakeClock
 from libs.common.tests.kit.fixed_tokens import Fixed
 
 from headrace_common.core.access.api_keys import ApiKey, digest_of, format_key, parse_key
-from headrace_common.core.access.authentication import authenticate
+from headrace_common.core.access.authentication import Verified, authenticate
 from headrace_common.core.access.grants import scope_of
 from headrace_common.core.access.issuers import IssuerKeys
 from headrace_common.core.access.resources import CLUSTER_NAME, Operation, ResourceType, literal
@@ -27,9 +27,10 @@ from headrace_common.core.access.rows import (
     write_issuer,
     write_key,
     write_state,
+    write_user,
 )
 from headrace_common.core.access.state import Access as Rules
-from headrace_common.core.access.tokens import VerifiedTokens
+from headrace_common.core.access.users import User
 from headrace_common.core.errors import (
     ClusterAuthorizationFailed,
     CredentialsExpired,
@@ -41,7 +42,7 @@ from headrace_common.core.errors import (
 )
 from headrace_common.core.features import NODE_TOKEN
 from headrace_common.core.ids import NodeId
-from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, NodeKey, Role
+from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, Node, NodeKey, Role
 from headrace_common.rpc.access_rules import ANYBODY, ENTRIES, NODES, AccessTable, AsksAnywhere, on_cluster, on_each
 from headrace_common.rpc.channels import Security, open_channel
 from headrace_common.rpc.node_gate import FORWARDED_HOST_KEY, FORWARDED_KEY, NODE_KEY, TOKEN_KEY, NodeGate
@@ -81,6 +82,8 @@ class World:
     rules: Rules = Rules(1)
     keys: list[ApiKey] = field(default_factory=lambda: [key_of(KEY_TEXT)])
     issuers: dict[str, IssuerKeys] = field(default_factory=dict)
+    users: list[User] = field(default_factory=list)
+    nodes: Mapping[NodeKey, Node] = field(default_factory=dict)
     image: ClusterImage = EMPTY_IMAGE
     access: Access = None  # type: ignore[assignment]
     seen: list[tuple[str, str, str | None]] = field(default_factory=list)
@@ -96,9 +99,12 @@ class World:
             **changed_rows(Rules(), self.rules),
             **dict(map(write_key, self.keys)),
             **dict(map(write_issuer, self.issuers.values())),
+            **dict(map(write_user, self.users)),
         }
         revision = self.image.revision + 1
-        self.image = replace(EMPTY_IMAGE, revision=revision, feature_level=NODE_TOKEN.level, access=rows)
+        self.image = replace(
+            EMPTY_IMAGE, revision=revision, feature_level=NODE_TOKEN.level, access=rows, nodes=self.nodes
+        )
         self.access.look()
 
     def grant(self, *grants: Any) -> None:
@@ -559,6 +565,6 @@ def test_a_node_that_cannot_read_the_rows_does_not_say_that_keys_are_gone() -> N
     id, row = write_key(key_of(KEY_TEXT))
     rows = {STATE: write_state(Mode.CLOSED, 1), id: row, "roles/of-later": b'{"v":2}'}
     with pytest.raises(MetadataUnavailable, match=r"roles/of-later.*run the newer version"):
-        authenticate(Reader().read(rows), KEY_TEXT, "", 1, VerifiedTokens())
+        authenticate(Reader().read(rows), KEY_TEXT, "", 1, Verified())
     del rows["roles/of-later"]
-    assert authenticate(Reader().read(rows), KEY_TEXT, "", 1, VerifiedTokens()).caller.principal == ALICE
+    assert authenticate(Reader().read(rows), KEY_TEXT, "", 1, Verified()).caller.principal == ALICE

@@ -25,6 +25,7 @@ from headrace_admin.rpc.access_table import ACCESS
 from headrace_admin.rpc.engines import Engines
 from headrace_admin.rpc.rest import rest_app
 from headrace_admin.rpc.servicer import AdminServicer
+from headrace_common.adapters.auth_service import AuthServicer
 from headrace_common.adapters.controller_client import ControllerClient, Registration
 from headrace_common.adapters.controller_heartbeat import HeartbeatThread, MakeHeartbeats
 from headrace_common.core.access.rows import Mode
@@ -49,6 +50,7 @@ from headrace_common.runtime.service_tls import ServiceTls, open_tls
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_common.runtime.tracing import open_tracing
 from headrace_proto.v1.admin_pb2_grpc import add_AdminServicer_to_server
+from headrace_proto.v1.auth_pb2_grpc import add_AuthServicer_to_server
 
 VERSION: Final = "0.1.0"
 SERVICE: Final = "headrace.v1.Admin"
@@ -124,12 +126,13 @@ async def run(
                 make_app, config.http_listen, tasks, _http_bounds(limits), drain_ms_max=server.drain_ms_max, tls=tls
             )
         )
+        auth = add_AuthServicer_to_server, AuthServicer(client, SystemClock())
         grpc = await stack.enter_async_context(
             Listeners.open(
                 server,
                 config.external,
-                inside=[(add_AdminServicer_to_server, AdminServicer(engines))],
-                outside=[(add_AdminServicer_to_server, AdminServicer(engines, outside=True))],
+                inside=[(add_AdminServicer_to_server, AdminServicer(engines)), auth],
+                outside=[(add_AdminServicer_to_server, AdminServicer(engines, outside=True)), auth],
                 health_names=[SERVICE],
                 interceptors=[tracing, RpcMetrics(metrics.meter)],
                 guard=Guard(client.gate, tls, client.access, ACCESS),

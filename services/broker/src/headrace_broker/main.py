@@ -38,6 +38,7 @@ from headrace_broker.ports import Directory, Disk, Storage
 from headrace_broker.rpc.access_table import ACCESS
 from headrace_broker.rpc.leaving import serve_leave_requests
 from headrace_broker.rpc.servicer import BrokerServicer
+from headrace_common.adapters.auth_service import AuthServicer
 from headrace_common.adapters.controller_client import ControllerClient, Registration
 from headrace_common.adapters.controller_heartbeat import HeartbeatThread, MakeHeartbeats
 from headrace_common.core.features import TRANSACTION_STREAMS
@@ -58,6 +59,7 @@ from headrace_common.runtime.service_tls import ServiceTls, open_tls
 from headrace_common.runtime.tasks import TaskRunner, first_of
 from headrace_common.runtime.threads import run_in_thread
 from headrace_common.runtime.tracing import open_tracing
+from headrace_proto.v1.auth_pb2_grpc import add_AuthServicer_to_server
 from headrace_proto.v1.broker_pb2_grpc import add_BrokerServicer_to_server
 
 VERSION = "0.1.0"
@@ -171,11 +173,12 @@ def _listen(
     servicer = partial(BrokerServicer, broker, draining, client.gate, request_bytes_max=config.server.request_bytes_max)
     inside = servicer(apart=config.server.calls_per_address_max > 0)
     outside = servicer(outside=True, apart=config.external.external_calls_per_address_max > 0)
+    auth = add_AuthServicer_to_server, AuthServicer(client, SystemClock())
     return Listeners.open(
         config.server,
         config.external,
-        inside=[(add_BrokerServicer_to_server, inside)],
-        outside=[(add_BrokerServicer_to_server, outside)],
+        inside=[(add_BrokerServicer_to_server, inside), auth],
+        outside=[(add_BrokerServicer_to_server, outside), auth],
         internal=config.internal,
         health_names=[SERVICE],
         interceptors=interceptors,

@@ -14,7 +14,7 @@ from headrace_common.core.features import ACCESS
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.env import inline
 from headrace_common.runtime.service import ServerConfig
-from headrace_controller.core.configured import AccessSettings, make_configured
+from headrace_controller.core.configured import FULL, VOUCHED, AccessSettings, make_configured
 from headrace_controller.core.issuing import WantedIssuer, of_kubernetes
 
 
@@ -76,6 +76,9 @@ class ControllerConfig:
     is done and counted; closed to who has no right. It rises and never falls."""
     super_users: tuple[str, ...] = ()
     """Principals that may do everything, such as User:alice; the same on all controllers."""
+    access_vouched: str = setting("limited", choices=VOUCHED)
+    """What sessions of users with passwords may do at most: limited: no changes of who may what, nor of the cluster;
+    full: all that their users may. Then a broker that was broken into can make itself administrator."""
     admin_key_file: Path | None = None
     """File with keys of User:admin, a line of ID SHA256HEX for each. While it names one, User:admin is a super user."""
     admin_keys: tuple[ApiKey, ...] = limit(())
@@ -125,7 +128,9 @@ class ControllerConfig:
     @property
     def access(self) -> AccessSettings:
         """What is set for access."""
-        configured = make_configured(frozenset(map(parse_principal, self.super_users)), self.admin_keys)
+        configured = make_configured(
+            frozenset(map(parse_principal, self.super_users)), self.admin_keys, vouched_full=self.access_vouched == FULL
+        )
         return AccessSettings(self.mode, configured, self.nodes_proven)
 
     @property

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from libs.common.tests.kit.access import ADMIN, ALICE
+from libs.common.tests.kit.passwords import CORRECT, SALT, client, verifiers
 from services.controller.tests.kit.dialogue import Cell, broker, cell
 
 from headrace_common.core.access.api_keys import ApiKey, KeyId
@@ -17,6 +18,7 @@ from headrace_common.core.access.grants import Scope
 from headrace_common.core.access.principal import Principal
 from headrace_common.core.access.rows import Mode, View
 from headrace_common.core.access.state import Caller
+from headrace_common.core.access.users import User
 from headrace_common.core.features import ACCESS
 from headrace_common.runtime.service import ServerConfig
 from headrace_controller.config import ControllerConfig
@@ -70,12 +72,34 @@ class Office:
     async def delete(self, ids: Sequence[KeyId], by: Principal = ALICE) -> None:
         await self.engine.delete_keys(ids, called_by(by))
 
+    async def make_user(self, name: str = "alice", password: str = CORRECT, by: Principal = ADMIN) -> User:
+        await self.engine.create_user(name, verifiers(password), called_by(by))
+        return self.view.users[name]
+
+    async def change_password(
+        self, password: str, grace_ms: int = 0, by: Principal = ADMIN, name: str = "alice", salt: bytes = SALT
+    ) -> None:
+        await self.engine.change_password(name, verifiers(password, salt), grace_ms, called_by(by))
+
+    async def delete_user(self, name: str = "alice", by: Principal = ADMIN, *, cascade: bool = False) -> None:
+        await self.engine.delete_user(name, called_by(by), cascade=cascade)
+
+    async def log_in(self, password: str = CORRECT, name: str = "alice", address: str = "10.0.0.1") -> NewKey:
+        """The key that who has this password gets."""
+        asks = client(name, password)
+        begun = self.engine.begin_login(asks.mechanism, asks.first(), address)
+        done = await self.engine.finish_login(begun.exchange_id, asks.last(begun.message))
+        asks.check(done.message)
+        assert done.made is not None, "it is the last step"
+        return done.made
+
     async def forget(self) -> None:
         """What the term does about old keys from time to time."""
         await self.world.until(lambda: self.engine.candidate.term is not None)
         term = self.engine.candidate.term
         assert term is not None, "it is active"
         await term.keys.forget_expired()
+        await term.users.forget_old()
 
 
 @asynccontextmanager

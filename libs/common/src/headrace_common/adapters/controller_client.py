@@ -13,7 +13,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from headrace_common.adapters.controller_calls import ControllerCalls
 from headrace_common.adapters.controller_heartbeat import BeatAnswered, BeatRefused, HeartbeatThread, MakeHeartbeats
@@ -26,6 +26,7 @@ from headrace_common.adapters.controller_registration import (
 from headrace_common.adapters.controller_route import ControllerRoute
 from headrace_common.adapters.controller_stream import MetadataStream
 from headrace_common.core.access.rows import Mode
+from headrace_common.core.access.sessions import SIGNERS
 from headrace_common.core.errors import (
     Busy,
     DuplicateRegistration,
@@ -44,7 +45,9 @@ from headrace_common.runtime.access_gate import Access, current_bearer, current_
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import backoff_ms
 from headrace_common.runtime.service_tls import ServiceTls
+from headrace_common.runtime.session_key import SessionKey, make_session_key
 from headrace_common.runtime.tasks import TaskRunner, first_of
+from headrace_common.runtime.threads import run_in_thread
 from headrace_proto.v1 import controller_pb2 as pb
 
 CALL_MS_MAX: Final = 30_000.0
@@ -53,7 +56,14 @@ _REGISTER_ROUND_MS: Final = 10_000.0
 
 _log = logging.getLogger(__name__)
 
-__all__ = ["ControllerClient", "Registered", "Registration"]
+__all__ = ["ControllerClient", "Registered", "Registration", "Signer"]
+
+
+class Signer(NamedTuple):
+    """What a process signs with, and the registration that has its public half."""
+
+    key: SessionKey
+    epoch: int
 
 
 class ControllerClient:
@@ -77,6 +87,9 @@ class ControllerClient:
         """Who calls and what they may, for the servers of this node."""
         self.calls = calls
         """For requests that are forwarded as they are."""
+        self.session_key: SessionKey | None = None
+        """With what this process signs, once ``need_session_key`` has made it."""
+        self._key_is_made = False
         self._clock = clock
         self._tasks = tasks
         self._changed = asyncio.Event()
@@ -198,6 +211,8 @@ class ControllerClient:
             Rejected: the registration itself is wrong.
         """
         assert registration.node.key == self.key, "a client registers the node it was opened for"
+        if self.session_key is not None:
+            registration = _signing(registration, self.session_key)
         self._registration = registration
         self._beats.update(want_fenced=want_fenced, feature_level_max=registration.node.feature_level_max)
         return await self._join(registration)
@@ -211,6 +226,35 @@ class ControllerClient:
         """Say with each heartbeat, the next going out at once, whether this broker's disk is below its reserve."""
         self._beats.update(disk_low=low)
         self._beat_at_once()
+
+    def need_session_key(self) -> None:
+        """
+        Make a key with which this process signs, and have it known to all nodes; soon, with the next heartbeat. Any
+        number of calls make one.
+        """
+        if not self._key_is_made:
+            self._key_is_made = True
+            self._tasks.start(self._make_session_key(), name="session key")
+
+    async def _make_session_key(self) -> None:
+        key = await run_in_thread(make_session_key)
+        self.session_key = key
+        if self._registration is not None:
+            self._registration = _signing(self._registration, key)
+        self._beats.update(session_key=key.public, at_once=True)
+
+    async def wait_for_session_key(self, timeout_ms: float) -> Signer | None:
+        """With what this process signs, once the newest image has its public half: other nodes have it soon, too."""
+        self.need_session_key()
+        if self._signer() is None:
+            await first_of(self._clock.sleep_ms(timeout_ms), self._until(lambda: self._signer() is not None))
+        return self._signer()
+
+    def _signer(self) -> Signer | None:
+        key, node = self.session_key, self.image.nodes.get(self.key)
+        if key is None or node is None or node.session_key != key.public:
+            return None
+        return Signer(key, node.epoch)
 
     async def leave(self, timeout_ms: float) -> bool:
         """
@@ -374,6 +418,8 @@ class ControllerClient:
         self._stop_if_replaced(image)
         self._warn_if_unseen(image)
         self.access.look()
+        if self.key.role in SIGNERS and self.access.view.users:
+            self.need_session_key()
         active = image.active_controller
         controllers = [n.grpc for n in image.nodes.values() if n.key.role is Role.CONTROLLER]
         self.calls.route.learned(
@@ -418,3 +464,8 @@ class ControllerClient:
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
             await self._changed.wait()
+
+
+def _signing(registration: Registration, key: SessionKey) -> Registration:
+    """With the public half of the node's key."""
+    return replace(registration, node=replace(registration.node, session_key=key.public))

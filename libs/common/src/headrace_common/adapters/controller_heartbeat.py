@@ -49,6 +49,7 @@ class Beat:
     want_shutdown: bool = False
     feature_level_max: int = 0
     disk_low: bool = False
+    session_key: bytes = b""
     interval_ms: float = 2_000.0
     waiting: bool = False
     """The node waits for an answer that differs from the last one; ask more often."""
@@ -83,7 +84,7 @@ class Heartbeats(Protocol):
         """What the next heartbeat says."""
         ...
 
-    def update(self, *, at_once: bool = False, **changes: int | float | bool) -> None:
+    def update(self, *, at_once: bool = False, **changes: int | float | bool | bytes) -> None:
         """Change what is said; ``at_once`` says it without waiting for the interval."""
         ...
 
@@ -130,7 +131,7 @@ class HeartbeatTalk:
         with self._lock:
             return self._beat
 
-    def change(self, **changes: int | float | bool) -> None:
+    def change(self, **changes: int | float | bool | bytes) -> None:
         """Names are those of ``Beat``."""
         with self._lock:
             self._beat = replace(self._beat, **changes)  # type: ignore[arg-type]  # names are Beat's fields
@@ -151,6 +152,7 @@ class HeartbeatTalk:
             want_shutdown=beat.want_shutdown,
             feature_level_max=beat.feature_level_max,
             disk_low=beat.disk_low,
+            session_key=beat.session_key,
         )
 
     def answered(self, beat: Beat, target: Endpoint, answer: pb.HeartbeatResponse, sent_ms: float) -> None:
@@ -203,7 +205,7 @@ class HeartbeatThread:
         """What the next heartbeat says."""
         return self._talk.beat
 
-    def update(self, *, at_once: bool = False, **changes: int | float | bool) -> None:
+    def update(self, *, at_once: bool = False, **changes: int | float | bool | bytes) -> None:
         """Change what is said; ``at_once`` says it without waiting for the interval."""
         self._talk.change(**changes)
         if at_once:

@@ -67,6 +67,8 @@ class Node:
 
     internal: Endpoint | None = None
     """Where other nodes reach it, beside its clients."""
+    session_key: bytes = b""
+    """The public half, of Ed25519, of what this process signs sessions with; empty: it signs nothing."""
 
     @property
     def inside(self) -> Endpoint:

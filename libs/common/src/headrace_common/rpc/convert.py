@@ -108,6 +108,7 @@ def node_to_proto(node: Node) -> pb.Node:
         external=None if node.external is None else endpoint_to_proto(node.external),
         feature_level_max=node.feature_level_max,
         internal=None if node.internal is None else endpoint_to_proto(node.internal),
+        session_key=node.session_key,
     )
 
 
@@ -135,6 +136,7 @@ def node_from_proto(node: pb.Node) -> Node:
         external=endpoint_from_proto(node.external) if node.HasField("external") else None,
         feature_level_max=node.feature_level_max,
         internal=endpoint_from_proto(node.internal) if node.HasField("internal") else None,
+        session_key=node.session_key,
     )
 
 

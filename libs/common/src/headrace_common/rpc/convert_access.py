@@ -133,6 +133,7 @@ def key_to_proto(key: ApiKey, *, configured: bool) -> pb.ApiKeyDescription:
         scope=[] if key.scope is None else sorted(map(grant_to_proto, key.scope.grants), key=str),
         note=key.note,
         configured=configured,
+        login=bool(key.login),
     )
 
 

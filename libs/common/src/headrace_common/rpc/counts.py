@@ -55,6 +55,7 @@ _ACCESS: Final = {
     "changes.role.operations.operations": _MANY,
 }
 _NEW_KEY: Final = {"scope": SCOPE_GRANTS_MAX, "scope.operations": SCOPE_GRANTS_MAX * len(Operation)}
+_VERIFIERS: Final = {"verifiers": _STATES}
 _KEY_IDS: Final = {"ids": _MANY}
 
 LIMITS: Final[Mapping[str, Mapping[str, int]]] = {
@@ -66,6 +67,10 @@ LIMITS: Final[Mapping[str, Mapping[str, int]]] = {
     "Controller/CreateKey": _NEW_KEY,
     "Controller/DeleteKeys": _KEY_IDS,
     "Controller/AlterQuotas": {"changes": BATCH_MAX},
+    "Admin/CreateUser": _VERIFIERS,
+    "Admin/ChangePassword": _VERIFIERS,
+    "Controller/CreateUser": _VERIFIERS,
+    "Controller/ChangePassword": _VERIFIERS,
     "Admin/CreateTopics": _NEW_TOPICS,
     "Admin/DeleteTopics": {"names": _FEW},
     "Admin/DescribeTopics": {"names": _MANY},

@@ -18,12 +18,20 @@ from typing import Any, Final, TypeAlias
 import grpc
 import grpc.aio
 
-from headrace_common.core.access.authentication import Shown, authenticate, bearer_of, check_token, node_shown
+from headrace_common.core.access.authentication import (
+    Shown,
+    Verified,
+    authenticate,
+    bearer_of,
+    check_signed,
+    node_shown,
+)
+from headrace_common.core.access.authentication import end_ms as credential_end_ms
 from headrace_common.core.access.control import EVERYTHING, Control, Rights
 from headrace_common.core.access.principal import ANONYMOUS, PrincipalType
 from headrace_common.core.access.rows import Mode, Reader, View
+from headrace_common.core.access.sessions import signers_of
 from headrace_common.core.access.state import Caller
-from headrace_common.core.access.tokens import VerifiedTokens
 from headrace_common.core.errors import (
     ClusterAuthorizationFailed,
     CredentialsRevoked,
@@ -103,6 +111,9 @@ class _Stream:
     task: asyncio.Task[Any]
     over: HeadraceError | None = None
     """Why it was ended."""
+    end_ms: float | None = None
+    """When its credential is over, as far as was known when it was last looked at: it is looked at again then."""
+    timer: asyncio.TimerHandle | None = None
 
 
 class Access:
@@ -118,13 +129,15 @@ class Access:
         self._image = image
         self._clock = clock
         self._reader = reader or Reader()
-        self._tokens = VerifiedTokens()
+        self._verified = Verified()
+        self._signers_of = EMPTY_IMAGE.nodes
         self._known: dict[tuple[str | None, str], Shown] = {}
         self._known_of = self._control.view
         """The view by which they are known."""
         self._streams: set[_Stream] = set()
         self._looked_at = self._control.view
         self._seen_ms = 0.0
+        self._looked_at_signers = self._verified.signers
 
     @property
     def control(self) -> Control:
@@ -154,13 +167,16 @@ class Access:
         if self._image().revision == EMPTY_IMAGE.revision:
             raise MetadataUnavailable("this node has no metadata yet, so it cannot tell who may ask it; try again soon")
         view, now_ms = self.view, self._clock.now_ms()
+        self._renew_signers()
         if view is not self._known_of:
             self._known_of = view
             self._known.clear()
         known = self._known.get((bearer, host))
         if known is not None and not known.expired(now_ms):
             return known
-        shown = authenticate(view, bearer, host, now_ms, self._tokens)
+        shown = authenticate(view, bearer, host, now_ms, self._verified)
+        if shown.has_password:
+            return shown
         if bearer is None or shown.key is not None or shown.token is not None:  # else it may be good a little later
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
@@ -211,10 +227,7 @@ class Access:
         assert task is not None, "handlers are tasks"
         stream = _Stream(shown, host, task)
         self._streams.add(stream)
-        timer = None
-        if shown.expires_ms is not None:
-            left_ms = shown.expires_ms - self._clock.now_ms()
-            timer = Deadline(left_ms + EXPIRY_LATE_MS).call(self._end_if_over, stream)
+        self._wake_at_end(stream)
         try:
             yield
         except asyncio.CancelledError:
@@ -222,18 +235,42 @@ class Access:
                 raise  # the caller is gone too
         finally:
             self._streams.discard(stream)
-            if timer is not None:
-                timer.cancel()
+            if stream.timer is not None:
+                stream.timer.cancel()
         if stream.over is not None:
             raise stream.over
 
     def look(self) -> None:
         """To be called with each new image: streams end whose credentials were taken back."""
         view = self.view
-        if view is not self._looked_at:
-            self._looked_at = view
+        self._renew_signers()
+        if view is not self._looked_at or self._verified.signers is not self._looked_at_signers:
+            self._looked_at, self._looked_at_signers = view, self._verified.signers
             for stream in list(self._streams):
                 self._end_if_over(stream)
+                self._wake_at_end(stream)
+
+    def _renew_signers(self) -> None:
+        image = self._image()
+        if image.nodes is not self._signers_of:
+            self._signers_of = image.nodes
+            signers = signers_of(image)
+            if signers != self._verified.signers:
+                self._verified.signers = signers
+
+    def _wake_at_end(self, stream: _Stream) -> None:
+        """Have the stream looked at when its credential is over, as far as is known now."""
+        end_ms = credential_end_ms(self.view, stream.shown)
+        if end_ms != stream.end_ms and stream.over is None:
+            stream.end_ms = end_ms
+            if stream.timer is not None:
+                stream.timer.cancel()
+            left_ms = None if end_ms is None else end_ms - self._clock.now_ms()
+            stream.timer = None if left_ms is None else Deadline(left_ms + EXPIRY_LATE_MS).call(self._at_end, stream)
+
+    def _at_end(self, stream: _Stream) -> None:
+        stream.end_ms = None  # clocks differ a little: it may have to be looked at again
+        self._end_if_over(stream)
 
     def _end_if_over(self, stream: _Stream) -> None:
         if stream.over is None and self.view.mode is Mode.CLOSED:
@@ -248,8 +285,8 @@ class Access:
         if shown.key is not None and shown.key.id not in self.view.keys:
             return CredentialsRevoked(f"API key {shown.key.id} was deleted")
         try:
-            if shown.token is not None:
-                check_token(self.view, shown, self._clock.now_ms())
+            if shown.token is not None or shown.session is not None:
+                check_signed(self.view, shown, self._clock.now_ms(), self._verified.signers)
                 return None
             found = self.authenticate(shown.bearer, stream.host)
         except HeadraceError as error:

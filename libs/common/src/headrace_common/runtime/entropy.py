@@ -41,6 +41,16 @@ def new_secret(bytes_count: int) -> bytes:
     return MACHINE.get().random_bytes(bytes_count)
 
 
+def new_nonce() -> str:
+    """What tells a login from all others, and nobody can guess."""
+    return MACHINE.get().random_bytes(24).hex()
+
+
+def new_id() -> str:
+    """64 random bits, as text: of something that there may be again under its name."""
+    return MACHINE.get().random_bytes(8).hex()
+
+
 def jitter(ms: float, *, ratio: float = 0.2) -> float:
     """``ms`` changed by at most ``ratio`` of it, up or down, evenly."""
     assert 0 <= ratio <= 1, "a wait cannot become negative"

@@ -446,6 +446,7 @@ class ApiKeyDescription(_message.Message):
     SCOPE_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
     CONFIGURED_FIELD_NUMBER: _builtins.int
+    LOGIN_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     owner: _builtins.str
     """Who calls with it."""
@@ -456,6 +457,8 @@ class ApiKeyDescription(_message.Message):
     note: _builtins.str
     configured: _builtins.bool
     """True: it comes from the controllers' files, and goes with them."""
+    login: _builtins.bool
+    """True: its owner logged in with a password, and got it so. It goes with the password."""
     @_builtins.property
     def scope(self) -> _containers.RepeatedCompositeFieldContainer[Global___Grant]:
         """What it may be used for at most. Empty: all that its owner may do."""
@@ -470,10 +473,11 @@ class ApiKeyDescription(_message.Message):
         scope: _abc.Iterable[Global___Grant] | None = ...,
         note: _builtins.str = ...,
         configured: _builtins.bool = ...,
+        login: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expires_ms", b"_expires_ms", "expires_ms", b"expires_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expires_ms", b"_expires_ms", "configured", b"configured", "created_ms", b"created_ms", "expires_ms", b"expires_ms", "id", b"id", "note", b"note", "owner", b"owner", "scope", b"scope"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expires_ms", b"_expires_ms", "configured", b"configured", "created_ms", b"created_ms", "expires_ms", b"expires_ms", "id", b"id", "login", b"login", "note", b"note", "owner", b"owner", "scope", b"scope"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expires_ms: _TypeAlias = _typing.Literal["expires_ms"]  # noqa: Y015
     _WhichOneofArgType__expires_ms: _TypeAlias = _typing.Literal["_expires_ms", b"_expires_ms"]  # noqa: Y015
@@ -1095,3 +1099,337 @@ class SeenBy(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__since_ms) -> _WhichOneofReturnType__since_ms | None: ...
 
 Global___SeenBy: _TypeAlias = SeenBy  # noqa: Y015
+
+@_typing.final
+class ScramVerifier(_message.Message):
+    """What is kept of a password: the four values of SCRAM (RFC 5802), from which nobody gets it back quickly. Who sets the
+    password computes them, so that it leaves no client.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MECHANISM_FIELD_NUMBER: _builtins.int
+    SALT_FIELD_NUMBER: _builtins.int
+    ITERATIONS_FIELD_NUMBER: _builtins.int
+    STORED_KEY_FIELD_NUMBER: _builtins.int
+    SERVER_KEY_FIELD_NUMBER: _builtins.int
+    mechanism: _builtins.str
+    """"SCRAM-SHA-256" or "SCRAM-SHA-512"."""
+    salt: _builtins.bytes
+    """12 to 64 bytes."""
+    iterations: _builtins.int
+    """4096 to 1000000."""
+    stored_key: _builtins.bytes
+    server_key: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        mechanism: _builtins.str = ...,
+        salt: _builtins.bytes = ...,
+        iterations: _builtins.int = ...,
+        stored_key: _builtins.bytes = ...,
+        server_key: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["iterations", b"iterations", "mechanism", b"mechanism", "salt", b"salt", "server_key", b"server_key", "stored_key", b"stored_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScramVerifier: _TypeAlias = ScramVerifier  # noqa: Y015
+
+@_typing.final
+class CreateUserRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VERIFIERS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Of the principal User:NAME."""
+    @_builtins.property
+    def verifiers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ScramVerifier]:
+        """One for each mechanism."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        verifiers: _abc.Iterable[Global___ScramVerifier] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "verifiers", b"verifiers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateUserRequest: _TypeAlias = CreateUserRequest  # noqa: Y015
+
+@_typing.final
+class CreateUserResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateUserResponse: _TypeAlias = CreateUserResponse  # noqa: Y015
+
+@_typing.final
+class ChangePasswordRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VERIFIERS_FIELD_NUMBER: _builtins.int
+    GRACE_MS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Empty: the caller itself."""
+    grace_ms: _builtins.int
+    """How long the password of before still counts, 0 to a week. With it the salts and iterations have to be those of
+    before, which ListUsers tells: who logs in is sent one salt, whichever password it has.
+    """
+    @_builtins.property
+    def verifiers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ScramVerifier]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        verifiers: _abc.Iterable[Global___ScramVerifier] | None = ...,
+        grace_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grace_ms", b"grace_ms", "name", b"name", "verifiers", b"verifiers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangePasswordRequest: _TypeAlias = ChangePasswordRequest  # noqa: Y015
+
+@_typing.final
+class ChangePasswordResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangePasswordResponse: _TypeAlias = ChangePasswordResponse  # noqa: Y015
+
+@_typing.final
+class DeleteUserRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    CASCADE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    cascade: _builtins.bool
+    """Its rules, roles, keys and block go with it. Else it is refused while there are any."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        cascade: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cascade", b"cascade", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteUserRequest: _TypeAlias = DeleteUserRequest  # noqa: Y015
+
+@_typing.final
+class DeleteUserResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteUserResponse: _TypeAlias = DeleteUserResponse  # noqa: Y015
+
+@_typing.final
+class ListUsersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Empty: all that the caller may see."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListUsersRequest: _TypeAlias = ListUsersRequest  # noqa: Y015
+
+@_typing.final
+class ListUsersResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def users(self) -> _containers.RepeatedCompositeFieldContainer[Global___UserDescription]: ...
+    def __init__(
+        self,
+        *,
+        users: _abc.Iterable[Global___UserDescription] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["users", b"users"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListUsersResponse: _TypeAlias = ListUsersResponse  # noqa: Y015
+
+@_typing.final
+class UserDescription(_message.Message):
+    """A user with a password, without what is kept of that."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    CREATED_MS_FIELD_NUMBER: _builtins.int
+    PASSWORD_SET_MS_FIELD_NUMBER: _builtins.int
+    OLD_PASSWORD_UNTIL_MS_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
+    BLOCKED_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    created_ms: _builtins.int
+    """Unix time, in ms."""
+    password_set_ms: _builtins.int
+    old_password_until_ms: _builtins.int
+    """Until when the password of before counts. Absent: it does not."""
+    blocked: _builtins.bool
+    @_builtins.property
+    def parameters(self) -> _containers.RepeatedCompositeFieldContainer[Global___ScramParameters]:
+        """What a password is proven with; salts are told to whoever begins to log in."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        created_ms: _builtins.int = ...,
+        password_set_ms: _builtins.int = ...,
+        old_password_until_ms: _builtins.int | None = ...,
+        parameters: _abc.Iterable[Global___ScramParameters] | None = ...,
+        blocked: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_old_password_until_ms", b"_old_password_until_ms", "old_password_until_ms", b"old_password_until_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_old_password_until_ms", b"_old_password_until_ms", "blocked", b"blocked", "created_ms", b"created_ms", "name", b"name", "old_password_until_ms", b"old_password_until_ms", "parameters", b"parameters", "password_set_ms", b"password_set_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__old_password_until_ms: _TypeAlias = _typing.Literal["old_password_until_ms"]  # noqa: Y015
+    _WhichOneofArgType__old_password_until_ms: _TypeAlias = _typing.Literal["_old_password_until_ms", b"_old_password_until_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__old_password_until_ms) -> _WhichOneofReturnType__old_password_until_ms | None: ...
+
+Global___UserDescription: _TypeAlias = UserDescription  # noqa: Y015
+
+@_typing.final
+class ScramParameters(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MECHANISM_FIELD_NUMBER: _builtins.int
+    SALT_FIELD_NUMBER: _builtins.int
+    ITERATIONS_FIELD_NUMBER: _builtins.int
+    mechanism: _builtins.str
+    salt: _builtins.bytes
+    iterations: _builtins.int
+    def __init__(
+        self,
+        *,
+        mechanism: _builtins.str = ...,
+        salt: _builtins.bytes = ...,
+        iterations: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["iterations", b"iterations", "mechanism", b"mechanism", "salt", b"salt"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScramParameters: _TypeAlias = ScramParameters  # noqa: Y015
+
+@_typing.final
+class LoginRequest(_message.Message):
+    """One of the two steps in which somebody shows by SCRAM that they have a password, for a key that lasts some hours."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MECHANISM_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    EXCHANGE_ID_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    mechanism: _builtins.str
+    """"SCRAM-SHA-256" or "SCRAM-SHA-512"."""
+    message: _builtins.bytes
+    """The client's message of SCRAM."""
+    exchange_id: _builtins.str
+    """What the answer to the first step said. Empty: this is the first."""
+    host: _builtins.str
+    """Where the client is; set by the admin service, whatever the client says."""
+    def __init__(
+        self,
+        *,
+        mechanism: _builtins.str = ...,
+        message: _builtins.bytes = ...,
+        exchange_id: _builtins.str = ...,
+        host: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exchange_id", b"exchange_id", "host", b"host", "mechanism", b"mechanism", "message", b"message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoginRequest: _TypeAlias = LoginRequest  # noqa: Y015
+
+@_typing.final
+class LoginResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    EXCHANGE_ID_FIELD_NUMBER: _builtins.int
+    MADE_FIELD_NUMBER: _builtins.int
+    message: _builtins.bytes
+    """The server's message of SCRAM."""
+    exchange_id: _builtins.str
+    """For the second step, within 30 s, at the same cluster."""
+    @_builtins.property
+    def made(self) -> Global___CreateKeyResponse:
+        """After the second step: the key, this once."""
+
+    def __init__(
+        self,
+        *,
+        message: _builtins.bytes = ...,
+        exchange_id: _builtins.str = ...,
+        made: Global___CreateKeyResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["made", b"made"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exchange_id", b"exchange_id", "made", b"made", "message", b"message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoginResponse: _TypeAlias = LoginResponse  # noqa: Y015

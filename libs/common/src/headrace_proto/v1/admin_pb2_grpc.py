@@ -266,6 +266,31 @@ class AdminStub:
                 request_serializer=headrace__proto_dot_v1_dot_access__pb2.WhoAmIRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_access__pb2.WhoAmIResponse.FromString,
                 _registered_method=True)
+        self.CreateUser = channel.unary_unary(
+                '/headrace.v1.Admin/CreateUser',
+                request_serializer=headrace__proto_dot_v1_dot_access__pb2.CreateUserRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_access__pb2.CreateUserResponse.FromString,
+                _registered_method=True)
+        self.ChangePassword = channel.unary_unary(
+                '/headrace.v1.Admin/ChangePassword',
+                request_serializer=headrace__proto_dot_v1_dot_access__pb2.ChangePasswordRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_access__pb2.ChangePasswordResponse.FromString,
+                _registered_method=True)
+        self.DeleteUser = channel.unary_unary(
+                '/headrace.v1.Admin/DeleteUser',
+                request_serializer=headrace__proto_dot_v1_dot_access__pb2.DeleteUserRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_access__pb2.DeleteUserResponse.FromString,
+                _registered_method=True)
+        self.ListUsers = channel.unary_unary(
+                '/headrace.v1.Admin/ListUsers',
+                request_serializer=headrace__proto_dot_v1_dot_access__pb2.ListUsersRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_access__pb2.ListUsersResponse.FromString,
+                _registered_method=True)
+        self.Login = channel.unary_unary(
+                '/headrace.v1.Admin/Login',
+                request_serializer=headrace__proto_dot_v1_dot_access__pb2.LoginRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_access__pb2.LoginResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -572,6 +597,41 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateUser(self, request, context):
+        """Make a user with a password, of which only verifiers come here.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangePassword(self, request, context):
+        """Give a user another password; that of before may count for a while.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteUser(self, request, context):
+        """Take a user away: who is connected with its password or its login is cut off.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListUsers(self, request, context):
+        """Users with passwords: oneself, and those whom the caller may see.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Login(self, request, context):
+        """Log in with a password, in two steps of SCRAM, for an API key of some hours.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -799,6 +859,31 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.WhoAmI,
                     request_deserializer=headrace__proto_dot_v1_dot_access__pb2.WhoAmIRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_access__pb2.WhoAmIResponse.SerializeToString,
+            ),
+            'CreateUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateUser,
+                    request_deserializer=headrace__proto_dot_v1_dot_access__pb2.CreateUserRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_access__pb2.CreateUserResponse.SerializeToString,
+            ),
+            'ChangePassword': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangePassword,
+                    request_deserializer=headrace__proto_dot_v1_dot_access__pb2.ChangePasswordRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_access__pb2.ChangePasswordResponse.SerializeToString,
+            ),
+            'DeleteUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteUser,
+                    request_deserializer=headrace__proto_dot_v1_dot_access__pb2.DeleteUserRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_access__pb2.DeleteUserResponse.SerializeToString,
+            ),
+            'ListUsers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListUsers,
+                    request_deserializer=headrace__proto_dot_v1_dot_access__pb2.ListUsersRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_access__pb2.ListUsersResponse.SerializeToString,
+            ),
+            'Login': grpc.unary_unary_rpc_method_handler(
+                    servicer.Login,
+                    request_deserializer=headrace__proto_dot_v1_dot_access__pb2.LoginRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_access__pb2.LoginResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -2018,6 +2103,141 @@ class Admin:
             '/headrace.v1.Admin/WhoAmI',
             headrace__proto_dot_v1_dot_access__pb2.WhoAmIRequest.SerializeToString,
             headrace__proto_dot_v1_dot_access__pb2.WhoAmIResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/CreateUser',
+            headrace__proto_dot_v1_dot_access__pb2.CreateUserRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_access__pb2.CreateUserResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangePassword(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/ChangePassword',
+            headrace__proto_dot_v1_dot_access__pb2.ChangePasswordRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_access__pb2.ChangePasswordResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/DeleteUser',
+            headrace__proto_dot_v1_dot_access__pb2.DeleteUserRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_access__pb2.DeleteUserResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListUsers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/ListUsers',
+            headrace__proto_dot_v1_dot_access__pb2.ListUsersRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_access__pb2.ListUsersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Login(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/Login',
+            headrace__proto_dot_v1_dot_access__pb2.LoginRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_access__pb2.LoginResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -114,6 +114,16 @@ class AdminStub:
     DescribeQuotas: _grpc.UnaryUnaryMultiCallable[_access_pb2.DescribeQuotasRequest, _access_pb2.DescribeQuotasResponse]
     WhoAmI: _grpc.UnaryUnaryMultiCallable[_access_pb2.WhoAmIRequest, _access_pb2.WhoAmIResponse]
     """Who the caller is."""
+    CreateUser: _grpc.UnaryUnaryMultiCallable[_access_pb2.CreateUserRequest, _access_pb2.CreateUserResponse]
+    """Make a user with a password, of which only verifiers come here."""
+    ChangePassword: _grpc.UnaryUnaryMultiCallable[_access_pb2.ChangePasswordRequest, _access_pb2.ChangePasswordResponse]
+    """Give a user another password; that of before may count for a while."""
+    DeleteUser: _grpc.UnaryUnaryMultiCallable[_access_pb2.DeleteUserRequest, _access_pb2.DeleteUserResponse]
+    """Take a user away: who is connected with its password or its login is cut off."""
+    ListUsers: _grpc.UnaryUnaryMultiCallable[_access_pb2.ListUsersRequest, _access_pb2.ListUsersResponse]
+    """Users with passwords: oneself, and those whom the caller may see."""
+    Login: _grpc.UnaryUnaryMultiCallable[_access_pb2.LoginRequest, _access_pb2.LoginResponse]
+    """Log in with a password, in two steps of SCRAM, for an API key of some hours."""
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -196,6 +206,16 @@ class AdminAsyncStub(AdminStub):
     DescribeQuotas: _aio.UnaryUnaryMultiCallable[_access_pb2.DescribeQuotasRequest, _access_pb2.DescribeQuotasResponse]  # type: ignore[assignment]
     WhoAmI: _aio.UnaryUnaryMultiCallable[_access_pb2.WhoAmIRequest, _access_pb2.WhoAmIResponse]  # type: ignore[assignment]
     """Who the caller is."""
+    CreateUser: _aio.UnaryUnaryMultiCallable[_access_pb2.CreateUserRequest, _access_pb2.CreateUserResponse]  # type: ignore[assignment]
+    """Make a user with a password, of which only verifiers come here."""
+    ChangePassword: _aio.UnaryUnaryMultiCallable[_access_pb2.ChangePasswordRequest, _access_pb2.ChangePasswordResponse]  # type: ignore[assignment]
+    """Give a user another password; that of before may count for a while."""
+    DeleteUser: _aio.UnaryUnaryMultiCallable[_access_pb2.DeleteUserRequest, _access_pb2.DeleteUserResponse]  # type: ignore[assignment]
+    """Take a user away: who is connected with its password or its login is cut off."""
+    ListUsers: _aio.UnaryUnaryMultiCallable[_access_pb2.ListUsersRequest, _access_pb2.ListUsersResponse]  # type: ignore[assignment]
+    """Users with passwords: oneself, and those whom the caller may see."""
+    Login: _aio.UnaryUnaryMultiCallable[_access_pb2.LoginRequest, _access_pb2.LoginResponse]  # type: ignore[assignment]
+    """Log in with a password, in two steps of SCRAM, for an API key of some hours."""
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     """Administration for clients: the same operations as REST. The service keeps nothing; it forwards to the active
@@ -545,5 +565,45 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_access_pb2.WhoAmIResponse, _abc.Awaitable[_access_pb2.WhoAmIResponse]]:
         """Who the caller is."""
+
+    @_abc_1.abstractmethod
+    def CreateUser(
+        self,
+        request: _access_pb2.CreateUserRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.CreateUserResponse, _abc.Awaitable[_access_pb2.CreateUserResponse]]:
+        """Make a user with a password, of which only verifiers come here."""
+
+    @_abc_1.abstractmethod
+    def ChangePassword(
+        self,
+        request: _access_pb2.ChangePasswordRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.ChangePasswordResponse, _abc.Awaitable[_access_pb2.ChangePasswordResponse]]:
+        """Give a user another password; that of before may count for a while."""
+
+    @_abc_1.abstractmethod
+    def DeleteUser(
+        self,
+        request: _access_pb2.DeleteUserRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.DeleteUserResponse, _abc.Awaitable[_access_pb2.DeleteUserResponse]]:
+        """Take a user away: who is connected with its password or its login is cut off."""
+
+    @_abc_1.abstractmethod
+    def ListUsers(
+        self,
+        request: _access_pb2.ListUsersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.ListUsersResponse, _abc.Awaitable[_access_pb2.ListUsersResponse]]:
+        """Users with passwords: oneself, and those whom the caller may see."""
+
+    @_abc_1.abstractmethod
+    def Login(
+        self,
+        request: _access_pb2.LoginRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.LoginResponse, _abc.Awaitable[_access_pb2.LoginResponse]]:
+        """Log in with a password, in two steps of SCRAM, for an API key of some hours."""
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

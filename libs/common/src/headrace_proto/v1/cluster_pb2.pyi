@@ -116,6 +116,7 @@ class Node(_message.Message):
     EXTERNAL_FIELD_NUMBER: _builtins.int
     FEATURE_LEVEL_MAX_FIELD_NUMBER: _builtins.int
     INTERNAL_FIELD_NUMBER: _builtins.int
+    SESSION_KEY_FIELD_NUMBER: _builtins.int
     role: Global___NodeRole.ValueType
     id: _builtins.int
     """Unique within its role; 0 to 2147483647."""
@@ -134,6 +135,10 @@ class Node(_message.Message):
     """True: an operator keeps leaders away from this broker; it follows, and leads only where nobody else can."""
     feature_level_max: _builtins.int
     """The highest feature level that the node knows. 0: it is of a version before there were levels."""
+    session_key: _builtins.bytes
+    """The public half, 32 bytes of Ed25519, of the key with which this process signs what it has seen: sessions of users
+    with passwords. Empty: it signs nothing.
+    """
     @_builtins.property
     def grpc(self) -> Global___Endpoint:
         """gRPC. Absent: never (a node without it is refused)."""
@@ -172,10 +177,11 @@ class Node(_message.Message):
         external: Global___Endpoint | None = ...,
         feature_level_max: _builtins.int = ...,
         internal: Global___Endpoint | None = ...,
+        session_key: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_external", b"_external", "_http", b"_http", "_internal", b"_internal", "_metrics", b"_metrics", "_rack", b"_rack", "external", b"external", "grpc", b"grpc", "http", b"http", "internal", b"internal", "metrics", b"metrics", "rack", b"rack"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_external", b"_external", "_http", b"_http", "_internal", b"_internal", "_metrics", b"_metrics", "_rack", b"_rack", "drained", b"drained", "epoch", b"epoch", "external", b"external", "feature_level_max", b"feature_level_max", "fenced", b"fenced", "grpc", b"grpc", "http", b"http", "id", b"id", "in_controlled_shutdown", b"in_controlled_shutdown", "incarnation", b"incarnation", "internal", b"internal", "metrics", b"metrics", "rack", b"rack", "role", b"role", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_external", b"_external", "_http", b"_http", "_internal", b"_internal", "_metrics", b"_metrics", "_rack", b"_rack", "drained", b"drained", "epoch", b"epoch", "external", b"external", "feature_level_max", b"feature_level_max", "fenced", b"fenced", "grpc", b"grpc", "http", b"http", "id", b"id", "in_controlled_shutdown", b"in_controlled_shutdown", "incarnation", b"incarnation", "internal", b"internal", "metrics", b"metrics", "rack", b"rack", "role", b"role", "session_key", b"session_key", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__external: _TypeAlias = _typing.Literal["external"]  # noqa: Y015
     _WhichOneofArgType__external: _TypeAlias = _typing.Literal["_external", b"_external"]  # noqa: Y015

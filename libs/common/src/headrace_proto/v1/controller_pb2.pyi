@@ -204,6 +204,7 @@ class HeartbeatRequest(_message.Message):
     WANT_SHUTDOWN_FIELD_NUMBER: _builtins.int
     FEATURE_LEVEL_MAX_FIELD_NUMBER: _builtins.int
     DISK_LOW_FIELD_NUMBER: _builtins.int
+    SESSION_KEY_FIELD_NUMBER: _builtins.int
     role: _cluster_pb2.NodeRole.ValueType
     id: _builtins.int
     epoch: _builtins.int
@@ -221,6 +222,10 @@ class HeartbeatRequest(_message.Message):
     """True, of brokers: the disk is below its reserve, so that appends are refused. Replicas in sync that have room lead
     instead. An older controller does not look at it.
     """
+    session_key: _builtins.bytes
+    """As in the node's registration, for one that has made it since. Empty: it has none. An older controller does not look
+    at it.
+    """
     def __init__(
         self,
         *,
@@ -232,10 +237,11 @@ class HeartbeatRequest(_message.Message):
         want_shutdown: _builtins.bool = ...,
         feature_level_max: _builtins.int = ...,
         disk_low: _builtins.bool = ...,
+        session_key: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_low", b"disk_low", "epoch", b"epoch", "feature_level_max", b"feature_level_max", "id", b"id", "image_revision", b"image_revision", "role", b"role", "want_fenced", b"want_fenced", "want_shutdown", b"want_shutdown"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_low", b"disk_low", "epoch", b"epoch", "feature_level_max", b"feature_level_max", "id", b"id", "image_revision", b"image_revision", "role", b"role", "session_key", b"session_key", "want_fenced", b"want_fenced", "want_shutdown", b"want_shutdown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

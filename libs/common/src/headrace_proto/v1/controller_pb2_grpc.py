@@ -173,6 +173,26 @@ class ControllerStub:
                 request_serializer=headrace__proto_dot_v1_dot_access__pb2.ObservedRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_access__pb2.ObservedResponse.FromString,
                 _registered_method=True)
+        self.CreateUser = channel.unary_unary(
+                '/headrace.v1.Controller/CreateUser',
+                request_serializer=headrace__proto_dot_v1_dot_access__pb2.CreateUserRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_access__pb2.CreateUserResponse.FromString,
+                _registered_method=True)
+        self.ChangePassword = channel.unary_unary(
+                '/headrace.v1.Controller/ChangePassword',
+                request_serializer=headrace__proto_dot_v1_dot_access__pb2.ChangePasswordRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_access__pb2.ChangePasswordResponse.FromString,
+                _registered_method=True)
+        self.DeleteUser = channel.unary_unary(
+                '/headrace.v1.Controller/DeleteUser',
+                request_serializer=headrace__proto_dot_v1_dot_access__pb2.DeleteUserRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_access__pb2.DeleteUserResponse.FromString,
+                _registered_method=True)
+        self.Login = channel.unary_unary(
+                '/headrace.v1.Controller/Login',
+                request_serializer=headrace__proto_dot_v1_dot_access__pb2.LoginRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_access__pb2.LoginResponse.FromString,
+                _registered_method=True)
 
 
 class ControllerServicer:
@@ -365,6 +385,34 @@ class ControllerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateUser(self, request, context):
+        """Make a user with a password, of which only verifiers come here.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangePassword(self, request, context):
+        """Give a user another password; that of before may count for a while.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteUser(self, request, context):
+        """Take a user away: who is connected with its password or its login is cut off.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Login(self, request, context):
+        """Log in with a password, in two steps of SCRAM, for an API key of some hours. Admin services pass it on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControllerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -502,6 +550,26 @@ def add_ControllerServicer_to_server(servicer, server):
                     servicer.Observed,
                     request_deserializer=headrace__proto_dot_v1_dot_access__pb2.ObservedRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_access__pb2.ObservedResponse.SerializeToString,
+            ),
+            'CreateUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateUser,
+                    request_deserializer=headrace__proto_dot_v1_dot_access__pb2.CreateUserRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_access__pb2.CreateUserResponse.SerializeToString,
+            ),
+            'ChangePassword': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangePassword,
+                    request_deserializer=headrace__proto_dot_v1_dot_access__pb2.ChangePasswordRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_access__pb2.ChangePasswordResponse.SerializeToString,
+            ),
+            'DeleteUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteUser,
+                    request_deserializer=headrace__proto_dot_v1_dot_access__pb2.DeleteUserRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_access__pb2.DeleteUserResponse.SerializeToString,
+            ),
+            'Login': grpc.unary_unary_rpc_method_handler(
+                    servicer.Login,
+                    request_deserializer=headrace__proto_dot_v1_dot_access__pb2.LoginRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_access__pb2.LoginResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1235,6 +1303,114 @@ class Controller:
             '/headrace.v1.Controller/Observed',
             headrace__proto_dot_v1_dot_access__pb2.ObservedRequest.SerializeToString,
             headrace__proto_dot_v1_dot_access__pb2.ObservedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Controller/CreateUser',
+            headrace__proto_dot_v1_dot_access__pb2.CreateUserRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_access__pb2.CreateUserResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangePassword(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Controller/ChangePassword',
+            headrace__proto_dot_v1_dot_access__pb2.ChangePasswordRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_access__pb2.ChangePasswordResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Controller/DeleteUser',
+            headrace__proto_dot_v1_dot_access__pb2.DeleteUserRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_access__pb2.DeleteUserResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Login(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Controller/Login',
+            headrace__proto_dot_v1_dot_access__pb2.LoginRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_access__pb2.LoginResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -88,6 +88,14 @@ class ControllerStub:
     """Change quotas: all changes of a request, or nothing."""
     Observed: _grpc.UnaryUnaryMultiCallable[_access_pb2.ObservedRequest, _access_pb2.ObservedResponse]
     """What this node has seen of who calls, and of which rights are used. For the admin service."""
+    CreateUser: _grpc.UnaryUnaryMultiCallable[_access_pb2.CreateUserRequest, _access_pb2.CreateUserResponse]
+    """Make a user with a password, of which only verifiers come here."""
+    ChangePassword: _grpc.UnaryUnaryMultiCallable[_access_pb2.ChangePasswordRequest, _access_pb2.ChangePasswordResponse]
+    """Give a user another password; that of before may count for a while."""
+    DeleteUser: _grpc.UnaryUnaryMultiCallable[_access_pb2.DeleteUserRequest, _access_pb2.DeleteUserResponse]
+    """Take a user away: who is connected with its password or its login is cut off."""
+    Login: _grpc.UnaryUnaryMultiCallable[_access_pb2.LoginRequest, _access_pb2.LoginResponse]
+    """Log in with a password, in two steps of SCRAM, for an API key of some hours. Admin services pass it on."""
 
 @_typing.type_check_only
 class ControllerAsyncStub(ControllerStub):
@@ -147,6 +155,14 @@ class ControllerAsyncStub(ControllerStub):
     """Change quotas: all changes of a request, or nothing."""
     Observed: _aio.UnaryUnaryMultiCallable[_access_pb2.ObservedRequest, _access_pb2.ObservedResponse]  # type: ignore[assignment]
     """What this node has seen of who calls, and of which rights are used. For the admin service."""
+    CreateUser: _aio.UnaryUnaryMultiCallable[_access_pb2.CreateUserRequest, _access_pb2.CreateUserResponse]  # type: ignore[assignment]
+    """Make a user with a password, of which only verifiers come here."""
+    ChangePassword: _aio.UnaryUnaryMultiCallable[_access_pb2.ChangePasswordRequest, _access_pb2.ChangePasswordResponse]  # type: ignore[assignment]
+    """Give a user another password; that of before may count for a while."""
+    DeleteUser: _aio.UnaryUnaryMultiCallable[_access_pb2.DeleteUserRequest, _access_pb2.DeleteUserResponse]  # type: ignore[assignment]
+    """Take a user away: who is connected with its password or its login is cut off."""
+    Login: _aio.UnaryUnaryMultiCallable[_access_pb2.LoginRequest, _access_pb2.LoginResponse]  # type: ignore[assignment]
+    """Log in with a password, in two steps of SCRAM, for an API key of some hours. Admin services pass it on."""
 
 class ControllerServicer(metaclass=_abc_1.ABCMeta):
     """Cluster metadata. Writes go to the active controller; standbys refuse them with NOT_CONTROLLER and say where it
@@ -365,5 +381,37 @@ class ControllerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_access_pb2.ObservedResponse, _abc.Awaitable[_access_pb2.ObservedResponse]]:
         """What this node has seen of who calls, and of which rights are used. For the admin service."""
+
+    @_abc_1.abstractmethod
+    def CreateUser(
+        self,
+        request: _access_pb2.CreateUserRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.CreateUserResponse, _abc.Awaitable[_access_pb2.CreateUserResponse]]:
+        """Make a user with a password, of which only verifiers come here."""
+
+    @_abc_1.abstractmethod
+    def ChangePassword(
+        self,
+        request: _access_pb2.ChangePasswordRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.ChangePasswordResponse, _abc.Awaitable[_access_pb2.ChangePasswordResponse]]:
+        """Give a user another password; that of before may count for a while."""
+
+    @_abc_1.abstractmethod
+    def DeleteUser(
+        self,
+        request: _access_pb2.DeleteUserRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.DeleteUserResponse, _abc.Awaitable[_access_pb2.DeleteUserResponse]]:
+        """Take a user away: who is connected with its password or its login is cut off."""
+
+    @_abc_1.abstractmethod
+    def Login(
+        self,
+        request: _access_pb2.LoginRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.LoginResponse, _abc.Awaitable[_access_pb2.LoginResponse]]:
+        """Log in with a password, in two steps of SCRAM, for an API key of some hours. Admin services pass it on."""
 
 def add_ControllerServicer_to_server(servicer: ControllerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

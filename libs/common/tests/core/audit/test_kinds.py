@@ -55,4 +55,7 @@ def test_whoever_looks_leaves_no_event_and_whoever_changes_does() -> None:
         "Controller/AlterQuotas",
         "Controller/CreateKey",
         "Controller/DeleteKeys",
+        "Controller/CreateUser",
+        "Controller/ChangePassword",
+        "Controller/DeleteUser",
     }

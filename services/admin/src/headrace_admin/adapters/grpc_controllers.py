@@ -85,6 +85,10 @@ def _may_be_repeated(request: object) -> bool:
             return False
         case access_pb2.CreateKeyRequest():
             return False  # nobody would have the first one's secret
+        case access_pb2.CreateUserRequest() | access_pb2.ChangePasswordRequest() | access_pb2.DeleteUserRequest():
+            return False
+        case access_pb2.LoginRequest():
+            return not request.exchange_id  # its last step is good for one try
         case access_pb2.AlterAccessRequest():  # what is taken away is not there the second time
             return request.validate_only or not any(change.remove for change in request.changes)
         case pb.CreateTopicsRequest() | pb.CreatePartitionsRequest() | pb.AdoptTopicRequest():

@@ -18,6 +18,7 @@ from headrace_common.core.access.resources import CLUSTER_NAME, Operation, Resou
 from headrace_common.core.access.roles import BUILT_IN_ROLES, Binding, Role
 from headrace_common.core.access.rows import Mode, View
 from headrace_common.core.access.state import Access, Caller
+from headrace_common.core.access.users import User
 from headrace_common.core.errors import Rejected
 from headrace_common.core.quotas.entities import Entity, parse_entity
 from headrace_common.core.quotas.kinds import Quota
@@ -51,6 +52,14 @@ class ListedKey:
     configured: bool
 
 
+@dataclass(frozen=True, slots=True)
+class ListedUser:
+    """A user with a password, and whether it is blocked."""
+
+    user: User
+    blocked: bool
+
+
 class Accesses:
     """Any number of calls at one time on one event loop; none of them waits."""
 
@@ -62,8 +71,8 @@ class Accesses:
         return self._views().mode
 
     def is_super(self, caller: Caller) -> bool:
-        """Whether it may do everything: a super user, by a key for everything."""
-        return caller.scope is None and self._views().access.is_super(caller.grantees)
+        """Whether it may do everything: a super user, by a key or token for everything."""
+        return caller.scope is None and not caller.vouched and self._views().access.is_super(caller.grantees)
 
     def describe(self, rights: Rights, principal: str = "") -> Described:
         """
@@ -112,6 +121,26 @@ class Accesses:
             values = {only: values.get(only, {})}
         found = [(of, quota, value) for of, given in values.items() for quota, value in given.items()]
         return sorted(found, key=lambda one: (str(one[0]), one[1].value))
+
+    def users(self, rights: Rights, name: str = "") -> list[ListedUser]:
+        """
+        Users with passwords: one, or all that the caller may see; by name.
+
+        Raises:
+            Denied: the caller may not see this one.
+        """
+        view = self._views()
+        if name:
+            owner = str(Principal(PrincipalType.USER, name))
+            rights.check_any(
+                (Operation.DESCRIBE, ResourceType.PRINCIPAL, owner),
+                (Operation.DESCRIBE_TOKENS, ResourceType.PRINCIPAL, owner),
+            )
+        found = [
+            user for user in view.users.values() if name in {"", user.name} and _shows_keys(rights, user.principal)
+        ]
+        blocked = view.access.blocked
+        return [ListedUser(user, user.principal in blocked) for user in sorted(found, key=lambda user: user.name)]
 
     def explain(
         self, principal: str, operation: Operation, type: ResourceType, name: str, host: str | None

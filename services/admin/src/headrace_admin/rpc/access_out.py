@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace_admin.engine.accesses import Accesses, Described, ListedKey
+from headrace_admin.engine.accesses import Accesses, Described, ListedKey, ListedUser
 from headrace_common.core.access.authentication import Shown
 from headrace_common.core.access.explain import Explanation
 from headrace_common.core.access.grants import host_of
@@ -40,6 +40,25 @@ def keys_message(keys: list[ListedKey]) -> pb.ListKeysResponse:
 
 def quotas_message(quotas: list[tuple[Entity, Quota, float]]) -> pb.DescribeQuotasResponse:
     return pb.DescribeQuotasResponse(quotas=quotas_to_proto(quotas))
+
+
+def users_message(users: list[ListedUser]) -> pb.ListUsersResponse:
+    return pb.ListUsersResponse(users=map(_user, users))
+
+
+def _user(listed: ListedUser) -> pb.UserDescription:
+    user = listed.user
+    return pb.UserDescription(
+        name=user.name,
+        created_ms=user.created_ms,
+        password_set_ms=user.password.set_ms,
+        old_password_until_ms=None if user.old is None else user.old_until_ms,
+        parameters=[
+            pb.ScramParameters(mechanism=one.mechanism, salt=one.salt, iterations=one.iterations)
+            for one in user.password.verifiers
+        ],
+        blocked=listed.blocked,
+    )
 
 
 def explained(accesses: Accesses, request: pb.ExplainAccessRequest) -> pb.ExplainAccessResponse:
@@ -80,7 +99,7 @@ def who_am_i(accesses: Accesses, shown: Shown) -> pb.WhoAmIResponse:
     return pb.WhoAmIResponse(
         principal=str(shown.caller.principal),
         key_id="" if key is None else key.id,
-        expires_ms=None if key is None else key.expires_ms,
+        expires_ms=shown.expires_ms,
         mode=accesses.mode.name.lower(),
         super_user=accesses.is_super(shown.caller),
     )

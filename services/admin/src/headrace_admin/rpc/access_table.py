@@ -11,7 +11,17 @@ from collections.abc import Iterator
 from typing import Final
 
 from headrace_common.core.access.resources import CLUSTER_NAME, Operation, ResourceType
-from headrace_common.rpc.access_rules import ANYBODY, ENTRIES, AccessTable, Asks, AsksAny, Wants, on_cluster, on_each
+from headrace_common.rpc.access_rules import (
+    ANYBODY,
+    ENTRIES,
+    NOBODY,
+    AccessTable,
+    Asks,
+    AsksAny,
+    Wants,
+    on_cluster,
+    on_each,
+)
 from headrace_proto.v1 import admin_pb2, coordinator_pb2
 
 _LOOKS: Final = on_cluster(Operation.DESCRIBE)
@@ -81,4 +91,10 @@ ACCESS: Final[AccessTable] = {
     "Admin/AlterQuotas": on_cluster(Operation.ALTER_CONFIGS),
     "Admin/DescribeQuotas": on_cluster(Operation.DESCRIBE_CONFIGS),
     "Admin/WhoAmI": ANYBODY,
+    "Admin/CreateUser": ENTRIES,
+    "Admin/ChangePassword": ENTRIES,
+    "Admin/DeleteUser": ENTRIES,
+    "Admin/ListUsers": ENTRIES,
+    "Admin/Login": NOBODY,
+    "Auth/Authenticate": NOBODY,
 }

@@ -204,6 +204,7 @@ Explained = Annotated[Json, Answer("Explained", "Whether somebody may, and why."
 Keys = Annotated[Json, Answer("Keys", "API keys, without their secrets.", access_pb2.ListKeysResponse)]
 NewKey = Annotated[Json, Answer("NewKey", "A key, which is shown this once.", access_pb2.CreateKeyResponse)]
 Quotas = Annotated[Json, Answer("Quotas", "What is set of quotas.", access_pb2.DescribeQuotasResponse)]
+Users = Annotated[Json, Answer("Users", "Users with passwords, without those.", access_pb2.ListUsersResponse)]
 WhoAmI = Annotated[Json, Answer("WhoAmI", "Who asks.", access_pb2.WhoAmIResponse)]
 
 _TYPES: Final = [part for named in list(globals().values()) for part in (named, *get_args(named))]

@@ -5,7 +5,7 @@ The shapes of REST for access: members are called as in the protos, so that what
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -142,3 +142,44 @@ class CreateKey(Request):
         default_factory=list, description="What it may be used for at most. Empty: all that its owner may do."
     )
     note: Annotated[str, Field(max_length=255)] = Field("", description="What for.")
+
+
+class Verifier(Request):
+    """What is kept of a password for one mechanism of SCRAM; bytes are in base64. Who sets the password computes it."""
+
+    mechanism: Literal["SCRAM-SHA-256", "SCRAM-SHA-512"]
+    salt: Annotated[str, Field(max_length=100)]
+    iterations: Annotated[int, Field(ge=4_096, le=1_000_000)]
+    stored_key: Annotated[str, Field(max_length=100)]
+    server_key: Annotated[str, Field(max_length=100)]
+
+
+_EXAMPLE: Final = [
+    {
+        "mechanism": "SCRAM-SHA-256",
+        "salt": "W22ZaJ0SNY7soEsUEjb6gQ==",
+        "iterations": 16384,
+        "stored_key": "WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=",
+        "server_key": "wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=",
+    }
+]
+
+
+class CreateUser(Request):
+    """A new user with a password. The password stays with who sets it."""
+
+    model_config = example(name="alice", verifiers=_EXAMPLE)
+
+    name: Annotated[str, Field(min_length=1, max_length=255, description="Of the principal User:NAME.")]
+    verifiers: Annotated[list[Verifier], Field(max_length=10, description="One of each mechanism.")]
+
+
+class ChangePassword(Request):
+    """Another password."""
+
+    model_config = example(verifiers=_EXAMPLE, grace_ms=0)
+
+    verifiers: Annotated[list[Verifier], Field(max_length=10, description="One of each mechanism.")]
+    grace_ms: Annotated[int, Field(ge=0, le=7 * 86_400_000)] = Field(
+        0, description="How long that of before still counts; then the salts have to be those of before."
+    )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Path, Query, Response, status
-from google.protobuf.json_format import ParseDict
+from google.protobuf.json_format import ParseDict, ParseError
+from google.protobuf.message import Message
+from pydantic import BaseModel
 
 from headrace_admin.engine.accesses import Accesses
 from headrace_admin.engine.administration import Administration
@@ -19,6 +21,9 @@ from headrace_common.rpc.json_form import json_of
 from headrace_common.runtime.access_gate import current_rights, current_shown
 from headrace_proto.v1 import access_pb2 as pb
 
+M = TypeVar("M", bound=Message)
+
+UserName = Annotated[str, Path(max_length=255)]
 Text = Annotated[str, Query(max_length=300)]
 
 
@@ -27,6 +32,7 @@ def access_routes(accesses: Accesses, observations: Observations, engine: Admini
     routes = APIRouter(prefix="/v1", tags=["access"])
     _rules(routes, accesses, observations, engine)
     _keys(routes, accesses, engine)
+    _users(routes, accesses, engine)
 
     _quotas(routes, accesses, engine)
 
@@ -110,3 +116,43 @@ def _keys(routes: APIRouter, accesses: Accesses, engine: Administration) -> None
     async def delete_key(id: Annotated[str, Path(max_length=100)]) -> None:
         """Delete an API key: from now on nobody calls with it."""
         await engine.controllers.ask(lambda stub: stub.DeleteKeys, pb.DeleteKeysRequest(ids=[id]))
+
+
+def _users(routes: APIRouter, accesses: Accesses, engine: Administration) -> None:
+    @routes.get("/users", operation_id="list_users")
+    async def list_users() -> answer_types.Users:
+        """Users with passwords: oneself, and those whom one may see."""
+        return json_of(out.users_message(accesses.users(current_rights())))
+
+    @routes.post("/users", operation_id="create_user", status_code=status.HTTP_204_NO_CONTENT)
+    async def create_user(body: shapes.CreateUser) -> None:
+        """Make a user with a password, of which only verifiers come here."""
+        await engine.controllers.ask(lambda stub: stub.CreateUser, _parsed(body, pb.CreateUserRequest()))
+
+    @routes.put("/users/{name}/password", operation_id="change_password", status_code=status.HTTP_204_NO_CONTENT)
+    async def change_password(name: UserName, body: shapes.ChangePassword) -> None:
+        """Give a user another password. Sessions and logins with the one of before end when it does."""
+        request = _parsed(body, pb.ChangePasswordRequest(name=name))
+        await engine.controllers.ask(lambda stub: stub.ChangePassword, request)
+
+    @routes.delete("/users/{name}", operation_id="delete_user", status_code=status.HTTP_204_NO_CONTENT)
+    async def delete_user(
+        name: UserName,
+        cascade: Annotated[bool, Query(description="Its rules, roles, keys and block go with it.")] = False,
+    ) -> None:
+        """Take a user away. While anything is said of it this is refused, unless that goes too."""
+        request = pb.DeleteUserRequest(name=name, cascade=cascade)
+        await engine.controllers.ask(lambda stub: stub.DeleteUser, request)
+
+
+def _parsed(body: BaseModel, request: M) -> M:
+    """
+    The message of the wire.
+
+    Raises:
+        Rejected: what should be base64 is not.
+    """
+    try:
+        return ParseDict(body.model_dump(), request)
+    except ParseError as error:
+        raise Rejected(f"the request cannot be read: {error}") from None

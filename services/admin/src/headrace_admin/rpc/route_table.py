@@ -125,6 +125,10 @@ ROUTES: Final[Mapping[str, As | Rule]] = {
     "DELETE /v1/keys/{id}": As("DeleteKeys"),
     "GET /v1/quotas": As("DescribeQuotas"),
     "POST /v1/quotas/changes": As("AlterQuotas"),
+    "GET /v1/users": As("ListUsers"),
+    "POST /v1/users": As("CreateUser"),
+    "PUT /v1/users/{name}/password": As("ChangePassword"),
+    "DELETE /v1/users/{name}": As("DeleteUser"),
     "GET /v1/whoami": As("WhoAmI"),
 }
 """By verb and path, as the application has them."""

@@ -21,6 +21,7 @@ from headrace_admin.rpc.messages_out import (
 from headrace_common.core.ids import TopicPartition
 from headrace_common.rpc.convert import partition_id_from_proto
 from headrace_common.runtime.access_gate import current_rights, current_shown
+from headrace_common.runtime.admission import address_of
 from headrace_proto.v1 import access_pb2, admin_pb2, broker_pb2, cluster_pb2, coordinator_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 from headrace_proto.v1 import transaction_pb2 as txn
@@ -74,6 +75,9 @@ class AdminServicer(GeneratedServicer):
     CreateKey = _forward(lambda stub: stub.CreateKey)
     DeleteKeys = _forward(lambda stub: stub.DeleteKeys)
     AlterQuotas = _forward(lambda stub: stub.AlterQuotas)
+    CreateUser = _forward(lambda stub: stub.CreateUser)
+    ChangePassword = _forward(lambda stub: stub.ChangePassword)
+    DeleteUser = _forward(lambda stub: stub.DeleteUser)
 
     @override
     async def DescribeCluster(self, request: pb.DescribeClusterRequest, context: Context) -> pb.DescribeClusterResponse:
@@ -278,6 +282,15 @@ class AdminServicer(GeneratedServicer):
         self, request: access_pb2.DescribeQuotasRequest, context: Context
     ) -> access_pb2.DescribeQuotasResponse:
         return access_out.quotas_message(self._accesses.quotas(request.entity))
+
+    @override
+    async def ListUsers(self, request: access_pb2.ListUsersRequest, context: Context) -> access_pb2.ListUsersResponse:
+        return access_out.users_message(self._accesses.users(current_rights(), request.name))
+
+    @override
+    async def Login(self, request: access_pb2.LoginRequest, context: Context) -> access_pb2.LoginResponse:
+        request.host = address_of(context.peer())
+        return await self._controllers.ask(lambda stub: stub.Login, request)
 
     @override
     async def WhoAmI(self, request: access_pb2.WhoAmIRequest, context: Context) -> access_pb2.WhoAmIResponse:

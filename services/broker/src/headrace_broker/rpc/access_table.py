@@ -7,7 +7,7 @@ from typing import Final
 
 from headrace_common.core.access.resources import Operation, ResourceType
 from headrace_common.core.image import Role
-from headrace_common.rpc.access_rules import ENTRIES, NODES, AccessTable, AsksAnywhere, on_cluster
+from headrace_common.rpc.access_rules import ENTRIES, NOBODY, NODES, AccessTable, AsksAnywhere, on_cluster
 
 ACCESS: Final[AccessTable] = MappingProxyType(
     {
@@ -33,5 +33,6 @@ ACCESS: Final[AccessTable] = MappingProxyType(
         "Broker/WriteTxnMarkers": on_cluster(Operation.ALTER, own=[Role.COORDINATOR]),
         "Broker/Mark": NODES,
         "Broker/Observed": on_cluster(Operation.DESCRIBE),
+        "Auth/Authenticate": NOBODY,
     }
 )

@@ -30,6 +30,9 @@ from headrace_common.core.errors import InvalidConfig, Rejected
 ADMIN: Final = Principal(PrincipalType.USER, "admin")
 """Whose keys are in the controllers' file; a super user for as long as there is one."""
 KEYS_MAX: Final = 16
+FULL: Final = "full"
+VOUCHED: Final = ("limited", FULL)
+"""What sessions of users with passwords may do at most."""
 NOTHING: Final = Configured()
 
 
@@ -69,9 +72,11 @@ def due_producer_key(rows: Mapping[str, bytes], mode: Mode, new: Callable[[int],
     return {} if mode is Mode.OPEN or PRODUCERS in rows else write_producer_key(new(PRODUCER_KEY_BYTES))
 
 
-def make_configured(super_users: frozenset[Principal], keys: tuple[ApiKey, ...]) -> Configured:
+def make_configured(
+    super_users: frozenset[Principal], keys: tuple[ApiKey, ...], *, vouched_full: bool = False
+) -> Configured:
     """The row of these settings."""
-    return Configured(super_users | {ADMIN} if keys else super_users, keys)
+    return Configured(super_users | {ADMIN} if keys else super_users, keys, vouched_full)
 
 
 def parse_admin_keys(text: str) -> tuple[ApiKey, ...]:

@@ -258,6 +258,7 @@ def _node_fields(node: Node) -> dict[str, Any]:
         "feature_level_max": node.feature_level_max,
         "internal": _address(node.internal),
         "server_name": node.grpc.server_name,
+        **({"session_key": node.session_key.hex()} if node.session_key else {}),
     }
 
 
@@ -294,6 +295,7 @@ def _node(rest: str, fields: dict[str, Any]) -> Node:
         external=_endpoint(fields.get("external")),  # nor what one before external listeners wrote
         feature_level_max=fields.get("feature_level_max", 0),  # nor what one before feature levels wrote
         internal=_endpoint(fields.get("internal")),  # nor what one before internal listeners wrote
+        session_key=bytes.fromhex(fields.get("session_key", "")),  # who signs nothing has none
     )
 
 

@@ -26,6 +26,8 @@ class Heartbeat:
     feature_level_max: int = 0
     disk_low: bool = False
     """A broker's disk is below its reserve: it refuses appends."""
+    session_key: bytes = b""
+    """The public half of what it signs with; empty: it has none."""
 
 
 @dataclass(slots=True)

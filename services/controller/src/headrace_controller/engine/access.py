@@ -172,6 +172,7 @@ class AccessChanges:
         """Whether somebody who can change rules has a key, or is named by tokens of an issuer."""
         now_ms = self._clock.now_ms()
         able: set[Grantee] = {key.owner for key in view.keys.values() if key.scope is None and not key.expired(now_ms)}
+        able |= {user.principal for user in view.users.values()}  # who logs in gets a key
         if view.issuers:
             known = chain(access.super_users, access.bindings, access.rules)
             able |= {one for one in known if one.type in _OF_TOKENS}

@@ -15,6 +15,7 @@ from headrace_common.core.access.changes import Change
 from headrace_common.core.access.control import EVERYTHING, Rights
 from headrace_common.core.access.resources import Operation, ResourceType
 from headrace_common.core.access.rows import Mode
+from headrace_common.core.access.scram import Verifier
 from headrace_common.core.errors import HeadraceError, MetadataUnavailable, NotController, Rejected
 from headrace_common.core.ids import NO_NODE, Endpoint, NodeId, PartitionId, TopicId
 from headrace_common.core.image import (
@@ -46,6 +47,7 @@ from headrace_controller.engine.deposing import Deposing
 from headrace_controller.engine.feed import Feed
 from headrace_controller.engine.follower import Follower
 from headrace_controller.engine.keys import NewKey, WantedKey
+from headrace_controller.engine.logins import Step
 from headrace_controller.engine.nodes import Joined, Joining, Vitals
 from headrace_controller.engine.reassignments import Targets, under_way
 from headrace_controller.engine.strays import RestoreStatus, describe_restore
@@ -252,6 +254,21 @@ class ControllerEngine:
 
     async def delete_keys(self, ids: Sequence[KeyId], rights: Rights) -> None:
         await self._active().keys.delete(ids, rights)
+
+    async def create_user(self, name: str, verifiers: Sequence[Verifier], rights: Rights) -> None:
+        await self._active().users.create(name, verifiers, rights)
+
+    async def change_password(self, name: str, verifiers: Sequence[Verifier], grace_ms: int, rights: Rights) -> None:
+        await self._active().users.change_password(name, verifiers, grace_ms, rights)
+
+    async def delete_user(self, name: str, rights: Rights, *, cascade: bool) -> None:
+        await self._active().users.delete(name, rights, cascade=cascade)
+
+    def begin_login(self, mechanism: str, message: bytes, address: str) -> Step:
+        return self._active().logins.begin(mechanism, message, address)
+
+    async def finish_login(self, exchange_id: str, message: bytes) -> Step:
+        return await self._active().logins.finish(exchange_id, message)
 
     def describe_configs(self, resource: Resource) -> list[Entry]:
         """All settings of a resource; see ``core.settings.describe``."""

@@ -42,6 +42,7 @@ DAY_MS: Final = 86_400_000
 YEAR_MS: Final = 365 * DAY_MS
 LIFETIME_MS_MAX: Final = 100 * YEAR_MS
 FOR_EVER: Final = -1
+LOGINS_PER_OWNER_MAX: Final = 100
 _NAMED_IN_LOG: Final = 20
 
 log = logger(__name__)
@@ -103,7 +104,7 @@ class Keys:
             by = asked_by(view, rights)
             if by is not None:
                 check_key(view.access, owner, scope, by)
-            over = (Delete(records.access_key(f"{KEYS}{one}")) for one in _make_room(view, owner, now_ms))
+            over = (Delete(records.access_key(f"{KEYS}{one}")) for one in make_room(view, owner, now_ms))
             return Decision((put, *over), (self._rows.unchanged(STATE), CreatedAt(put.key, 0)))
 
         await self._writer.decide(decision)
@@ -199,9 +200,12 @@ def _expiry(lifetime_ms: int, now_ms: int) -> int | None:
     return now_ms + (lifetime_ms or YEAR_MS)
 
 
-def _make_room(view: View, owner: Principal, now_ms: int) -> Iterable[KeyId]:
+def make_room(view: View, owner: Principal, now_ms: int, *, login: bool = False) -> Iterable[KeyId]:
     """
     Keys that go for a new one: those of the owner that are over, where it has as many as it may.
+
+    Args:
+        login: the new one is of a login, of which somebody has fewer: the oldest goes.
 
     Raises:
         Rejected: there are too many.
@@ -211,6 +215,9 @@ def _make_room(view: View, owner: Principal, now_ms: int) -> Iterable[KeyId]:
             f"there are {KEYS_MAX} API keys, which is the most; delete some", code=ErrorCode.POLICY_VIOLATION
         )
     owned = [key for key in view.keys.values() if key.owner == owner]
+    logins = sorted((key for key in owned if key.login), key=lambda key: key.created_ms)
+    if login and len(logins) >= LOGINS_PER_OWNER_MAX:
+        return [key.id for key in logins[: len(logins) - LOGINS_PER_OWNER_MAX + 1]][:CHUNK]
     if len(owned) < KEYS_PER_OWNER_MAX:
         return ()
     over = [key.id for key in owned if key.expired(now_ms)]

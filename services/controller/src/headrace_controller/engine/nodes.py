@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from headrace_common.core.access.sessions import SESSION_KEY_BYTES
 from headrace_common.core.errors import (
     Conflict,
     DuplicateRegistration,
@@ -115,6 +116,7 @@ class Nodes:
             HeadraceError: as ``Writer.decide``.
         """
         _check_claims(joining)
+        _check_session_key(joining.node.session_key)
         image = self._follower.mirror.image
         if joining.cluster_id is not None and joining.cluster_id != image.cluster_id:
             raise _of_another_cluster(joining, image.cluster_id)
@@ -149,8 +151,10 @@ class Nodes:
             HeadraceError: as ``Writer.decide``.
         """
         node = self.check_epoch(heartbeat.key, heartbeat.epoch)
-        if heartbeat.feature_level_max > node.feature_level_max:
-            node = await self._complete(node, heartbeat.feature_level_max)
+        level, key = heartbeat.feature_level_max, heartbeat.session_key
+        if level > node.feature_level_max or key not in {b"", node.session_key}:
+            _check_session_key(key)
+            node = await self._complete(node, level, key)
         self._sessions.renew(heartbeat, self._clock.monotonic_ms())
         registered_at = self._follower.mirror.mod_revision(records.node_key(node.key))
         if may_be_unfenced(node, heartbeat, registered_at):
@@ -312,12 +316,14 @@ class Nodes:
             raised.append((records.LEADER_EPOCH_KEY, joining.max_leader_epoch))
         return raised
 
-    async def _complete(self, node: Node, level: int) -> Node:
-        """An older controller wrote the registration without the level that the node knows: write it."""
+    async def _complete(self, node: Node, level: int, session_key: bytes) -> Node:
+        """Write what the registration lacks: an older controller left it out, or the node had none yet."""
 
         def decision() -> Decision | None:
             now = self.check_epoch(node.key, node.epoch)
-            return None if now.feature_level_max >= level else self._write(replace(now, feature_level_max=level))
+            level_max = max(level, now.feature_level_max)
+            new = replace(now, feature_level_max=level_max, session_key=session_key or now.session_key)
+            return None if new == now else self._write(new)
 
         await self._writer.decide(decision)
         return self.check_epoch(node.key, node.epoch)
@@ -377,6 +383,11 @@ def _of_another_cluster(joining: Joining, ours: str) -> InconsistentClusterId:
 def _check_level(node: Node, image: ClusterImage) -> None:
     if node.feature_level_max < image.feature_level:
         raise too_old(f"{node.key} ({node.version or 'an older version'})", node.feature_level_max, image.feature_level)
+
+
+def _check_session_key(key: bytes) -> None:
+    if len(key) not in {0, SESSION_KEY_BYTES}:
+        raise Rejected(f"session_key has {len(key)} bytes; it has {SESSION_KEY_BYTES}, or none")
 
 
 def _check_claims(joining: Joining) -> None:

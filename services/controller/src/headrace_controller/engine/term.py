@@ -30,6 +30,7 @@ from headrace_controller.engine.follower import Follower
 from headrace_controller.engine.isr_changes import IsrChanges
 from headrace_controller.engine.issuers import Issuers
 from headrace_controller.engine.keys import Keys
+from headrace_controller.engine.logins import Logins
 from headrace_controller.engine.nodes import Nodes
 from headrace_controller.engine.producer_ids import ProducerIds
 from headrace_controller.engine.quotas import ClusterQuotas
@@ -41,6 +42,7 @@ from headrace_controller.engine.settling import Settling
 from headrace_controller.engine.shards import Shards
 from headrace_controller.engine.strays import Strays
 from headrace_controller.engine.topics import Topics
+from headrace_controller.engine.users import Users
 from headrace_controller.engine.writer import Writer
 from headrace_controller.ports import (
     InventorySource,
@@ -110,6 +112,8 @@ class Term:
         self.settings = Settings(self.writer, follower, self.settling)
         self.access = AccessChanges(self.writer, follower, clock, config.access)
         self.keys = Keys(self.writer, follower, clock)
+        self.users = Users(self.writer, follower, clock)
+        self.logins = Logins(self.writer, follower, clock)
         self.issuers = Issuers(self.writer, follower, outside.issuers, clock, config.issuers)
         self.producer_ids = ProducerIds(self.writer, follower)
         adoption = Adoption(self.writer, follower, self.topics)
@@ -198,7 +202,7 @@ class Term:
     async def _forget_keys(self) -> None:
         while True:
             await self._clock.sleep_ms(_FORGET_KEYS_EVERY_MS)
-            await self._try_each(self.keys.forget_expired)
+            await self._try_each(self.keys.forget_expired, self.users.forget_old)
 
     async def _look_at_issuers(self) -> None:
         while True:

@@ -45,5 +45,9 @@ ACCESS: Final[AccessTable] = MappingProxyType(
         "Controller/DeleteKeys": ENTRIES,
         "Controller/AlterQuotas": on_cluster(Operation.ALTER_CONFIGS),
         "Controller/Observed": _DESCRIBE,
+        "Controller/CreateUser": ENTRIES,  # as for keys of others
+        "Controller/ChangePassword": ENTRIES,
+        "Controller/DeleteUser": ENTRIES,  # ALTER PRINCIPAL of that user
+        "Controller/Login": NODES,  # of admin, for who has no credential yet
     }
 )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from headrace_common.core.access.grants import scope_of
 from headrace_common.core.access.principal import parse_principal
 from headrace_common.core.access.rows import Mode
+from headrace_common.core.access.scram import Verifier
 from headrace_common.core.errors import Rejected
 from headrace_common.rpc.convert_access import grant_from_proto, key_to_proto, shift_to_proto
 from headrace_controller.engine.access import Altered
 from headrace_controller.engine.keys import NewKey, WantedKey
+from headrace_controller.engine.logins import Step
 from headrace_proto.v1 import access_pb2 as pb
 
 
@@ -48,3 +52,19 @@ def wanted_key(request: pb.CreateKeyRequest) -> WantedKey:
 
 def new_key(made: NewKey) -> pb.CreateKeyResponse:
     return pb.CreateKeyResponse(key=made.text, description=key_to_proto(made.key, configured=False))
+
+
+def verifiers(given: Iterable[pb.ScramVerifier]) -> list[Verifier]:
+    """
+    Raises:
+        Rejected: one of them cannot be.
+    """
+    return [Verifier(one.mechanism, one.salt, one.iterations, one.stored_key, one.server_key) for one in given]
+
+
+def step(said: Step) -> pb.LoginResponse:
+    return pb.LoginResponse(
+        message=said.message,
+        exchange_id=said.exchange_id,
+        made=None if said.made is None else new_key(said.made),
+    )

@@ -104,6 +104,7 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
             want_shutdown=request.want_shutdown,
             feature_level_max=request.feature_level_max,
             disk_low=request.disk_low,
+            session_key=request.session_key,
         )
         vitals = await self._engine.heartbeat(heartbeat)
         return pb.HeartbeatResponse(fenced=vitals.fenced, may_shut_down=vitals.may_shut_down)
@@ -349,6 +350,30 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
 
     async def Observed(self, request: access_pb2.ObservedRequest, context: Context) -> access_pb2.ObservedResponse:
         return report_to_proto(current_rights().control.report())
+
+    async def CreateUser(
+        self, request: access_pb2.CreateUserRequest, context: Context
+    ) -> access_pb2.CreateUserResponse:
+        await self._engine.create_user(request.name, encode_access.verifiers(request.verifiers), current_rights())
+        return access_pb2.CreateUserResponse()
+
+    async def ChangePassword(
+        self, request: access_pb2.ChangePasswordRequest, context: Context
+    ) -> access_pb2.ChangePasswordResponse:
+        verifiers = encode_access.verifiers(request.verifiers)
+        await self._engine.change_password(request.name, verifiers, request.grace_ms, current_rights())
+        return access_pb2.ChangePasswordResponse()
+
+    async def DeleteUser(
+        self, request: access_pb2.DeleteUserRequest, context: Context
+    ) -> access_pb2.DeleteUserResponse:
+        await self._engine.delete_user(request.name, current_rights(), cascade=request.cascade)
+        return access_pb2.DeleteUserResponse()
+
+    async def Login(self, request: access_pb2.LoginRequest, context: Context) -> access_pb2.LoginResponse:
+        if not request.exchange_id:
+            return encode_access.step(self._engine.begin_login(request.mechanism, request.message, request.host))
+        return encode_access.step(await self._engine.finish_login(request.exchange_id, request.message))
 
     def _broker(self, context: Context, broker_id: int) -> NodeId:
         """The broker that a request speaks for; the call must come from it."""

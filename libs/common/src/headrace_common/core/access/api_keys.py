@@ -56,6 +56,9 @@ class ApiKey:
     """What it may be used for at most; None: all that its owner may do."""
     note: str = ""
     """What for, in its owner's words."""
+    login: str = ""
+    """The id of the password with which its owner has logged in, and got it so: it goes with that. Empty: it was made
+    as a key."""
 
     def __post_init__(self) -> None:
         if _ID_FORM.fullmatch(self.id) is None:

@@ -1,4 +1,4 @@
-"""Who calls, by what the call has shown: a bearer, which is an API key or a token of an issuer."""
+"""Who calls, by what the call has shown: a bearer, which is an API key, a token of an issuer, or a session."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from headrace_common.core.access.grants import host_of
 from headrace_common.core.access.key_sets import TOKEN_CHARS_MAX
 from headrace_common.core.access.principal import ANONYMOUS, Principal, PrincipalType
 from headrace_common.core.access.rows import Mode, View
+from headrace_common.core.access.sessions import SESSION_PREFIX, Session, Signers, VerifiedSessions
 from headrace_common.core.access.state import Caller
 from headrace_common.core.access.tokens import START, Identity, VerifiedTokens
 from headrace_common.core.errors import (
@@ -39,6 +40,8 @@ class Shown:
     key: ApiKey | None = None
     token: Identity | None = None
     """What the bearer has proven, where it is a token."""
+    session: Session | None = None
+    """The same, where it is a session."""
     node: NodeKey | None = None
     """The node that asks for itself."""
 
@@ -47,10 +50,17 @@ class Shown:
         """Unix time from which on it is over; None: never, as far as it says itself."""
         if self.token is not None:
             return self.token.expires_ms
+        if self.session is not None:
+            return self.session.expires_ms
         return None if self.key is None else self.key.expires_ms
 
     def expired(self, now_ms: float) -> bool:
         return self.expires_ms is not None and now_ms >= self.expires_ms
+
+    @property
+    def has_password(self) -> bool:
+        """Whether it is by a password, which may count for some time only that it does not tell itself."""
+        return self.session is not None or (self.key is not None and bool(self.key.login))
 
 
 def node_shown(node: NodeKey) -> Shown:
@@ -64,7 +74,17 @@ def bearer_of(authorization: str) -> str:
     return bearer.strip() if scheme.lower() == SCHEME else ""
 
 
-def authenticate(view: View, bearer: str | None, address: str, now_ms: float, tokens: VerifiedTokens) -> Shown:
+class Verified:
+    """What a process has verified of what callers have shown, and by whom it verifies sessions. One event loop."""
+
+    def __init__(self) -> None:
+        self.tokens = VerifiedTokens()
+        self.sessions = VerifiedSessions()
+        self.signers = Signers()
+        """The newest."""
+
+
+def authenticate(view: View, bearer: str | None, address: str, now_ms: float, verified: Verified) -> Shown:
     """
     Who shows ``bearer``.
 
@@ -73,18 +93,19 @@ def authenticate(view: View, bearer: str | None, address: str, now_ms: float, to
     Args:
         address: where the call comes from, as ``host_of`` takes it; anything else is no address, which no rule names.
         now_ms: Unix time.
-        tokens: those that this process has verified.
+        verified: what this process has verified before.
 
     Raises:
         Unauthenticated: nothing was shown, or nothing that is known.
         CredentialsExpired: it was good until some time ago.
-        CredentialsRevoked: its owner, or one of the groups of its token, is blocked.
+        CredentialsRevoked: its owner, or one of the groups of its token, is blocked; or, of a session, as
+            ``Session.check``.
     """
     host = _host(address)
     try:
         if bearer is None:
             raise Unauthenticated(f"this cluster is closed, and the call came without a credential; {_HOW}")
-        shown = _shown(view, bearer, host, now_ms, tokens)
+        shown = _shown(view, bearer, host, now_ms, verified)
         _check_not_blocked(view, shown.caller)
     except Unauthenticated:
         if view.mode is Mode.CLOSED:
@@ -93,25 +114,32 @@ def authenticate(view: View, bearer: str | None, address: str, now_ms: float, to
     return shown
 
 
-def check_token(view: View, shown: Shown, now_ms: float) -> None:
+def check_signed(view: View, shown: Shown, now_ms: float, signers: Signers) -> None:
     """
-    Look whether a token that was good still is, without its signature.
+    Look whether a token or session that was good still is, without its signature.
 
     Raises:
         Unauthenticated: it is not; as ``authenticate``.
     """
-    assert shown.token is not None, "who asks has one"
-    shown.token.check(view.issuers, now_ms)
+    if shown.session is not None:
+        shown.session.check(view.users, signers, now_ms)
+    else:
+        assert shown.token is not None, "who asks has one of them"
+        shown.token.check(view.issuers, now_ms)
     _check_not_blocked(view, shown.caller)
 
 
-def _shown(view: View, bearer: str, host: str | None, now_ms: float, tokens: VerifiedTokens) -> Shown:
-    if len(bearer) > BEARER_CHARS_MAX or not bearer.startswith((PREFIX, START)):
+def _shown(view: View, bearer: str, host: str | None, now_ms: float, verified: Verified) -> Shown:
+    if len(bearer) > BEARER_CHARS_MAX or not bearer.startswith((PREFIX, START, SESSION_PREFIX)):
         raise Unauthenticated(f"the credential is of no kind that is taken here; {_HOW}")
     if bearer.startswith(PREFIX):
         key = _key(view, bearer, now_ms)
         return Shown(Caller(key.owner, host=host, scope=key.scope), bearer, key)
-    identity = tokens.verify(bearer, view.issuers, now_ms)
+    if bearer.startswith(SESSION_PREFIX):
+        session = _session(view, bearer, now_ms, verified)
+        caller = Caller(session.principal, host=host, vouched=not view.vouched_full)
+        return Shown(caller, bearer, session=session)
+    identity = verified.tokens.verify(bearer, view.issuers, now_ms)
     return Shown(Caller(identity.principal, identity.groups, host), bearer, token=identity)
 
 
@@ -129,8 +157,44 @@ def _key(view: View, bearer: str, now_ms: float) -> ApiKey:
     if key is None or not key.matches(secret):
         raise Unauthenticated(f"there is no API key {id} with this secret: it was deleted, or is of another cluster")
     if key.expired(now_ms):
-        raise CredentialsExpired(f"API key {id} is over; make another with: headrace key create")
+        how = (
+            f"log in again: headrace login --user {key.owner.name}"
+            if key.login
+            else "make another: headrace key create"
+        )
+        raise CredentialsExpired(f"API key {id} is over; {how}")
+    if key.login and now_ms >= _login_end_ms(view, key):
+        raise CredentialsRevoked(
+            f"the password of {key.owner} was changed or taken away since it logged in; log in again"
+        )
     return key
+
+
+def _login_end_ms(view: View, key: ApiKey) -> float:
+    """Unix time until which the password counts that a login was begun with."""
+    user = view.users.get(key.owner.name)
+    return 0 if user is None else user.end_of(key.login)
+
+
+def end_ms(view: View, shown: Shown) -> float | None:
+    """Unix time from which on what was shown is over, as things are: a password may have been changed. None: never."""
+    if shown.session is not None:
+        return shown.session.end_ms(view.users)
+    if shown.key is not None and shown.key.login:
+        return min(shown.key.expires_ms or 0, _login_end_ms(view, shown.key))
+    return shown.expires_ms
+
+
+def _session(view: View, bearer: str, now_ms: float, verified: Verified) -> Session:
+    try:
+        return verified.sessions.verify(bearer, view.users, verified.signers, now_ms)
+    except CredentialsRevoked:
+        if view.faults:
+            raise MetadataUnavailable(
+                f"this node cannot read all that is said of access ({view.faults[0]}), so it lets in nobody whose "
+                "password it does not know; run the newer version there"
+            ) from None
+        raise
 
 
 def _check_not_blocked(view: View, caller: Caller) -> None:

@@ -13,7 +13,7 @@ from headrace_common.core.access.grants import Scope
 from headrace_common.core.access.policy import NO_GRANTS, Policy, compile_policy
 from headrace_common.core.access.principal import Grantee
 from headrace_common.core.access.resources import RESOURCE_NAME_CHARS_MAX, Operation, ResourceType
-from headrace_common.core.access.state import Access, Caller
+from headrace_common.core.access.state import Access, Caller, is_beyond_vouching
 
 DECISIONS_MAX: Final = 100_000
 POLICIES_MAX: Final = 1_000
@@ -30,15 +30,20 @@ class Standing(NamedTuple):
     is_super: bool
     policy: Policy
     scope: Policy | None
+    vouched: bool = False
 
     def decide(self, operation: Operation, type: ResourceType, name: str) -> bool:
         """Blocked, no; not in the key's scope, no; super user, yes; else what the policy says."""
+        if self.vouched and is_beyond_vouching(operation, type):
+            return False
         if self.is_blocked or (self.scope is not None and not self.scope.decide(operation, type, name)):
             return False
         return self.is_super or self.policy.decide(operation, type, name)
 
     def decide_anywhere(self, operation: Operation, type: ResourceType) -> bool:
         """As ``decide``, of any name. The names that the scope and the policy allow may be different ones."""
+        if self.vouched and is_beyond_vouching(operation, type):
+            return False
         if self.is_blocked or (self.scope is not None and not self.scope.decide_anywhere(operation, type)):
             return False
         return self.is_super or self.policy.decide_anywhere(operation, type)
@@ -106,6 +111,7 @@ class Decisions:
             is_super,
             NO_GRANTS if is_blocked or is_super else self._policy(grantees, caller.host),
             None if caller.scope is None else self._scope(caller.scope, caller.host),
+            caller.vouched,
         )
         return _remember(self._standings, caller, standing, POLICIES_MAX)
 

@@ -26,7 +26,7 @@ from headrace_common.core.access.resources import (
     operation_set,
     operations_in,
 )
-from headrace_common.core.access.state import Access, Caller, Source, grantees_of
+from headrace_common.core.access.state import Access, Caller, Source, grantees_of, is_beyond_vouching
 from headrace_common.core.errors import Rejected
 
 _KINDS: Final = (PatternKind.LITERAL, PatternKind.PREFIX, PatternKind.ANY)
@@ -45,6 +45,7 @@ class Reason(Enum):
     """What decided; in the order in which it is asked."""
 
     BLOCKED = "it is blocked"
+    VOUCHED = "a password alone gives no such right, whoever it is; use an API key, or headrace login"
     OUT_OF_SCOPE = "its key is not for that"
     SUPER_USER = "it is a super user"
     NO_SUCH_NAME = "nothing can have this name"
@@ -79,8 +80,11 @@ def explain(access: Access, caller: Caller, operation: Operation, type: Resource
     denies = [source for source in sources if source.grant.effect is Effect.DENY]
     scope = None if caller.scope is None else caller.scope.grants
     in_scope = scope is None or (possible and any(_matches(grant, asked) for grant in scope))
+    vouched = caller.vouched and is_beyond_vouching(operation, type)
     if access.is_blocked(grantees):
         reason = Reason.BLOCKED
+    elif vouched:
+        reason = Reason.VOUCHED
     elif not in_scope:
         reason = Reason.OUT_OF_SCOPE
     elif access.is_super(grantees):
@@ -93,7 +97,7 @@ def explain(access: Access, caller: Caller, operation: Operation, type: Resource
         reason = Reason.ALLOWED if sources else Reason.NOTHING_ALLOWS
     if reason in {Reason.ALLOWED, Reason.SUPER_USER}:
         return Explanation(True, reason, sources)
-    remedy = _remedy(access, caller, denies, len(denies) < len(sources), asked) if in_scope else ()
+    remedy = _remedy(access, caller, denies, len(denies) < len(sources), asked) if in_scope and not vouched else ()
     return Explanation(False, reason, sources, remedy)
 
 

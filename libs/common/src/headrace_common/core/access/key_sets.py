@@ -98,6 +98,14 @@ class PublicKey:
         return True
 
 
+def sign_compact(private: Any, header: dict[str, Any], payload: bytes) -> str:
+    """A token in compact form, signed with a private key of ``cryptography`` by the header's ``alg``."""
+    from joserfc.jwk import OKPKey
+    from joserfc.jws import serialize_compact
+
+    return serialize_compact(header, payload, OKPKey.import_key(private), registry=_registry(header["alg"]))
+
+
 def read_key_set(raw: bytes) -> tuple[PublicKey, ...]:
     """
     The keys of a JWKS that tokens may be signed with, without those for something else.

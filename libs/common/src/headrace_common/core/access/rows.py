@@ -12,6 +12,8 @@ was read last stays, and without that everybody but super users is refused. So a
 ``blocked/PRINCIPAL``  somebody may do nothing
 ``keys/ID``            an API key, without its secret
 ``issuers/ALIAS``      an issuer of tokens that is configured, and its keys; the active controller writes it
+``users/NAME``         a user with a password, without that
+``salting``            a secret by which who is not known is answered as who is; made with the first user
 ``quotas/ENTITY``      what is set for somebody; how an entity is written is ``quotas.entities``
 ``producers``          the key by which brokers see whose a producer id is; made when the cluster is open no longer
 =====================  =======================================================================================
@@ -42,6 +44,7 @@ from headrace_common.core.access.resources import (
 )
 from headrace_common.core.access.roles import Binding, Role
 from headrace_common.core.access.state import Access
+from headrace_common.core.access.users import SALTING_BYTES, User, read_user, user_fields
 from headrace_common.core.errors import Rejected
 from headrace_common.core.image import AccessStep
 from headrace_common.core.quotas.entities import Entity, parse_entity
@@ -59,6 +62,8 @@ ISSUERS: Final = "issuers/"
 QUOTAS: Final = "quotas/"
 PRODUCERS: Final = "producers"
 PRODUCER_KEY_BYTES: Final = 32
+USERS: Final = "users/"
+SALTING: Final = "salting"
 GONE: Final = b""
 
 
@@ -79,6 +84,8 @@ class Configured:
 
     super_users: frozenset[Principal] = frozenset()
     keys: tuple[ApiKey, ...] = ()
+    vouched_full: bool = False
+    """Sessions of users with passwords carry all rights, also those that change who may what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +101,12 @@ class View:
     """Of tokens, by alias."""
     quotas: Quotas = field(default_factory=Quotas)
     """The same object as long as its rows are the same."""
+    users: Mapping[str, User] = field(default_factory=lambda: MappingProxyType({}))
+    """With passwords, by name."""
+    salting: bytes = b""
+    """See ``scram.ServerExchange``; empty: there never was a user."""
+    vouched_full: bool = False
+    """See ``Configured``."""
     faults: tuple[str, ...] = ()
     """Rows that could not be read, and why."""
     configured: frozenset[KeyId] = frozenset()
@@ -114,6 +127,7 @@ def write_configured(configured: Configured) -> bytes:
         {
             "super_users": sorted(map(str, configured.super_users)),
             "keys": [{"id": key.id, **_key_fields(key)} for key in keys],
+            **({"vouched": "full"} if configured.vouched_full else {}),
         }
     )
 
@@ -131,6 +145,16 @@ def write_producer_key(key: bytes) -> dict[str, bytes]:
 def write_issuer(known: IssuerKeys) -> tuple[str, bytes]:
     """The row of an issuer and its keys, and where it is."""
     return f"{ISSUERS}{known.issuer.alias}", _dump(issuer_fields(known))
+
+
+def write_user(user: User) -> tuple[str, bytes]:
+    """The row of a user, and where it is."""
+    return f"{USERS}{user.name}", _dump(user_fields(user))
+
+
+def write_salting(secret: bytes) -> bytes:
+    assert len(secret) == SALTING_BYTES, "all of the randomness"
+    return _dump({"secret": secret.hex()})
 
 
 def changed_quotas(before: Quotas, after: Quotas) -> dict[str, bytes]:
@@ -229,15 +253,27 @@ class Reader:
         if faults:
             keys = MappingProxyType({key.id: key for key in configured.keys})
             closed = Access(super_users=configured.super_users)
-            return View(Mode.CLOSED, closed, keys, faults=faults, configured=files)
+            return View(
+                Mode.CLOSED, closed, keys, vouched_full=configured.vouched_full, faults=faults, configured=files
+            )
         mode, generation = self._read.get(STATE, {}).get(STATE, (Mode.OPEN, 0))
         rules, bindings = self._made.get(GRANTS, ({}, {}))
         roles, blocked = self._made.get(ROLES, {}), self._made.get(BLOCKED, frozenset())
         access = Access(generation, rules, bindings, roles, blocked, configured.super_users)
         keys = MappingProxyType({**self._made.get(KEYS, {}), **{key.id: key for key in configured.keys}})
         issuers = MappingProxyType(self._made.get(ISSUERS, {}))
-        quotas, producer_key = self._made.get(QUOTAS, _NO_QUOTAS), self._read.get(PRODUCERS, {}).get(PRODUCERS, b"")
-        return View(mode, access, keys, issuers, quotas, configured=files, producer_key=producer_key)
+        return View(
+            mode,
+            access,
+            keys,
+            issuers,
+            self._made.get(QUOTAS, _NO_QUOTAS),
+            MappingProxyType(self._made.get(USERS, {})),
+            self._read.get(SALTING, {}).get(SALTING, b""),
+            configured.vouched_full,
+            configured=files,
+            producer_key=self._read.get(PRODUCERS, {}).get(PRODUCERS, b""),
+        )
 
 
 _NO_QUOTAS: Final = Quotas()
@@ -265,6 +301,7 @@ _MADE: Final[Mapping[str, Callable[[Iterable[Any]], Any]]] = MappingProxyType(
         BLOCKED: frozenset,
         KEYS: lambda read: {key.id: key for key in read},
         ISSUERS: lambda read: {known.issuer.alias: known for known in read},
+        USERS: lambda read: {user.name: user for user in read},
         QUOTAS: lambda read: Quotas(MappingProxyType(dict(read))),
     }
 )
@@ -287,7 +324,8 @@ def _read_row(key: str, row: bytes) -> Any:
             return Mode[fields["mode"].upper()], fields["generation"]
         case "configured":
             keys = tuple(_key(KeyId(one["id"]), one) for one in fields["keys"])
-            return Configured(frozenset(map(parse_principal, fields["super_users"])), keys)
+            supers = frozenset(map(parse_principal, fields["super_users"]))
+            return Configured(supers, keys, fields.get("vouched") == "full")
         case "grants/":
             grantee = parse_grantee(rest)
             return (
@@ -305,6 +343,10 @@ def _read_row(key: str, row: bytes) -> Any:
             return read_issuer(rest, fields)
         case "producers":
             return _producer_key(fields["key"])
+        case "users/":
+            return read_user(rest, fields)
+        case "salting":
+            return _salting(fields["secret"])
         case "quotas/":
             return _quotas(parse_entity(rest), fields["values"])
     raise Rejected("it is of a kind that is not known")
@@ -341,6 +383,13 @@ def _producer_key(text: str) -> bytes:
     return key
 
 
+def _salting(secret: str) -> bytes:
+    read = bytes.fromhex(secret)
+    if len(read) != SALTING_BYTES:
+        raise Rejected(f"its secret has {len(read)} bytes, not {SALTING_BYTES}")
+    return read
+
+
 def _write_role(role: Role) -> bytes:
     return _dump({"operations": {type.value: _names(some) for type, some in sorted(role.operations.items(), key=str)}})
 
@@ -353,6 +402,7 @@ def _key_fields(key: ApiKey) -> dict[str, Any]:
         "expires_ms": key.expires_ms,
         "scope": None if key.scope is None else sorted(map(_grant_fields, key.scope.grants), key=repr),
         "note": key.note,
+        **({"login": key.login} if key.login else {}),
     }
 
 
@@ -366,6 +416,7 @@ def _key(id: KeyId, fields: dict[str, Any]) -> ApiKey:
         fields["expires_ms"],
         None if scope is None else scope_of(map(_grant, scope)),
         fields["note"],
+        str(fields.get("login", "")),
     )
 
 

@@ -31,6 +31,8 @@ class Caller:
     """As ``host_of`` writes it; None: not known, then grants for a host do not match."""
     scope: Scope | None = None
     """None: the credential may be used for all that the principal may do."""
+    vouched: bool = False
+    """A node says who it is, and shows nobody's proof: it changes neither who may what nor the cluster."""
     hash: int = field(init=False, repr=False, compare=False)
     """Computed once: sessions ask for each batch."""
 
@@ -44,7 +46,7 @@ class Caller:
             raise Rejected(f"{strange} is no group; a token names groups alone")
         if self.host is not None and host_of(self.host) != self.host:
             raise Rejected(f"host {self.host!r} is written {host_of(self.host)}")
-        object.__setattr__(self, "hash", hash((self.principal, self.groups, self.host, self.scope)))
+        object.__setattr__(self, "hash", hash((self.principal, self.groups, self.host, self.scope, self.vouched)))
 
     def __hash__(self) -> int:
         return self.hash
@@ -53,6 +55,11 @@ class Caller:
     def grantees(self) -> frozenset[Grantee]:
         """Whose rules and bindings count for it."""
         return grantees_of(self.principal) | self.groups
+
+
+def is_beyond_vouching(operation: Operation, type: ResourceType) -> bool:
+    """What nobody does on the word of a node: else one that was broken into could make itself administrator."""
+    return type is ResourceType.PRINCIPAL or (type is ResourceType.CLUSTER and operation is Operation.ALTER)
 
 
 def grantees_of(one: Grantee) -> frozenset[Grantee]:

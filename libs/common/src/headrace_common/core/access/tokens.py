@@ -121,18 +121,30 @@ def verify(token: str, issuers: Mapping[str, IssuerKeys], now_ms: float) -> Iden
     return Identity(principal, groups, expires_ms, issuer, key)
 
 
-class _Parts(NamedTuple):
+class Parts(NamedTuple):
+    """What a token says, whoever signed it."""
+
     header: dict[str, Any]
     claims: dict[str, Any]
 
 
-def _parse(token: str) -> _Parts:
-    if len(token) > TOKEN_CHARS_MAX:
-        raise Unauthenticated(f"the token has {len(token)} characters; {TOKEN_CHARS_MAX} is the most")
+def split_token(token: str) -> Parts:
+    """
+    The two objects of a token in compact form.
+
+    Raises:
+        Unauthenticated: it is none.
+    """
     segments = token.split(".")
     if len(segments) != 3 or not all(map(_SEGMENT.fullmatch, segments)):
         raise Unauthenticated("this is no signed token: it has three parts between dots, in base64url")
-    header, claims = _object(segments[0], "header"), _object(segments[1], "body")
+    return Parts(_object(segments[0], "header"), _object(segments[1], "body"))
+
+
+def _parse(token: str) -> Parts:
+    if len(token) > TOKEN_CHARS_MAX:
+        raise Unauthenticated(f"the token has {len(token)} characters; {TOKEN_CHARS_MAX} is the most")
+    header, claims = split_token(token)
     type = header.get("typ")
     if type is not None and not (isinstance(type, str) and type.lower() in _TYPES):
         raise Unauthenticated(f"the token is of type {_shown(type)}, which says nothing of who calls")
@@ -141,7 +153,7 @@ def _parse(token: str) -> _Parts:
     for claim, why in _BINDING.items():
         if claim in claims:
             raise Unauthenticated(f"the token has the claim {claim}: {why}")
-    return _Parts(header, claims)
+    return Parts(header, claims)
 
 
 def _object(segment: str, what: str) -> dict[str, Any]:
