@@ -225,8 +225,11 @@ def test_with_tls_certificates_take_the_place_of_the_token() -> None:
 def test_a_closed_cluster_has_a_key_that_its_controllers_know() -> None:
     before, closed = (planned(ClusterOptions(brokers=1, closed=closed)) for closed in (False, True))
     assert "--access-mode closed --admin-key-file /data/admin-keys" in closed["controller-1"]
-    for name in ("broker-1", "coordinator-1", "admin-1", "etcd-1"):
-        assert closed[name] == before[name]
+    audited = " --audit-dir /data/audit --audit-to file"
+    for name in ("broker-1", "coordinator-1", "admin-1"):
+        assert closed[name] == before[name] + audited
+    assert closed["controller-1"].endswith(audited)
+    assert closed["etcd-1"] == before["etcd-1"]
     assert not any("access-mode" in line for line in before.values())
 
 
@@ -235,6 +238,15 @@ def test_a_closed_cluster_starts_no_worker_that_would_do_for_everybody_what_it_m
         ClusterOptions(closed=True, connect=True).check()
     ClusterOptions(closed=True).check()
     ClusterOptions(connect=True).check()
+
+
+def test_settings_of_the_audit_are_those_of_every_service() -> None:
+    lines = planned(ClusterOptions(brokers=1, settings={"audit.to": "topic,file", "audit_on_full": "drop"}))
+    for name in ("broker-1", "coordinator-1", "admin-1", "controller-1"):
+        assert "--audit-to topic,file" in lines[name]
+        assert "--audit-on-full drop" in lines[name]
+        assert "--audit-dir /data/audit" in lines[name]
+    assert "--audit" not in lines["etcd-1"]
 
 
 def test_options_remember_that_they_are_closed() -> None:

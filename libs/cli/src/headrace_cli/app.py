@@ -21,6 +21,7 @@ from headrace_cli.commanding import (
 from headrace_cli.commands import (
     access,
     apply,
+    audit,
     bench,
     broker,
     cluster,
@@ -76,6 +77,7 @@ GROUPS = {
     "access": access,
     "key": key,
     "quota": quota,
+    "audit": audit,
     "profile": profile_commands,
     "bench": bench,
     "verify": verify,

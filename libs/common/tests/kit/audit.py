@@ -69,3 +69,7 @@ def journal_of(start: Start, bounds: Bounds | None = None) -> Journal:
 
 def lines_of(effects: Iterable[Effect]) -> list[bytes]:
     return [effect.line for effect in effects if isinstance(effect, Write)]
+
+
+def announced(public_key: bytes) -> Announced:
+    return Announced(public_key, NOW_MS)

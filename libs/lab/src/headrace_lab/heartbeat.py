@@ -39,7 +39,7 @@ class HeartbeatTask:
         """What the next heartbeat says."""
         return self._talk.beat
 
-    def update(self, *, at_once: bool = False, **changes: int | float | bool | bytes) -> None:
+    def update(self, *, at_once: bool = False, **changes: int | float | bool | bytes | str) -> None:
         """Change what is said; ``at_once`` says it without waiting for the interval."""
         self._talk.change(**changes)
         if at_once:

@@ -77,6 +77,7 @@ Every failure that Headrace reports, as one tree. ``str(error)`` says what happe
     │   ├── UnstableOffsetCommit        a transaction has an offset pending
     │   ├── DiskFull                    the broker is below its reserve
     │   └── Overloaded                  the broker's queue is full
+    ├── AuditUnavailable                it has to be in the audit, which cannot be written now; nothing was done
     ├── UnknownOutcome                  it may have happened; retry only what is idempotent
     │   ├── NetworkFailed               the connection broke before the answer came
     │   │   ├── TlsFailed               TLS on one side only, or a certificate that is not trusted; nothing was sent
@@ -110,6 +111,7 @@ work again, or ``"fenced"``: stop and close it, another has taken its place or w
 
 from __future__ import annotations
 
+from headrace_common.core.errors import AuditUnavailable as AuditUnavailable
 from headrace_common.core.errors import Busy as Busy
 from headrace_common.core.errors import ClusterAuthorizationFailed as ClusterAuthorizationFailed
 from headrace_common.core.errors import ConcurrentTransactions as ConcurrentTransactions

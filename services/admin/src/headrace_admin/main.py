@@ -25,6 +25,7 @@ from headrace_admin.rpc.access_table import ACCESS
 from headrace_admin.rpc.engines import Engines
 from headrace_admin.rpc.rest import rest_app
 from headrace_admin.rpc.servicer import AdminServicer
+from headrace_common.adapters.audit_delivery import write_audit
 from headrace_common.adapters.auth_service import AuthServicer
 from headrace_common.adapters.controller_client import ControllerClient, Registration
 from headrace_common.adapters.controller_heartbeat import HeartbeatThread, MakeHeartbeats
@@ -106,6 +107,7 @@ async def run(
                 beats=beats,
             )
         )
+        await stack.enter_async_context(write_audit(client, server.audit, tasks, metrics.meter))
         engines = _make_engines(config, client, tls, stack, tasks)
         tasks.start(engines.statuses.absences.follow(client.images()), name="absences")
         watch = WaitingWatch(engines.open_transactions, SystemClock())

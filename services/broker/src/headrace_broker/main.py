@@ -38,6 +38,7 @@ from headrace_broker.ports import Directory, Disk, Storage
 from headrace_broker.rpc.access_table import ACCESS
 from headrace_broker.rpc.leaving import serve_leave_requests
 from headrace_broker.rpc.servicer import BrokerServicer
+from headrace_common.adapters.audit_delivery import write_audit
 from headrace_common.adapters.auth_service import AuthServicer
 from headrace_common.adapters.controller_client import ControllerClient, Registration
 from headrace_common.adapters.controller_heartbeat import HeartbeatThread, MakeHeartbeats
@@ -107,6 +108,7 @@ async def run(
         key = NodeKey(Role.BROKER, NodeId(config.node_id))
         tls = await stack.enter_async_context(open_tls(config.server.tls, key, clock, metrics.meter, tasks))
         client = await stack.enter_async_context(_connect(config, clock, tasks, tls, beats))
+        await stack.enter_async_context(write_audit(client, config.server.audit, tasks, metrics.meter))
         identity = storage.directory.identity
         who = Who(NodeId(config.node_id), new_incarnation(), "" if identity is None else identity.cluster_id)
         transactions = GrpcTransactions(tasks, client.security, lambda: client.image.has(TRANSACTION_STREAMS))

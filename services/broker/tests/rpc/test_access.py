@@ -33,6 +33,7 @@ from headrace_common.core.batch import build_fence_batch
 from headrace_common.core.errors import CredentialsRevoked, ErrorCode
 from headrace_common.core.image import Role
 from headrace_common.core.node_rules import WHO_MAY_CALL
+from headrace_common.rpc.access_rules import NODES
 from headrace_common.rpc.status import error_from_rpc
 from headrace_proto.v1 import access_pb2
 from headrace_proto.v1 import broker_pb2 as pb
@@ -226,6 +227,16 @@ MARKER: Final = txn.TxnMarker(
 )
 
 
+async def _write_audit(stub: Any) -> ErrorCode:
+    """Without a node's name, so whoever is let in is told that it has to say one."""
+    try:
+        await stub.WriteAudit(pb.WriteAuditRequest())
+    except grpc.aio.AioRpcError as error:
+        if error_from_rpc(error).code is not ErrorCode.INVALID_REQUEST:
+            raise
+    return NONE
+
+
 @dataclass(frozen=True)
 class Case:
     """One thing that may be asked, and who may: a client with ``grants``, and nodes for themselves."""
@@ -301,6 +312,7 @@ CASES: Final = {
     ),
     "observed": Case("Observed", _observed, [on_cluster(Operation.DESCRIBE)], OF_CLUSTER, frozenset({Role.ADMIN})),
     "mark": Case("Mark", _mark, nodes=frozenset({Role.COORDINATOR})),
+    "audit": Case("WriteAudit", _write_audit, nodes=frozenset(Role)),
 }
 
 
@@ -398,6 +410,8 @@ class TestMatrix:
         await prepare(world, case, Mode.CLOSED, *case.grants)
         through = node(Role.ADMIN, "alice")
         assert await outcome(world, through, case) is (NONE if case.on_behalf else OF_CLUSTER)
+        if ACCESS[f"Broker/{case.operation}"] is NODES and case.on_behalf:
+            return  # it asks for itself, whatever credential it has with it
         await world.allow()
         assert await outcome(world, through, case) is (case.refused if case.on_behalf else OF_CLUSTER)
         world.rows.keys = [key_of("root")]

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
+from headrace_common.adapters.audit_delivery import open_delivery
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import ClusterImage, Node, NodeKey, Role
 from headrace_common.rpc.node_gate import KnownNodes, NodeGate, node_security
@@ -100,11 +101,25 @@ async def run(config: ControllerConfig, stop: asyncio.Event, store: MetadataStor
         )
         access = Access(lambda: engine.follower.mirror.image, gate, clock, engine.follower.reader)
         engine.follower.on_image = access.look
+        await stack.enter_async_context(
+            open_delivery(
+                access.auditing,
+                config.server.audit,
+                key,
+                tasks,
+                metrics.meter,
+                lambda: engine.follower.mirror.image,
+                security,
+            )
+        )
         server = await stack.enter_async_context(
             GrpcService.open(
                 config.server,
                 servicers=[
-                    (add_ControllerServicer_to_server, ControllerServicer(engine, config.liveness, gate)),
+                    (
+                        add_ControllerServicer_to_server,
+                        ControllerServicer(engine, config.liveness, gate, access.auditing),
+                    ),
                 ],
                 health_names=[SERVICE],
                 interceptors=[tracing, RpcMetrics(metrics.meter), AccessGate(access, ACCESS, takes_nodes=True), gate],
@@ -114,7 +129,7 @@ async def run(config: ControllerConfig, stop: asyncio.Event, store: MetadataStor
         )
         serving.append(server.endpoint)
         node = _as_node(config, server.endpoint, metrics_at)
-        membership = Membership(engine, peer, clock, node, config.liveness.heartbeat_interval_ms)
+        membership = Membership(engine, peer, clock, node, config.liveness.heartbeat_interval_ms, access.auditing)
         engine.start(tasks)
         publish(metrics.meter, engine.gauges)
         tasks.start(membership.run(), name="membership")

@@ -10,6 +10,7 @@ from typing import Protocol
 from headrace_common.core.errors import Busy, ErrorCode, Internal, MetadataUnavailable, UnknownOutcome
 from headrace_common.core.ids import Endpoint, PartitionId, TopicId
 from headrace_common.core.image import Node
+from headrace_common.runtime.audit import StartKey
 from headrace_controller.core.election import LogEnd
 from headrace_controller.core.held import Inventory
 from headrace_controller.core.issuing import Fetched, WantedIssuer
@@ -194,9 +195,12 @@ class IssuerSource(Protocol):
 class ControllerPeer(Protocol):
     """The active controller, as another controller sees it."""
 
-    async def register(self, target: Endpoint, node: Node, cluster_id: str) -> int:
+    async def register(self, target: Endpoint, node: Node, cluster_id: str, start: StartKey | None = None) -> int:
         """
         Register this controller there and return its epoch.
+
+        Args:
+            start: of its audit; None: it writes none.
 
         Raises:
             HeadraceError: refused, or not reachable.

@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Final
 
+from headrace_common.adapters.audit_delivery import write_audit
 from headrace_common.adapters.controller_client import ControllerClient, Registration
 from headrace_common.adapters.controller_heartbeat import HeartbeatThread, MakeHeartbeats
 from headrace_common.core.errors import HeadraceError
@@ -94,6 +95,7 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event, beats: MakeHeartbe
                 beats=beats,
             )
         )
+        await stack.enter_async_context(write_audit(client, config.server.audit, tasks, metrics.meter))
         connections = BrokerConnections(tasks, client.security)
         stack.push_async_callback(connections.close)
         engines = _engines(config, client, connections, OtelMeasures(metrics), clock, tasks)

@@ -22,6 +22,8 @@ CERTIFICATES: Final = "certificates"
 """Directory below the data directory."""
 ADMIN_KEYS: Final = "admin-keys"
 """File below the data directory, of a closed cluster: by what controllers know its key."""
+AUDIT: Final = "audit"
+"""Directory below the data directory, of a closed cluster: who did what, with a directory for each process."""
 FIRST_PORTS: Final = {"broker-1": 9292, "connect-1.http": 8083}
 """Where people look first; taken if they are free."""
 WORKER: Final = "connect"
@@ -51,6 +53,7 @@ COORDINATOR_PREFIXES: Final = (
 ONLY_ADMIN: Final = frozenset(
     {"transaction.notice.ms", "transaction.hanging.margin.ms", "transaction.look.interval.ms"}
 )
+AUDIT_PREFIX: Final = "audit."
 JUDGED_BY_ADMIN: Final = ONLY_ADMIN | {"transaction.max.timeout.ms", "transaction.prepared.max.ms"}
 
 # Processes of an earlier stage are asked to stop first: connectors commit what they have, coordinators write to brokers
@@ -189,6 +192,8 @@ class SplitSettings(NamedTuple):
     coordinators: list[str]
     admins: list[str]
     workers: list[str]
+    every: list[str]
+    """Of each of these but workers."""
     dynamic: dict[str, str]
     """Under Kafka's names."""
 
@@ -196,16 +201,19 @@ class SplitSettings(NamedTuple):
 def split_settings(settings: Mapping[str, str]) -> SplitSettings:
     """
     Where each setting goes: those of the cluster under Kafka's names, those of groups and transactions to coordinators
-    (and to the admin service what it judges transactions by), all others to brokers. Names become arguments of the
+    (and to the admin service what it judges transactions by), those of the audit to every service, all others to
+    brokers. Names become arguments of the
     process (``tail.cache.bytes`` is ``--tail-cache-bytes``), which refuses what it does not know. Those of a Connect
     worker begin with ``connect.``, which their arguments do not have.
     """
-    split = SplitSettings([], [], [], [], [], {})
+    split = SplitSettings([], [], [], [], [], [], {})
     for name, value in sorted(settings.items()):
         dotted = name.replace("_", ".")
         argument = [flag_of(name), value]
         if dotted.startswith(f"{WORKER}."):
             split.workers.extend(argument)
+        elif dotted.startswith(AUDIT_PREFIX):
+            split.every.extend(argument)
         elif name in FIXED_IN_CONTROLLER:
             split.controllers.extend((FIXED_IN_CONTROLLER[name], value))
         elif name in BROKER_SETTINGS:
@@ -250,6 +258,11 @@ def plan(
     if not options.hosts:  # nothing is encrypted
         token += ("--node-token-loopback-only", "true")
 
+    audit: tuple[str, ...] = tuple(flags.every)
+    if options.closed or audit:
+        audit += ("--audit-dir", f"{data_dir}/{AUDIT}") if "--audit-dir" not in audit else ()
+        audit += ("--audit-to", "file") if "--audit-to" not in audit else ()
+
     def service(role: str, n: int, *arguments: str) -> ProcessPlan:
         name = f"{role}-{n}"
         ready = f"{data_dir}/run/{name}.ready"
@@ -259,6 +272,7 @@ def plan(
         launcher = options.launchers.get(name, ())
         argv = (*launcher, python, "-P", "-m", module_of(role), "--node-id", str(n), *arguments, *listen, *beside)
         argv += tls_flags(own_files, role) if options.tls else token
+        argv += audit
         http = address.get(f"{name}.http")
         return ProcessPlan(name, role, argv, address[name], address[f"{name}.metrics"], http, ready)
 

@@ -353,7 +353,7 @@ class ControllerClient:
     async def _join(self, registration: Registration) -> Registered:
         self._joining = True
         try:
-            answer = await self._register_until_answered(register_request(registration))
+            answer = await self._register_until_answered(register_request(registration, self.access.auditing.start))
         finally:
             self._joining = False
         self._registered = decode_registration(answer)
@@ -382,7 +382,8 @@ class ControllerClient:
             self._fenced = answer.fenced
             self._contact_ms = answer.sent_ms
             self._may_shut_down = answer.may_shut_down
-            self._beats.update(waiting=self._waits())
+            start, events = self.access.auditing.standing
+            self._beats.update(waiting=self._waits(), audit_start=start, audit_events=events)
             self._stream.prefer(answer.controller)
             self._notify()
         elif isinstance(answer.error, NotRegistered | StaleBrokerEpoch):

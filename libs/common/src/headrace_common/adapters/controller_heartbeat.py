@@ -50,6 +50,9 @@ class Beat:
     feature_level_max: int = 0
     disk_low: bool = False
     session_key: bytes = b""
+    audit_start: str = ""
+    """Of the node's audit; empty: it writes none."""
+    audit_events: int = 0
     interval_ms: float = 2_000.0
     waiting: bool = False
     """The node waits for an answer that differs from the last one; ask more often."""
@@ -84,7 +87,7 @@ class Heartbeats(Protocol):
         """What the next heartbeat says."""
         ...
 
-    def update(self, *, at_once: bool = False, **changes: int | float | bool | bytes) -> None:
+    def update(self, *, at_once: bool = False, **changes: int | float | bool | bytes | str) -> None:
         """Change what is said; ``at_once`` says it without waiting for the interval."""
         ...
 
@@ -131,7 +134,7 @@ class HeartbeatTalk:
         with self._lock:
             return self._beat
 
-    def change(self, **changes: int | float | bool | bytes) -> None:
+    def change(self, **changes: int | float | bool | bytes | str) -> None:
         """Names are those of ``Beat``."""
         with self._lock:
             self._beat = replace(self._beat, **changes)  # type: ignore[arg-type]  # names are Beat's fields
@@ -153,6 +156,8 @@ class HeartbeatTalk:
             feature_level_max=beat.feature_level_max,
             disk_low=beat.disk_low,
             session_key=beat.session_key,
+            audit_start=beat.audit_start,
+            audit_events=beat.audit_events,
         )
 
     def answered(self, beat: Beat, target: Endpoint, answer: pb.HeartbeatResponse, sent_ms: float) -> None:
@@ -205,7 +210,7 @@ class HeartbeatThread:
         """What the next heartbeat says."""
         return self._talk.beat
 
-    def update(self, *, at_once: bool = False, **changes: int | float | bool | bytes) -> None:
+    def update(self, *, at_once: bool = False, **changes: int | float | bool | bytes | str) -> None:
         """Change what is said; ``at_once`` says it without waiting for the interval."""
         self._talk.change(**changes)
         if at_once:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from headrace_common.core.ids import NO_PRODUCER_ID, PartitionId
 from headrace_common.core.image import Node
 from headrace_common.rpc.convert import node_to_proto, partition_ref_to_proto
+from headrace_common.runtime.audit import StartKey
 from headrace_proto.v1 import controller_pb2 as pb
 
 
@@ -40,9 +41,12 @@ class Registered:
     session_timeout_ms: int
 
 
-def register_request(registration: Registration) -> pb.RegisterNodeRequest:
+def register_request(registration: Registration, start: StartKey | None = None) -> pb.RegisterNodeRequest:
+    """``start``: of the node's audit; None: it writes none."""
     leader_epoch, producer_id = registration.claims()
     return pb.RegisterNodeRequest(
+        audit_start="" if start is None else start.id,
+        audit_key=b"" if start is None else start.public_key,
         node=node_to_proto(registration.node),
         cluster_id=registration.cluster_id,
         previous_epoch=registration.previous_epoch,

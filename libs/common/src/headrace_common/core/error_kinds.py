@@ -123,6 +123,7 @@ class ErrorCode(IntEnum):
     FENCED_OWNER = 1006
     CREDENTIALS_EXPIRED = 1007
     CREDENTIALS_REVOKED = 1008
+    AUDIT_UNAVAILABLE = 1009
 
     retriable: bool
     """Whether the same request may succeed later, unchanged."""
@@ -236,6 +237,9 @@ class Unauthenticated(Rejected, kind=Kind.UNAUTHENTICATED, code=ErrorCode.SASL_A
 
 class Denied(Rejected, kind=Kind.DENIED, code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED):
     """The caller is known, and may not do this."""
+
+    audited = False
+    """Whether the audit has it."""
 
 
 class NotFound(HeadraceError, kind=Kind.NOT_FOUND, code=ErrorCode.RESOURCE_NOT_FOUND):

@@ -193,6 +193,13 @@ class MetadataUnavailable(Busy, code=ErrorCode.METADATA_UNAVAILABLE):
     """The metadata store cannot be reached."""
 
 
+class AuditUnavailable(HeadraceError, kind=Kind.BUSY, code=ErrorCode.AUDIT_UNAVAILABLE):
+    """What was asked for has to be in the audit, which cannot be written now; nothing was done."""
+
+    chained = False
+    """Whether there is an event of it all the same, which is written when the disk works again."""
+
+
 class OffsetNotAvailable(Busy, code=ErrorCode.OFFSET_NOT_AVAILABLE):
     """The new leader does not know the end of the log yet."""
 

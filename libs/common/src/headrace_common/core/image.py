@@ -146,10 +146,16 @@ class ShardKind(Enum):
 
     GROUPS = "groups"
     TRANSACTIONS = "transactions"
+    AUDIT = "audit"
+    """No coordinator keeps anything of it."""
 
 
 INTERNAL_TOPICS: Final[Mapping[ShardKind, str]] = MappingProxyType(
-    {ShardKind.GROUPS: "__consumer_offsets", ShardKind.TRANSACTIONS: "__transaction_state"}
+    {
+        ShardKind.GROUPS: "__consumer_offsets",
+        ShardKind.TRANSACTIONS: "__transaction_state",
+        ShardKind.AUDIT: "__audit",
+    }
 )
 
 

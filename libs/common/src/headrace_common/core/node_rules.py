@@ -39,6 +39,7 @@ WHO_MAY_CALL: Final[Mapping[str, frozenset[Role] | None]] = {
     "Broker/WriteTxnMarkers": _COORDINATOR | _ADMIN,
     "Broker/Mark": _COORDINATOR,
     "Broker/Observed": _ADMIN,
+    "Broker/WriteAudit": _ALL,
     "Controller/RegisterNode": _ALL,
     "Controller/Heartbeat": _ALL,
     "Controller/UnregisterNode": _ALL,

@@ -56,6 +56,8 @@ _NEXT_STEP_OF_CODE: Final[Mapping[ErrorCode, str]] = {
     "that decide prepared ones, GET /v1/transactions-open what holds readers back.",
     ErrorCode.TXN_VERDICT_UNKNOWN: "Look at the data, or into the application's own records: what became of it is not "
     "kept forever.",
+    ErrorCode.AUDIT_UNAVAILABLE: "Look at the disk of the audit (audit_dir) on the node that the detail names; nothing "
+    "was changed.",
     ErrorCode.CONCURRENT_TRANSACTIONS: "Its end is being written; wait a moment and send the same request again.",
 }
 

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from headrace_common.core.access.authentication import Shown, bearer_of
 from headrace_common.core.access.principal import ANONYMOUS
 from headrace_common.core.access.state import Caller
-from headrace_common.core.errors import ClusterAuthorizationFailed, HeadraceError
+from headrace_common.core.errors import ClusterAuthorizationFailed, HeadraceError, Unauthenticated
 from headrace_common.http.problems import problem_of
 from headrace_common.rpc.access_rules import NOBODY, NODES, Rule
 from headrace_common.runtime.access_gate import AUTHORIZATION_KEY, Access, check
@@ -56,17 +56,28 @@ class AccessGate:
             shown = ANYONE if rule is NOBODY else self._shown(scope)
             if rule is NODES:
                 raise ClusterAuthorizationFailed("this is for nodes of the cluster, which do not come by HTTP")
-            check(rule, scope, shown, self._access.rights(shown))
+            with self._access.serving(shown, _rpc(scope)) as rights:
+                check(rule, scope, shown, rights)
         except HeadraceError as error:
             await self._answer(error, scope["path"])(scope, receive, send)
             return
-        with self._access.serving(shown):
+        with self._access.serving(shown, _rpc(scope)):
             await self._app(scope, receive, send)
 
     def _shown(self, scope: Scope) -> Shown:
         authorization = Headers(scope=scope).get(AUTHORIZATION_KEY)
         bearer = None if authorization is None else bearer_of(authorization)
         client = scope.get("client")
-        shown = self._access.authenticate(bearer, client[0] if client else "")
+        host = client[0] if client else ""
+        try:
+            shown = self._access.authenticate(bearer, host)
+        except Unauthenticated as error:
+            self._access.auditing.failed(error, bearer, host, _rpc(scope))
+            raise
         self._access.see(shown)
         return shown
+
+
+def _rpc(scope: Scope) -> str:
+    """How the audit names a request."""
+    return f"REST/{scope['method']} {scope['path']}"

@@ -38,6 +38,7 @@ _FROM_PROTO_ROLE: Final[Mapping[int, Role]] = {number: role for role, number in 
 _TO_PROTO_SHARD_KIND: Final[Mapping[ShardKind, pb.ShardKind.ValueType]] = {
     ShardKind.GROUPS: pb.GROUPS,
     ShardKind.TRANSACTIONS: pb.TRANSACTIONS,
+    ShardKind.AUDIT: pb.AUDIT,
 }
 _FROM_PROTO_SHARD_KIND: Final[Mapping[int, ShardKind]] = {n: kind for kind, n in _TO_PROTO_SHARD_KIND.items()}
 

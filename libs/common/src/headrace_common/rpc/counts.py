@@ -104,6 +104,7 @@ LIMITS: Final[Mapping[str, Mapping[str, int]]] = {
     "Broker/FindCoordinator": {"keys": _FEW},
     "Broker/WriteTxnMarkers": _MARKERS,
     "Broker/Mark": _MARKERS_ASKED,
+    "Broker/WriteAudit": {"lines": _FEW},
     "Broker/DescribeProducers": _PARTITION_LIST,
     "Broker/Inventory": {"topic_ids": _MANY},
     "Controller/RegisterNode": {"damaged": _ALL},

@@ -69,10 +69,17 @@ def with_behavior(
     return grpc.stream_stream_rpc_method_handler(wrap(functions.stream_stream, True), **codec)
 
 
-def refusing(error: HeadraceError) -> grpc.RpcMethodHandler[Any, Any]:
-    """A handler for interceptors inside of ``ErrorInterceptor`` that reads nothing of a call and ends it."""
+def refusing(
+    error: HeadraceError, told: Callable[[grpc.aio.ServicerContext[Any, Any]], None] | None = None
+) -> grpc.RpcMethodHandler[Any, Any]:
+    """
+    A handler for interceptors inside of ``ErrorInterceptor`` that reads nothing of a call and ends it.
 
-    handler: Any = grpc.stream_stream_rpc_method_handler(_Refusal(error))
+    Args:
+        told: called with whom it refuses.
+    """
+
+    handler: Any = grpc.stream_stream_rpc_method_handler(_Refusal(error, told))
     return handler  # type: ignore[no-any-return]  # gRPC's handler is a named tuple
 
 
@@ -85,10 +92,13 @@ def refuses(handler: grpc.RpcMethodHandler[Any, Any]) -> bool:
 class _Refusal:
     """To gRPC the handler of a stream, so that not even a unary request is read."""
 
-    def __init__(self, error: HeadraceError) -> None:
+    def __init__(self, error: HeadraceError, told: Callable[[grpc.aio.ServicerContext[Any, Any]], None] | None) -> None:
         self._error = error
+        self._told = told
 
     async def __call__(self, requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        if self._told is not None:
+            self._told(context)
         raise self._error
 
 

@@ -163,10 +163,13 @@ class NodeGate(grpc.aio.ServerInterceptor):
         self._tokens = tokens
         self._image = image
         self._trust_domain = trust_domain
+        self.on_refused: Callable[[HeadraceError, NodeKey | None, str, str], None] = lambda *_: None
+        """Called with each refusal, the node that the call has shown to come from, gRPC's text for where it comes
+        from, and the operation; both empty where they are not known."""
 
     def of_clients(self) -> grpc.aio.ServerInterceptor:
         """The same for a server that asks nobody for a certificate: what nodes alone may ask is refused unread."""
-        return self if self._trust_domain is None else _NoNodes()
+        return self if self._trust_domain is None else _NoNodes(self)
 
     @property
     def closed(self) -> bool:
@@ -187,9 +190,12 @@ class NodeGate(grpc.aio.ServerInterceptor):
             handler = await continuation(handler_call_details)
             return handler and with_behavior(handler, lambda inner, _: self._holding(inner, operation, allowed))
         if allowed is not None and self._demanded:
-            error = self._refusal(operation, allowed, handler_call_details.invocation_metadata)
+            metadata = handler_call_details.invocation_metadata
+            error = self._refusal(operation, allowed, metadata)
             if error is not None:
-                return refusing(error)
+                return refusing(
+                    error, lambda context: self._tell(error, self.by_metadata(metadata), context, operation)
+                )
         return await continuation(handler_call_details)
 
     def _holding(self, inner: Handler, operation: str, allowed: Collection[Role]) -> Handler:
@@ -198,6 +204,7 @@ class NodeGate(grpc.aio.ServerInterceptor):
         def held(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             error = refusal(operation, allowed, self.caller(context), NO_CERTIFICATE)
             if error is not None:
+                self._tell(error, self.caller(context), context, operation)
                 raise error
             return inner(request, context)
 
@@ -231,7 +238,15 @@ class NodeGate(grpc.aio.ServerInterceptor):
             ClusterAuthorizationFailed: it comes from somebody else.
         """
         if self.closed and caller != claimed and (caller is None or caller.role not in besides):
-            raise foreign(caller, claimed)
+            error = foreign(caller, claimed)
+            self.on_refused(error, caller, "", "")
+            raise error
+
+    def _tell(
+        self, error: HeadraceError, caller: NodeKey | None, context: grpc.aio.ServicerContext[Any, Any], rpc: str
+    ) -> None:
+        if isinstance(error, ClusterAuthorizationFailed):
+            self.on_refused(error, caller, context.peer(), rpc)
 
     def holding(self, operation: str, context: grpc.aio.ServicerContext[Any, Any]) -> Callable[[], None]:
         """
@@ -262,6 +277,9 @@ class NodeGate(grpc.aio.ServerInterceptor):
 class _NoNodes(grpc.aio.ServerInterceptor):
     """See ``NodeGate.of_clients``."""
 
+    def __init__(self, gate: NodeGate) -> None:
+        self._gate = gate
+
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
@@ -269,7 +287,9 @@ class _NoNodes(grpc.aio.ServerInterceptor):
         operation = handler_call_details.method.rpartition(".")[2]
         allowed = WHO_MAY_CALL.get(operation)
         error = None if allowed is None else refusal(operation, allowed, None, NO_CERTIFICATE)
-        return await continuation(handler_call_details) if error is None else refusing(error)
+        if error is None:
+            return await continuation(handler_call_details)
+        return refusing(error, lambda context: self._gate._tell(error, None, context, operation))
 
 
 def _named(context: grpc.aio.ServicerContext[Any, Any], trust_domain: str) -> NodeKey | None:

@@ -9,8 +9,8 @@ last: one ends when its credential does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -27,7 +27,7 @@ from headrace_common.core.access.authentication import (
     node_shown,
 )
 from headrace_common.core.access.authentication import end_ms as credential_end_ms
-from headrace_common.core.access.control import EVERYTHING, Control, Rights
+from headrace_common.core.access.control import EVERYTHING, Asked, Control, Rights
 from headrace_common.core.access.principal import ANONYMOUS, PrincipalType
 from headrace_common.core.access.rows import Mode, Reader, View
 from headrace_common.core.access.sessions import signers_of
@@ -35,6 +35,7 @@ from headrace_common.core.access.state import Caller
 from headrace_common.core.errors import (
     ClusterAuthorizationFailed,
     CredentialsRevoked,
+    Denied,
     HeadraceError,
     MetadataUnavailable,
     Unauthenticated,
@@ -44,6 +45,7 @@ from headrace_common.rpc.access_rules import NOBODY, NODES, AccessTable, Asks, A
 from headrace_common.rpc.interceptor import Continuation, Handler, refuses, refusing, send_all, with_behavior
 from headrace_common.rpc.node_gate import FORWARDED_HOST_KEY, FORWARDED_KEY, NodeGate
 from headrace_common.runtime.admission import host_of_peer
+from headrace_common.runtime.auditing import CHANGES, WRITTEN_BY_ENGINES, Auditing
 from headrace_common.runtime.clock import Clock, Deadline
 
 AUTHORIZATION_KEY: Final = "authorization"
@@ -60,6 +62,8 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _shown: ContextVar[Shown | None] = ContextVar("headrace_shown", default=None)
 _NOBODY: Final = Shown(Caller(ANONYMOUS))
 _rights: ContextVar[Rights] = ContextVar("headrace_rights", default=EVERYTHING)
+_rpc: ContextVar[str] = ContextVar("headrace_rpc", default="")
+_auditing: ContextVar[Auditing | None] = ContextVar("headrace_auditing", default=None)
 
 
 def current_rights() -> Rights:
@@ -104,6 +108,26 @@ def by_itself() -> Iterator[None]:
         _rights.reset(before[1])
 
 
+@asynccontextmanager
+async def audited(rpc: str, request: Any) -> AsyncIterator[None]:
+    """
+    Around what an engine does by itself that is in ``WRITTEN_BY_ENGINES``: see ``Auditing.doing``.
+
+    Args:
+        request: of that operation, as gRPC would have it.
+
+    Raises:
+        AuditUnavailable: it cannot be written, and nothing was begun.
+    """
+    auditing, shown = _auditing.get(), current_shown()
+    kind = None if auditing is None else auditing.kind_of(rpc, shown, request)
+    if auditing is None or kind is None:
+        yield
+        return
+    async with auditing.doing(kind, rpc, shown, request):
+        yield
+
+
 @dataclass(slots=True, eq=False)
 class _Stream:
     shown: Shown
@@ -138,6 +162,10 @@ class Access:
         self._looked_at = self._control.view
         self._seen_ms = 0.0
         self._looked_at_signers = self._verified.signers
+        self.auditing = Auditing(clock)
+        """What is told to the audit of this process."""
+        self._control.on_refused = self._on_refused
+        nodes.on_refused = self.auditing.claim_refused
 
     @property
     def control(self) -> Control:
@@ -175,6 +203,7 @@ class Access:
         if known is not None and not known.expired(now_ms):
             return known
         shown = authenticate(view, bearer, host, now_ms, self._verified)
+        self.auditing.began(shown, host, _rpc.get())
         if shown.has_password:
             return shown
         if bearer is None or shown.key is not None or shown.token is not None:  # else it may be good a little later
@@ -203,17 +232,42 @@ class Access:
         return Rights(self.control, shown.caller)
 
     @contextmanager
-    def serving(self, shown: Shown) -> Iterator[Rights]:
-        """The block, and what it starts, is done for this caller: ``current_rights`` and ``current_bearer``."""
+    def serving(self, shown: Shown, rpc: str = "") -> Iterator[Rights]:
+        """
+        The block, and what it starts, is done for this caller: ``current_rights`` and ``current_bearer``.
+
+        Args:
+            rpc: ``SERVICE/OPERATION`` that it is part of.
+        """
         rights = self.rights(shown)
         if self._control.view.mode is not Mode.OPEN:
             self._see_streams()
-        before = _shown.set(shown), _rights.set(rights)
+        before = _shown.set(shown), _rights.set(rights), _rpc.set(rpc), _auditing.set(self.auditing)
         try:
             yield rights
         finally:
             _shown.reset(before[0])
             _rights.reset(before[1])
+            _rpc.reset(before[2])
+            _auditing.reset(before[3])
+
+    async def carry_out(self, inner: Handler, request: Any, context: Context, rpc: str) -> Any:
+        """The answer of what changes something, which is in the audit when there is an answer."""
+        shown, auditing = current_shown(), self.auditing
+        try:
+            kind = None if rpc in WRITTEN_BY_ENGINES else auditing.kind_of(rpc, shown, request)
+            if kind is None:
+                return await inner(request, context)
+            async with auditing.doing(kind, rpc, shown, request) as doing:
+                answer = await inner(request, context)
+                doing.answered(answer)
+                return answer
+        except Denied as error:
+            auditing.refused(error, shown.caller, shown, rpc)
+            raise
+
+    def _on_refused(self, error: Denied, caller: Caller, asked: Asked) -> None:
+        self.auditing.refused(error, caller, _shown.get(), _rpc.get(), asked)
 
     @contextmanager
     def streaming(self, shown: Shown, host: str) -> Iterator[None]:
@@ -320,9 +374,10 @@ class AccessGate(grpc.aio.ServerInterceptor):
             return handler
         if rule is None:
             return refusing(ClusterAuthorizationFailed(f"{operation} is in no table of rights, so nobody may"))
-        error = self._refusal_unread(dict(handler_call_details.invocation_metadata or ()))
+        metadata = dict(handler_call_details.invocation_metadata or ())
+        error = self._refusal_unread(metadata)
         if error is not None:
-            return refusing(error)
+            return refusing(error, lambda context: self._tell_failed(error, metadata, context, operation))
         if refuses(handler):
             return handler
         return with_behavior(handler, lambda inner, streams: self._let_in(inner, streams, operation, rule))
@@ -340,14 +395,25 @@ class AccessGate(grpc.aio.ServerInterceptor):
             return error
         return None
 
+    def _tell_failed(self, error: HeadraceError, metadata: dict[str, Any], context: Context, operation: str) -> None:
+        if isinstance(error, Unauthenticated):
+            self._access.auditing.failed(error, _bearer(metadata), host_of_peer(context.peer()), operation)
+
     def _let_in(self, inner: Handler, streams: bool, operation: str, rule: Rule) -> Handler:
         access = self._access
+        changes = operation in CHANGES
 
         async def let_in(request: Any, context: Context) -> Any:
-            shown, host = self._shown(context), host_of_peer(context.peer())
+            try:
+                shown, host = self._shown(context), host_of_peer(context.peer())
+            except Unauthenticated as error:
+                self._tell_failed(error, dict(context.invocation_metadata() or ()), context, operation)
+                raise
             access.see(shown)
-            with access.serving(shown) as rights:
+            with access.serving(shown, operation) as rights:
                 check(rule, request, shown, rights)
+                if changes:
+                    return await access.carry_out(inner, request, context, operation)
                 if not streams:
                     return await inner(request, context)
                 # With it on its way no refusal could be sent: a stream that is ended in its first answer would hang.
@@ -359,7 +425,9 @@ class AccessGate(grpc.aio.ServerInterceptor):
         def of_nodes(request: Any, context: Context) -> Any:
             """Who is none is refused by the gate for nodes, but in a cluster that has no way to tell."""
             if access.view.mode is Mode.CLOSED and self._node(context) is None:
-                raise ClusterAuthorizationFailed(f"{operation} is for nodes of the cluster, and this call shows none")
+                error = ClusterAuthorizationFailed(f"{operation} is for nodes of the cluster, and this call shows none")
+                access.auditing.claim_refused(error, None, context.peer(), operation)
+                raise error
             return inner(request, context)
 
         return of_nodes if rule is NODES else let_in

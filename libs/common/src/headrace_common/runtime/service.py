@@ -33,6 +33,7 @@ from headrace_common.rpc.interceptor import ErrorInterceptor
 from headrace_common.rpc.library import library
 from headrace_common.rpc.options import CALLS_PER_CONNECTION_MAX, MESSAGE_BYTES_MAX, ServerLimits, server_options
 from headrace_common.runtime.admission import Admission
+from headrace_common.runtime.audit_settings import AuditConfig
 from headrace_common.runtime.descriptors import connections_max, raise_descriptor_limit
 from headrace_common.runtime.port_claims import prove_port
 from headrace_common.runtime.running_server import RunningServer
@@ -99,6 +100,8 @@ class ServerConfig:
     """Whether the token is shown to nodes on this machine only."""
     tls: TlsConfig = field(default_factory=TlsConfig)
     """Its certificates."""
+    audit: AuditConfig = field(default_factory=AuditConfig)
+    """Its audit."""
     feature_level_max: int = setting(HIGHEST, low=0, high=HIGHEST)
     """Highest feature level of the cluster that this process says it knows; a lower one holds the cluster's level back
     until it is taken away."""

@@ -1666,6 +1666,53 @@ class SegmentDescription(_message.Message):
 Global___SegmentDescription: _TypeAlias = SegmentDescription  # noqa: Y015
 
 @_typing.final
+class WriteAuditRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    LINES_FIELD_NUMBER: _builtins.int
+    role: _cluster_pb2.NodeRole.ValueType
+    """Who wrote them: the caller."""
+    id: _builtins.int
+    partition: _builtins.int
+    @_builtins.property
+    def lines(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Each becomes the value of a record, with the node's name as its key. At most 1,000, of 384 KiB."""
+
+    def __init__(
+        self,
+        *,
+        role: _cluster_pb2.NodeRole.ValueType = ...,
+        id: _builtins.int = ...,
+        partition: _builtins.int = ...,
+        lines: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "lines", b"lines", "partition", b"partition", "role", b"role"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WriteAuditRequest: _TypeAlias = WriteAuditRequest  # noqa: Y015
+
+@_typing.final
+class WriteAuditResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WriteAuditResponse: _TypeAlias = WriteAuditResponse  # noqa: Y015
+
+@_typing.final
 class DescribeProducersRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -97,6 +97,11 @@ class BrokerStub:
                 request_serializer=headrace__proto_dot_v1_dot_transaction__pb2.MarkRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_transaction__pb2.MarkResponse.FromString,
                 _registered_method=True)
+        self.WriteAudit = channel.unary_unary(
+                '/headrace.v1.Broker/WriteAudit',
+                request_serializer=headrace__proto_dot_v1_dot_broker__pb2.WriteAuditRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_broker__pb2.WriteAuditResponse.FromString,
+                _registered_method=True)
         self.DescribeProducers = channel.unary_unary(
                 '/headrace.v1.Broker/DescribeProducers',
                 request_serializer=headrace__proto_dot_v1_dot_broker__pb2.DescribeProducersRequest.SerializeToString,
@@ -213,6 +218,15 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WriteAudit(self, request, context):
+        """Append lines of a node's audit to the partition of __audit that this broker leads. Sent by nodes; answered when all
+        replicas in sync have them. The topic is made when it is first needed. The same lines may come again: they say by
+        themselves who wrote them, in which start and in which place.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DescribeProducers(self, request, context):
         """Producers that partitions of this broker know, with their open transactions.
         """
@@ -304,6 +318,11 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.Mark,
                     request_deserializer=headrace__proto_dot_v1_dot_transaction__pb2.MarkRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_transaction__pb2.MarkResponse.SerializeToString,
+            ),
+            'WriteAudit': grpc.unary_unary_rpc_method_handler(
+                    servicer.WriteAudit,
+                    request_deserializer=headrace__proto_dot_v1_dot_broker__pb2.WriteAuditRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_broker__pb2.WriteAuditResponse.SerializeToString,
             ),
             'DescribeProducers': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeProducers,
@@ -651,6 +670,33 @@ class Broker:
             '/headrace.v1.Broker/Mark',
             headrace__proto_dot_v1_dot_transaction__pb2.MarkRequest.SerializeToString,
             headrace__proto_dot_v1_dot_transaction__pb2.MarkResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WriteAudit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Broker/WriteAudit',
+            headrace__proto_dot_v1_dot_broker__pb2.WriteAuditRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_broker__pb2.WriteAuditResponse.FromString,
             options,
             channel_credentials,
             insecure,

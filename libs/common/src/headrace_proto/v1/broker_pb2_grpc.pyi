@@ -69,6 +69,11 @@ class BrokerStub:
     """
     Mark: _grpc.StreamStreamMultiCallable[_transaction_pb2.MarkRequest, _transaction_pb2.MarkResponse]
     """WriteTxnMarkers over a stream, by the rules of TransactionCoordinator.Enrol."""
+    WriteAudit: _grpc.UnaryUnaryMultiCallable[_broker_pb2.WriteAuditRequest, _broker_pb2.WriteAuditResponse]
+    """Append lines of a node's audit to the partition of __audit that this broker leads. Sent by nodes; answered when all
+    replicas in sync have them. The topic is made when it is first needed. The same lines may come again: they say by
+    themselves who wrote them, in which start and in which place.
+    """
     DescribeProducers: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DescribeProducersRequest, _broker_pb2.DescribeProducersResponse]
     """Producers that partitions of this broker know, with their open transactions."""
     Inventory: _grpc.UnaryStreamMultiCallable[_broker_pb2.InventoryRequest, _broker_pb2.InventoryResponse]
@@ -119,6 +124,11 @@ class BrokerAsyncStub(BrokerStub):
     """
     Mark: _aio.StreamStreamMultiCallable[_transaction_pb2.MarkRequest, _transaction_pb2.MarkResponse]  # type: ignore[assignment]
     """WriteTxnMarkers over a stream, by the rules of TransactionCoordinator.Enrol."""
+    WriteAudit: _aio.UnaryUnaryMultiCallable[_broker_pb2.WriteAuditRequest, _broker_pb2.WriteAuditResponse]  # type: ignore[assignment]
+    """Append lines of a node's audit to the partition of __audit that this broker leads. Sent by nodes; answered when all
+    replicas in sync have them. The topic is made when it is first needed. The same lines may come again: they say by
+    themselves who wrote them, in which start and in which place.
+    """
     DescribeProducers: _aio.UnaryUnaryMultiCallable[_broker_pb2.DescribeProducersRequest, _broker_pb2.DescribeProducersResponse]  # type: ignore[assignment]
     """Producers that partitions of this broker know, with their open transactions."""
     Inventory: _aio.UnaryStreamMultiCallable[_broker_pb2.InventoryRequest, _broker_pb2.InventoryResponse]  # type: ignore[assignment]
@@ -238,6 +248,17 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_transaction_pb2.MarkResponse], _abc.AsyncIterator[_transaction_pb2.MarkResponse]]:
         """WriteTxnMarkers over a stream, by the rules of TransactionCoordinator.Enrol."""
+
+    @_abc_1.abstractmethod
+    def WriteAudit(
+        self,
+        request: _broker_pb2.WriteAuditRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.WriteAuditResponse, _abc.Awaitable[_broker_pb2.WriteAuditResponse]]:
+        """Append lines of a node's audit to the partition of __audit that this broker leads. Sent by nodes; answered when all
+        replicas in sync have them. The topic is made when it is first needed. The same lines may come again: they say by
+        themselves who wrote them, in which start and in which place.
+        """
 
     @_abc_1.abstractmethod
     def DescribeProducers(

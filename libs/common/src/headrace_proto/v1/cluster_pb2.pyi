@@ -55,6 +55,8 @@ class _ShardKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ShardKind.V
     """Of __consumer_offsets."""
     TRANSACTIONS: _ShardKind.ValueType  # 2
     """Of __transaction_state."""
+    AUDIT: _ShardKind.ValueType  # 3
+    """__audit, which has no coordinators."""
 
 class ShardKind(_ShardKind, metaclass=_ShardKindEnumTypeWrapper): ...
 
@@ -63,6 +65,8 @@ GROUPS: ShardKind.ValueType  # 1
 """Of __consumer_offsets."""
 TRANSACTIONS: ShardKind.ValueType  # 2
 """Of __transaction_state."""
+AUDIT: ShardKind.ValueType  # 3
+"""__audit, which has no coordinators."""
 Global___ShardKind: _TypeAlias = ShardKind  # noqa: Y015
 
 @_typing.final

@@ -119,6 +119,8 @@ class RegisterNodeRequest(_message.Message):
     DAMAGED_FIELD_NUMBER: _builtins.int
     MAX_LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     MAX_PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    AUDIT_START_FIELD_NUMBER: _builtins.int
+    AUDIT_KEY_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     """The cluster the node's data belongs to. Absent: a new data directory; it takes the answer's."""
     previous_epoch: _builtins.int
@@ -126,6 +128,11 @@ class RegisterNodeRequest(_message.Message):
     max_leader_epoch: _builtins.int
     """Highest leader epoch and producer id in the node's logs, so that restored metadata continues above them."""
     max_producer_id: _builtins.int
+    audit_start: _builtins.str
+    """The start of the node as its audit names it, and the public key (Ed25519, 32 bytes) that checks the seals of it.
+    Empty: it writes no audit.
+    """
+    audit_key: _builtins.bytes
     @_builtins.property
     def node(self) -> _cluster_pb2.Node:
         """epoch, fenced and in_controlled_shutdown are ignored."""
@@ -143,10 +150,12 @@ class RegisterNodeRequest(_message.Message):
         damaged: _abc.Iterable[_cluster_pb2.PartitionRef] | None = ...,
         max_leader_epoch: _builtins.int = ...,
         max_producer_id: _builtins.int = ...,
+        audit_start: _builtins.str = ...,
+        audit_key: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_cluster_id", b"_cluster_id", "_previous_epoch", b"_previous_epoch", "cluster_id", b"cluster_id", "node", b"node", "previous_epoch", b"previous_epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cluster_id", b"_cluster_id", "_previous_epoch", b"_previous_epoch", "cluster_id", b"cluster_id", "damaged", b"damaged", "max_leader_epoch", b"max_leader_epoch", "max_producer_id", b"max_producer_id", "node", b"node", "previous_epoch", b"previous_epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cluster_id", b"_cluster_id", "_previous_epoch", b"_previous_epoch", "audit_key", b"audit_key", "audit_start", b"audit_start", "cluster_id", b"cluster_id", "damaged", b"damaged", "max_leader_epoch", b"max_leader_epoch", "max_producer_id", b"max_producer_id", "node", b"node", "previous_epoch", b"previous_epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cluster_id: _TypeAlias = _typing.Literal["cluster_id"]  # noqa: Y015
     _WhichOneofArgType__cluster_id: _TypeAlias = _typing.Literal["_cluster_id", b"_cluster_id"]  # noqa: Y015
@@ -205,6 +214,8 @@ class HeartbeatRequest(_message.Message):
     FEATURE_LEVEL_MAX_FIELD_NUMBER: _builtins.int
     DISK_LOW_FIELD_NUMBER: _builtins.int
     SESSION_KEY_FIELD_NUMBER: _builtins.int
+    AUDIT_EVENTS_FIELD_NUMBER: _builtins.int
+    AUDIT_START_FIELD_NUMBER: _builtins.int
     role: _cluster_pb2.NodeRole.ValueType
     id: _builtins.int
     epoch: _builtins.int
@@ -226,6 +237,9 @@ class HeartbeatRequest(_message.Message):
     """As in the node's registration, for one that has made it since. Empty: it has none. An older controller does not look
     at it.
     """
+    audit_events: _builtins.int
+    """How many events its audit has since the node's start, and that start as in its registration."""
+    audit_start: _builtins.str
     def __init__(
         self,
         *,
@@ -238,10 +252,12 @@ class HeartbeatRequest(_message.Message):
         feature_level_max: _builtins.int = ...,
         disk_low: _builtins.bool = ...,
         session_key: _builtins.bytes = ...,
+        audit_events: _builtins.int = ...,
+        audit_start: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_low", b"disk_low", "epoch", b"epoch", "feature_level_max", b"feature_level_max", "id", b"id", "image_revision", b"image_revision", "role", b"role", "session_key", b"session_key", "want_fenced", b"want_fenced", "want_shutdown", b"want_shutdown"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["audit_events", b"audit_events", "audit_start", b"audit_start", "disk_low", b"disk_low", "epoch", b"epoch", "feature_level_max", b"feature_level_max", "id", b"id", "image_revision", b"image_revision", "role", b"role", "session_key", b"session_key", "want_fenced", b"want_fenced", "want_shutdown", b"want_shutdown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

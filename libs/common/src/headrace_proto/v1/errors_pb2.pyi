@@ -133,6 +133,8 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """The credential was good and is over; show a newer one."""
     CREDENTIALS_REVOKED: _ErrorCode.ValueType  # 1008
     """The credential was taken back, or its owner was blocked."""
+    AUDIT_UNAVAILABLE: _ErrorCode.ValueType  # 1009
+    """What was asked for has to be in the audit, which cannot be written now; nothing was done."""
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
     """What went wrong, under Kafka's names and Kafka's numbers. Numbers from 1000 on are Headrace's own.
@@ -246,6 +248,8 @@ CREDENTIALS_EXPIRED: ErrorCode.ValueType  # 1007
 """The credential was good and is over; show a newer one."""
 CREDENTIALS_REVOKED: ErrorCode.ValueType  # 1008
 """The credential was taken back, or its owner was blocked."""
+AUDIT_UNAVAILABLE: ErrorCode.ValueType  # 1009
+"""What was asked for has to be in the audit, which cannot be written now; nothing was done."""
 Global___ErrorCode: _TypeAlias = ErrorCode  # noqa: Y015
 
 @_typing.final

@@ -15,6 +15,7 @@ from headrace_common.core.node_rules import WHO_MAY_CALL
         (Kind.ACCESS_CHANGED, 3001, WhenFull.REFUSE, None),
         (Kind.ADMINISTERED, 6003, WhenFull.REFUSE_UNLESS_SET, None),
         (Kind.NODE_REGISTERED, 3001, WhenFull.DROP, None),
+        (Kind.NODES_COUNTED, 6003, WhenFull.DROP, None),
         (Kind.AUTHENTICATION_FAILED, 3002, WhenFull.DROP, MINUTE_MS),
         (Kind.OPERATION_REFUSED, 6003, WhenFull.DROP, MINUTE_MS),
         (Kind.NODE_CLAIM_REFUSED, 3002, WhenFull.DROP, MINUTE_MS),

@@ -12,10 +12,14 @@ from typing import Final, TypeAlias, TypeVar
 from headrace_admin.core.resets import Found, Given, Planned, Since, Target, choose_partitions, plan
 from headrace_admin.engine.groups import Groups, errors_of
 from headrace_admin.ports import CoordinatorPlace
+from headrace_common.core.access.resources import ResourceType
 from headrace_common.core.errors import ErrorCode, GroupNotFound, HeadraceError, NonEmptyGroup
 from headrace_common.core.ids import TopicPartition
 from headrace_common.core.image import ClusterImage
+from headrace_common.runtime.access_gate import audited
+from headrace_common.runtime.auditing import tell_change
 from headrace_common.runtime.clock import Clock
+from headrace_proto.v1 import admin_pb2
 from headrace_proto.v1 import coordinator_pb2 as pb
 
 V = TypeVar("V")
@@ -93,7 +97,12 @@ class Resets:
         planned = plan(target, await self._found(wanted, committed, target))
         if not execute:
             return Reset(tuple(map(Moved, planned)), False, len(members), new_group)
-        return Reset(tuple(await self._committed(group_id, planned)), True, 0, new_group)
+        async with audited("Admin/ResetOffsets", admin_pb2.ResetOffsetsRequest(group_id=group_id, execute=True)):
+            moved = tuple(await self._committed(group_id, planned))
+            done = [one.planned for one in moved if one.error is None]
+            before = {str(one.partition): str(committed.get(one.partition, "none")) for one in done}
+            tell_change(ResourceType.GROUP, group_id, before, {str(one.partition): str(one.new) for one in done})
+        return Reset(moved, True, 0, new_group)
 
     async def _image(self, named: Named, target: Target) -> ClusterImage:
         """The image; a topic that it does not have may be a moment away."""

@@ -25,7 +25,7 @@ from headrace_common.core.errors import (
 )
 from headrace_common.core.ids import NodeId, PartitionId, TopicId, TopicPartition
 from headrace_common.core.image import ClusterImage
-from headrace_common.runtime.access_gate import by_itself
+from headrace_common.runtime.access_gate import audited, by_itself
 from headrace_common.runtime.clock import Clock
 from headrace_proto.v1 import errors_pb2
 from headrace_proto.v1 import transaction_pb2 as pb
@@ -186,11 +186,12 @@ class Transactions:
             raise Rejected("the token names no transactional id; `headrace txn prepared` shows those there are")
         if not await self.coordination.any_shards():
             raise not_found(i)
-        return await self.coordination.one(
-            i,
-            lambda place: self.coordinators.ask_transaction(place, lambda stub: stub.DecidePrepared, request),
-            repeatable=True,
-        )
+        async with audited("Admin/DecidePrepared", request):
+            return await self.coordination.one(
+                i,
+                lambda place: self.coordinators.ask_transaction(place, lambda stub: stub.DecidePrepared, request),
+                repeatable=True,
+            )
 
     async def abort(
         self,

@@ -18,6 +18,7 @@ from headrace_broker.core.measures import Measures, PartitionGauges, TopicGauges
 from headrace_broker.core.partition_events import CheckpointAsked
 from headrace_broker.core.recovered import RecoveryReport
 from headrace_broker.core.rows import SegmentRow
+from headrace_broker.engine.audit_log import AuditLog
 from headrace_broker.engine.body_checks import BodyChecks
 from headrace_broker.engine.cleaner import Cleaner, Compaction
 from headrace_broker.engine.client_rates import ClientRates
@@ -141,6 +142,7 @@ class Broker:
         self.markers = Markers(self.replicas, self.loop, clock, self.measures)
         self.enrolments = Enrolments(self.replicas, self.loop, transactions, clock, self.measures)
         self.coordinators = Coordinators(self.replicas, self.follower, cluster, tasks)
+        self.audit_log = AuditLog(self.replicas, self.loop, self.coordinators, clock)
         self._store = store
         self._reserve = settings.reserve
         self._cluster = cluster

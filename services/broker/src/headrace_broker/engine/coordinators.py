@@ -76,6 +76,17 @@ class Coordinators:
             return found
         return [FoundCoordinator(one.key, error=missing) if _unknown_shard(one) else one for one in found]
 
+    async def make(self, kind: ShardKind) -> None:
+        """
+        Have the internal topic of ``kind`` made, and wait a while until it is there.
+
+        Raises:
+            CoordinatorNotAvailable: it is not there yet; try again.
+        """
+        error = await self._wait_made(kind)
+        if error is not None:
+            raise error
+
     async def _wait_made(self, kind: ShardKind) -> HeadraceError | None:
         """None: the topic is there; else why not."""
         try:

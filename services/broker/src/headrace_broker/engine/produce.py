@@ -16,6 +16,7 @@ from typing import Final
 from headrace_broker.core.append_rules import check_from_producer, check_request
 from headrace_broker.core.fences import token_from_client
 from headrace_broker.core.measures import Measures
+from headrace_broker.engine.audit_log import AUDIT_TOPIC
 from headrace_broker.engine.body_checks import NOTHING_CHECKED, BodyChecks, Checked
 from headrace_broker.engine.client_rates import ClientRate
 from headrace_broker.engine.ownership import Ownership
@@ -279,6 +280,8 @@ class ProduceSession:
         fence = token_from_client(header, entry.batch) if header.control else None
         if fence is not None or entry.fencing_token is not None:
             self._fenceable.check(replica)
+        if replica.internal and replica.topic == AUDIT_TOPIC:
+            raise ClusterAuthorizationFailed(f"topic {replica.topic} is the system's: nodes alone write to it")
         if replica.internal and not self._may_write_internal():
             raise ClusterAuthorizationFailed(f"topic {replica.topic} is the system's: coordinators alone write to it")
         if replica.internal and ((fence is None and entry.fencing_token is None) or transactional_id is not None):

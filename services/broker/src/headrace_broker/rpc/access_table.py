@@ -34,5 +34,6 @@ ACCESS: Final[AccessTable] = MappingProxyType(
         "Broker/Mark": NODES,
         "Broker/Observed": on_cluster(Operation.DESCRIBE),
         "Auth/Authenticate": NOBODY,
+        "Broker/WriteAudit": NODES,
     }
 )

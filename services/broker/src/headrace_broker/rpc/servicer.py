@@ -24,8 +24,9 @@ from headrace_broker.engine.replicate_session import ReplicateSession
 from headrace_broker.rpc import decode, encode, encode_logs
 from headrace_broker.rpc.metadata_answers import MetadataAnswers
 from headrace_common.core.errors import HeadraceError, Rejected
-from headrace_common.core.ids import TopicId
+from headrace_common.core.ids import NodeId, TopicId
 from headrace_common.core.image import NodeKey, Role, ShardKind
+from headrace_common.rpc.convert import role_from_proto
 from headrace_common.rpc.convert_observed import report_to_proto
 from headrace_common.rpc.node_gate import NodeGate
 from headrace_common.rpc.options import CLIENT_ID_KEY, MESSAGE_BYTES_MAX
@@ -309,6 +310,12 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
     async def _mark(self, request: transaction_pb2.WriteTxnMarkersRequest) -> transaction_pb2.WriteTxnMarkersResponse:
         results = await self._broker.markers.write([decode.marker_ask(marker) for marker in request.markers])
         return transaction_pb2.WriteTxnMarkersResponse(markers=map(encode.marker_result, results))
+
+    async def WriteAudit(self, request: pb.WriteAuditRequest, context: Context) -> pb.WriteAuditResponse:
+        node = NodeKey(role_from_proto(request.role), NodeId(request.id))
+        self._gate.hold(self._gate.caller(context), node)
+        await self._broker.audit_log.write(node, request.partition, request.lines)
+        return pb.WriteAuditResponse()
 
     async def DescribeProducers(
         self, request: pb.DescribeProducersRequest, context: Context

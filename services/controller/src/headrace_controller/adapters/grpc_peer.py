@@ -13,6 +13,7 @@ from headrace_common.core.image import Node
 from headrace_common.rpc.channels import PLAIN, Channels, Security
 from headrace_common.rpc.convert import node_to_proto, role_to_proto
 from headrace_common.rpc.status import error_from_rpc
+from headrace_common.runtime.audit import StartKey
 from headrace_controller.core.sessions import Heartbeat
 from headrace_proto.v1 import controller_pb2, controller_pb2_grpc
 
@@ -35,9 +36,14 @@ class GrpcPeer:
         finally:
             await peer._channels.close()
 
-    async def register(self, target: Endpoint, node: Node, cluster_id: str) -> int:
+    async def register(self, target: Endpoint, node: Node, cluster_id: str, start: StartKey | None = None) -> int:
         request = controller_pb2.RegisterNodeRequest(
-            node=node_to_proto(node), cluster_id=cluster_id, previous_epoch=node.epoch or None, max_producer_id=-1
+            node=node_to_proto(node),
+            cluster_id=cluster_id,
+            previous_epoch=node.epoch or None,
+            max_producer_id=-1,
+            audit_start="" if start is None else start.id,
+            audit_key=b"" if start is None else start.public_key,
         )
         try:
             answer = await (await self._stub(target)).RegisterNode(request, timeout=_TIMEOUT_S)
@@ -52,6 +58,8 @@ class GrpcPeer:
             epoch=heartbeat.epoch,
             image_revision=heartbeat.image_revision,
             feature_level_max=heartbeat.feature_level_max,
+            audit_start=heartbeat.audit_start,
+            audit_events=heartbeat.audit_events,
         )
         try:
             await (await self._stub(target)).Heartbeat(request, timeout=_TIMEOUT_S)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from headrace_common.core.ids import NodeId, PartitionId, TopicId
-from headrace_common.core.image import INTERNAL_TOPICS, ShardKey, Topic
+from headrace_common.core.image import INTERNAL_TOPICS, ShardKey, ShardKind, Topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def notes_of(inventories: Inventories) -> Iterator[HeldTopic]:
 def tokens(topic: Topic, logs: Mapping[int, Holders]) -> dict[ShardKey, int]:
     """Highest fencing tokens in the logs of an internal topic, by shard; empty for any other topic."""
     kind = next((k for k, name in INTERNAL_TOPICS.items() if topic.internal and name == topic.name), None)
-    if kind is None:
+    if kind is None or kind is ShardKind.AUDIT:
         return {}
     found = {n: max((log.token for log in h.values() if log.token is not None), default=0) for n, h in logs.items()}
     return {ShardKey(kind, n): token for n, token in found.items() if token > 0}

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from headrace_common.core.configs import BROKER_SETTINGS
-from headrace_common.core.errors import CoordinatorNotAvailable, InvalidTopic
+from headrace_common.core.errors import CoordinatorNotAvailable, InvalidConfig, InvalidTopic
 from headrace_common.core.ids import NodeId, PartitionId
 from headrace_common.core.image import INTERNAL_TOPICS, ClusterImage, Node, Partition, ShardKind, Topic
 from headrace_controller.core.reassign import is_under_way
@@ -21,7 +21,11 @@ from headrace_controller.core.topics import Chance, Plan, place_replicas
 _PREFIXES: Mapping[ShardKind, str] = {
     ShardKind.GROUPS: "offsets.topic",
     ShardKind.TRANSACTIONS: "transaction.state.log",
+    ShardKind.AUDIT: "offsets.topic",  # as many replicas as that one
 }
+AUDIT_PARTITIONS = 3
+AUDIT_RETENTION_MS = 90 * 86_400_000
+AUDIT_RETENTION_MS_MIN = 7 * 86_400_000
 ALTERABLE = frozenset(
     {
         "max.compaction.lag.ms",
@@ -34,6 +38,7 @@ ALTERABLE = frozenset(
 )
 """What users may set on internal topics: when they are compacted, and how many replicas a write waits for. All else,
 ``cleanup.policy`` first, decides whether coordinators find what they wrote."""
+ALTERABLE_OF_AUDIT = ALTERABLE - {"max.compaction.lag.ms", "min.cleanable.dirty.ratio"} | {"retention.ms"}
 _MESSAGE_BYTES_MAX = 16 << 20
 """A group is one record, whatever its size: ten thousand members with long subscriptions have a few MiB. So is the
 decision of a unit of transactions."""
@@ -56,7 +61,8 @@ def plan_internal(kind: ShardKind, image: ClusterImage, chance: Chance) -> Plan:
             "(cluster.expected.brokers); start the others, or lower that setting"
         )
     replicas = min(_number(image, f"{prefix}.replication.factor"), len(registered))
-    assignments = place_replicas(image, range(_number(image, f"{prefix}.num.partitions")), replicas, chance)
+    count = AUDIT_PARTITIONS if kind is ShardKind.AUDIT else _number(image, f"{prefix}.num.partitions")
+    assignments = place_replicas(image, range(count), replicas, chance)
     return Plan(name, internal_configs(kind, image), tuple(assignments), (), internal=True)
 
 
@@ -66,6 +72,16 @@ def internal_configs(kind: ShardKind, image: ClusterImage) -> dict[str, str]:
     not reached yet.
     """
     prefix = _PREFIXES[kind]
+    if kind is ShardKind.AUDIT:
+        return {
+            "cleanup.policy": "delete",
+            "compression.type": "zstd",
+            "max.message.bytes": str(_MESSAGE_BYTES_MAX),
+            "min.insync.replicas": str(_number(image, f"{prefix}.min.isr")),
+            "retention.bytes": "-1",
+            "retention.ms": str(AUDIT_RETENTION_MS),
+            "unclean.leader.election.enable": "false",
+        }
     return {
         "cleanup.policy": "compact",
         "max.message.bytes": str(_MESSAGE_BYTES_MAX),
@@ -81,19 +97,31 @@ def internal_changes(topic: Topic, changes: Sequence[Alteration], image: Cluster
 
     Raises:
         InvalidTopic: a setting that is the system's.
+        InvalidConfig: the audit would be deleted too early.
     """
-    refused = sorted(c.name[:80] for c in changes if c.name not in ALTERABLE)
+    kind = next(kind for kind, name in INTERNAL_TOPICS.items() if name == topic.name)
+    alterable = ALTERABLE_OF_AUDIT if kind is ShardKind.AUDIT else ALTERABLE
+    refused = sorted(c.name[:80] for c in changes if c.name not in alterable)
     if refused:
         raise InvalidTopic(
             f"{topic.name} is internal: {', '.join(refused)} {'is' if len(refused) == 1 else 'are'} the system's; "
-            f"it takes {', '.join(sorted(ALTERABLE))}"
+            f"it takes {', '.join(sorted(alterable))}"
         )
-    kind = next(kind for kind, name in INTERNAL_TOPICS.items() if name == topic.name)
+    if kind is ShardKind.AUDIT:
+        _check_retention(changes)
     made_with = internal_configs(kind, image)
     return [
         Alteration(c.name, Op.SET, made_with[c.name]) if c.op is Op.DELETE and c.name in made_with else c
         for c in changes
     ]
+
+
+def _check_retention(changes: Sequence[Alteration]) -> None:
+    for change in changes:
+        if change.name == "retention.ms" and change.op is not Op.DELETE:
+            number = change.value.strip()
+            if number.lstrip("-").isdigit() and 0 <= int(number) < AUDIT_RETENTION_MS_MIN:
+                raise InvalidConfig(f"the audit is kept for 7 days at least: retention.ms {AUDIT_RETENTION_MS_MIN}")
 
 
 def add_replicas(image: ClusterImage) -> dict[PartitionId, tuple[NodeId, ...]]:

@@ -28,6 +28,9 @@ class Heartbeat:
     """A broker's disk is below its reserve: it refuses appends."""
     session_key: bytes = b""
     """The public half of what it signs with; empty: it has none."""
+    audit_start: str = ""
+    """The start of its audit; empty: it writes none."""
+    audit_events: int = 0
 
 
 @dataclass(slots=True)

@@ -53,7 +53,7 @@ def find_due(image: ClusterImage) -> list[Shard]:
 
 def counts(image: ClusterImage) -> Mapping[ShardKind, int]:
     """How many shards of each kind there are; kinds whose topic does not exist yet are left out."""
-    topics = ((kind, image.topic(name)) for kind, name in INTERNAL_TOPICS.items())
+    topics = ((kind, image.topic(name)) for kind, name in INTERNAL_TOPICS.items() if kind is not ShardKind.AUDIT)
     return {kind: topic.partition_count for kind, topic in topics if topic is not None}
 
 

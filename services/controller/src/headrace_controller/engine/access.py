@@ -29,7 +29,7 @@ from headrace_common.runtime.logs import logger
 from headrace_controller.core import records
 from headrace_controller.core.configured import AccessSettings, due_producer_key
 from headrace_controller.core.store import OPERATIONS_MAX, TRANSACTION_BYTES_MAX, Transaction
-from headrace_controller.engine.access_rows import AccessRows, asked_by
+from headrace_controller.engine.access_rows import AccessRows, RowChange, asked_by, tell_rows
 from headrace_controller.engine.follower import Follower
 from headrace_controller.engine.writer import Decision, Writer
 
@@ -103,9 +103,10 @@ class AccessChanges:
             HeadraceError: as ``Writer.decide``.
         """
         answer = Altered(0, (), more=False)
+        changed: list[RowChange] = []
 
         def decision() -> Decision | None:
-            nonlocal answer
+            nonlocal answer, changed
             view = self._rows.view()
             planned = plan(view.access, changes, asked_by(view, rights))
             rows = changed_rows(view.access, planned.after)
@@ -118,6 +119,7 @@ class AccessChanges:
             if not validate_only:
                 answer = Altered(planned.after.generation, planned.shifts, planned.more)
             state = write_state(risen, planned.after.generation, new_uuid())
+            changed = self._rows.compare({**rows, STATE: state})
             return self._decide_rows({**rows, STATE: state})
 
         if validate_only:
@@ -125,7 +127,8 @@ class AccessChanges:
         elif await self._writer.decide(decision):
             named = [str(shift.grantee) for shift in answer.shifts[:_NAMED_IN_LOG]]
             extra = {"by": str(rights.caller.principal), "generation": answer.generation, "principals": named}
-            log.info("audit: access was changed", extra=extra)
+            log.info("access was changed", extra=extra)
+            tell_rows(changed)
         return answer
 
     def _configuration(self) -> Decision | None:

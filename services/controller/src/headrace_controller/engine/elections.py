@@ -140,7 +140,7 @@ class Elections:
         results = await self._give_up(kind, ids)
         led = [str(i) for i, r in results if isinstance(r, Partition)]
         log.warning(
-            "audit: an operator accepted that committed records may be lost",
+            "an operator accepted that committed records may be lost",
             extra={"election": kind.name, "asked": len(ids), "elected": len(led), "partitions": led[:_NAMED_IN_LOG]},
         )
         return results

@@ -34,7 +34,7 @@ from headrace_common.runtime.logs import logger
 from headrace_controller.core import records
 from headrace_controller.core.store import CreatedAt, Delete, Put, Unchanged
 from headrace_controller.engine.access import ROWS_MAX
-from headrace_controller.engine.access_rows import AccessRows, asked_by
+from headrace_controller.engine.access_rows import AccessRows, RowChange, asked_by, tell_rows
 from headrace_controller.engine.follower import Follower
 from headrace_controller.engine.writer import CHUNK, Decision, Writer
 
@@ -109,7 +109,8 @@ class Keys:
 
         await self._writer.decide(decision)
         extra = {"by": str(rights.caller.principal), "owner": str(owner), "key_id": id}
-        log.info("audit: a key was made", extra=extra)
+        log.info("a key was made", extra=extra)
+        tell_rows([RowChange(name, None, row)])
         return NewKey(text, key)
 
     async def delete(self, ids: Sequence[KeyId], rights: Rights) -> None:
@@ -136,9 +137,11 @@ class Keys:
             operations = (Delete(records.access_key(f"{KEYS}{id}")) for id in unique)
             return Decision((state, *operations), (self._rows.unchanged(STATE),))
 
+        changed = self._rows.compare({f"{KEYS}{id}": b"" for id in unique})
         if await self._writer.decide(decision):
+            tell_rows(changed)
             extra = {"by": str(rights.caller.principal), "key_ids": unique[:_NAMED_IN_LOG], "keys": len(unique)}
-            log.info("audit: keys were deleted", extra=extra)
+            log.info("keys were deleted", extra=extra)
 
     async def forget_expired(self) -> None:
         """

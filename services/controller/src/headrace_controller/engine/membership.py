@@ -11,6 +11,7 @@ from typing import Final
 
 from headrace_common.core.errors import HeadraceError, Kind, MetadataUnavailable, NotController
 from headrace_common.core.image import Node
+from headrace_common.runtime.auditing import Auditing
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import jitter
 from headrace_common.runtime.logs import logger
@@ -28,9 +29,16 @@ class Membership:
     """This controller as a node of the cluster."""
 
     def __init__(
-        self, engine: ControllerEngine, peer: ControllerPeer, clock: Clock, node: Node, interval_ms: int
+        self,
+        engine: ControllerEngine,
+        peer: ControllerPeer,
+        clock: Clock,
+        node: Node,
+        interval_ms: int,
+        auditing: Auditing | None = None,
     ) -> None:
         self._engine = engine
+        self._auditing = auditing
         self._peer = peer
         self._clock = clock
         self._node = node
@@ -57,19 +65,31 @@ class Membership:
         if self._engine.candidate.term is not None:
             joined = await self._engine.register(Joining(self._node, previous_epoch=previous))
             epoch = joined.epoch
+            if self._auditing is not None and (start := self._auditing.start) is not None:
+                self._auditing.registered(self._node.key, start.id, start.public_key, "")
         else:
             image = self._engine.image
             active = image.active_controller
             if active is None or active.grpc is None:
                 raise NotController("no controller is active just now")
-            epoch = await self._peer.register(active.grpc, self._node, image.cluster_id)
+            epoch = await self._peer.register(
+                active.grpc, self._node, image.cluster_id, None if self._auditing is None else self._auditing.start
+            )
         self._node = replace(self._node, epoch=epoch)
         self._registered = True
 
     async def _heartbeat(self) -> None:
         image = self._engine.image
         known = self._node.feature_level_max
-        heartbeat = Heartbeat(self._node.key, self._node.epoch, image.revision, feature_level_max=known)
+        start, events = ("", 0) if self._auditing is None else self._auditing.standing
+        heartbeat = Heartbeat(
+            self._node.key,
+            self._node.epoch,
+            image.revision,
+            feature_level_max=known,
+            audit_start=start,
+            audit_events=events,
+        )
         if self._engine.candidate.term is not None:
             await self._engine.heartbeat(heartbeat)
             return

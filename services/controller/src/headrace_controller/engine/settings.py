@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from headrace_common.core.access.resources import CLUSTER_NAME, ResourceType
 from headrace_common.core.errors import unknown_topic
 from headrace_common.core.image import Topic
+from headrace_common.runtime.auditing import tell_change
 from headrace_common.runtime.logs import logger
 from headrace_controller.core import election, records
 from headrace_controller.core.internal_topics import internal_changes
@@ -65,6 +67,7 @@ class Settings:
             return Decision((write,), (Unchanged(key, self._follower.mirror.mod_revision(key)),))
 
         old = self._follower.mirror.image.topic(name)
+        before = {} if old is None else old.configs
         if old is not None and _min_isr(old) != _min_isr(new):
             async with self._settling.turn:  # held until the new value stands, so that nobody becomes eligible between
                 partitions = self._follower.mirror.image.partitions_of(old)
@@ -72,6 +75,7 @@ class Settings:
                 await self._writer.decide(decision)
         else:
             await self._writer.decide(decision)
+        tell_change(ResourceType.TOPIC, name, before, new.configs)
         log.info("topic settings changed", extra={"topic": name, "settings": sorted(c.name for c in changes)})
         return describe(self._follower.mirror.image, TopicResource(name))
 
@@ -99,7 +103,13 @@ class Settings:
                 return describe(replace(image, cluster_configs=values()), resource)
             configs = {**image.broker_configs, resource.id: values()}
             return describe(replace(image, broker_configs=configs), resource)
+        image = self._follower.mirror.image
+        before = image.cluster_configs if resource.id is None else image.broker_configs.get(resource.id, {})
+        after = values()
         await self._writer.decide(decision)
+        tell_change(
+            ResourceType.CLUSTER, CLUSTER_NAME if resource.id is None else f"broker {resource.id}", before, after
+        )
         whose = "all" if resource.id is None else resource.id
         log.info("broker settings changed", extra={"broker": whose, "settings": sorted(c.name for c in changes)})
         return describe(self._follower.mirror.image, resource)

@@ -21,7 +21,7 @@ from headrace_common.core.access.control import Asked
 from headrace_common.core.access.resources import CLUSTER_NAME, Operation, ResourceType
 from headrace_common.core.errors import Denied, HeadraceError, Rejected, unknown_topic
 from headrace_common.core.ids import PARTITIONS_PER_TOPIC_MAX, NodeId, PartitionId
-from headrace_common.core.image import ImageDelta, NodeKey, Role, Topic
+from headrace_common.core.image import INTERNAL_TOPICS, ImageDelta, NodeKey, Role, ShardKind, Topic
 from headrace_common.rpc.convert import (
     NamesPartition,
     active_controller_to_proto,
@@ -41,9 +41,11 @@ from headrace_common.rpc.convert_observed import report_to_proto
 from headrace_common.rpc.convert_quotas import quota_change_from_proto
 from headrace_common.rpc.node_gate import NodeGate
 from headrace_common.runtime.access_gate import current_rights
+from headrace_common.runtime.admission import host_of_peer
+from headrace_common.runtime.auditing import Auditing
 from headrace_controller.config import LivenessConfig
 from headrace_controller.core.sessions import Heartbeat
-from headrace_controller.core.settings import Entry
+from headrace_controller.core.settings import Entry, TopicResource
 from headrace_controller.core.topics import Wanted
 from headrace_controller.engine.controller import ControllerEngine
 from headrace_controller.engine.nodes import Joining
@@ -61,14 +63,19 @@ _ISR_CHANGES_MAX: Final = 1_000
 _TIMEOUT_MS_MAX: Final = 600_000
 _STEPS_KEPT: Final = 32
 _EXPLAINED_MAX: Final = 10
+_AUDIT: Final = TopicResource(INTERNAL_TOPICS[ShardKind.AUDIT])
+"""Its settings are for who may change all rules."""
 _CREATE_ANY: Final = (Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
 class ControllerServicer(controller_pb2_grpc.ControllerServicer):
     """Every controller serves it, active or not."""
 
-    def __init__(self, engine: ControllerEngine, liveness: LivenessConfig, gate: NodeGate) -> None:
+    def __init__(
+        self, engine: ControllerEngine, liveness: LivenessConfig, gate: NodeGate, auditing: Auditing | None = None
+    ) -> None:
         self._engine = engine
+        self._auditing = auditing
         self._gate = gate
         self._liveness = liveness
         self._encoded: OrderedDict[int, tuple[ImageDelta, cluster_pb2.MetadataUpdate]] = OrderedDict()
@@ -85,6 +92,9 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
             max_leader_epoch=request.max_leader_epoch,
         )
         joined = await self._engine.register(joining)
+        if self._auditing is not None:
+            host = host_of_peer(context.peer())
+            self._auditing.registered(node.key, request.audit_start, request.audit_key, host)
         return pb.RegisterNodeResponse(
             cluster_id=joined.cluster_id,
             epoch=joined.epoch,
@@ -107,6 +117,8 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
             session_key=request.session_key,
         )
         vitals = await self._engine.heartbeat(heartbeat)
+        if self._auditing is not None:
+            self._auditing.counted(key, request.audit_start, request.audit_events)
         return pb.HeartbeatResponse(fenced=vitals.fenced, may_shut_down=vitals.may_shut_down)
 
     async def UnregisterNode(self, request: pb.UnregisterNodeRequest, context: Context) -> pb.UnregisterNodeResponse:
@@ -245,6 +257,8 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
             changes = encode.alterations(part.changes)
             target = encode.resource(part.resource)
             may((Operation.ALTER_CONFIGS, *encode.accessed(target)))
+            if target == _AUDIT:
+                current_rights().check_anywhere(Operation.ESCALATE, ResourceType.PRINCIPAL)
             return await self._engine.alter_configs(target, changes, validate_only=request.validate_only)
 
         results = await _each([alter(part) for part in request.resources])

@@ -63,6 +63,8 @@ class Control:
         users of the settings change without a generation of the rows."""
         self._decisions = Decisions(self.view.access)
         self._now_ms = now_ms
+        self.on_refused: Callable[[Denied, Caller, Asked], None] = lambda error, caller, asked: None
+        """Called with each refusal that is made here."""
 
     def renew(self, view: View) -> None:
         """Decide by this one from now on."""
@@ -149,11 +151,15 @@ class Control:
             explained: False: without that line. To find it all grants of the caller are read.
         """
         what = f"may not {operation.value} {type.value} {name[:_SHOWN_CHARS_MAX]}".removesuffix(f" {CLUSTER_NAME}")
-        return self._explain(caller, operation, type, name, what) if explained else _refused(caller, type, what)
+        error = self._explain(caller, operation, type, name, what) if explained else _refused(caller, type, what)
+        self.on_refused(error, caller, (operation, type, name))
+        return error
 
     def refusal_anywhere(self, caller: Caller, operation: Operation, type: ResourceType) -> Denied:
         """As ``refusal``, where the name does not matter."""
-        return self._explain(caller, operation, type, _SOME_NAME, f"may {operation.value} no {type.value}")
+        error = self._explain(caller, operation, type, _SOME_NAME, f"may {operation.value} no {type.value}")
+        self.on_refused(error, caller, (operation, type, _ANY_NAME))
+        return error
 
     def _explain(self, caller: Caller, operation: Operation, type: ResourceType, name: str, what: str) -> Denied:
         if caller.principal == ANONYMOUS or caller.principal.type is PrincipalType.NODE:

@@ -110,7 +110,8 @@ class Event:
     operation: Operation | None = None
     resource: Resource | None = None
     decision: Decision | None = None
-    status: ErrorCode = ErrorCode.NONE
+    status: ErrorCode | None = ErrorCode.NONE
+    """How it ended. None: it is about to be done; the next event of the same call says how it ended."""
     change: Change | None = None
     count: int = 1
     """How often it has happened since it was last written; ``time_ms`` is then that of the last time."""
@@ -127,8 +128,10 @@ def actor_of(shown: Shown) -> Actor:
         method = Method.NODE
     elif shown.token is not None:
         method = Method.TOKEN
+    elif shown.session is not None:
+        method = Method.PASSWORD
     elif shown.key is not None:
-        method, credential = Method.API_KEY, shown.key.id
+        method, credential = Method.PASSWORD if shown.key.login else Method.API_KEY, shown.key.id
     caller = shown.caller
     return Actor(str(caller.principal), method, credential, tuple(map(str, caller.groups)))
 
@@ -172,7 +175,7 @@ def fields_of(event: Event) -> dict[str, Any]:
         "operation": None if event.operation is None else event.operation.value,
         "resource": None if resource is None else {"type": resource.type.value, "name": resource.name},
         "decision": None if decision is None else {"effect": decision.effect.value, "rule": decision.rule},
-        "status": event.status.name,
+        "status": None if event.status is None else event.status.name,
         "change": None if event.change is None else _change_fields(event.change),
         "count": event.count,
     }

@@ -19,6 +19,7 @@ from headrace_common.core.audit.events import Actor, Change, Event, Method, fiel
 from headrace_common.core.audit.kinds import TREATMENTS, Kind, WhenFull
 from headrace_common.core.audit.seals import Seal, Sign, write_seal
 from headrace_common.core.bounds import check, setting
+from headrace_common.core.image import NodeKey
 
 SEAL_EVENTS: Final = 1_000
 SEAL_MS: Final = 60_000
@@ -126,6 +127,16 @@ class Journal:
             for kind, treatment in TREATMENTS.items()
             if treatment.period_ms is not None
         }
+
+    @property
+    def node(self) -> NodeKey:
+        """Whose it is."""
+        return self._start.node
+
+    @property
+    def length(self) -> int:
+        """How many events there are of this start."""
+        return self._chain.length
 
     def begin(self, public_key: bytes, time_ms: int, now_ms: float) -> list[Effect]:
         """The first event, with the SHA-256 of the key that checks the seals; before all other input."""

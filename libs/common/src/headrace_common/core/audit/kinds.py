@@ -31,6 +31,8 @@ class Kind(Enum):
     """Topics, configs, trims, offsets, groups, moves, elections, nodes, restores, transactions of others."""
     NODE_REGISTERED = "node_registered"
     """With the public key that its seals are checked by."""
+    NODES_COUNTED = "nodes_counted"
+    """How many events the nodes have, as they say: so the end of one that runs cannot be removed unseen."""
     AUTHENTICATION_FAILED = "authentication_failed"
     OPERATION_REFUSED = "operation_refused"
     NODE_CLAIM_REFUSED = "node_claim_refused"
@@ -76,6 +78,7 @@ TREATMENTS: Final[Mapping[Kind, Treatment]] = MappingProxyType(
         Kind.ACCESS_CHANGED: Treatment(EventClass.ACCOUNT_CHANGE, WhenFull.REFUSE),
         Kind.ADMINISTERED: Treatment(EventClass.API_ACTIVITY, WhenFull.REFUSE_UNLESS_SET),
         Kind.NODE_REGISTERED: Treatment(EventClass.ACCOUNT_CHANGE, _DROP),
+        Kind.NODES_COUNTED: Treatment(EventClass.API_ACTIVITY, _DROP),
         Kind.AUTHENTICATION_FAILED: Treatment(EventClass.AUTHENTICATION, _DROP, MINUTE_MS),
         Kind.OPERATION_REFUSED: Treatment(EventClass.API_ACTIVITY, _DROP, MINUTE_MS),
         Kind.NODE_CLAIM_REFUSED: Treatment(EventClass.AUTHENTICATION, _DROP, MINUTE_MS),

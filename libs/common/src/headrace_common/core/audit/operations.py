@@ -34,6 +34,7 @@ WRITTEN_OF: Final[Mapping[str, Kind | None]] = MappingProxyType(
         "Broker/WriteTxnMarkers": Kind.ADMINISTERED,  # for a caller; a coordinator's end a transaction of its own
         "Broker/Mark": NOTHING,
         "Broker/Observed": NOTHING,
+        "Broker/WriteAudit": NOTHING,  # it is the audit
         "Controller/RegisterNode": Kind.NODE_REGISTERED,
         "Controller/Heartbeat": NOTHING,
         "Controller/UnregisterNode": Kind.ADMINISTERED,  # by others than the node itself
