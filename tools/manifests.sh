@@ -15,8 +15,10 @@ render() { "$helm" template headrace "$chart" --namespace headrace --kube-versio
 {
   echo "# The chart deploy/helm/headrace, rendered with its defaults. Made by \`make manifests\`: change the chart, not this."
   echo "#   kubectl create namespace headrace && kubectl -n headrace apply -f deploy/k8s/headrace.yaml"
-  # Hooks are Helm's alone, but the one that makes the node token: without Helm pods wait for the Secret meanwhile.
-  render --show-only templates/node-token.yaml | sed '/^  annotations:$/d; /^    helm\.sh\/hook/d'
+  # Hooks are Helm's alone, but those that make Secrets: without Helm pods wait for these meanwhile.
+  for made in node-token admin-key certificates-hook; do
+    render --show-only "templates/$made.yaml" | sed '/^  annotations:$/d; /^    helm\.sh\/hook/d'
+  done
   render --no-hooks
 } > "$out/k8s/headrace.yaml"
 for values in deploy/k8s/spark-*.values.yaml; do

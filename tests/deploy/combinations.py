@@ -56,6 +56,9 @@ CONNECT: Final[dict[str, Any]] = {
     }
 }
 
+PLAIN: Final[dict[str, Any]] = {"tls": {"enabled": False}, "security": {"mode": "open"}}
+"""As it was before it was closed by default."""
+
 OURS: Final = {"broker": "b", "controller": "c", "coordinator": "d", "admin": "a", "ca": "ours"}
 
 BY_NAME: Final[dict[str, dict[str, Any]]] = {
@@ -81,7 +84,9 @@ BY_NAME: Final[dict[str, dict[str, Any]]] = {
     "restore": {"etcd": {"restore": {"enabled": True, "file": "headrace-1.backup", "brokers": [0, 1, 2]}}},
     "load balancers": {"external": {"enabled": True, "type": "LoadBalancer", "domain": "example.com"}},
     "node ports": {"external": {"enabled": True, "type": "NodePort", "host": "node.example.com"}},
-    "gateway": {
+    "open and plain": CONNECT | PLAIN | {"streamsApps": STREAMS_APPS, "topics": [{"name": "orders"}]},
+    "gateway": PLAIN
+    | {
         "external": {
             "enabled": True,
             "type": "Gateway",
@@ -131,36 +136,39 @@ BY_NAME: Final[dict[str, dict[str, Any]]] = {
     "connect alone": {"connect": {"enabled": True, "replicas": 1}},
     "open network": {"networkPolicy": {"enabled": False}},
     "node token of ours": {"nodeToken": {"existingSecret": "the-token"}},
-    "TLS": {"tls": {"enabled": True, "hosts": ["192.0.2.7", "log.example.com"]}},
+    "TLS": {"tls": {"hosts": ["192.0.2.7", "log.example.com"]}, "security": {"mode": "open"}},
     "TLS for all": CONNECT
     | {
-        "tls": {"enabled": True},
+        "security": {"mode": "open"},
         "streamsApps": STREAMS_APPS,
         "topics": [{"name": "orders"}],
     },
     "closed": CONNECT
     | {
-        "security": {"mode": "closed"},
-        "tls": {"enabled": True},
         "streamsApps": STREAMS_APPS,
         "sparkJobs": SPARK_JOBS,
         "topics": [{"name": "orders"}],
     },
     "closed with keys of ours": {
         "security": {
-            "mode": "closed",
             "superUsers": ["User:alice", "ServiceAccount:shop/orders"],
             "admin": {"existingSecret": "the-admin"},
         },
-        "tls": {"enabled": True},
         "connect": {"enabled": True, "apiKeySecret": "of-connect"},
         "streamsApps": [each | {"apiKeySecret": f"of-{each['name']}"} for each in STREAMS_APPS],
     },
-    "permissive": {"security": {"mode": "permissive"}, "tls": {"enabled": True}},
-    "certificates of ours": {
-        "tls": {
-            "enabled": True,
-            "existing": OURS | {"etcd": "e", "etcdClient": "f"},
+    "permissive": {"security": {"mode": "permissive"}},
+    "certificates of ours": {"tls": {"existing": OURS | {"etcd": "e", "etcdClient": "f"}}},
+    "no pod for people": {"client": {"enabled": False}},
+    "issuers": {
+        "auth": {
+            "kubernetes": {"enabled": False},
+            "oidc": [
+                {"alias": "okta", "iss": "https://okta.example", "audiences": ["log"], "jwks": "https://okta.example/k"}
+                | {"groupsClaim": "groups", "groupsPrefix": "okta-", "principalClaim": "email", "algorithms": ["ES256"]},
+                {"alias": "inner", "iss": "inner", "audiences": ["log"], "jwks": "https://id.infra:8443/keys"}
+                | {"ca": "-----BEGIN CERTIFICATE-----", "egress": [{"ipBlock": {"cidr": "192.0.2.9/32"}}]},
+            ],
         }
     },
     "no budgets": {"podDisruptionBudget": {"enabled": False}},

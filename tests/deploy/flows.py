@@ -58,6 +58,9 @@ WITHIN: Final[dict[tuple[str, str], set[int]]] = {
     ("job", "broker"): {GRPC["broker"]},  # topics from values, checks before an upgrade, the chart's test: clients
     ("job", "coordinator"): {GRPC["coordinator"]},
     ("job", "admin"): {GRPC["admin"]},
+    ("client", "broker"): {GRPC["broker"]},  # the pod for people
+    ("client", "coordinator"): {GRPC["coordinator"]},
+    ("client", "admin"): {GRPC["admin"], REST},
     ("streams", "streams"): {GRPC["streams"]},  # `headrace streams state` run in a worker's pod
     ("streams", "broker"): {GRPC["broker"]},  # workers of apps: clients
     ("streams", "coordinator"): {GRPC["coordinator"]},
@@ -80,8 +83,8 @@ CLIENT: Final[dict[str, set[int]]] = {
 
 API_SERVER: Final = {443, 6443, 8443, 16443}
 """
-Where it listens on the clusters that people have, wherever it is: asked by the job that makes the node token, and by
-workers of Connect that may start Spark applications.
+Where it listens on the clusters that people have, wherever it is: asked by jobs that make Secrets, by controllers
+for the keys of pods' tokens, and by workers of Connect that may start Spark applications.
 """
 
 SCRAPED: Final = ("broker", "controller", "coordinator", "admin", "etcd", "streams", "connect")

@@ -134,8 +134,8 @@ def pods(manifests: Sequence[Manifest]) -> Iterator[Pod]:
 
 
 def lasting(manifests: Sequence[Manifest]) -> Iterator[Pod]:
-    """The pods of a cluster at rest."""
-    return (pod for pod in pods(manifests) if pod.owner["kind"] in {"StatefulSet", "Deployment"})
+    """The pods of a cluster at rest, but the one for people, which serves nobody."""
+    return (pod for pod in pods(manifests) if pod.owner["kind"] == "StatefulSet")
 
 
 _UNITS = {"": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}

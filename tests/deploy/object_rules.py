@@ -139,11 +139,12 @@ _OF_ETCD = ("etcd-ca", "etcd-tls", "etcd-client-tls")
 
 def _of_certificates(release: str) -> list[dict[str, Any]]:
     """``release``: what the names of its objects start with."""
-    secrets = [f"{release}-ca", *(f"{release}-{role}-tls" for role in _ROLES), *(f"{release}-{n}" for n in _OF_ETCD)]
+    secrets = [f"{release}-ca", *(f"{release}-{role}-tls" for role in _ROLES)]
     looks = {"apiGroups": [""], "verbs": ["get", "update"]}
     return [
         {"apiGroups": [""], "resources": ["secrets", "configmaps"], "verbs": ["create"]},
         {**looks, "resources": ["secrets"], "resourceNames": secrets},
+        {**looks, "resources": ["secrets"], "resourceNames": [*secrets, *(f"{release}-{n}" for n in _OF_ETCD)]},
         {**looks, "resources": ["configmaps"], "resourceNames": [f"{release}-ca"]},
     ]
 

@@ -41,12 +41,15 @@ def named(given: Mapping[str, Any]) -> dict[str, frozenset[str]]:
     """What the certificate of each role names, as it is made."""
     now = datetime.now(UTC)
     ca = make_ca("ca", now)
-    leaves = [leaf_of(role, text.split(","), "headrace") for role, text in job(chart.render(given)).role.items()]
+    leaves = [
+        leaf_of(role, text.replace("$(POD_NAMESPACE)", NAMESPACE).split(","), "headrace")
+        for role, text in job(chart.render(given)).role.items()
+    ]
     return {leaf.name: names_of(make_pair(ca, leaf, now, LEAF_LIFE).certificate) for leaf in leaves}
 
 
 def test_certificates_name_all_by_which_clients_connect() -> None:
-    names = named({"tls": {"enabled": True, "hosts": ["192.0.2.7"]}})
+    names = named({"tls": {"hosts": ["192.0.2.7"]}})
     inside = f"{NAMESPACE}.svc.cluster.local"
     assert {f"headrace-bootstrap.{inside}", "headrace-bootstrap", "localhost", "broker.headrace"} <= names["broker"]
     assert {f"headrace-rest.{inside}", f"headrace-admin.{inside}", "127.0.0.1", "192.0.2.7"} <= names["admin"]
@@ -57,7 +60,7 @@ def test_certificates_name_all_by_which_clients_connect() -> None:
 
 def test_and_those_outside() -> None:
     outside = {"enabled": True, "type": "LoadBalancer", "domain": "example.com"}
-    names = named({"tls": {"enabled": True}, "external": outside, "statefulset": {"replicas": 2}})
+    names = named({"external": outside, "statefulset": {"replicas": 2}})
     assert {"headrace-broker-0.example.com", "headrace-broker-1.example.com"} <= names["broker"]
     assert "headrace-bootstrap.example.com" in names["broker"]
     assert "headrace-broker-2.example.com" not in names["broker"]
@@ -77,12 +80,12 @@ def environment(pod: Pod) -> dict[str, str]:
 def test_each_process_finds_its_own(values: str) -> None:
     manifests = combinations.render(values)
     ours = values == "certificates of ours"
-    existing = combinations.BY_NAME[values]["tls"].get("existing", {})
+    existing = combinations.BY_NAME[values].get("tls", {}).get("existing", {})
     for pod in pods(manifests):
         role, told = pod.component, environment(pod)
         mounted = {volume["name"]: volume for volume in pod.spec.get("volumes", [])}.get("tls")
         where = {mount["name"]: mount["mountPath"] for mount in pod.containers[0].get("volumeMounts", [])}
-        if role in {"backup", "node-token", "certificates"}:
+        if role in {"backup", "node-token", "admin-key", "certificates"}:
             assert mounted is None, "it is no client, and serves none"
             continue
         if role == "etcd":
@@ -134,11 +137,11 @@ def test_members_of_etcd_have_their_certificate_which_names_all_by_which_they_ar
     controller = pod_of(one(manifests, "StatefulSet/headrace-controller"))
     assert controller is not None
     asked = settings.load("controller", settings.environment(controller, controller.main, 0, NAMESPACE)).etcd
-    names = {*job(manifests).etcd.split(",")}
+    names = {*job(manifests).etcd.replace("$(POD_NAMESPACE)", NAMESPACE).split(",")}
     assert {urlsplit(peer.url).hostname for peer in config.members} | {at.host for at in asked} <= names
     assert {"localhost", "127.0.0.1"} <= names
     assert {urlsplit(peer.url).scheme for peer in config.members} == {"https"}
-    assert {urlsplit(peer.url).scheme for peer in member(chart.render()).members} == {"http"}
+    assert {urlsplit(peer.url).scheme for peer in member(combinations.render("open and plain")).members} == {"http"}
 
 
 @pytest.mark.parametrize(
@@ -163,11 +166,11 @@ def test_controllers_and_backups_alone_show_etcd_a_certificate(values: str, secr
 
 
 def test_so_does_a_restore() -> None:
-    pod = pod_of(one(chart.render({"tls": {"enabled": True}} | RESTORE), "Job/headrace-etcd-restore"))
+    pod = pod_of(one(chart.render(RESTORE), "Job/headrace-etcd-restore"))
     assert pod is not None
     given = restore.parse_arguments(pod.main["command"][3:])
     assert [given.etcd_cert, given.etcd_key, given.etcd_ca] == files_of(pod.main["volumeMounts"], "etcd-tls")
-    pod = pod_of(one(chart.render(RESTORE), "Job/headrace-etcd-restore"))
+    pod = pod_of(one(chart.render(RESTORE | combinations.PLAIN), "Job/headrace-etcd-restore"))
     assert pod is not None
     assert restore.parse_arguments(pod.main["command"][3:]).etcd_ca is None
 
@@ -183,11 +186,14 @@ def test_no_pod_has_the_key_of_a_ca() -> None:
 
 def test_an_etcd_of_yours_has_certificates_of_yours() -> None:
     etcd = {"etcd": {"external": {"endpoints": ["etcd:2379"], "tlsSecret": "g"}}}
-    assert "headrace-etcd" not in chart.text({"tls": {"enabled": True, "existing": combinations.OURS}} | etcd).replace(
+    assert "headrace-etcd" not in chart.text({"tls": {"existing": combinations.OURS}} | etcd).replace(
         "headrace-etcd-backup", ""
     )
-    manifests = chart.render({"tls": {"enabled": True}} | etcd)
+    manifests = chart.render(etcd)
     assert job(manifests).etcd == ""
+
+
+_TLS: dict[bool, dict[str, Any]] = {False: combinations.PLAIN, True: {"security": {"mode": "open"}}}
 
 
 @pytest.fixture(scope="module")
@@ -199,14 +205,14 @@ def upgrade(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     (copy / "templates" / "upgrade.yaml").write_text(f'{{{{- include "headrace.checkEtcdTls" {call} }}}}\nall: well\n')
 
     def said(*, was: bool, ready: int, now: bool, rolled: bool = True) -> str:
-        found = one(chart.render({"tls": {"enabled": was}}), "StatefulSet/headrace-etcd")
+        found = one(chart.render(_TLS[was]), "StatefulSet/headrace-etcd")
         found["status"] = {"currentRevision": "a", "updateRevision": "a" if rolled else "b"}
         if ready:
             found["status"]["readyReplicas"] = ready
         (copy / "set.json").write_text(json.dumps(found))
         only = ["--namespace", NAMESPACE, "--show-only", "templates/upgrade.yaml"]
         try:
-            return chart.run("template", "headrace", copy, *only, values={"tls": {"enabled": now}})
+            return chart.run("template", "headrace", copy, *only, values=_TLS[now])
         except chart.Refused as refused:
             return str(refused)
 
@@ -237,7 +243,7 @@ def test_with_yours_nothing_is_made() -> None:
 
 
 def test_without_there_is_nothing_of_it() -> None:
-    text = chart.text({})
+    text = chart.text(combinations.PLAIN)
     assert "/etc/headrace/tls" not in text
     assert "HEADRACE_CA" not in text
     assert "certificate" not in text

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.deploy import chart, combinations, manifests, object_rules, pod_rules
-from tests.deploy.manifests import name_of, of_kind
+from tests.deploy.manifests import name_of, of_kind, pods
 
 from headrace_common.core.access.api_keys import format_key
 
@@ -98,8 +98,8 @@ def test_notes_say_what_to_do(values: str, notes: Callable[[str | dict[str, Any]
     assert not re.search(r"<no value>|%!|\{\{|\}\}", text)
     assert f"kubectl -n {chart.NAMESPACE}" in text
     rendered = {name_of(m) for m in combinations.render(values)}
-    for kind, name in re.findall(r"\b(statefulset|service|job)/([a-z0-9-]+)", text):
-        wanted = {"statefulset": "StatefulSet", "service": "Service", "job": "Job"}[kind]
+    for kind, name in re.findall(r"\b(statefulset|deployment|service|job)/([a-z0-9-]+)", text):
+        wanted = {"statefulset": "StatefulSet", "deployment": "Deployment", "service": "Service", "job": "Job"}[kind]
         assert f"{wanted}/{name}" in rendered, (kind, name)
     for host in re.findall(rf"([a-z-]+)\.{chart.NAMESPACE}\.svc", text):
         assert f"Service/{host}" in rendered
@@ -112,13 +112,12 @@ def test_notes_say_what_to_do(values: str, notes: Callable[[str | dict[str, Any]
         ("one of each", "a lost volume loses records"),
         ("no backup", "no backups"),
         ("open network", "no network policies"),
-        ("load balancers", "without encryption"),
+        ("gateway", "without encryption"),
         ("permissive", "security.mode=permissive"),
         (
             "closed",
             "(apiKeySecret), the app words (apiKeySecret), the Spark job lake (apiKeySecret), the Spark job audit",
         ),
-        ("closed", "; and the Secret headrace-admin;"),
         ("restore", "restored"),
     ],
 )
@@ -145,8 +144,8 @@ def test_notes_say_that_etcd_is_spoken_to_in_plain_text(
     notes: Callable[[str | dict[str, Any]], str],
 ) -> None:
     external = {"endpoints": ["etcd:2379"]}
-    assert "in plain text" in notes({"tls": {"enabled": True}, "etcd": {"external": external}})
-    with_tls = {"tls": {"enabled": True}, "etcd": {"external": external | {"tlsSecret": "g"}}}
+    assert "in plain text" in notes({"etcd": {"external": external}})
+    with_tls = {"etcd": {"external": external | {"tlsSecret": "g"}}}
     assert "in plain text" not in notes(with_tls)
     assert "headrace-etcd-ca" not in notes(with_tls)
     assert "headrace-etcd-ca" in notes("TLS")
@@ -166,16 +165,30 @@ def test_notes_say_that_connectors_reach_nothing_but_the_cluster(notes: Callable
 def test_notes_say_that_an_open_cluster_is_open_and_a_closed_one_is_not(
     notes: Callable[[str | dict[str, Any]], str],
 ) -> None:
-    assert "security.mode=open" in notes("defaults")
+    assert "security.mode=open" in notes("open and plain")
+    assert "security.mode=open" in notes("TLS")
+    assert "; and the Secret headrace-admin;" in notes("defaults")
     text = notes("closed with keys of ours")
     assert "security.mode" not in text
     assert "apiKeySecret" not in text
     assert "the-admin" in text
     outside = {"external": {"enabled": True, "domain": "example.com"}, "networkPolicy": {"enabled": False}}
     assert "authentication" not in notes(
-        {**combinations.BY_NAME["permissive"], **outside, "security": {"mode": "closed"}}
+        outside
     )
     assert notes({**combinations.BY_NAME["permissive"], **outside}).count("authentication") == 2
+
+
+@pytest.mark.chart
+@pytest.mark.parametrize("values", ["defaults", "dev", "open and plain"])
+def test_people_ask_from_the_pod_for_them(values: str, notes: Callable[[str | dict[str, Any]], str]) -> None:
+    asks = [line for line in notes(values).splitlines() if "exec -i" in line]
+    assert len(asks) == 4
+    begins = f"kubectl -n {chart.NAMESPACE} exec -i deployment/headrace-client -- headrace "
+    assert all(begins in line for line in asks)
+    [pod] = [pod for pod in pods(combinations.render(values)) if pod.component == "client"]
+    assert pod.main["image"].startswith("headrace/admin:"), "that has the command line"
+    assert {"HEADRACE_BOOTSTRAP"} <= {variable["name"] for variable in pod.main["env"]}
 
 
 @pytest.mark.chart
@@ -183,7 +196,7 @@ def test_a_closed_cluster_is_asked_as_notes_say_and_the_key_is_in_no_argument(
     notes: Callable[[str | dict[str, Any]], str], tmp_path: Path
 ) -> None:
     """The lines themselves, by a shell, with programs that say what they were given."""
-    lines = [line.strip() for line in notes("closed").splitlines() if line.startswith("  kubectl ")]
+    lines = [line.strip() for line in notes("no pod for people").splitlines() if line.startswith("  kubectl ")]
     [get] = [line for line in lines if " get secret headrace-admin " in line]
     asks = [line for line in lines if "exec -i" in line]
     assert len(asks) == 3

@@ -191,8 +191,22 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (nested("etcd/backup/storage/size", "1000"), "etcd.backup.storage.size: 1000 "),
     (nested("spark/driver", {"coreLimit": "50m"}), "sparkJobs.a.driver: coreRequest 100m is more than coreLimit 50m"),
     # Access
-    (nested("security/mode", "closed"), "security.mode: closed needs tls.enabled=true"),
-    (nested("security/mode", "permissive"), "security.mode: permissive needs tls.enabled=true"),
+    (nested("tls/enabled", False), "security.mode: closed needs tls.enabled=true.* Without TLS .*security.mode=open"),
+    (
+        nested("tls/enabled", False) | nested("security/mode", "permissive"),
+        "security.mode: permissive needs tls.enabled=true",
+    ),
+    (nested("auth/oidc", [_ISSUER | {"alias": "kubernetes"}]), "auth.oidc.0.alias"),
+    (nested("auth/oidc", [_ISSUER | {"jwks": "http://a/keys"}]), "auth.oidc.0.jwks"),
+    (nested("auth/oidc", [_ISSUER | {"algorithms": ["none"]}]), "auth.oidc.0.algorithms"),
+    (nested("auth/oidc", [_ISSUER, _ISSUER | {"iss": "other"}]), 'auth.oidc: two issuers have the alias "a"'),
+    (nested("auth/oidc", [_ISSUER, _ISSUER | {"alias": "b"}]), 'auth.oidc: two issuers have the iss "i"'),
+    (nested("auth/oidc", [_ISSUER]) | nested("security/mode", "open"), "auth.oidc: nobody looks at tokens"),
+    (
+        nested("auth/oidc", [_ISSUER | {"egress": [{"ipBlock": {"cidr": "10.0.0.1"}}]}]),
+        'auth.oidc.a.egress: "10.0.0.1" is no network',
+    ),
+    (nested("client", {"enable": True}), "client"),
     (nested("security/mode", "shut"), "security.mode"),
     *(
         (nested("security/superUsers", ["User:a", user]), "security.superUsers.1")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from headrace_controller import admin_key_secret, new_secret
 pytestmark = pytest.mark.chart
 
 KEY_FILE = "HEADRACE_API_KEY_FILE"
-TLS = {"tls": {"enabled": True}}
+OPEN = {"security": {"mode": "open"}}
 
 
 def secret_keys(pod: Pod) -> dict[str, tuple[str, list[str]]]:
@@ -68,6 +69,7 @@ def test_who_uses_the_cluster_is_the_administrator_unless_it_has_a_key_of_its_ow
         "StatefulSet/headrace-connect": "headrace-admin",
         name_of(apply): "headrace-admin",
         "Pod/headrace-test": "headrace-admin",
+        "Deployment/headrace-client": "headrace-admin",
     }, "the job that applies connectors asks workers alone"
 
 
@@ -77,6 +79,7 @@ def test_and_all_of_them_may_have_one() -> None:
         "StatefulSet/headrace-streams-words": "of-words",
         "StatefulSet/headrace-connect": "of-connect",
         "Pod/headrace-test": "the-admin",
+        "Deployment/headrace-client": "the-admin",
     }
 
 
@@ -85,7 +88,7 @@ def test_driver_and_executors_of_spark_show_one_too() -> None:
     values = combinations.BY_NAME["closed"] | {"sparkJobs": jobs}
     specs = spark_specs(chart.render(values))
     assert [spark_shows(spec) for spec in specs] == ["headrace-admin", "headrace-admin", "of-snapshots"]
-    open_ = chart.render(values | {"security": {"mode": "open"}})
+    open_ = chart.render(values | OPEN)
     assert [spark_shows(spec) for spec in spark_specs(open_)] == [None, None, None]
 
 
@@ -117,7 +120,7 @@ def spark_shows(spec: dict[str, Any]) -> str | None:
 
 def test_who_takes_brokers_away_is_asked_as_the_administrator(tmp_path: Path) -> None:
     brokers = {"spec": {"replicas": 5}}
-    found = installed(tmp_path, "scale-in.yaml", '"%s-broker" $name', brokers, TLS | closed())
+    found = installed(tmp_path, "scale-in.yaml", '"%s-broker" $name', brokers, {})
     assert shown(found)["Job/headrace-scale-in"] == "headrace-admin"
 
 
@@ -129,7 +132,7 @@ def test_controllers_know_the_administrator_and_are_not(values: str) -> None:
     assert pod is not None
     assert secret_keys(pod)["/etc/headrace/admin-key"] == (secret, ["verifier=verifier"])
     assert told(manifests)["ADMIN_KEY_FILE"] == "/etc/headrace/admin-key/verifier"
-    assert told(manifests)["ACCESS_MODE"] == values.partition(" ")[0]
+    assert told(manifests)["ACCESS_MODE"] == ("permissive" if values == "permissive" else "closed")
     for other in pods(manifests):
         of_admin = [keys for name, keys in secret_keys(other).values() if name == secret]
         assert other.component != "controller" or of_admin == [["verifier=verifier"]]
@@ -139,12 +142,11 @@ def test_controllers_know_the_administrator_and_are_not(values: str) -> None:
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_no_service_holds_the_cluster_where_it_is_open(service: str) -> None:
-    values = TLS | closed()
-    assert chart.text(values | {"config": {service: {"feature_level_max": ACCESS.level}}})
+    assert chart.text({"config": {service: {"feature_level_max": ACCESS.level}}})
     held = {"config": {service: {"feature_level_max": ACCESS.level - 1}}}
     with pytest.raises(chart.Refused, match=rf"security.mode: config.{service}.feature_level_max=6 .* not closed"):
-        chart.text(values | held)
-    assert chart.text(held)
+        chart.text(held)
+    assert chart.text(held | OPEN)
 
 
 def test_super_users_are_told() -> None:
@@ -174,8 +176,8 @@ def test_helm_has_no_secret_and_renders_the_same_each_time() -> None:
 
 
 def test_where_it_is_open_there_is_nothing_of_it() -> None:
-    text = chart.text(TLS | {"connect": {"enabled": True, "apiKeySecret": "of-connect"}})
-    for part in ("api-key", "API_KEY", "admin-key", "ACCESS_MODE", "of-connect", "headrace-admin-key"):
+    text = chart.text(OPEN | {"connect": {"enabled": True, "apiKeySecret": "of-connect"}})
+    for part in ("api-key", "API_KEY", "admin-key", "ACCESS_MODE", "of-connect", "headrace-admin-key", "AUDIENCE"):
         assert part not in text
 
 
@@ -186,22 +188,43 @@ def test_what_a_cluster_has_become_it_stays(was: str, now: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("was", "now"), [(None, "open"), (None, "closed"), ("permissive", "closed"), ("closed", "closed")]
+    ("was", "now"),
+    [("open", "open"), ("open", "permissive"), ("permissive", "permissive"), ("permissive", "closed")],
 )
-def test_it_may_become_more(was: str | None, now: str, tmp_path: Path) -> None:
+def test_it_may_become_more(was: str, now: str, tmp_path: Path) -> None:
     assert upgraded(tmp_path, was, now)
 
 
-def closed() -> dict[str, Any]:
-    return {"security": {"mode": "closed"}}
+def test_one_that_is_open_becomes_permissive_first(tmp_path: Path) -> None:
+    with pytest.raises(chart.Refused, match=r"security.mode is open .* leave it as it is: --set security.mode=open\."):
+        upgraded(tmp_path, "open", "closed")
 
 
-def upgraded(directory: Path, was: str | None, now: str) -> list[Manifest]:
-    """What becomes of a release whose controllers have that mode; None: they are of before. Raises: chart.Refused."""
-    env = [{"name": "HEADRACE_CONTROLLER_ACCESS_MODE", "value": was}] if was else []
-    found = {"spec": {"template": {"spec": {"containers": [{"env": env}]}}}}
-    values = TLS | {"security": {"mode": now}}
-    return installed(directory, "checks-live.yaml", '"%s-controller" $name', found, values)
+def test_defaults_leave_a_release_alone_that_runs_in_plain_text(tmp_path: Path) -> None:
+    """It says which two values keep it as it was; who has stopped its pods, or gives these, is let through."""
+    with pytest.raises(chart.Refused, match=r"without TLS.*--set tls.enabled=false,security.mode=open\."):
+        upgraded(tmp_path / "a", "open", "closed", tls=False)
+    assert upgraded(tmp_path / "b", "open", "open", tls=False, values=combinations.PLAIN)
+    assert upgraded(tmp_path / "c", "open", "permissive", tls=False, running=0)
+
+
+def upgraded(
+    directory: Path,
+    was: str,
+    now: str,
+    *,
+    tls: bool = True,
+    running: int = 3,
+    values: Mapping[str, Any] = MappingProxyType({}),
+) -> list[Manifest]:
+    """What becomes of a release whose controllers have that mode, TLS or not, and run. Raises: chart.Refused."""
+    env = [{"name": "HEADRACE_CONTROLLER_ACCESS_MODE", "value": was}] if was != "open" else []
+    env += [{"name": "HEADRACE_CONTROLLER_TLS_CERT", "value": "/etc/headrace/tls/tls.crt"}] if tls else []
+    found: dict[str, Any] = {"spec": {"template": {"spec": {"containers": [{"env": env}]}}}, "status": {}}
+    if running:
+        found["status"]["replicas"] = running
+    given = {"security": {"mode": now}, **values}
+    return installed(directory, "checks-live.yaml", '"%s-controller" $name', found, given)
 
 
 def installed(directory: Path, template: str, name: str, found: Any, values: dict[str, Any]) -> list[Manifest]:

@@ -362,9 +362,12 @@ mounts:
 {{- end }}
 {{- end -}}
 
-{{/* Names of a service of the release, from the shortest on. Takes root and name (what follows that of the release). */}}
+{{/*
+Names of a service of the release, from the shortest on. $(POD_NAMESPACE) is put in by the kubelet. Takes root and name (what
+follows that of the release).
+*/}}
 {{- define "headrace.serviceNames" -}}
 {{- $name := printf "%s-%s" (include "headrace.fullname" .root) .name -}}
-{{- $inside := printf "%s.%s" $name .root.Release.Namespace -}}
+{{- $inside := printf "%s.$(POD_NAMESPACE)" $name -}}
 {{- list $name $inside (printf "%s.svc" $inside) (printf "%s.svc.%s" $inside .root.Values.clusterDomain) | join "," -}}
 {{- end -}}

@@ -1,6 +1,7 @@
 {{/*
-The pod of a job of ours. Takes root, component (job, which is a client; backup, node-token or certificates), service (whose image), command, env, mounts,
-volumes, account if it asks the API server, and asks if it asks the cluster: it shows the administrator's key then.
+The pod of a job of ours. Takes root, component (job and client, which are clients; backup, node-token or certificates), service
+(whose image), command, mounts, volumes, account if it asks the API server, asks if it asks the cluster: it shows the
+administrator's key then; and lasts if it is no job.
 */}}
 {{- define "headrace.jobPod" -}}
 metadata:
@@ -12,8 +13,12 @@ spec:
 
 {{- define "headrace.jobSpec" -}}
 {{- $key := dict -}}
+{{- $client := has .component (list "job" "client") -}}
 {{- if .asks }}{{ $key = fromYaml (include "headrace.apiKey" (dict "root" .root)) }}{{ end -}}
-restartPolicy: Never
+restartPolicy: {{ ternary "Always" "Never" (not (empty .lasts)) }}
+{{- if .lasts }}
+terminationGracePeriodSeconds: 1
+{{- end }}
 {{- with .account }}
 serviceAccountName: {{ . }}
 {{- end }}
@@ -38,7 +43,7 @@ containers:
       {{- toYaml .command | nindent 6 }}
     env:
       {{- include "headrace.podEnv" .root | nindent 6 }}
-      {{- if eq .component "job" }}
+      {{- if $client }}
       - name: HEADRACE_BOOTSTRAP
         value: {{ include "headrace.bootstrap" .root }}
       {{- with (include "headrace.caEnv" .root) }}{{ trim . | nindent 6 }}{{ end }}
@@ -47,13 +52,13 @@ containers:
       {{- include "headrace.apiKeyEnv" .root | trim | nindent 6 }}
       {{- end }}
     resources:
-      {{- toYaml .root.Values.resources.jobs | nindent 6 }}
+      {{- toYaml (ternary .root.Values.resources.client .root.Values.resources.jobs (eq .component "client")) | nindent 6 }}
     securityContext:
       {{- include "headrace.containerSecurity" .root | nindent 6 }}
     volumeMounts:
       - name: tmp
         mountPath: /tmp
-      {{- if and (eq .component "job") .root.Values.tls.enabled }}
+      {{- if and $client .root.Values.tls.enabled }}
       - name: tls
         mountPath: /etc/headrace/tls
         readOnly: true
@@ -68,7 +73,7 @@ volumes:
   - name: tmp
     emptyDir:
       sizeLimit: 64Mi
-  {{- if and (eq .component "job") .root.Values.tls.enabled }}
+  {{- if and $client .root.Values.tls.enabled }}
   {{- include "headrace.caVolume" .root | nindent 2 }}
   {{- end }}
   {{- with $key }}
