@@ -165,7 +165,12 @@ BY_NAME: Final[dict[str, dict[str, Any]]] = {
             "kubernetes": {"enabled": False},
             "oidc": [
                 {"alias": "okta", "iss": "https://okta.example", "audiences": ["log"], "jwks": "https://okta.example/k"}
-                | {"groupsClaim": "groups", "groupsPrefix": "okta-", "principalClaim": "email", "algorithms": ["ES256"]},
+                | {
+                    "groupsClaim": "groups",
+                    "groupsPrefix": "okta-",
+                    "principalClaim": "email",
+                    "algorithms": ["ES256"],
+                },
                 {"alias": "inner", "iss": "inner", "audiences": ["log"], "jwks": "https://id.infra:8443/keys"}
                 | {"ca": "-----BEGIN CERTIFICATE-----", "egress": [{"ipBlock": {"cidr": "192.0.2.9/32"}}]},
             ],

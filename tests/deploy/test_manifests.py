@@ -173,9 +173,7 @@ def test_notes_say_that_an_open_cluster_is_open_and_a_closed_one_is_not(
     assert "apiKeySecret" not in text
     assert "the-admin" in text
     outside = {"external": {"enabled": True, "domain": "example.com"}, "networkPolicy": {"enabled": False}}
-    assert "authentication" not in notes(
-        outside
-    )
+    assert "authentication" not in notes(outside)
     assert notes({**combinations.BY_NAME["permissive"], **outside}).count("authentication") == 2
 
 

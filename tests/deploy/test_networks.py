@@ -164,7 +164,9 @@ def _meant(values: str, text: str) -> bool:
     is not ours has its pods, nobody knows here.
     """
     if values == "issuers":
-        return text.startswith("StatefulSet/headrace-controller ") and (":443 is open" in text or ":8443 is" in text or "reaches more than names" in text)
+        return text.startswith("StatefulSet/headrace-controller ") and (
+            ":443 is open" in text or ":8443 is" in text or "reaches more than names" in text
+        )
     if values == "etcd of ours":
         return text.endswith(f":{flows.ETCD_CLIENT} is open") and text.startswith(_OF_ETCD)
     is_external = values in {"load balancers", "node ports", "gateway", "own way in"}

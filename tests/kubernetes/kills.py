@@ -19,6 +19,11 @@ from .stage import Stage
 
 CONTROLLED_GAP_S, KILLED_GAP_S, BACK_S, SYNC_S = 1.0, 2.0, 60.0, 30.0
 EVICTIONS_S = 900.0
+_CERTIFICATE = "/etc/headrace/tls"
+ETCDCTL = (
+    *("etcdctl", "--endpoints=https://localhost:2379", f"--cacert={_CERTIFICATE}/ca.crt"),
+    *(f"--cert={_CERTIFICATE}/tls.crt", f"--key={_CERTIFICATE}/tls.key"),
+)
 
 
 def broker_deleted(stage: Stage, result: Result) -> None:
@@ -150,7 +155,7 @@ def etcd_member_gone(stage: Stage, result: Result) -> None:
 
 def etcd_members(stage: Stage, pod: str) -> list[str]:
     """Names of the voting members as one of them has them."""
-    told = stage.kube.execute(pod, "etcdctl", "--endpoints=http://127.0.0.1:2379", "member", "list", "-w", "json")
+    told = stage.kube.execute(pod, *ETCDCTL, "member", "list", "-w", "json")
     return [one.get("name", "?") for one in json.loads(told)["members"] if not one.get("isLearner")]
 
 

@@ -5,12 +5,14 @@ volumes, gone but for these.
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from typing import Any
 
 import headrace
 
@@ -26,7 +28,7 @@ IDLE_BYTES, IDLE_CORE = 1.2 * 2**30, 0.10
 IDLE_LOOK_S = 60.0
 RECORDS = 10_000
 GONE_S = 240.0
-LEFT = {"PersistentVolumeClaim", "Secret"}
+LEFT = {"PersistentVolumeClaim", "Secret", "ConfigMap"}
 
 
 def installed(stage: Stage, result: Result) -> None:
@@ -91,17 +93,18 @@ def reached_from_outside(stage: Stage, result: Result) -> None:
     release.wait_rolled_out()
     bootstrap = f"{host}:{_bootstrap_port(stage)}"
     result.notes.append(f"bootstrap {bootstrap}")
-    with headrace.AdminClient(bootstrap) as admin:
+    known = credentials(stage)
+    with headrace.AdminClient(bootstrap, **known) as admin:
         admin.create_topic("outside", 6, 3)
         brokers = admin.list_brokers()
         result.notes.append(f"brokers as told to clients outside: {brokers}"[:600])
-    with headrace.Producer(bootstrap) as producer:
+    with headrace.Producer(bootstrap, **known) as producer:
         sent = [producer.send("outside", b"%d" % number, key=b"%d" % number) for number in range(1_000)]
         producer.flush(30)
         assert all(one.result(1).offset >= 0 for one in sent)
     read: set[int] = set()
     with headrace.Consumer(
-        "outside", bootstrap_servers=bootstrap, group_id="outsiders", auto_offset_reset="earliest"
+        "outside", bootstrap_servers=bootstrap, group_id="outsiders", auto_offset_reset="earliest", **known
     ) as consumer:
         deadline = time.monotonic() + 60
         while len(read) < 1_000 and time.monotonic() < deadline:
@@ -113,6 +116,14 @@ def reached_from_outside(stage: Stage, result: Result) -> None:
     release.unset(*settings)
     release.upgrade()
     release.wait_rolled_out()
+
+
+def credentials(stage: Stage) -> dict[str, Any]:
+    """Settings of a client on this machine, by which it is the administrator."""
+    name, where = stage.release.fullname, stage.directory
+    secret = stage.kube.get("secret", f"{name}-admin")["data"]["api-key"]
+    (where / "ca.pem").write_text(stage.kube.get("configmap", f"{name}-ca")["data"]["ca.crt"])
+    return {"ssl_ca_location": where / "ca.pem", "api_key": base64.b64decode(secret).decode().strip()}
 
 
 def _bootstrap_port(stage: Stage) -> int:
@@ -147,7 +158,7 @@ def reinstalled(stage: Stage, result: Result) -> None:
 
 
 def uninstalled(stage: Stage, result: Result) -> None:
-    """Only volume claims and the node token are left, and that is said."""
+    """Only volume claims are left, what is secret, and the CA; and that is said."""
     began = time.monotonic()
     said = stage.release.uninstall()
     result.notes.append(f"uninstall said: {' '.join(said.split())[:400]}")

@@ -18,7 +18,7 @@ from .release import Release
 SCRIPTS = {path.name: path.read_text() for path in Path(__file__).with_name("pod").glob("*.py")}
 """As they were when this was loaded: a run of many minutes judges what these write, whatever becomes of the files."""
 OUT = "/out"
-CA = "/etc/headrace/ca"
+CA, KEY = "/etc/headrace/ca", "/etc/headrace/api-key"
 USER = 10001
 BEGIN_S = 180.0
 END_S = 420.0
@@ -55,13 +55,22 @@ def restricted_pod(name: str, container: dict[str, Any], volumes: list[dict[str,
 
 
 def trusting(release: Release, pod: dict[str, Any]) -> dict[str, Any]:
-    """The pod as a client of the release: with TLS it has the CAs, which Kubernetes renews beneath it."""
+    """
+    The pod as a client of the release: with TLS it has the CAs, which Kubernetes renews beneath it, and the
+    administrator's key.
+    """
     if not release.tls:
         return pod
     [container] = pod["spec"]["containers"]
     container.setdefault("env", []).append({"name": "HEADRACE_CA", "value": f"{CA}/ca.crt"})
     container["volumeMounts"].append({"name": "ca", "mountPath": CA, "readOnly": True})
-    pod["spec"]["volumes"].append({"name": "ca", "configMap": {"name": f"{release.fullname}-ca"}})
+    container["env"].append({"name": "HEADRACE_API_KEY_FILE", "value": f"{KEY}/api-key"})
+    container["volumeMounts"].append({"name": "api-key", "mountPath": KEY, "readOnly": True})
+    key = {"secretName": f"{release.fullname}-admin", "items": [{"key": "api-key", "path": "api-key"}]}
+    pod["spec"]["volumes"] += [
+        {"name": "ca", "configMap": {"name": f"{release.fullname}-ca"}},
+        {"name": "api-key", "secret": key},
+    ]
     return pod
 
 

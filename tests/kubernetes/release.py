@@ -18,6 +18,8 @@ INSTANCE = "app.kubernetes.io/instance"
 COMPONENT = "app.kubernetes.io/component"
 READY_S = 300.0
 CLIENT_PORT, REST_PORT = 9292, 8080
+PLAIN = "tls.enabled=false,security.mode=open"
+"""For ``--set``: a release as it was before it was closed by default."""
 
 
 @dataclass(slots=True)
@@ -47,8 +49,8 @@ class Release:
 
     @property
     def tls(self) -> bool:
-        """Whether it speaks TLS."""
-        return "tls.enabled=true" in self.values
+        """Whether it speaks TLS, and is closed: as the chart has it, unless the values say otherwise."""
+        return PLAIN not in self.values
 
     @property
     def bootstrap(self) -> str:
@@ -131,7 +133,9 @@ class Release:
             NotInTime: with the names of those that are not.
         """
         try:
-            return wait_until(f"all pods of {self.name} are ready", self.rolled_out, seconds)
+            took = wait_until(f"all pods of {self.name} are ready", self.rolled_out, seconds)
+            self.kube.kubectl("rollout", "status", f"deployment/{self.stateful('client')}", "--timeout=50s")
+            return took
         except NotInTime as late:
             lacking = [one["metadata"]["name"] for one in self.stateful_sets() if not rolled_out(one)]
             unready = [pod["metadata"]["name"] for pod in self.pods() if not is_ready(pod)]
@@ -140,9 +144,8 @@ class Release:
     # --- the product's own command --------------------------------------------------------------------------
 
     def cli(self, *words: str, seconds: float = 90) -> str:
-        """``headrace`` in an admin pod."""
-        pod = f"{self.stateful('admin')}-0"
-        return self.kube.execute(pod, "headrace", *words, seconds=seconds)
+        """``headrace`` in the pod for people, who are the administrator there."""
+        return self.kube.execute(f"deployment/{self.stateful('client')}", "headrace", *words, seconds=seconds)
 
     def cli_json(self, *words: str, seconds: float = 90) -> Any:
         """Its answer."""

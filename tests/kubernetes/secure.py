@@ -29,7 +29,7 @@ _TAKEN: Final = "new certificates are in use"
 
 def renewed(stage: Stage, result: Result) -> None:
     """Nothing is lost, and clients see no error."""
-    with own(stage, "tls", "--set", "tls.enabled=true") as here:
+    with own(stage, "tls") as here:
         here.release.install()
         result.figure("install: all pods ready", here.release.wait_rolled_out())
         with here.loaded(result) as load:

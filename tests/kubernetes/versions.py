@@ -16,6 +16,7 @@ from .kills import CONTROLLED_GAP_S, SYNC_S
 from .kube import wait_until
 from .life import own
 from .loading import restricted_pod
+from .release import PLAIN
 from .results import Result
 from .stage import Stage
 
@@ -36,6 +37,8 @@ def images_changed(stage: Stage, result: Result) -> None:
             result.notes.append(f"images {old} have no health port: probes on the services' own ports, an etcd apart")
             here.release.values += ["-f", str(VALUES)]
             start_etcd(here)
+        # Those knew no TLS, or none of etcd.
+        here.release.values += ["--set", PLAIN]
         here.release.tag = old
         # Images go back to the older ones, so the cluster's level must not rise meanwhile.
         here.release.values += ["--set", "config.controller.feature_level_max=0"]
