@@ -160,6 +160,14 @@ BY_NAME: Final[dict[str, dict[str, Any]]] = {
     "permissive": {"security": {"mode": "permissive"}},
     "certificates of ours": {"tls": {"existing": OURS | {"etcd": "e", "etcdClient": "f"}}},
     "no pod for people": {"client": {"enabled": False}},
+    "rights": {
+        "users": [{"name": "billing"}, {"name": "shop"}],
+        "access": {
+            "roles": [{"name": "reader", "gives": {"topic": ["read"]}}],
+            "bindings": [{"principal": "ServiceAccount:shop/orders", "role": "producer", "name": "orders"}],
+            "rules": [{"principal": "User:eve", "deny": ["describe"], "type": "cluster"}],
+        },
+    },
     "issuers": {
         "auth": {
             "kubernetes": {"enabled": False},

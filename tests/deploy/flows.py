@@ -61,6 +61,8 @@ WITHIN: Final[dict[tuple[str, str], set[int]]] = {
     ("client", "broker"): {GRPC["broker"]},  # the pod for people
     ("client", "coordinator"): {GRPC["coordinator"]},
     ("client", "admin"): {GRPC["admin"], REST},
+    ("users", "broker"): {GRPC["broker"]},  # keys of users
+    ("users", "admin"): {GRPC["admin"]},
     ("streams", "streams"): {GRPC["streams"]},  # `headrace streams state` run in a worker's pod
     ("streams", "broker"): {GRPC["broker"]},  # workers of apps: clients
     ("streams", "coordinator"): {GRPC["coordinator"]},

@@ -12,6 +12,8 @@ from typing import Any
 
 from tests.deploy.manifests import Manifest, Pod, component_of, lasting, name_of, of_kind, pod_of, pods
 
+from headrace_cli.user_secrets import parse_arguments
+
 _RECOMMENDED = ("name", "instance", "version", "managed-by", "component")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _NAME_LENGTH_MAX = 52
@@ -64,8 +66,8 @@ def without_rights(manifests: Sequence[Manifest]) -> Iterator[str]:
     """
     Nothing asks for rights in the cluster's API, but a Spark driver for what starts executors; the jobs that make the
     node token and the administrator's key for that: they may make Secrets, and neither read nor change one; those that
-    keep certificates: they read and change no Secrets but these; and workers of Connect for Spark applications, where
-    they start one.
+    keep certificates: they read and change no Secrets but these; that for users: it makes Secrets and sees theirs; and
+    workers of Connect for Spark applications, where they start one.
     """
     starts = any(True for _ in _unnamed_applications(manifests))
     for manifest in of_kind(manifests, *_RIGHTS):
@@ -79,6 +81,9 @@ def without_rights(manifests: Sequence[Manifest]) -> Iterator[str]:
             elif component == "certificates":
                 if rule not in _of_certificates(manifest["metadata"]["name"].partition("-certificates")[0]):
                     yield f"{name_of(manifest)}: who keeps certificates needs no such rights"
+            elif component == "users":
+                if rule not in _of_users(manifests):
+                    yield f"{name_of(manifest)}: who makes the Secrets of users needs no such rights"
             elif component == "connect":
                 if rule != _OF_WORKERS or not starts:
                     yield f"{name_of(manifest)}: a worker needs no such rights"
@@ -127,7 +132,7 @@ def _unnamed_applications(manifests: Sequence[Manifest]) -> Iterator[Manifest]:
                 yield {**made, "metadata": {**made["metadata"], "name": manifest["metadata"]["name"]}}
 
 
-_ASKING = frozenset({"spark-job", "node-token", "admin-key", "certificates", "connect"})
+_ASKING = frozenset({"spark-job", "node-token", "admin-key", "certificates", "users", "connect"})
 _OF_WORKERS = {
     "apiGroups": ["sparkoperator.k8s.io"],
     "resources": ["sparkapplications"],
@@ -147,6 +152,20 @@ def _of_certificates(release: str) -> list[dict[str, Any]]:
         {**looks, "resources": ["secrets"], "resourceNames": [*secrets, *(f"{release}-{n}" for n in _OF_ETCD)]},
         {**looks, "resources": ["configmaps"], "resourceNames": [f"{release}-ca"]},
     ]
+
+
+def _of_users(manifests: Sequence[Manifest]) -> list[dict[str, Any]]:
+    names = [made.partition("/")[2] for command in _commands_of_jobs(manifests) for made in _of_user_job(command)]
+    return [
+        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
+        {"apiGroups": [""], "resources": ["secrets"], "resourceNames": names, "verbs": ["get"]},
+    ]
+
+
+def _of_user_job(command: Sequence[str]) -> Iterator[str]:
+    if list(command[:3]) == ["python", "-m", "headrace_cli.user_secrets"]:
+        given = parse_arguments(command[3:])
+        yield from (f"Secret/{given.prefix}-{user}" for user in given.users)
 
 
 _OF_DRIVERS = frozenset({"pods", "services", "configmaps", "persistentvolumeclaims"})

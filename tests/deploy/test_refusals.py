@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.deploy import chart
+from tests.deploy import chart, combinations
 
 pytestmark = pytest.mark.chart
 
 _JOB = {"name": "a", "job": "retention_audit"}
+_RULE = {"principal": "User:a", "allow": ["read"], "type": "topic", "pattern": "t"}
+_ISSUER = {"alias": "a", "iss": "i", "audiences": ["log"], "jwks": "https://a/keys"}
 _OUTSIDE = {"enabled": True, "domain": "example.com"}
 _GATEWAY = {"enabled": True, "type": "Gateway", "gateway": {"parentRefs": [{"name": "edge"}]}}
 
@@ -191,7 +193,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (nested("etcd/backup/storage/size", "1000"), "etcd.backup.storage.size: 1000 "),
     (nested("spark/driver", {"coreLimit": "50m"}), "sparkJobs.a.driver: coreRequest 100m is more than coreLimit 50m"),
     # Access
-    (nested("tls/enabled", False), "security.mode: closed needs tls.enabled=true.* Without TLS .*security.mode=open"),
+    (nested("tls/enabled", False), "Without TLS a cluster is open: security.mode=open"),
     (
         nested("tls/enabled", False) | nested("security/mode", "permissive"),
         "security.mode: permissive needs tls.enabled=true",
@@ -207,6 +209,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         'auth.oidc.a.egress: "10.0.0.1" is no network',
     ),
     (nested("client", {"enable": True}), "client"),
+    (nested("users", [{"name": "Alice"}]), "users.0.name"),
+    (nested("users", [{"name": "a"}, {"name": "a"}]), "users: a is there twice"),
+    (nested("users", [{"name": "a"}]) | nested("security/mode", "open"), "users: nobody asks for keys"),
+    (nested("access/rules", [_RULE | {"deny": ["read"]}]), "access.rules.0"),
+    (nested("access/rules", [_RULE | {"type": "topics"}]), "access.rules.0.type"),
+    (nested("access/rules", [_RULE | {"principal": "alice"}]), "access.rules.0.principal"),
+    (nested("access/bindings", [{"principal": "User:a"}]), "access.bindings.0"),
+    (nested("access/roles", [{"name": "r", "gives": {}}]), "access.roles.0.gives"),
+    (nested("access/rules", [_RULE]) | nested("security/mode", "open"), "access.rules: nobody asks for rights"),
     (nested("security/mode", "shut"), "security.mode"),
     *(
         (nested("security/superUsers", ["User:a", user]), "security.superUsers.1")
@@ -231,9 +242,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (outside(host="{{ .pod }}.example.com."), "it cannot end with a dot"),
     (outside(host="{{ .pod }}." + "a" * 64), "external.host gives the address"),
     (outside(host="{{ .pod }}." + ".".join(["a" * 60] * 4)), "external.host gives the address"),
-    ({"external": _GATEWAY | {"host": "192.0.2.{{ .index }}"}}, 'external.host gives "192.0.2.0"'),
-    ({"external": _GATEWAY | {"host": "fd00::{{ .index }}"}}, 'external.host gives "fd00::0"'),
-    ({"external": _GATEWAY | {"host": "{{ .pod }}.Example.com"}}, "external.host gives"),
+    (combinations.PLAIN | {"external": _GATEWAY | {"host": "192.0.2.{{ .index }}"}}, 'external.host gives "192.0.2.0"'),
+    (combinations.PLAIN | {"external": _GATEWAY | {"host": "fd00::{{ .index }}"}}, 'external.host gives "fd00::0"'),
+    (combinations.PLAIN | {"external": _GATEWAY | {"host": "{{ .pod }}.Example.com"}}, "external.host gives"),
     *(
         (nested("etcd/external/endpoints", [f"etcd.example.com:{port}"]), "etcd.external.endpoints")
         for port in (0, 65536, 99999, "02379")

@@ -13,6 +13,8 @@ import pytest
 from tests.deploy import chart, combinations
 from tests.deploy.manifests import SERVICES, Manifest, Pod, name_of, of_kind, one, pod_of, pods, read_all
 
+from headrace_cli import user_secrets
+from headrace_cli.wanted import parse
 from headrace_common.core.features import ACCESS
 from headrace_controller import admin_key_secret, new_secret
 
@@ -154,6 +156,25 @@ def test_super_users_are_told() -> None:
         told(combinations.render("closed with keys of ours"))["SUPER_USERS"] == "User:alice,ServiceAccount:shop/orders"
     )
     assert "SUPER_USERS" not in told(combinations.render("closed"))
+
+
+def test_what_the_job_applies_is_what_the_command_reads() -> None:
+    text = one(combinations.render("rights"), "ConfigMap/headrace-apply")["data"]["cluster.json"]
+    assert [str(item) for item in parse(text, "the chart").access][:1] == ["Role:reader"]
+    assert len(parse(text, "the chart").access) == 3
+    assert shown(combinations.render("rights"))["Job/headrace-apply"] == "headrace-admin"
+
+
+def test_users_get_secrets_by_a_job_that_is_the_administrator() -> None:
+    manifests = combinations.render("rights")
+    pod = pod_of(one(manifests, "Job/headrace-users"))
+    assert pod is not None
+    assert shown(manifests)["Job/headrace-users"] == "headrace-admin"
+    given = user_secrets.parse_arguments(pod.main["command"][3:])
+    assert (given.users, given.prefix) == (["billing", "shop"], "headrace-user")
+    assert str(given.ca) == "/etc/headrace/tls/ca.crt"
+    assert given.labels["app.kubernetes.io/instance"] == "headrace"
+    assert given.bootstrap == "headrace-bootstrap.$(POD_NAMESPACE).svc.cluster.local:9292"
 
 
 def test_the_job_makes_the_secret_that_pods_mount() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from headrace.admin_access_types import AccessDescription
 from headrace.admin_types import BrokerInfo, ConfigEntry, PartitionInfo, TopicDescription, TopicInfo
 from headrace_cli.app import app
 from headrace_cli.commands import apply as apply_command
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.session import Session
 from headrace_cli.wanted import Wanted, WantedTopic, list_unmet, parse, topic_changes
+from headrace_common.core.access.changes import Change, Rule
+from headrace_common.core.access.changes import apply as apply_changes
+from headrace_common.core.access.principal import parse_grantee
+from headrace_common.core.access.resources import Operation, operation_set
+from headrace_common.core.access.roles import BUILT_IN_ROLES
+from headrace_common.core.access.state import Access
 from headrace_common.core.errors import InvalidConfig, NetworkFailed, TopicAlreadyExists, UnknownTopicOrPartition
+from headrace_common.rpc.convert_access import binding_to_proto, role_to_proto, rule_to_proto
+from headrace_proto.v1 import access_pb2 as pb
 
 ID = bytes(range(16))
 runner = CliRunner()
@@ -41,12 +50,27 @@ class FakeCluster:
         self.up = [True, True]
         self.not_yet: list[Exception] = []
         """Raised one by one by whatever is asked first."""
+        self.access = Access()
+        self.given: list[tuple[list[Change]]] = []
 
     def __enter__(self) -> FakeCluster:
         return self
 
     def __exit__(self, *_: object) -> None:
         pass
+
+    def alter_access(self, changes: Iterable[Change], *, validate_only: bool) -> None:
+        batch = list(changes)
+        after = apply_changes(self.access, batch)
+        if not validate_only:
+            self.given.append((batch,))
+            self.access = after
+
+    def describe_access(self) -> AccessDescription:
+        rules = [rule_to_proto(Rule(who, grant)) for who, some in self.access.rules.items() for grant in some]
+        bindings = [binding_to_proto(one) for some in self.access.bindings.values() for one in some]
+        roles = map(role_to_proto, [*BUILT_IN_ROLES.values(), *self.access.roles.values()])
+        return AccessDescription.of(pb.DescribeAccessResponse(rules=rules, bindings=bindings, roles=roles))
 
     def list_brokers(self) -> list[BrokerInfo]:
         if self.not_yet:
@@ -205,7 +229,7 @@ def test_numbers_out_of_bounds_are_the_users_mistake(cluster: FakeCluster) -> No
     ("text", "says"),
     [
         ("[]", "the file takes an object"),
-        ('{"topic": []}', "the file has no topic; it takes cluster, topics"),
+        ('{"topic": []}', "the file has no topic; it takes access, cluster, topics"),
         ('{"topics": {}}', "topics takes a list"),
         ('{"topics": [{}]}', "topics[0] needs a name"),
         ('{"topics": [{"name": "a", "partition": 1}]}', "topics[0] has no partition"),
@@ -215,6 +239,24 @@ def test_numbers_out_of_bounds_are_the_users_mistake(cluster: FakeCluster) -> No
         ('{"topics": [{"name": "a", "configs": {"x": []}}]}', "a: configs.x takes a text"),
         ('{"topics": [{"name": "a"}, {"name": "a"}]}', "topics has a twice"),
         ('{"cluster": {"config": {}}}', "cluster has no config"),
+        ('{"access": {"rule": []}}', "access has no rule"),
+        ('{"access": {"rules": {}}}', "access.rules takes a list"),
+        ('{"access": {"rules": [{"principal": "User:a"}]}}', "access.rules[0]: it needs allow or deny"),
+        (
+            '{"access": {"rules": [{"principal": "User:a", "allow": ["read"], "deny": ["read"], "type": "topic"}]}}',
+            "access.rules[0]: it needs allow or deny",
+        ),
+        ('{"access": {"rules": [{"principal": "User:a", "allow": ["read"]}]}}', "access.rules[0] needs type"),
+        (
+            '{"access": {"rules": [{"principal": "a", "allow": ["read"], "type": "topic", "pattern": "t"}]}}',
+            "rules[0]: ",
+        ),
+        ('{"access": {"rules": [{"principal": "User:a", "allow": "read", "type": "topic"}]}}', "allow takes a list"),
+        ('{"access": {"bindings": [{"role": "producer"}]}}', "access.bindings[0] needs principal"),
+        ('{"access": {"bindings": [{"principal": "User:a", "role": "viewer", "on": []}]}}', "on takes an object"),
+        ('{"access": {"bindings": [{"principal": 7, "role": "viewer"}]}}', "principal takes a text"),
+        ('{"access": {"roles": [{"name": "r", "gives": ["read"]}]}}', "gives takes an object"),
+        ('{"access": {"roles": [{"name": "r", "gives": {"topic": ["fly"]}}]}}', "access.roles[0]: "),
         ('{"topics": [], "topics": []}', "'topics' is there twice"),
         ("[" * 100_000, ""),
     ],
@@ -232,6 +274,49 @@ def test_numbers_are_read_as_helm_writes_them() -> None:
     assert parse(text, "-") == Wanted(
         {}, (WantedTopic("a", 6, None, {"retention.ms": "604800000", "x": "0.5", "y": "true"}),)
     )
+
+
+ACCESS = {
+    "access": {
+        "roles": [{"name": "reader", "gives": {"topic": ["read", "describe"]}}],
+        "bindings": [
+            {"principal": "ServiceAccount:shop/orders", "role": "producer", "name": "orders"},
+            {"principal": "User:bob", "role": "reader", "on": {"topic": ["orders", "bills*"]}},
+        ],
+        "rules": [
+            {"principal": "User:alice", "allow": ["read"], "type": "topic", "pattern": "orders*", "host": "192.0.2.7"},
+            {"principal": "User:eve", "deny": ["describe"], "type": "cluster"},
+        ],
+    }
+}
+
+
+def test_roles_and_rules_are_given_and_those_that_are_so_are_not_given_again(cluster: FakeCluster) -> None:
+    said = apply(ACCESS)
+    assert [str(put.item) for [batch] in cluster.given for put in batch][:1] == ["Role:reader"]
+    assert "give access: User:eve deny DESCRIBE CLUSTER" in said
+    cluster.given.clear()
+    assert "nothing to change" in apply(ACCESS)
+    assert cluster.given == []
+    other = {"access": {"bindings": [{"principal": "User:bob", "role": "reader", "on": {"topic": ["orders"]}}]}}
+    apply(other)
+    assert len(cluster.given) == 1, "another binding than the one that is there; that one stays"
+    assert len(cluster.access.bindings[parse_grantee("User:bob")]) == 2
+
+
+def test_a_role_that_gives_something_else_now_is_changed(cluster: FakeCluster) -> None:
+    apply(ACCESS)
+    apply({"access": {"roles": [{"name": "reader", "gives": {"topic": ["read"]}}]}})
+    assert [int(some) for some in cluster.access.roles["reader"].operations.values()] == [
+        int(operation_set(Operation.READ))
+    ]
+
+
+def test_a_dry_run_gives_nothing_and_data_says_what_it_would(cluster: FakeCluster) -> None:
+    rows = json.loads(apply(ACCESS, "--dry-run", "-o", "json"))["changes"]
+    assert len(rows) == 5
+    assert rows[-1]["access"].startswith("User:eve deny")
+    assert cluster.access == Access()
 
 
 @given(

@@ -1,5 +1,5 @@
 {{/*
-The pod of a job of ours. Takes root, component (job and client, which are clients; backup, node-token or certificates), service
+The pod of a job of ours. Takes root, component (job, client and users, which are clients; backup, node-token or certificates), service
 (whose image), command, mounts, volumes, account if it asks the API server, asks if it asks the cluster: it shows the
 administrator's key then; and lasts if it is no job.
 */}}
@@ -13,7 +13,7 @@ spec:
 
 {{- define "headrace.jobSpec" -}}
 {{- $key := dict -}}
-{{- $client := has .component (list "job" "client") -}}
+{{- $client := has .component (list "job" "client" "users") -}}
 {{- if .asks }}{{ $key = fromYaml (include "headrace.apiKey" (dict "root" .root)) }}{{ end -}}
 restartPolicy: {{ ternary "Always" "Never" (not (empty .lasts)) }}
 {{- if .lasts }}

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.output import format_count
+from headrace_cli.wanted_access import parse_access, say
+from headrace_common.core.errors import Rejected
 
 if TYPE_CHECKING:
     from headrace.admin_types import ConfigEntry, TopicDescription
+    from headrace_common.core.access.changes import Item
 
 _HINT: Final = (
     'It is YAML or JSON: {"cluster": {"configs": {}}, "topics": '
@@ -42,6 +45,8 @@ class Wanted:
 
     cluster_configs: Configs
     topics: tuple[WantedTopic, ...]
+    access: tuple[Item, ...] = ()
+    """Roles, then bindings and rules; those that are so already too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +54,17 @@ class Change:
     """One difference between what is wanted and what is."""
 
     kind: str
-    """set cluster configs, create topic, add partitions, set topic configs."""
+    """set cluster configs, create topic, add partitions, set topic configs, give access."""
     topic: WantedTopic | None
     configs: Configs
     """What to set, or to create the topic with."""
     total: int | None = None
     """Partitions then."""
+    access: Item | None = None
 
     def as_row(self) -> dict[str, Any]:
         """For people and programs."""
-        return {
+        return ({} if self.access is None else {"access": say(self.access)}) | {
             "change": self.kind,
             "topic": None if self.topic is None else self.topic.name,
             "partitions": self.total,
@@ -75,7 +81,7 @@ def parse(text: str, source: str) -> Wanted:
     """
     found = _read_json(text, source) if text.lstrip()[:1] in ("{", "[") else _read_yaml(text, source)
     try:
-        top = _section(found, "the file", {"cluster", "topics"})
+        top = _section(found, "the file", {"cluster", "topics", "access"})
         cluster = _section(_take_field(top, "cluster", {}), "cluster", {"configs"})
         topics = _take_field(top, "topics", [])
         if not isinstance(topics, list):
@@ -85,8 +91,9 @@ def parse(text: str, source: str) -> Wanted:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise _Wrong(f"topics has {', '.join(twice)} twice")
-        return Wanted(_configs(_take_field(cluster, "configs", {}), "cluster.configs"), wanted)
-    except _Wrong as error:
+        access = parse_access(_take_field(top, "access", {}), _section)
+        return Wanted(_configs(_take_field(cluster, "configs", {}), "cluster.configs"), wanted, access)
+    except (_Wrong, Rejected) as error:
         raise CommandFailed(f"{source}: {error}", ExitCode.USAGE, _HINT) from None
 
 

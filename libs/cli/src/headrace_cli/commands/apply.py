@@ -14,11 +14,13 @@ from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.output import Output, format_count
 from headrace_cli.session import API_TIMEOUT_MS, Session
 from headrace_cli.wanted import Change, Wanted, cluster_changes, list_unmet, parse, topic_changes
+from headrace_cli.wanted_access import missing_access, say
 from headrace_common.core.errors import HeadraceError, NetworkFailed, RequestTimedOut, TopicAlreadyExists
 
 if TYPE_CHECKING:
     from headrace import AdminClient
     from headrace.admin_types import TopicDescription
+    from headrace_common.core.access.changes import Item
 
 RETRY_SECONDS: Final = 1.0
 TELL_SECONDS: Final = 10.0
@@ -38,9 +40,10 @@ def apply(
     dry_run: DryRun = False,
 ) -> None:
     """
-    Create the topics that are missing, add partitions, and set what a file says; nothing is deleted or made smaller.
+    Create the topics that are missing, add partitions, set what a file says, and give the roles and rules of its part
+    access; nothing is deleted, taken away or made smaller.
 
-    Given again it changes what differs. Topics and settings that the file does not name stay as they are.
+    Given again it changes what differs. What the file does not name stays as it is.
     """
     wanted = parse(read_text(file, "YAML or JSON"), "standard input" if file == "-" else file)
     end = time.monotonic() + timeout
@@ -116,7 +119,19 @@ def _bring(admin: AdminClient, wanted: Wanted, *, dry_run: bool) -> tuple[list[C
             notes += [f"{topic.name}: {note}" for note in _carry_out(admin, change, dry_run=dry_run)]
             done.append(change)
         notes += [] if present is None else list_unmet(topic, present)
+    if wanted.access:
+        missing = missing_access(wanted.access, admin.describe_access())
+        _give(admin, missing, dry_run=dry_run)
+        done += [Change("give access", None, {}, access=item) for item in missing]
     return done, notes
+
+
+def _give(admin: AdminClient, missing: list[Item], *, dry_run: bool) -> None:
+    from headrace import access
+    from headrace_common.core.access.changes import BATCH_MAX
+
+    for begin in range(0, len(missing), BATCH_MAX):
+        admin.alter_access(map(access.Put, missing[begin : begin + BATCH_MAX]), validate_only=dry_run)
 
 
 def _carry_out(admin: AdminClient, change: Change, *, dry_run: bool) -> tuple[str, ...]:
@@ -152,7 +167,8 @@ def _report(session: Session, done: list[Change], notes: list[str], *, dry_run: 
 
 def _lines(done: list[Change]) -> Iterator[str]:
     for change in done:
-        about: list[Any] = [] if change.topic is None else [change.topic.name]
+        about: list[Any] = [] if change.access is None else [say(change.access)]
+        about += [] if change.topic is None else [change.topic.name]
         about += [] if change.total is None else [format_count(change.total, "partition")]
         about += [f"{name}={'(default)' if value is None else value}" for name, value in change.configs.items()]
         yield f"{change.kind}: {', '.join(about)}"
