@@ -27,7 +27,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from . import connect_workers, day_two, kills, life, secure, streams_apps, upgrades, versions
+from . import closed, connect_workers, day_two, kills, life, secure, streams_apps, upgrades, versions
 from .kube import Failed, Kube, helm_path
 from .release import CHART, Release, commit
 from .results import Result, summary
@@ -43,6 +43,7 @@ ALONE: dict[str, Scenario] = {
     "streams": streams_apps.counted,
     "connect": connect_workers.moved,
     "tls": secure.renewed,
+    "closed": closed.closed,
 }
 """They make a release of their own."""
 SHARED: dict[str, Scenario] = {

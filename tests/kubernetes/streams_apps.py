@@ -171,8 +171,12 @@ with headrace.Producer() as producer:
 print(json.dumps(counts))
 """
 _REST: Final = """
-import urllib.request
-print(urllib.request.urlopen("http://{at}/v1/{path}", timeout=60).read().decode())
+import os, ssl, urllib.request
+trust = ssl.create_default_context(cafile=os.environ["HEADRACE_CA"])
+with open(os.environ["HEADRACE_API_KEY_FILE"]) as file:
+    shown = {{"Authorization": "Bearer " + file.read().strip()}}
+request = urllib.request.Request("https://{at}/v1/{path}", headers=shown)
+print(urllib.request.urlopen(request, context=trust, timeout=60).read().decode())
 """
 _READ: Final = """
 import collections, json, time
