@@ -205,8 +205,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (nested("auth/oidc", [_ISSUER, _ISSUER | {"alias": "b"}]), 'auth.oidc: two issuers have the iss "i"'),
     (nested("auth/oidc", [_ISSUER]) | nested("security/mode", "open"), "auth.oidc: nobody looks at tokens"),
     (
-        nested("auth/oidc", [_ISSUER | {"egress": [{"ipBlock": {"cidr": "10.0.0.1"}}]}]),
-        'auth.oidc.a.egress: "10.0.0.1" is no network',
+        nested("auth/oidc", [_ISSUER | {"egress": [{"ipBlock": {"cidr": "10.0.0.0/33"}}]}]),
+        'auth.oidc.a.egress: "10.0.0.0/33" is no network',
     ),
     (nested("client", {"enable": True}), "client"),
     (nested("users", [{"name": "Alice"}]), "users.0.name"),

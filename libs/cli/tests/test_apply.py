@@ -253,7 +253,10 @@ def test_numbers_out_of_bounds_are_the_users_mistake(cluster: FakeCluster) -> No
         ),
         ('{"access": {"rules": [{"principal": "User:a", "allow": "read", "type": "topic"}]}}', "allow takes a list"),
         ('{"access": {"bindings": [{"role": "producer"}]}}', "access.bindings[0] needs principal"),
-        ('{"access": {"bindings": [{"principal": "User:a", "role": "viewer", "on": []}]}}', "on takes an object"),
+        (
+            '{"access": {"bindings": [{"principal": "User:a", "role": "viewer", "resources": []}]}}',
+            "resources takes an object",
+        ),
         ('{"access": {"bindings": [{"principal": 7, "role": "viewer"}]}}', "principal takes a text"),
         ('{"access": {"roles": [{"name": "r", "gives": ["read"]}]}}', "gives takes an object"),
         ('{"access": {"roles": [{"name": "r", "gives": {"topic": ["fly"]}}]}}', "access.roles[0]: "),
@@ -281,7 +284,7 @@ ACCESS = {
         "roles": [{"name": "reader", "gives": {"topic": ["read", "describe"]}}],
         "bindings": [
             {"principal": "ServiceAccount:shop/orders", "role": "producer", "name": "orders"},
-            {"principal": "User:bob", "role": "reader", "on": {"topic": ["orders", "bills*"]}},
+            {"principal": "User:bob", "role": "reader", "resources": {"topic": ["orders", "bills*"]}},
         ],
         "rules": [
             {"principal": "User:alice", "allow": ["read"], "type": "topic", "pattern": "orders*", "host": "192.0.2.7"},
@@ -298,7 +301,7 @@ def test_roles_and_rules_are_given_and_those_that_are_so_are_not_given_again(clu
     cluster.given.clear()
     assert "nothing to change" in apply(ACCESS)
     assert cluster.given == []
-    other = {"access": {"bindings": [{"principal": "User:bob", "role": "reader", "on": {"topic": ["orders"]}}]}}
+    other = {"access": {"bindings": [{"principal": "User:bob", "role": "reader", "resources": {"topic": ["orders"]}}]}}
     apply(other)
     assert len(cluster.given) == 1, "another binding than the one that is there; that one stays"
     assert len(cluster.access.bindings[parse_grantee("User:bob")]) == 2

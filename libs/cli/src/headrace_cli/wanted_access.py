@@ -28,7 +28,7 @@ def parse_access(value: Any, section: Section) -> tuple[Item, ...]:
     fields = section(value, "access", {"roles", "bindings", "rules"})
     made = [
         *_each(fields, "roles", {"name", "gives"}, _role, section),
-        *_each(fields, "bindings", {"principal", "role", "name", "on"}, _binding, section),
+        *_each(fields, "bindings", {"principal", "role", "name", "resources"}, _binding, section),
         *_each(fields, "rules", {"principal", "allow", "deny", "type", "pattern", "host"}, _rule, section),
     ]
     return tuple(made)
@@ -110,10 +110,10 @@ def _role(given: dict[str, Any]) -> Item:
 def _binding(given: dict[str, Any]) -> Item:
     from headrace import access
 
-    on = {} if given.get("on") is None else given["on"]
-    if not isinstance(on, dict):
-        raise Rejected("on takes an object, as {topic: [orders, 'bills*']}")
-    targets = [(type, pattern) for type in on for pattern in _words(on, type)]
+    resources = {} if given.get("resources") is None else given["resources"]
+    if not isinstance(resources, dict):
+        raise Rejected("resources takes an object, as {topic: [orders, 'bills*']}")
+    targets = [(type, pattern) for type in resources for pattern in _words(resources, type)]
     name = None if given.get("name") is None else _text(given, "name")
     return access.bind(_text(given, "principal"), _text(given, "role"), name, on=targets)
 
