@@ -49,7 +49,8 @@ def test_a_worker_is_a_client_whose_rest_other_workers_and_people_in_the_pod_rea
     assert "node-token" not in str(pod.spec)
     assert "command" not in pod.main, "the image's own"
     variables = settings.environment(pod, pod.main, 1, chart.NAMESPACE)
-    ours = {name for name in variables if name.startswith("HEADRACE_")} - {"HEADRACE_CONNECT_URL"}
+    of_clients = {"HEADRACE_CONNECT_URL", "HEADRACE_CA", "HEADRACE_API_KEY_FILE"}
+    ours = {name for name in variables if name.startswith("HEADRACE_")} - of_clients
     assert ours <= {f"HEADRACE_CONNECT_{name.upper()}" for name in settings.names("connect")}
     config = settings.load("connect", {name: variables[name] for name in ours})
     assert config.bootstrap_servers == f"headrace-bootstrap.{chart.NAMESPACE}.svc.cluster.local:9292"

@@ -35,7 +35,8 @@ def test_a_worker_is_a_client_that_keeps_its_state_on_its_own_volume(name: str) 
     assert "node-token" not in str(app.spec)
     variables = settings.environment(app, app.main, 0, chart.NAMESPACE)
     assert variables["HEADRACE_BOOTSTRAP"] == f"headrace-bootstrap.{chart.NAMESPACE}.svc.cluster.local:9292"
-    known = {f"HEADRACE_STREAMS_{setting.upper()}" for setting in settings.names("streams")} | {"HEADRACE_BOOTSTRAP"}
+    known = {f"HEADRACE_STREAMS_{setting.upper()}" for setting in settings.names("streams")}
+    known |= {"HEADRACE_BOOTSTRAP", "HEADRACE_CA", "HEADRACE_API_KEY_FILE"}
     assert {variable for variable in variables if variable.startswith("HEADRACE_")} <= known
     [data] = [mount["mountPath"] for mount in app.main["volumeMounts"] if mount["name"] == "data"]
     assert option(app, "--state-dir").startswith(f"{data}/")

@@ -17,6 +17,8 @@ from headrace_cli.local.certificate_files import EtcdFiles
 
 BEARER: Final = "account-token"
 NAMESPACE: Final = "streams"
+TYPES: Final = {"/openid/v1/jwks": "application/jwk-set+json"}
+"""What it answers with, where that is not JSON by its own name: to who does not accept it, nothing."""
 Answer: TypeAlias = "Callable[[str, str, str | None, Any], tuple[int, Any]]"
 """Of method, path, the header Authorization and the body: the status, and what is answered; bytes as they are."""
 
@@ -47,6 +49,10 @@ def serving(answer: Answer, files: EtcdFiles) -> Iterator[dict[str, str]]:
             status, found = answer(
                 self.command, self.path, self.headers["Authorization"], json.loads(sent) if sent else None
             )
+            if not {"*/*", TYPES.get(self.path, "application/json")} & {
+                text.strip() for text in self.headers["Accept"].split(",")
+            }:
+                status, found = 406, b"406: Not Acceptable"
             raw = found if isinstance(found, bytes) else json.dumps(found).encode()
             self.send_response(status)
             self.send_header("Location", "/elsewhere")

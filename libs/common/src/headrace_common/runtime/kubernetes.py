@@ -19,6 +19,8 @@ ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds its account's token, the API server's CA and the name of its namespace."""
 ANSWER_BYTES_MAX: Final = 4 << 20
 TIMEOUT_S: Final = 20.0
+_ACCEPTED: Final = "application/json, application/jwk-set+json"
+"""The second is JSON too: without it the keys of accounts' tokens are answered with 406."""
 _REFUSED: Final = (http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN, http.HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
@@ -80,7 +82,7 @@ class ApiServer:
         """
         try:
             # Read each time: the kubelet renews it.
-            headers = {"Authorization": f"Bearer {self._bearer()}", "Accept": "application/json"}
+            headers = {"Authorization": f"Bearer {self._bearer()}", "Accept": _ACCEPTED}
             if body is not None:
                 headers["Content-Type"] = "application/json"
             context = ssl.create_default_context(cafile=str(self.account / "ca.crt"))
