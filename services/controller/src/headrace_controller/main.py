@@ -33,6 +33,7 @@ from headrace_controller.adapters.issuer_keys import IssuerKeySource
 from headrace_controller.adapters.issuers_file import read_issuers
 from headrace_controller.adapters.otel_gauges import publish
 from headrace_controller.config import ControllerConfig
+from headrace_controller.core import breakglass
 from headrace_controller.core.records import Cluster
 from headrace_controller.engine.controller import ControllerEngine
 from headrace_controller.engine.membership import Membership
@@ -100,7 +101,13 @@ async def run(config: ControllerConfig, stop: asyncio.Event, store: MetadataStor
             new_cluster=_new_cluster,
         )
         access = Access(lambda: engine.follower.mirror.image, gate, clock, engine.follower.reader)
-        engine.follower.on_image = access.look
+
+        def on_image() -> None:
+            access.look()
+            is_open = breakglass.is_open(engine.follower.mirror.image.access)
+            access.auditing.breakglass(str(breakglass.BREAKGLASS), is_open=is_open)
+
+        engine.follower.on_image = on_image
         await stack.enter_async_context(
             open_delivery(
                 access.auditing,

@@ -17,13 +17,14 @@ from headrace_common.core.access.slowing import FailedLogins
 from headrace_common.core.access.users import SALTING_BYTES
 from headrace_common.core.errors import MetadataUnavailable, Unauthenticated
 from headrace_common.core.image import EMPTY_IMAGE
-from headrace_common.runtime.admission import address_of
+from headrace_common.runtime.admission import address_of, host_of_peer
 from headrace_common.runtime.clock import Clock, limit_ms
 from headrace_common.runtime.entropy import new_nonce, new_secret
 from headrace_common.runtime.logs import logger
 from headrace_proto.v1 import auth_pb2 as pb
 from headrace_proto.v1.auth_pb2_grpc import AuthServicer as GeneratedServicer
 
+_RPC: Final = "Auth/Authenticate"
 SIGNING_MS_MAX: Final = 5_000.0
 """How long a login waits until other nodes know the key of this one."""
 
@@ -44,6 +45,7 @@ class AuthServicer(GeneratedServicer):
         self, requests: AsyncIterator[pb.AuthenticateRequest], context: Any
     ) -> AsyncIterator[pb.AuthenticateResponse]:
         """Two rounds, then a session."""
+        auditing, host = self._client.access.auditing, host_of_peer(context.peer())
         try:
             async with limit_ms(EXCHANGE_MS_MAX):
                 first = await _next(requests)
@@ -56,6 +58,10 @@ class AuthServicer(GeneratedServicer):
                 yield await self._session(proven)
         except TimeoutError:
             raise Unauthenticated(f"a login takes at most {EXCHANGE_MS_MAX // 1_000} s; begin it again") from None
+        except Unauthenticated as error:
+            auditing.login_failed(error, host, _RPC)
+            raise
+        auditing.logged_in(proven.user.name, host, _RPC)
         log.info("a user logged in", extra={"user": proven.user.name, "address": address})
 
     def _now(self) -> tuple[Any, float, float]:

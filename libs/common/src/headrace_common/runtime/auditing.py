@@ -6,7 +6,7 @@ nothing in here waits but ``doing``, around what changes something.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
@@ -82,6 +82,7 @@ class Auditing:
         """Events of nodes, by their newest start, as they say."""
         self._counts_told: dict[Start, int] = {}
         self._counts_due_ms = 0.0
+        self._breakglass = False
         self._failed: Any = None
         self._denied: Any = None
 
@@ -133,12 +134,34 @@ class Auditing:
 
     def failed(self, error: HeadraceError, bearer: str | None, host: str, rpc: str) -> None:
         """A call was refused because of its credential, or for want of one."""
-        method, id = _claimed(bearer)
+        self._tell_failed(error, *_claimed(bearer), host, rpc)
+
+    def _tell_failed(self, error: HeadraceError, method: Method, credential: str, host: str, rpc: str) -> None:
         if self._failed is not None:
             self._failed.add(1, {"method": method.value})
         if self.audit is not None:
-            actor = Actor(str(ANONYMOUS), method, id)
+            actor = Actor(str(ANONYMOUS), method, credential)
             self.audit.note(self._event(Kind.AUTHENTICATION_FAILED, actor, host, rpc, status=error.code))
+
+    def login_failed(self, error: HeadraceError, host: str, rpc: str) -> None:
+        """Somebody has not proven to know a password."""
+        self._tell_failed(error, Method.PASSWORD, "", host, rpc)
+
+    def logged_in(self, user: str, host: str, rpc: str) -> None:
+        """Somebody has."""
+        if self.audit is not None:
+            actor = Actor(f"{PrincipalType.USER.value}:{user}", Method.PASSWORD)
+            self.audit.note(self._event(Kind.SESSION_BEGUN, actor, host, rpc))
+
+    def breakglass(self, principal: str, *, is_open: bool) -> None:
+        """What somebody on a controller's host does past all rules: told when it is seen to begin or to end."""
+        if is_open is self._breakglass or self.audit is None:
+            return
+        self._breakglass = is_open
+        change = change_of({"open": str(not is_open)}, {"open": str(is_open)})
+        event = self._event(Kind.ACCESS_CHANGED, Actor(principal, Method.NOTHING), "", "breakglass")
+        with suppress(AuditUnavailable):  # it is done, whether or not there is room
+            self.audit.note(replace(event, change=change))
 
     def began(self, shown: Shown, host: str, rpc: str) -> None:
         """Somebody was let in who was not known; ``host`` is empty while that is not read yet."""

@@ -19,7 +19,7 @@ import grpc.aio
 from headrace_common.core.access.api_keys import KeyId
 from headrace_common.core.access.control import Asked
 from headrace_common.core.access.resources import CLUSTER_NAME, Operation, ResourceType
-from headrace_common.core.errors import Denied, HeadraceError, Rejected, unknown_topic
+from headrace_common.core.errors import Denied, HeadraceError, Rejected, Unauthenticated, unknown_topic
 from headrace_common.core.ids import PARTITIONS_PER_TOPIC_MAX, NodeId, PartitionId
 from headrace_common.core.image import INTERNAL_TOPICS, ImageDelta, NodeKey, Role, ShardKind, Topic
 from headrace_common.rpc.convert import (
@@ -385,9 +385,14 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         return access_pb2.DeleteUserResponse()
 
     async def Login(self, request: access_pb2.LoginRequest, context: Context) -> access_pb2.LoginResponse:
-        if not request.exchange_id:
-            return encode_access.step(self._engine.begin_login(request.mechanism, request.message, request.host))
-        return encode_access.step(await self._engine.finish_login(request.exchange_id, request.message))
+        try:
+            if not request.exchange_id:
+                return encode_access.step(self._engine.begin_login(request.mechanism, request.message, request.host))
+            return encode_access.step(await self._engine.finish_login(request.exchange_id, request.message))
+        except Unauthenticated as error:
+            if self._auditing is not None:
+                self._auditing.login_failed(error, request.host, "Controller/Login")
+            raise
 
     def _broker(self, context: Context, broker_id: int) -> NodeId:
         """The broker that a request speaks for; the call must come from it."""

@@ -25,7 +25,7 @@ def key_of(event: Event) -> Hashable:
     if event.kind is Kind.SESSION_BEGUN:
         return (event.actor.principal, event.actor.method, event.source)
     resource = None if event.resource is None else (event.resource.type, event.resource.name)
-    return (event.actor.principal, event.source, event.operation, resource)
+    return (event.actor.principal, event.actor.method, event.source, event.operation, resource)
 
 
 @dataclass(slots=True)
