@@ -93,6 +93,18 @@ async def test_it_helps_though_it_was_blocked() -> None:
         assert held.view.access.blocked == {ALICE}
 
 
+async def test_it_ends_with_its_last_key(held: Office) -> None:
+    first = await act(held)
+    await held.world.pass_ms(LIFETIME_MS // 2)
+    await act(held)
+    await held.world.pass_ms(LIFETIME_MS // 2 + 10_000)
+    assert may(held)
+    await held.world.pass_ms(LIFETIME_MS // 2)
+    await held.world.until(lambda: not may(held))
+    assert parse_key(first["key"]).id in held.view.keys, "who shows it is told that it is over"
+    assert not held.view.access.bindings
+
+
 async def test_it_ends_with_all_of_it_and_nothing_else(held: Office) -> None:
     before = await held.rows()
     await act(held)

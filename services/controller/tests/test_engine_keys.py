@@ -80,6 +80,21 @@ class TestMaking:
         for wrong in (-2, LIFETIME_MS_MAX + 1, 2**62):
             assert "lifetime_ms takes" in str(await refused(held, lifetime_ms=wrong))
 
+    async def test_one_that_is_made_with_a_short_one_ends_with_it(self, held: Office) -> None:
+        short = (await held.create(lifetime_ms=DAY_MS)).key
+        await held.world.pass_ms(1_000)
+        assert (await held.create(with_key=short)).key.expires_ms == short.expires_ms
+        within = (await held.create(with_key=short, lifetime_ms=1_000)).key
+        assert within.expires_ms == within.created_ms + 1_000
+        for longer in (FOR_EVER, DAY_MS, YEAR_MS):
+            with pytest.raises(ClusterAuthorizationFailed, match="ends no later"):
+                await held.create(with_key=short, lifetime_ms=longer)
+        long = (await held.create(lifetime_ms=DAY_MS + 1)).key
+        for with_key in (long, (await held.create(lifetime_ms=FOR_EVER)).key, None):
+            assert (await held.create(with_key=with_key, lifetime_ms=FOR_EVER)).key.expires_ms is None
+        lasts = await held.create(ADMIN, with_key=short, owner=BOB)
+        assert lasts.key.expires_ms == lasts.key.created_ms + YEAR_MS, "to give keys to others is a right of its own"
+
     async def test_who_is_nobody_has_none(self, held: Office) -> None:
         node = Principal(PrincipalType.NODE, "admin-1")
         for by in (ANONYMOUS, node):
@@ -180,7 +195,7 @@ class TestDeleting:
         await held.delete([made.key.id, made.key.id])
         assert set(held.view.keys) == {ADMIN_KEY.id, other.key.id}
         assert held.view.access.generation == generation + 1
-        assert (await held.rows()).keys() == {"state", "configured", f"keys/{other.key.id}"}
+        assert (await held.rows()).keys() == {"state", "configured", "producers", f"keys/{other.key.id}"}
 
     async def test_one_that_is_not_there_keeps_all(self, held: Office) -> None:
         made = await held.create()

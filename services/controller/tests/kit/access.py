@@ -65,9 +65,11 @@ class Office:
     ) -> Altered:
         return await self.engine.alter_access(changes, mode, called_by(by), validate_only=validate_only)
 
-    async def create(self, by: Principal = ALICE, with_scope: Scope | None = None, **wanted: Any) -> NewKey:
-        """A key; ``with_scope`` is that of the key which it calls with."""
-        return await self.engine.create_key(WantedKey(**wanted), called_by(by, with_scope))
+    async def create(
+        self, by: Principal = ALICE, with_scope: Scope | None = None, with_key: ApiKey | None = None, **wanted: Any
+    ) -> NewKey:
+        """A key; ``with_scope`` is that of the key which it calls with, ``with_key`` that key."""
+        return await self.engine.create_key(WantedKey(**wanted), called_by(by, with_scope), with_key)
 
     async def delete(self, ids: Sequence[KeyId], by: Principal = ALICE) -> None:
         await self.engine.delete_keys(ids, called_by(by))

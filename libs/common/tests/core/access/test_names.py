@@ -199,3 +199,18 @@ def test_what_stands_for_a_set_of_operations_is_read_back() -> None:
     )
     assert sorted(type.slot for type in ResourceType) == list(range(len(ResourceType)))
     assert len({operation.bit for operation in Operation}) == len(Operation)
+
+
+UNSEEN = ("a\u3164", "\u115f", "a\ufe0f", "a\u2800", "\u0301a", "a\u034fb", "\u20dda", "a\u200bb", "a\u00a0b")
+
+
+@pytest.mark.parametrize("name", [" a", "a ", "a  b", *UNSEEN])
+def test_a_principal_has_no_name_that_looks_like_another_one(name: str) -> None:
+    for type in (PrincipalType.USER, PrincipalType.GROUP, PrincipalType.CERT):
+        with pytest.raises(Rejected):
+            Principal(type, name)
+
+
+@pytest.mark.parametrize("name", ["a b", "José", "Иван", "أحمد", "李 小龙", "नमस्ते"])
+def test_names_of_people_stay(name: str) -> None:
+    assert str(Principal(PrincipalType.USER, name)) == f"User:{name}"

@@ -14,11 +14,12 @@ from headrace_common.core.access.changes import Block, Change, Put, Remove, Rule
 from headrace_common.core.access.decisions import Decisions
 from headrace_common.core.access.gains import Shift, find_shifts
 from headrace_common.core.access.grants import Grant, Scope
-from headrace_common.core.access.principal import ANONYMOUS, Everyone, Principal, PrincipalType
+from headrace_common.core.access.principal import ANONYMOUS, Everyone, Grantee, Principal, PrincipalType
 from headrace_common.core.access.resources import (
     EVERY_NAME,
     OPERATIONS,
     Operation,
+    Pattern,
     PatternKind,
     ResourceType,
     Target,
@@ -119,6 +120,34 @@ def test_to_take_a_deny_or_a_block_away_is_to_give() -> None:
     refused(blocked, [Remove(Block(ALICE))], "more than it has")
     assert plan(apply(world(), [Put(Block(ALICE))]), [Remove(Block(ALICE))], LEAD)
     refused(apply(world(), [Put(Block(ADMIN))]), [Remove(Block(ADMIN))], "everything")
+
+
+@pytest.mark.parametrize("lifted", [EVERY_NAME, prefix("_"), prefix("__tr")])
+@pytest.mark.parametrize("whose", [ALICE, STAFF])
+def test_a_wide_deny_may_stand_before_an_internal_name(lifted: Pattern, whose: Grantee) -> None:
+    """Who may read every topic may not read ``__transaction_state``, and gives it to nobody by lifting the deny."""
+    denied, inner = deny(TOPIC, lifted, READ), allow(TOPIC, literal("__transaction_state"), READ)
+    access = world(allow(TOPIC, EVERY_NAME, READ), alice=frozenset({denied}))
+    access = replace(access, rules={**access.rules, whose: access.rules.get(whose, frozenset()) | {inner}})
+    refused(access, [Remove(Rule(ALICE, denied))], r"more than it has itself \(allow READ TOPIC __transaction_state\)")
+    assert plan(access, [Remove(Rule(ALICE, denied))], Caller(ADMIN))
+    has = replace(access, rules={**access.rules, BOB: access.rules[BOB] | {inner}})
+    assert plan(has, [Remove(Rule(ALICE, denied))], LEAD)
+    other = deny(TOPIC, prefix("a"), READ)
+    harmless = replace(access, rules={**access.rules, ALICE: access.rules[ALICE] | {other}})
+    assert plan(harmless, [Remove(Rule(ALICE, other))], LEAD)
+
+
+def test_a_role_that_goes_is_taken_only_from_whom_one_may_alter() -> None:
+    on_a = frozenset({Target(TOPIC, literal("a"))})
+    access = apply(world(), [Put(kit.OWN), Put(Binding(ALICE, "own", on_a))])
+    keeps_role = allow(PRINCIPAL, literal(str(kit.OWN)), ALTER)
+    of_role = replace(access, rules={BOB: frozenset({keeps_role})})
+    gone = [Remove(kit.OWN, cascade=True)]
+    refused(of_role, gone, "bound to somebody whom User:bob may not ALTER")
+    both = replace(access, rules={BOB: frozenset({keeps_role, allow(PRINCIPAL, literal("User:alice"), ALTER)})})
+    assert not plan(both, gone, LEAD).after.bindings
+    assert not plan(access, gone, Caller(ADMIN)).after.bindings
 
 
 def test_roles_are_no_way_around() -> None:

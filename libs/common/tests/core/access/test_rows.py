@@ -189,6 +189,7 @@ KINDS = [
     f"keys/{'b' * 14}",
     "issuers/idp",
     "quotas/users/*",
+    "producers",
     "odd/x",
 ]
 

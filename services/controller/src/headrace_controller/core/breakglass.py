@@ -7,7 +7,7 @@ opens a cluster from which everybody was locked out. Pure; called by the program
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from headrace_common.core.access.api_keys import ApiKey, digest_of, parse_key
@@ -67,6 +67,23 @@ def end(rows: Mapping[str, bytes], mark: str) -> dict[str, bytes]:
     names = [name for name, row in rows.items() if name.startswith(KEYS) and _owner(name, row) == BREAKGLASS]
     gone = dict.fromkeys([*names[:_ENDED_MAX], *([_GRANTS] if is_open(rows) else [])], GONE)
     return _next(rows, mode, mark, gone) if gone else {}
+
+
+def lapse(rows: Mapping[str, bytes], keys: Iterable[ApiKey], now_ms: float, mark: str) -> dict[str, bytes]:
+    """
+    The rows that take the role back once its last key is over; none: it is not. Keys that are over stay for a day, so
+    that who shows one is told.
+
+    Args:
+        keys: all that there are.
+
+    Raises:
+        Rejected: as ``begin``.
+    """
+    if not is_open(rows) or any(key.owner == BREAKGLASS and not key.expired(now_ms) for key in keys):
+        return {}
+    mode, _ = read_state(rows)
+    return _next(rows, mode, mark, {_GRANTS: GONE})
 
 
 def lower(rows: Mapping[str, bytes], mode: Mode, mark: str) -> dict[str, bytes]:

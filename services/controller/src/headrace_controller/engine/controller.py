@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
-from headrace_common.core.access.api_keys import KeyId
+from headrace_common.core.access.api_keys import ApiKey, KeyId
 from headrace_common.core.access.changes import Change
 from headrace_common.core.access.control import EVERYTHING, Rights
 from headrace_common.core.access.resources import Operation, ResourceType
@@ -249,8 +249,8 @@ class ControllerEngine:
     async def alter_quotas(self, changes: Sequence[QuotaChange], rights: Rights, *, validate_only: bool) -> None:
         await self._active().quotas.alter(changes, rights, validate_only=validate_only)
 
-    async def create_key(self, wanted: WantedKey, rights: Rights) -> NewKey:
-        return await self._active().keys.create(wanted, rights)
+    async def create_key(self, wanted: WantedKey, rights: Rights, with_key: ApiKey | None = None) -> NewKey:
+        return await self._active().keys.create(wanted, rights, with_key)
 
     async def delete_keys(self, ids: Sequence[KeyId], rights: Rights) -> None:
         await self._active().keys.delete(ids, rights)

@@ -27,11 +27,11 @@ from headrace_common.core.access.resources import Operation, ResourceType
 from headrace_common.core.access.review import check_keeps_keys, check_key, narrow_scope
 from headrace_common.core.access.rows import KEYS, STATE, View, write_key, write_state
 from headrace_common.core.access.state import Caller
-from headrace_common.core.errors import Denied, ErrorCode, NotFound, Rejected
+from headrace_common.core.errors import ClusterAuthorizationFailed, Denied, ErrorCode, NotFound, Rejected
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import new_api_key, new_uuid
 from headrace_common.runtime.logs import logger
-from headrace_controller.core import records
+from headrace_controller.core import breakglass, records
 from headrace_controller.core.store import CreatedAt, Delete, Put, Unchanged
 from headrace_controller.engine.access import ROWS_MAX
 from headrace_controller.engine.access_rows import AccessRows, RowChange, asked_by, tell_rows
@@ -78,9 +78,13 @@ class Keys:
         self._rows = AccessRows(follower)
         self._clock = clock
 
-    async def create(self, wanted: WantedKey, rights: Rights) -> NewKey:
+    async def create(self, wanted: WantedKey, rights: Rights, with_key: ApiKey | None = None) -> NewKey:
         """
         Make a key.
+
+        Args:
+            with_key: the one that the caller shows, if it is a key. One that lasts a day or less is for an occasion,
+                and those of the same owner that are made with it end with it. Longer ones are changed in this way.
 
         Raises:
             Rejected: nobody has such a key, or there are too many.
@@ -95,7 +99,8 @@ class Keys:
         now_ms = round(self._clock.now_ms())
         text = new_api_key()
         id, secret = parse_key(text)
-        key = ApiKey(id, owner, digest_of(secret), now_ms, _expiry(wanted.lifetime_ms, now_ms), scope, wanted.note)
+        expires_ms = _expiry(wanted.lifetime_ms, now_ms, _end_with(with_key, owner))
+        key = ApiKey(id, owner, digest_of(secret), now_ms, expires_ms, scope, wanted.note)
         name, row = write_key(key)
         put = Put(records.access_key(name), row)
 
@@ -153,6 +158,25 @@ class Keys:
         while await self._writer.decide(self._old_keys_deletion):
             pass
 
+    async def end_breakglass(self) -> None:
+        """
+        Take the role of break-glass back once its key is over, also where nobody ends it.
+
+        Raises:
+            HeadraceError: as ``Writer.decide``.
+        """
+        if await self._writer.decide(self._lapse):
+            log.info("audit: break-glass is over, and its role was taken back")
+
+    def _lapse(self) -> Decision | None:
+        rows = self._follower.mirror.image.access
+        if not breakglass.is_open(rows):
+            return None
+        due = breakglass.lapse(rows, self._follower.access.keys.values(), self._clock.now_ms(), new_uuid())
+        if not due:
+            return None
+        return Decision(records.access_operations(due), (self._rows.unchanged(STATE),))
+
     def _old_keys_deletion(self) -> Decision | None:
         mirror = self._follower.mirror
         before_ms = self._clock.now_ms() - DAY_MS
@@ -195,7 +219,22 @@ def _check_keeper(view: View, owner: Principal, id: KeyId, by: Caller) -> None:
         raise _unknown(id) from None
 
 
-def _expiry(lifetime_ms: int, now_ms: int) -> int | None:
+def _end_with(shown: ApiKey | None, owner: Principal) -> int | None:
+    """When a key of ``owner`` that is made with another ends at the latest; None: whenever is wanted."""
+    if shown is None or shown.expires_ms is None or shown.owner != owner:
+        return None
+    return shown.expires_ms if shown.expires_ms - shown.created_ms <= DAY_MS else None
+
+
+def _expiry(lifetime_ms: int, now_ms: int, end_ms: int | None) -> int | None:
+    if end_ms is not None:
+        if lifetime_ms == 0:
+            return max(end_ms, now_ms + 1)
+        if lifetime_ms == FOR_EVER or now_ms + lifetime_ms > end_ms:
+            raise ClusterAuthorizationFailed(
+                f"the key that is shown ends in {max(0, end_ms - now_ms)} ms, and another of the same owner that is "
+                "made with it ends no later; no key was made"
+            )
     if lifetime_ms == FOR_EVER:
         return None
     if not 0 <= lifetime_ms <= LIFETIME_MS_MAX:

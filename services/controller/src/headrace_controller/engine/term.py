@@ -198,6 +198,7 @@ class Term:
         while True:
             await self._clock.sleep_ms(self._config.liveness.tick_ms)
             await self._try_each(self.nodes.fence_expired, self.topics.sweep, self.features.rise, self.access.configure)
+            await self._try_each(self.keys.end_breakglass)
 
     async def _forget_keys(self) -> None:
         while True:

@@ -40,7 +40,7 @@ from headrace_common.rpc.convert_delta import delta_to_proto
 from headrace_common.rpc.convert_observed import report_to_proto
 from headrace_common.rpc.convert_quotas import quota_change_from_proto
 from headrace_common.rpc.node_gate import NodeGate
-from headrace_common.runtime.access_gate import current_rights
+from headrace_common.runtime.access_gate import current_rights, current_shown
 from headrace_common.runtime.admission import host_of_peer
 from headrace_common.runtime.auditing import Auditing
 from headrace_controller.config import LivenessConfig
@@ -346,7 +346,8 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         return encode_access.altered(batch)
 
     async def CreateKey(self, request: access_pb2.CreateKeyRequest, context: Context) -> access_pb2.CreateKeyResponse:
-        made = await self._engine.create_key(encode_access.wanted_key(request), current_rights())
+        shown = current_shown()
+        made = await self._engine.create_key(encode_access.wanted_key(request), current_rights(), shown.key)
         return encode_access.new_key(made)
 
     async def DeleteKeys(

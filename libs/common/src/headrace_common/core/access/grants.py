@@ -16,7 +16,6 @@ from headrace_common.core.access.resources import (
     Operation,
     OperationSet,
     Pattern,
-    PatternKind,
     ResourceType,
     check_target,
     operations_in,
@@ -73,7 +72,7 @@ def check_reaches(pattern: Pattern) -> None:
     Raises:
         Rejected: it is a prefix of internal names.
     """
-    if pattern.kind is PatternKind.PREFIX and pattern.name.startswith(INTERNAL_PREFIX):
+    if pattern.internal_alone:
         raise Rejected(
             f"names that begin with {INTERNAL_PREFIX} are allowed one by one; the prefix {pattern.name[:80]!r} would "
             "allow nothing"

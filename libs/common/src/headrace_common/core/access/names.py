@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from typing import Final
-from unicodedata import is_normalized
+from unicodedata import category, combining, is_normalized
 
 from headrace_common.core.errors import Rejected
 
 _SHOWN_CHARS_MAX: Final = 80
 WILDCARD: Final = "*"
+_UNSEEN: Final = frozenset(
+    map(
+        chr,
+        [
+            0x034F,  # combining grapheme joiner
+            *(0x115F, 0x1160, 0x3164, 0xFFA0),  # fillers of Hangul
+            *(0x17B4, 0x17B5),  # inherent vowels of Khmer
+            *(0x180B, 0x180C, 0x180D, 0x180F, *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)),  # variation selectors
+            0x2800,  # the empty pattern of Braille
+        ],
+    )
+)
+"""Printable to Python, and drawn as nothing or as a blank."""
 
 
 def find_fault(name: str, chars_max: int) -> str | None:
@@ -26,6 +39,20 @@ def find_fault(name: str, chars_max: int) -> str | None:
         return "has control characters, or others that are not printable"
     if not name.isascii() and not is_normalized("NFC", name):
         return "is not in Unicode's normal form NFC"
+    return None
+
+
+def find_look_fault(name: str) -> str | None:
+    """
+    What is wrong with the looks of a name, as ``find_fault``: spaces that nobody sees, and printable characters that
+    are drawn as nothing. Letters of other scripts that look like others stay: they are names of people.
+    """
+    if name != name.strip(" ") or "  " in name:
+        return "begins or ends with a space, or has two in a row"
+    if not name.isascii() and not _UNSEEN.isdisjoint(name):
+        return "has a character that is drawn as nothing"
+    if combining(name[0]) or category(name[0]) == "Me":
+        return "begins with a mark that is drawn on a letter before it"
     return None
 
 

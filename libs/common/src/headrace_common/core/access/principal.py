@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
 
-from headrace_common.core.access.names import WILDCARD, check_name
+from headrace_common.core.access.names import WILDCARD, check_name, find_look_fault
 from headrace_common.core.errors import Rejected
 from headrace_common.core.image import Role
 from headrace_common.core.node_rules import node_key_of
 
 PRINCIPAL_NAME_CHARS_MAX: Final = 255
+PRINCIPAL_NAME_SHOWN: Final = 80
 _PARTS: Final = "/"
 
 
@@ -45,6 +46,9 @@ class Principal:
 
     def __post_init__(self) -> None:
         check_name("principal", self.name, PRINCIPAL_NAME_CHARS_MAX)
+        looks = find_look_fault(self.name)
+        if looks is not None:
+            raise Rejected(f"principal {self.name[:PRINCIPAL_NAME_SHOWN]!r} {looks}")
         fault = _find_form_fault(self.type, self.name)
         if fault is not None:
             raise Rejected(f"{self} is no principal: {fault}")

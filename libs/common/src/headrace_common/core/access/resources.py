@@ -176,6 +176,11 @@ class Pattern:
     def __str__(self) -> str:
         return f"{self.name}{WILDCARD}" if self.kind is not PatternKind.LITERAL else self.name
 
+    @property
+    def internal_alone(self) -> bool:
+        """Whether it is a prefix of internal names: single ones of them can be allowed, and no others are in it."""
+        return self.kind is PatternKind.PREFIX and self.name.startswith(INTERNAL_PREFIX)
+
     def covers(self, other: Pattern) -> bool:
         """Whether every name of ``other`` is one of this pattern, those with ``__`` apart."""
         match self.kind:

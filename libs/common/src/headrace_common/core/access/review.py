@@ -18,6 +18,7 @@ from headrace_common.core.access.policy import Policy, allows, compile_policy
 from headrace_common.core.access.principal import ANONYMOUS, Everyone, Grantee, Principal
 from headrace_common.core.access.resources import (
     EVERY_NAME,
+    INTERNAL_PREFIX,
     MEANINGLESS,
     OPERATIONS,
     Operation,
@@ -61,6 +62,7 @@ def plan(access: Access, batch: Sequence[Change], by: Caller | None) -> Plan:
         _check_right(access, batch, by)  # before all else, which tells what there is
     after = apply(access, batch)
     if by is not None:
+        _check_unbinding(access, after, batch, by)
         _check_giving(access, after, by)
     _check_not_locked_out(after)
     shifts = tuple(islice(find_shifts(access, after), SHIFTS_MAX + 1))
@@ -136,6 +138,19 @@ def _check_right(access: Access, batch: Sequence[Change], by: Caller) -> None:
             raise ClusterAuthorizationFailed(f"{by.principal} may not ALTER PRINCIPAL {subject}; nothing was changed")
 
 
+def _check_unbinding(access: Access, after: Access, batch: Sequence[Change], by: Caller) -> None:
+    """Whoever loses a role because the role goes is somebody whose rules are changed, as if the change named it."""
+    standing, named = Decisions(access).standing(by), {_subject(change) for change in batch}
+    for grantee, bindings in access.bindings.items():
+        if after.bindings.get(grantee) is bindings or str(grantee) in named:
+            continue
+        if not standing.decide(Operation.ALTER, ResourceType.PRINCIPAL, str(grantee)):
+            raise ClusterAuthorizationFailed(
+                f"the role is bound to somebody whom {by.principal} may not ALTER; have it unbound first. Nothing was "
+                "changed"
+            )
+
+
 def _check_giving(access: Access, after: Access, by: Caller) -> None:
     standing = Decisions(access).standing(by)
     has = _Possessions(access, by)
@@ -154,7 +169,24 @@ def _given(access: Access, after: Access, grantee: Grantee, freed: bool) -> list
     """What a step adds to what somebody may do: new allows, and what denies no longer keep from it."""
     old, new = frozenset(access.given_to(grantee)), frozenset(after.given_to(grantee))
     allows = (grant for grant in (new if freed else new - old) if grant.effect is Effect.ALLOW)
-    return sorted([*allows, *(grant for grant in old - new if grant.effect is Effect.DENY)], key=str)
+    lifted = [grant for grant in old - new if grant.effect is Effect.DENY]
+    shown = (deny for deny in lifted if not deny.pattern.internal_alone)
+    return sorted([*allows, *shown, *(one for deny in lifted for one in _uncovered(after, deny))], key=str)
+
+
+def _uncovered(after: Access, deny: Grant) -> Iterator[Grant]:
+    """
+    Allows of single internal names, whosever, that a wide deny stood before: a wide allow does not reach these names,
+    so who has the one may not have the other.
+    """
+    if deny.pattern.kind is PatternKind.LITERAL:
+        return
+    for grantee in after.rules.keys() | after.bindings.keys():
+        for grant in after.given_to(grantee):
+            internal = grant.pattern.kind is PatternKind.LITERAL and grant.pattern.name.startswith(INTERNAL_PREFIX)
+            same = grant.effect is Effect.ALLOW and grant.type is deny.type
+            if internal and same and deny.pattern.covers(grant.pattern):
+                yield grant
 
 
 def _gives_more(
