@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import re
 from dataclasses import fields
 from typing import Any
 
@@ -14,6 +15,7 @@ from headrace.consumer_settings import ConsumerSettings
 from headrace.settings import ProducerSettings, read_settings
 from headrace_common.core.errors import InvalidConfig, UnknownTopicOrPartition
 from headrace_common.core.ids import TopicPartition
+from headrace_common.core.secret import Secret
 from headrace_spark.core import kafka_settings
 from headrace_spark.core import options as options_module
 from headrace_spark.core.limits import (
@@ -299,6 +301,12 @@ def test_settings_of_kafka_without_meaning_here_are_a_warning() -> None:
         "password",
         "authToken",
         "kafka.ssl.keystore.key",
+        "api_key",
+        "apiKey",
+        "kafka.api.key",
+        "headrace.api-key",
+        "accessKey",
+        "Authorization",
     ],
 )
 @pytest.mark.parametrize("mode", list(Mode))
@@ -306,6 +314,23 @@ def test_secrets_are_refused_and_never_shown(name: str, mode: Mode) -> None:
     text = refusal(READ | {name: "hunter2"}, mode)
     assert f"'{name}' looks like a secret" in text
     assert "hunter2" not in text
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_what_a_query_shows_has_a_name_that_spark_hides(mode: Mode) -> None:
+    at = AT if mode.writes else READ
+    found = parse(at | {"headrace.TOKEN": " hunter2\n", "headrace.caFile": "/ca"}, mode)
+    assert found.token == Secret("hunter2")
+    assert (found.token_file, found.ca_file) == (None, "/ca")
+    assert "hunter2" not in repr(found)
+    assert parse(at | {"headrace.tokenFile": "/key"}, mode).token_file == "/key"
+    hidden = re.compile("(?i)secret|password|token|access[.]?key")  # Spark's default of spark.redaction.regex
+    assert hidden.search("headrace.token")
+    both = refusal(at | {"headrace.token": "hunter2", "headrace.tokenFile": "/key"}, mode)
+    assert "are both given" in both
+    empty = refusal(at | {"headrace.token": " "}, mode)
+    assert "'headrace.token' takes a text" in empty
+    assert "hunter2" not in both
 
 
 def test_what_goes_on_is_known_to_the_client() -> None:

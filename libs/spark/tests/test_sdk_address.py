@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.finding import ClusterAddress
 from headrace.settings import ClientSettings
+from headrace_common.core.secret import Secret
 from headrace_spark.adapters.sdk_address import add_address, cluster_of
 from headrace_spark.core.option_table import Mode
 from headrace_spark.core.options import ConnectorOptions
@@ -55,3 +57,43 @@ def test_each_process_trusts_the_cas_that_its_own_environment_names(monkeypatch:
     found = ClientSettings().find(cluster_of(options))
     assert (found.ca, found.api_key_file) == ("/etc/ca.crt", "/etc/key")
     assert "/etc/" not in repr(options)
+
+
+@pytest.fixture
+def profile(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "headrace").mkdir()
+    (here / "headrace" / "config.toml").write_text(
+        'profile = "p"\n[p]\nbootstrap = "p:1"\nca = "/p.pem"\napi_key_file = "/p.key"\n'
+    )
+    for name in ("HEADRACE_CA", "HEADRACE_API_KEY", "HEADRACE_API_KEY_FILE"):
+        monkeypatch.setenv(name, f"/of/{name}")
+
+
+def meant(given: dict[str, str]) -> ClusterAddress:
+    return ClientSettings().find(cluster_of(ConnectorOptions.parse(given, Mode.WRITE_BATCH)))
+
+
+@pytest.mark.usefixtures("profile")
+def test_the_files_that_a_profile_names_travel_with_its_address() -> None:
+    found = meant(add_address({"topic": "t"}))
+    assert (list(found), found.ca, found.api_key_file, found.api_key) == (["p:1"], "/p.pem", "/p.key", None)
+    chosen = meant(add_address({"topic": "t", "Headrace.TokenFile": "/q.key", "headrace.cafile": "/q.pem"}))
+    assert (chosen.ca, chosen.api_key_file) == ("/q.pem", "/q.key")
+    shown = meant(add_address({"topic": "t", "headrace.token": "x"}))
+    assert (shown.api_key_file, shown.api_key) == (None, Secret("x"))
+
+
+@pytest.mark.usefixtures("profile")
+def test_what_the_environment_names_each_process_finds_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_BOOTSTRAP", "env:1")
+    assert add_address({"topic": "t"}) == {"topic": "t", "kafka.bootstrap.servers": "env:1"}
+    assert add_address({"bootstrap.servers": "a:1"}) == {"bootstrap.servers": "a:1"}, "nothing of another cluster"
+
+
+@pytest.mark.usefixtures("here")
+def test_what_a_query_shows_is_nowhere_in_what_it_prints() -> None:
+    given = {"topic": "t", "kafka.bootstrap.servers": "a:1", "headrace.token": "hunter2"}
+    cluster = cluster_of(ConnectorOptions.parse(given, Mode.WRITE_BATCH))
+    assert "hunter2" not in f"{cluster!r} {cluster}"
+    other = cluster_of(ConnectorOptions.parse(given | {"headrace.token": "other"}, Mode.WRITE_BATCH))
+    assert cluster != other, "clients of a process are shared by what they show too"

@@ -6,20 +6,25 @@ Where the cluster is, for queries whose options do not say: as every other clien
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 
-from headrace.finding import ClusterAddress, bootstrap_addresses
+from headrace.finding import CA_VARIABLE, ClusterAddress, bootstrap_addresses
 from headrace_spark.core import kafka_settings
 from headrace_spark.core.options import ConnectorOptions
 
 _BOOTSTRAP = kafka_settings.PREFIX + kafka_settings.BOOTSTRAP
 CLUSTER_ID = "clusterId"
+TOKEN = "headrace.token"
+TOKEN_FILE = "headrace.tokenFile"
+CA_FILE = "headrace.caFile"
 
 
 def add_address(options: Mapping[str, str]) -> dict[str, str]:
     """
-    ``options`` with the cluster's address, and its id where that is known.
+    ``options`` with the cluster's address, and its id where that is known; and the files that a profile or a local
+    cluster names for it, which tasks cannot find themselves. What the environment names each process finds in its own.
 
     Raises:
         InvalidConfig: the environment or a profile names it wrongly.
@@ -28,12 +33,22 @@ def add_address(options: Mapping[str, str]) -> dict[str, str]:
     if given & {_BOOTSTRAP, kafka_settings.BOOTSTRAP}:
         return dict(options)
     found = bootstrap_addresses(None)
-    if found.cluster_id is None or CLUSTER_ID.lower() in given:
-        return {**options, _BOOTSTRAP: str(found)}
-    return {**options, _BOOTSTRAP: str(found), CLUSTER_ID: found.cluster_id}
+    ca = found.ca if found.ca != os.environ.get(CA_VARIABLE) else None
+    shown = {TOKEN_FILE: found.api_key_file} if TOKEN.lower() not in given else {}
+    known = {CLUSTER_ID: found.cluster_id, CA_FILE: ca, **shown}
+    told = {name: value for name, value in known.items() if value is not None and name.lower() not in given}
+    return {**options, _BOOTSTRAP: str(found), **told}
 
 
 def cluster_of(options: ConnectorOptions) -> ClusterAddress:
-    """What the SDK's clients take; in each process with the CAs that its own environment names."""
+    """
+    What the SDK's clients take. What the options do not name, CAs and what to show, is of each process's environment.
+    """
     found = bootstrap_addresses(options.bootstrap_servers, "kafka.bootstrap.servers")
-    return replace(found, cluster_id=options.cluster_id)
+    return replace(
+        found,
+        cluster_id=options.cluster_id,
+        ca=options.ca_file or found.ca,
+        api_key=options.token,
+        api_key_file=options.token_file,
+    )

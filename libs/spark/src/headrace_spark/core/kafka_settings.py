@@ -94,19 +94,26 @@ WITHOUT_EFFECT: Final = frozenset(
 )
 """Kafka's, for threads, sockets or group members that the connector has not."""
 
-_SECRETIVE: Final = ("password", "secret", "token", "jaas", "credential", "passphrase", "keystore.key", "private")
+_SECRETIVE: Final = (
+    *("password", "secret", "token", "jaas", "credential", "passphrase", "keystore.key", "private"),
+    *("apikey", "accesskey", "bearer", "authorization"),
+)
+_JOINED: Final = {ord(mark): None for mark in "._-"}
+"""``api.key``, ``api_key`` and ``apiKey`` are one name."""
 _SECURITY: Final = ("ssl.", "sasl.", "security.")
 
 
 def is_secret(name: str) -> bool:
     """Whether a value under this name may be a secret: then no error or warning may show it."""
-    return any(word in name.lower() for word in _SECRETIVE)
+    plain = name.lower()
+    joined = plain.translate(_JOINED)
+    return any(word in plain or word in joined for word in _SECRETIVE)
 
 
 def explain_secret(name: str) -> str:
     return (
-        f"{quote(name)} looks like a secret, and Spark writes options into plans, logs and its event log; "
-        "give secrets to driver and executors in their environment or in files"
+        f"{quote(name)} looks like a secret, and Spark writes options into plans, logs and its event log, and may have "
+        "written this one: make another. Give 'headrace.tokenFile', or 'headrace.token', which Spark hides"
     )
 
 
@@ -131,7 +138,8 @@ def read_setting(name: str, value: str, *, writing: bool) -> tuple[str, Any] | N
     if name.startswith(_SECURITY):
         raise ValueError(
             f"{quote(PREFIX + name)} cannot be set: driver and executors speak TLS where HEADRACE_CA in their "
-            "environment names a file of CAs, and show the API key that HEADRACE_API_KEY_FILE names"
+            "environment names a file of CAs, and show the API key that HEADRACE_API_KEY_FILE names; or give "
+            "'headrace.caFile' and 'headrace.tokenFile'"
         )
     if name in table:
         try:

@@ -19,6 +19,7 @@ from headrace_spark.core.option_values import (
     partition_lists,
     partition_numbers,
     pattern,
+    secret,
     text,
     topic_name,
     topic_names,
@@ -87,6 +88,9 @@ def _owner(value: str) -> str:
 
 OPTIONS: Final = (
     Known("clusterId", text, READS | WRITES),
+    Known("headrace.token", secret, READS | WRITES),
+    Known("headrace.tokenFile", text, READS | WRITES),
+    Known("headrace.caFile", text, READS | WRITES),
     Known("assign", partition_lists, instead="'topic' names where to write"),
     Known("subscribe", topic_names, instead="'topic' names where to write"),
     Known("subscribePattern", pattern, instead="'topic' names where to write"),

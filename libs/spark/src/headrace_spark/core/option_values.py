@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias, TypeGuard
 
 from headrace_common.core.errors import InvalidTopic
 from headrace_common.core.ids import PARTITIONS_PER_TOPIC_MAX, Endpoint, TopicPartition, check_topic_name
+from headrace_common.core.secret import Secret
 
 LONG_MAX: Final = 2**63 - 1
 INT_MAX: Final = 2**31 - 1
@@ -44,6 +45,11 @@ def text(value: str) -> str:
     if not value:
         raise ValueError("takes a text, not an empty one")
     return value
+
+
+def secret(value: str) -> Secret:
+    """A text that no error, log or plan of ours shows."""
+    return Secret(text(value))
 
 
 def boolean(value: str) -> bool:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from headrace_common.core.errors import InvalidConfig
+from headrace_common.core.secret import Secret
 from headrace_spark.core import kafka_settings
 from headrace_spark.core.limits import (
     Assign,
@@ -55,6 +56,12 @@ class ConnectorOptions:
     bootstrap_servers: tuple[str, ...]
     cluster_id: str | None = None
     """Ours: of the cluster that is meant; where another answers, nothing is read or written."""
+    token: Secret | None = None
+    """Ours: the API key, or a token of an issuer, that driver and tasks show. Spark hides it by the option's name."""
+    token_file: str | None = None
+    """Ours: the file that has it, on driver and executors."""
+    ca_file: str | None = None
+    """Ours: the file of the cluster's CAs, on driver and executors."""
     selection: Selection | None = None
     """What is read; None: this query writes."""
     start: Start = field(default_factory=Earliest)
@@ -268,6 +275,8 @@ class _Parsing:
             self._wrong.append(f"'minPartitions' ({pieces}) is above 'maxTasks' ({tasks})")
         if tasks is not None and get("maxRecordsPerPartition") is not None:
             self._wrong.append("'maxTasks' and 'maxRecordsPerPartition' contradict each other; give one of them")
+        if get("headrace.token") is not None and get("headrace.tokenFile") is not None:
+            self._wrong.append("'headrace.token' and 'headrace.tokenFile' are both given; give the file alone")
         if self._group_id is not None and get("groupIdPrefix") is not None:
             self._warnings.append("'groupIdPrefix' changes nothing beside 'kafka.group.id'")
         if self._mode.writes and get("transactional", True):
@@ -302,6 +311,9 @@ class _Parsing:
 
 _FIELDS: Final = {
     "clusterId": "cluster_id",
+    "headrace.token": "token",
+    "headrace.tokenFile": "token_file",
+    "headrace.caFile": "ca_file",
     "failOnDataLoss": "fail_on_data_loss",
     "maxOffsetsPerTrigger": "max_offsets_per_trigger",
     "minOffsetsPerTrigger": "min_offsets_per_trigger",

@@ -1,0 +1,84 @@
+"""A key that a query shows is nowhere that Spark writes: plans, event log, checkpoints, exceptions. And it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from headrace.access import Put, allow
+from headrace.testing.clusters import TestCluster
+
+if TYPE_CHECKING:
+    from .conftest import Reads, Sunk
+
+pytestmark = pytest.mark.spark
+
+CANARY = "User:canary"
+SEEN = "canary-in-a-name-that-nothing-hides"
+"""It is found where the key would be: the search looks in the right places."""
+
+
+@pytest.fixture
+def key(headrace_cluster: TestCluster) -> Iterator[str]:
+    """Of one who may read what begins with ``canary``, and write there."""
+    rules = [
+        Put(allow(CANARY, {"read", "write"}, "topic", "canary*")),
+        Put(allow(CANARY, {"write"}, "transactional_id", f"{SEEN}*")),
+    ]
+    with headrace_cluster.admin() as admin:
+        admin.alter_access(rules)
+        made = admin.create_key(CANARY)
+        yield made.key.reveal()
+
+
+def plan_of(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().toString())
+
+
+def written_by(spark: SparkSession, *more: Path) -> str:
+    """All that Spark has written into files."""
+    directory = Path(urlsplit(spark.conf.get("spark.eventLog.dir") or "").path)
+    files = [file for place in (directory, *more) for file in place.rglob("*") if file.is_file()]
+    return "\n".join(file.read_bytes().decode(errors="replace") for file in files)
+
+
+def test_a_key_is_used_and_is_nowhere_to_be_seen(
+    spark: SparkSession,
+    reads: Reads,
+    headrace_cluster: TestCluster,
+    fill: Callable[..., None],
+    sunk: Callable[..., Sunk],
+    key: str,
+    tmp_path: Path,
+) -> None:
+    shown = {"headrace__token": key}
+    source, target = headrace_cluster.unique_topic("canary"), headrace_cluster.unique_topic("canary")
+    fill(source, range(3))
+    frame = reads.batch(source, **shown).load()
+    written = frame.select("value").write.format("headrace").mode("append").option("topic", target)
+    options = {"headrace.token": key, "transactionalId": SEEN}
+    written.options(**reads._options("", {}), **options).save()
+    stream = reads.stream(target, startingOffsets="earliest", kafka__isolation__level="read_committed", **shown).load()
+    query = sunk(stream, availableNow=True).ended()
+    assert query.values() == [0, 1, 2]
+    query.query.explain(extended=True)
+    texts = [plan_of(frame), plan_of(stream), written_by(spark, tmp_path)]
+    with pytest.raises(PySparkException) as refused:
+        reads.batch(headrace_cluster.unique_topic("others"), **shown).load().collect()
+    texts.append(str(refused.value))
+    assert "not there: others" in texts[-1], "it is known by the key of the query, not by what this machine has"
+    with pytest.raises(PySparkException) as mistyped:
+        reads.batch(source, headrace__token=f"{key[:-1]}{'a' if key[-1] != 'a' else 'b'}").load().collect()
+    texts.append(str(mistyped.value))
+    for text in texts:
+        assert key[:-1] not in text
+        assert key.rpartition("_")[2][:20] not in text
+    assert SEEN in texts[2]
+    assert "headrace.token" in texts[2]
+    assert "redacted" in texts[2]
