@@ -28,7 +28,13 @@ async def open_cluster(
     """
     with adopt_loop(seed) as loop, laboratory(loop) as lab:
         cluster = Cluster(
-            lab, brokers=brokers, controllers=controllers, coordinators=coordinators, admins=admins, configs=configs
+            lab,
+            brokers=brokers,
+            controllers=controllers,
+            coordinators=coordinators,
+            admins=admins,
+            configs=configs,
+            closed=True,
         )
         try:
             if admins:

@@ -19,6 +19,7 @@ from headrace_common.core.image import NodeKey, Role
 from headrace_common.http import json_gate
 from headrace_common.http.foreign_pages import Hosts
 from headrace_common.runtime.metrics import open_metrics
+from headrace_lab.nodes import address
 
 
 def assert_problem(answer: Any, status: int, code: str, says: str = "") -> dict[str, Any]:
@@ -44,13 +45,13 @@ class TestCluster:
         body = (await rest.client.get("/v1/cluster")).json()
         assert body["cluster_id"] == rest.world.image.cluster_id
         assert body["partition_count"] == 3
-        assert body["active_controller"] == {"id": 1, "epoch": 1, "grpc": "controller-1.localhost:9000"}
+        assert body["active_controller"] == {"id": 1, "epoch": 1, "grpc": str(address("controller-1"))}
         assert [b["id"] for b in body["brokers"]] == [1, 2]
 
     async def test_brokers(self, rest: Rest) -> None:
         assert [b["grpc"] for b in (await rest.client.get("/v1/brokers")).json()["brokers"]] == [
-            "broker-1.localhost:9000",
-            "broker-2.localhost:9000",
+            str(address("broker-1")),
+            str(address("broker-2")),
         ]
         assert (await rest.client.get("/v1/brokers/2")).json()["id"] == 2
         assert_problem(await rest.client.get("/v1/brokers/9"), 404, "RESOURCE_NOT_FOUND", "not registered")

@@ -174,7 +174,7 @@ class Member:
             settings["group_remote_assignor"] = self.group.assignors[0]
         if self.instance_id is not None:
             settings["group_instance_id"] = self.instance_id
-        servers = self.cluster.bootstrap_servers
+        servers = self.cluster.address
         return Consumer(bootstrap_servers=servers, group_id=self.group.name, **settings)
 
     async def _subscribe(self, consumer: Consumer) -> None:

@@ -188,5 +188,5 @@ class Operator:
     def _channel(self, name: str) -> Any:
         channel = self._channels.get(name)
         if channel is None:
-            channel = self._channels[name] = open_channel(str(address(name)))
+            channel = self._channels[name] = open_channel(str(address(name)), self._world.cluster.security)
         return channel

@@ -40,7 +40,7 @@ async def read_all(world: World, topic: str, partitions: int) -> list[list[Recor
     """The committed records of each partition, when nothing is open in it."""
     found: list[list[Record[bytes, bytes]]] = [[] for _ in range(partitions)]
     listed = [(topic, number) for number in range(partitions)]
-    servers = world.cluster.bootstrap_servers
+    servers = world.cluster.address
     async with (
         aio.Consumer(bootstrap_servers=servers, **READS) as consumer,
         aio.Consumer(bootstrap_servers=servers) as undecided,
@@ -74,7 +74,7 @@ class Ending:
         """Until all that is expected was written, every position is at its end, and a little longer."""
         loop = asyncio.get_running_loop()
         end = loop.time() + CALM_S_MAX
-        servers = self._world.cluster.bootstrap_servers
+        servers = self._world.cluster.address
         async with aio.Consumer(bootstrap_servers=servers, group_id=self._app.name, **READS) as consumer:
             await consumer.assign([(topic, number) for topic in (OUT, LATE) for number in range(OUT_PARTITIONS)])
             while not self._find("doubled") and (why := self._find("lost") or await self._behind(consumer)):
@@ -131,7 +131,7 @@ class Ending:
     async def _judge_part(self, part: SubTopology, disks: Sequence[Disk], found: Counter[Any]) -> None:
         count = self._assembly.tasks_of(part)
         logs = await read_all(self._world, changelog_topic(self._app.name, part.name), count)
-        servers = self._world.cluster.bootstrap_servers
+        servers = self._world.cluster.address
         async with aio.Consumer(bootstrap_servers=servers, group_id=self._app.name, **READS) as consumer:
             positions = await consumer.committed([(topic, n) for topic in self._topics(part) for n in range(count)])
         for number, log in enumerate(logs):

@@ -39,7 +39,7 @@ class Source:
         """Until it is quiet, and nothing of it is open."""
         while True:
             try:
-                async with aio.Producer(self._world.cluster.bootstrap_servers, **WRITES) as producer:
+                async with aio.Producer(self._world.cluster.address, **WRITES) as producer:
                     await producer.init_transactions()
                     while not self.quiet:
                         await self._write(producer)

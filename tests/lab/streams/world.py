@@ -6,9 +6,11 @@ its input says, each row once; its state is its changelog; its positions are tho
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 from random import Random
 from typing import Final
+from unittest.mock import patch
 
 from tests.lab.faults import Faults as ClusterFaults
 from tests.lab.kind import Outcome
@@ -23,6 +25,7 @@ from tests.lab.streams.source import Source
 from tests.lab.streams.steps import noticed
 from tests.lab.transactions.echoes import Echoes
 
+from headrace.finding import API_KEY_VARIABLE
 from headrace_lab.cluster import Cluster
 
 HOSTS: Final = 4
@@ -62,10 +65,12 @@ class World:
     async def run(self) -> Outcome:
         """Faults, healing, and the last look; it ends early where a worker found something."""
         profile, faults = self.profile, Faults(self)
-        with noticed(faults.notice):
+        with noticed(faults.notice), patch.dict(os.environ):
             async with open_cluster(
                 self.seed, profile.configs(), brokers=profile.brokers, coordinators=profile.coordinators
             ) as self.cluster:
+                assert self.cluster.key is not None, "it is closed"
+                os.environ[API_KEY_VARIABLE] = self.cluster.key.reveal()  # settings of workers have addresses alone
                 life = asyncio.create_task(self._live(faults))
                 while not life.done() and not self.problems:
                     await asyncio.wait([life], timeout=LOOK_S)

@@ -32,7 +32,10 @@ class FollowerReader(Process):
 
     async def _live(self) -> None:
         world, random = self.world, self.world.random
-        channels = [open_channel(str(address(f"broker-{n}"))) for n in range(1, world.profile.brokers + 1)]
+        channels = [
+            open_channel(str(address(f"broker-{n}")), world.cluster.security)
+            for n in range(1, world.profile.brokers + 1)
+        ]
         positions = [0] * world.profile.partitions
         while True:
             await self._sleep(0.4)
@@ -92,7 +95,10 @@ class Onlooker(Process):
 
     async def _live(self) -> None:
         world, random = self.world, self.world.random
-        channels = [open_channel(str(address(f"coordinator-{n}"))) for n in range(1, world.profile.coordinators + 1)]
+        channels = [
+            open_channel(str(address(f"coordinator-{n}")), world.cluster.security)
+            for n in range(1, world.profile.coordinators + 1)
+        ]
         while True:
             await self._sleep(0.4)
             channel = random.choice(channels)

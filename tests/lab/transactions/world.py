@@ -26,6 +26,7 @@ from tests.lab.transactions.truth import Truth, Txn
 from tests.lab.transactions.watch import DATA, Watch
 
 from headrace import aio
+from headrace.finding import ClusterAddress
 from headrace.transactions import PreparedTransaction
 from headrace_broker.engine import replication
 from headrace_common.core.ids import PartitionId
@@ -84,8 +85,8 @@ class World:
     # --- what the others ask ------------------------------------------------------------------------------------
 
     @property
-    def servers(self) -> list[str]:
-        return self.cluster.bootstrap_servers
+    def servers(self) -> ClusterAddress:
+        return self.cluster.address
 
     def wrong(self, text: str) -> None:
         """Something does not hold."""

@@ -66,7 +66,7 @@ class Worker:
 
     async def _live(self, declaration: Declaration, doing: dict[str, int]) -> None:
         settings: dict[str, Any] = {"group_instance_id": self.instance_id, "transactional_id_prefix": "app"}
-        servers = self.world.cluster.bootstrap_servers
+        servers = self.world.cluster.address
         group = self.group = WorkGroup(GROUP, declaration, servers, default_api_timeout_ms=15_000, **settings)
         while not self.closing:
             try:

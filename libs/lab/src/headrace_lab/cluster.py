@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from headrace import aio
 from headrace.errors import HeadraceError
+from headrace.finding import ClusterAddress
+from headrace.securing import security_of
+from headrace_common.core.access.api_keys import ID_BYTES, SECRET_BYTES, format_key, verifier_of
 from headrace_common.core.errors import Rejected
+from headrace_common.core.secret import Secret
+from headrace_common.rpc.channels import Security
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.token_file import make_file
 from headrace_controller.adapters.memory_store import MemoryStore
@@ -60,10 +65,11 @@ class Cluster:
         coordinators: int,
         admins: int = 1,
         configs: Configs | None = None,
+        closed: bool = False,
     ) -> None:
         self.lab = lab
         self.bootstrap_servers = [str(address(f"broker-{n}")) for n in range(1, brokers + 1)]
-        """For clients that the test makes itself."""
+        """Their addresses alone."""
         self._files = TemporaryDirectory(prefix="headrace-lab-")
         self.token = Path(self._files.name) / "node-token"
         """File of the node token, for who is to pass for a node."""
@@ -71,7 +77,19 @@ class Cluster:
         self.store = MemoryStore(SystemClock())
         """The metadata: it can be made to lose answers, and to be out of reach."""
         at = [address(f"controller-{n}") for n in range(1, controllers + 1)]
-        nodes = Nodes(configs or Configs(), tuple(at), self.token)
+        self.key = (
+            Secret(format_key(b"lab".ljust(ID_BYTES, b"."), b"lab".ljust(SECRET_BYTES, b"."))) if closed else None
+        )
+        """What clients of a closed cluster show; the administrator's."""
+        configs = configs or Configs()
+        if self.key is not None:
+            file = Path(self._files.name) / "admin-keys"
+            file.write_text(f"{verifier_of(self.key.reveal())}\n")
+            before = configs.controller
+            server = replace(before.server, node_token_file=self.token)
+            closing = replace(before, server=server, access_mode="closed", admin_key_file=file)
+            configs = replace(configs, controller=closing)
+        nodes = Nodes(configs, tuple(at), self.token)
         self._disks = {f"broker-{n}": LabDisk(lab.loop.random) for n in range(1, brokers + 1)}
         self._runs: dict[str, Run] = {"etcd": partial(run_store, self.store)}
         numbers = range(1, controllers + 1)
@@ -87,16 +105,26 @@ class Cluster:
 
     def producer(self, **settings: Unpack[ProducerSettingsDict]) -> aio.Producer:
         """A producer on this cluster, for the test to close."""
-        return aio.Producer(self.bootstrap_servers, **settings)
+        return aio.Producer(self.address, **settings)
 
     def consumer(self, *topics: str, **settings: Unpack[ConsumerSettingsDict]) -> aio.Consumer:
         """A consumer, for the test to close; it reads from the beginning unless told otherwise."""
         settings.setdefault("auto_offset_reset", "earliest")
-        return aio.Consumer(*topics, bootstrap_servers=self.bootstrap_servers, **settings)
+        return aio.Consumer(*topics, bootstrap_servers=self.address, **settings)
 
     def admin(self, **settings: Unpack[AdminSettingsDict]) -> aio.AdminClient:
         """An admin client, for the test to close."""
-        return aio.AdminClient(self.bootstrap_servers, **settings)
+        return aio.AdminClient(self.address, **settings)
+
+    @property
+    def address(self) -> ClusterAddress:
+        """For clients that the test makes itself: where the brokers are, and what to show there."""
+        return ClusterAddress(tuple(self.bootstrap_servers), "the lab", api_key=self.key)
+
+    @property
+    def security(self) -> Security:
+        """For connections of the test's own to one node."""
+        return security_of(self.address)
 
     async def create_topic(
         self, name: str, partitions: int = 1, *, replication_factor: int | None = None, **configs: str

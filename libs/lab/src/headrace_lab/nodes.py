@@ -34,9 +34,14 @@ LEASES_MS: Final = 500
 """How often the store of metadata looks for leases that have ended."""
 
 
+_NETWORKS: Final = {"controller": 1, "broker": 2, "coordinator": 3, "admin": 4}
+
+
 def address(name: str) -> Endpoint:
-    """Where the node of this name serves."""
-    return Endpoint(f"{name}.localhost", PORT)
+    """Where the node of this name serves: on this machine, as what stays in a process does, so keys may be shown."""
+    role, _, number = name.partition("-")
+    high, low = divmod(int(number), 256)
+    return Endpoint(f"127.{_NETWORKS[role]}.{high}.{low}", PORT)
 
 
 @dataclass(frozen=True)

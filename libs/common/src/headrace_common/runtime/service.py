@@ -28,7 +28,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[i
 from headrace_common.core.bounds import LOG_LEVELS, check, setting
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.features import HIGHEST
-from headrace_common.core.ids import Endpoint
+from headrace_common.core.ids import Endpoint, is_loopback
 from headrace_common.rpc.interceptor import ErrorInterceptor
 from headrace_common.rpc.library import library
 from headrace_common.rpc.options import CALLS_PER_CONNECTION_MAX, MESSAGE_BYTES_MAX, ServerLimits, server_options
@@ -306,7 +306,7 @@ def bind_socket(server: grpc.aio.Server, path: Path) -> None:
 
 def warn_unless_loopback(what: str, endpoint: Endpoint) -> None:
     """Say in the log who can reach an interface; there is no encryption and no authentication on it."""
-    if endpoint.host in {"127.0.0.1", "::1", "localhost"} or endpoint.host.endswith(".localhost"):
+    if is_loopback(str(endpoint)) or endpoint.host.endswith(".localhost"):
         _log.info("%s listens on loopback only; other machines cannot reach it", what, extra={"listen": str(endpoint)})
         return
     _log.warning(
