@@ -27,6 +27,8 @@ SEEN = "canary-in-a-name-that-nothing-hides"
 @pytest.fixture
 def key(headrace_cluster: TestCluster) -> Iterator[str]:
     """Of one who may read what begins with ``canary``, and write there."""
+    if not headrace_cluster.local.options.closed:
+        pytest.skip("the cluster of these tests is open, and asks for no key")
     rules = [
         Put(allow(CANARY, {"read", "write"}, "topic", "canary*")),
         Put(allow(CANARY, {"write"}, "transactional_id", f"{SEEN}*")),
