@@ -21,10 +21,12 @@ async def open_cluster(
     controllers: int = 1,
     coordinators: int = 0,
     admins: int = 1,
+    closed: bool = True,
 ) -> AsyncIterator[Cluster]:
     """
     A cluster, until the block ends; with ``configs`` its nodes have settings of their own. Its nodes serve when the
-    block begins; without admin services nobody has asked them, and they have just been started.
+    block begins; they are closed unless it is said otherwise. Without admin services nobody has asked them, and they
+    have just been started.
     """
     with adopt_loop(seed) as loop, laboratory(loop) as lab:
         cluster = Cluster(
@@ -34,7 +36,7 @@ async def open_cluster(
             coordinators=coordinators,
             admins=admins,
             configs=configs,
-            closed=True,
+            closed=closed,
         )
         try:
             if admins:

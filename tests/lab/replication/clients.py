@@ -75,7 +75,7 @@ class Client:
 
     async def _talk(self, leader: int, epoch: int | None) -> None:
         """Over one stream, until something goes wrong on it."""
-        call = BrokerStub(self.world.as_client.to(str(address(f"broker-{leader}")))).Produce()
+        call = BrokerStub(self.world.channels.to(str(address(f"broker-{leader}")))).Produce()
         asked: dict[int, Sent] = {}
         hearing = asyncio.create_task(self._hear(call, asked))
         begun, now = 0, asyncio.get_running_loop().time

@@ -35,7 +35,7 @@ from headrace_common.core.features import REQUIRED_FENCES
 from headrace_common.core.ids import NO_NODE, PartitionId
 from headrace_common.core.image import ClusterImage
 from headrace_common.rpc.channels import Channels, Security
-from headrace_common.rpc.node_gate import FORWARDED_HOST_KEY, FORWARDED_KEY, NODE_KEY, TOKEN_KEY
+from headrace_common.rpc.node_gate import NODE_KEY, TOKEN_KEY
 from headrace_controller.adapters.memory_store import MemoryStore
 from headrace_controller.core.store import Transaction
 from headrace_lab.cluster import Cluster
@@ -73,13 +73,7 @@ class World:
 
     def __post_init__(self) -> None:
         token = self.cluster.token.read_text().split()[0]
-        self.as_client: Channels[str] = Channels(self.cluster.security)
-        """To nodes, as a client."""
-        assert self.cluster.key is not None, "it is closed"
-        bearer = self.cluster.key.reveal().encode()
-        shown = ((NODE_KEY, "admin-1"), (TOKEN_KEY, token), (FORWARDED_KEY, bearer), (FORWARDED_HOST_KEY, "127.0.0.1"))
-        self.channels: Channels[str] = Channels(Security(lambda _: shown))
-        """As an admin service in the name of its administrator."""
+        self.channels: Channels[str] = Channels(Security(lambda _: ((NODE_KEY, "admin-1"), (TOKEN_KEY, token))))
         self.brokers = list(range(1, self.profile.brokers + 1))
         self.faults = Faults(self)
         self.ghost.on_joined = lambda process, id: self.faults.unsound.get(process.id, set()).discard(id)
@@ -340,8 +334,11 @@ async def play_in(seed: int, profile: Profile, random: Random, kind: Kind) -> Ou
         stack.enter_context(asked(random, lambda: worlds[0] if worlds else None))
         stack.enter_context(profile.in_force(kind.defaults))
         stack.enter_context(ghost.watching())
+        # Open: its clients make up their producer ids, by which the ghost knows them, and a closed cluster takes none
+        # that it has not given out.
+        brokers, controllers = profile.brokers, profile.controllers
         async with open_cluster(
-            seed, profile.configs(), brokers=profile.brokers, controllers=profile.controllers, admins=0
+            seed, profile.configs(), brokers=brokers, controllers=controllers, admins=0, closed=False
         ) as cluster:
             cluster.lab.network.delay_s, cluster.lab.network.hiccup = profile.network_s, profile.hiccup
             for broker in range(1, profile.brokers + 1):

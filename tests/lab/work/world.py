@@ -167,8 +167,8 @@ async def play(seed: int) -> Outcome:
 
     watch = Watch(tell)
     with watch.log.watching():
-        sizes: dict[str, int] = {"brokers": profile.brokers, "coordinators": profile.coordinators}
-        async with open_cluster(seed, profile.configs(), **sizes) as cluster:
+        brokers, coordinators = profile.brokers, profile.coordinators
+        async with open_cluster(seed, profile.configs(), brokers=brokers, coordinators=coordinators) as cluster:
             world = World(cluster, rng, profile, watch)
             running = asyncio.create_task(world.run())
             running.add_done_callback(lambda _: changed.set())
