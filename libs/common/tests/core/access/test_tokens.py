@@ -29,10 +29,10 @@ from libs.common.tests.kit.issuer import (
 
 from headrace_common.core.access import tokens
 from headrace_common.core.access.issuers import REFUSE_AFTER_MS, Issuer, IssuerKeys
-from headrace_common.core.access.key_sets import ALGORITHMS
+from headrace_common.core.access.key_sets import ALGORITHMS, PublicKey
 from headrace_common.core.access.principal import Principal, PrincipalType
 from headrace_common.core.access.tokens import LEEWAY_MS, Identity, VerifiedTokens, verify
-from headrace_common.core.errors import CredentialsExpired, CredentialsRevoked, Unauthenticated
+from headrace_common.core.errors import CredentialsExpired, CredentialsRevoked, Overloaded, Unauthenticated
 
 IDP = SigningIssuer()
 KNOWN = IDP.all
@@ -468,9 +468,9 @@ def verified(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Tokens whose signatures were looked at."""
     seen: list[str] = []
 
-    def spy(token: str, issuers: dict[str, IssuerKeys], now_ms: float) -> Identity:
+    def spy(token: str, *given: Any) -> Identity:
         seen.append(token)
-        return verify(token, issuers, now_ms)
+        return verify(token, *given)
 
     monkeypatch.setattr(tokens, "verify", spy)
     return seen
@@ -531,3 +531,78 @@ def test_no_token_is_kept() -> None:
     remembered, token = VerifiedTokens(), IDP.token()
     remembered.verify(token, KNOWN, NOW_MS)
     assert list(remembered._identities) == [hashlib.sha256(token.encode()).digest()]
+
+
+# --- Wrong ones at a high rate
+
+SIGNED = PublicKey.has_signed
+
+
+@pytest.fixture
+def signatures(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The tokens whose signature was looked at."""
+    seen: list[str] = []
+
+    def spy(key: PublicKey, token: str, algorithm: str) -> bool:
+        seen.append(token)
+        return SIGNED(key, token, algorithm)
+
+    monkeypatch.setattr(PublicKey, "has_signed", spy)
+    return seen
+
+
+def wrong(number: int) -> str:
+    """Signed by nobody."""
+    body = IDP.token().rpartition(".")[0]
+    return f"{body}.{segment(number.to_bytes(256, 'big'))}"
+
+
+def test_the_same_wrong_token_is_looked_at_once_for_each_key(signatures: list[str]) -> None:
+    remembered, token = VerifiedTokens(), wrong(1)
+    for _ in range(3):
+        with pytest.raises(Unauthenticated, match="signature"):
+            remembered.verify(token, KNOWN, NOW_MS)
+    assert signatures == [token]
+    other = replace(KNOWN["idp"].keys[0], algorithm="RS256")
+    with pytest.raises(Unauthenticated, match="signature"):
+        remembered.verify(token, {"idp": replace(KNOWN["idp"], keys=(other,))}, NOW_MS)
+    assert len(signatures) == 2
+
+
+def test_wrong_tokens_are_looked_at_so_often_and_known_ones_go_on(
+    signatures: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens, "WRONG_PER_S_MAX", 4)
+    remembered, known = VerifiedTokens(), IDP.token()
+    remembered.verify(known, KNOWN, NOW_MS)
+    for number in range(4):
+        with pytest.raises(Unauthenticated, match="signature"):
+            remembered.verify(wrong(number), KNOWN, NOW_MS)
+    for token in (wrong(5), IDP.token(sub="new")):
+        with pytest.raises(Overloaded, match="try again soon"):
+            remembered.verify(token, KNOWN, NOW_MS)
+    assert remembered.verify(known, KNOWN, NOW_MS)
+    with pytest.raises(Unauthenticated, match="signature"):
+        remembered.verify(wrong(0), KNOWN, NOW_MS)
+    assert len(signatures) == 5
+    assert remembered.verify(IDP.token(sub="new"), KNOWN, NOW_MS + 250)
+    with pytest.raises(Unauthenticated, match="signature"):
+        remembered.verify(wrong(7), KNOWN, NOW_MS + 250)
+    with pytest.raises(Overloaded):
+        remembered.verify(wrong(8), KNOWN, NOW_MS + 251)
+
+
+def test_good_tokens_take_no_room_however_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "WRONG_PER_S_MAX", 2)
+    remembered = VerifiedTokens()
+    for number in range(9):
+        assert remembered.verify(IDP.token(sub=f"s{number}"), KNOWN, NOW_MS)
+
+
+def test_so_many_wrong_tokens_are_remembered(signatures: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "WRONG_MAX", 2)
+    remembered = VerifiedTokens()
+    for number in (0, 1, 2, 1, 2, 0):
+        with pytest.raises(Unauthenticated):
+            remembered.verify(wrong(number), KNOWN, NOW_MS)
+    assert signatures == [wrong(0), wrong(1), wrong(2), wrong(0)]

@@ -17,6 +17,7 @@ from headrace_common.core.errors import (
     CredentialsExpired,
     CredentialsRevoked,
     MetadataUnavailable,
+    Overloaded,
     Rejected,
     Unauthenticated,
 )
@@ -100,6 +101,7 @@ def authenticate(view: View, bearer: str | None, address: str, now_ms: float, ve
         CredentialsExpired: it was good until some time ago.
         CredentialsRevoked: its owner, or one of the groups of its token, is blocked; or, of a session, as
             ``Session.check``.
+        Overloaded: too many wrong tokens come.
     """
     host = _host(address)
     try:
@@ -107,7 +109,7 @@ def authenticate(view: View, bearer: str | None, address: str, now_ms: float, ve
             raise Unauthenticated(f"this cluster is closed, and the call came without a credential; {_HOW}")
         shown = _shown(view, bearer, host, now_ms, verified)
         _check_not_blocked(view, shown.caller)
-    except Unauthenticated:
+    except (Unauthenticated, Overloaded):
         if view.mode is Mode.CLOSED:
             raise
         return Shown(Caller(ANONYMOUS, host=host), bearer)
