@@ -12,7 +12,7 @@ from libs.common.tests.kit.access import ALICE, allow
 from libs.common.tests.kit.passwords import make_user, verifiers
 from libs.common.tests.runtime.test_access_gate import OTHER_TEXT, Streams, World, bearer, key_of, node, serving
 
-from headrace_common.core.access import sessions
+from headrace_common.core.access import sessions, signatures
 from headrace_common.core.access.key_sets import sign_compact
 from headrace_common.core.access.principal import ANONYMOUS
 from headrace_common.core.access.resources import CLUSTER_NAME, Operation, ResourceType, literal
@@ -32,6 +32,7 @@ from headrace_common.core.errors import (
     CredentialsExpired,
     CredentialsRevoked,
     HeadraceError,
+    Overloaded,
     Unauthenticated,
 )
 from headrace_common.core.ids import Endpoint, NodeId
@@ -252,3 +253,13 @@ async def test_a_session_is_verified_once_and_looked_at_each_time(
         assert isinstance(world.access.authenticate(shown, "10.0.0.1").session, Session)
     assert verified == [shown]
     assert signers_of(world.image).keys == {BROKER: KEY.public}
+
+
+async def test_wrong_sessions_have_the_room_of_wrong_tokens(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = session(world)
+    world.access.authenticate(good, "10.0.0.1")
+    monkeypatch.setattr(signatures, "WRONG_PER_S_MAX", 1)
+    for error in (CredentialsRevoked, Overloaded):
+        with pytest.raises(error):
+            world.access.authenticate(f"{good.rpartition('.')[0]}.{'A' * (85 + (error is Overloaded))}", "10.0.0.1")
+    assert world.access.authenticate(good, "10.0.0.1")

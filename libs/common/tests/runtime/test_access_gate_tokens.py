@@ -12,7 +12,7 @@ from libs.common.tests.kit.access import allow
 from libs.common.tests.kit.issuer import NOW_MS, SigningIssuer, compact, make_key, sign
 from libs.common.tests.runtime.test_access_gate import Streams, World, bearer, node, serving
 
-from headrace_common.core.access import tokens
+from headrace_common.core.access import signatures as signed
 from headrace_common.core.access.principal import Everyone, Principal, PrincipalType
 from headrace_common.core.access.resources import CLUSTER_NAME, Operation, ResourceType, literal
 from headrace_common.core.access.rows import Mode
@@ -94,7 +94,7 @@ async def test_what_the_issuer_did_not_sign_for_this_cluster_reaches_no_handler(
 async def test_too_many_wrong_tokens_refuse_nobody_before_the_cluster_is_closed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tokens, "WRONG_PER_S_MAX", 0)
+    monkeypatch.setattr(signed, "WRONG_PER_S_MAX", 0)
     new = bearer(IDP.token(sub="new"))
     assert isinstance(await world.call("Metadata", new), Overloaded)
     world.mode = Mode.PERMISSIVE

@@ -27,6 +27,7 @@ from libs.common.tests.kit.issuer import (
     sign,
 )
 
+from headrace_common.core.access import signatures as signed
 from headrace_common.core.access import tokens
 from headrace_common.core.access.issuers import REFUSE_AFTER_MS, Issuer, IssuerKeys
 from headrace_common.core.access.key_sets import ALGORITHMS, PublicKey
@@ -572,7 +573,7 @@ def test_the_same_wrong_token_is_looked_at_once_for_each_key(signatures: list[st
 def test_wrong_tokens_are_looked_at_so_often_and_known_ones_go_on(
     signatures: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tokens, "WRONG_PER_S_MAX", 4)
+    monkeypatch.setattr(signed, "WRONG_PER_S_MAX", 4)
     remembered, known = VerifiedTokens(), IDP.token()
     remembered.verify(known, KNOWN, NOW_MS)
     for number in range(4):
@@ -593,14 +594,14 @@ def test_wrong_tokens_are_looked_at_so_often_and_known_ones_go_on(
 
 
 def test_good_tokens_take_no_room_however_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "WRONG_PER_S_MAX", 2)
+    monkeypatch.setattr(signed, "WRONG_PER_S_MAX", 2)
     remembered = VerifiedTokens()
     for number in range(9):
         assert remembered.verify(IDP.token(sub=f"s{number}"), KNOWN, NOW_MS)
 
 
 def test_so_many_wrong_tokens_are_remembered(signatures: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "WRONG_MAX", 2)
+    monkeypatch.setattr(signed, "WRONG_MAX", 2)
     remembered = VerifiedTokens()
     for number in (0, 1, 2, 1, 2, 0):
         with pytest.raises(Unauthenticated):

@@ -11,6 +11,7 @@ from headrace_common.core.access.key_sets import TOKEN_CHARS_MAX
 from headrace_common.core.access.principal import ANONYMOUS, Principal, PrincipalType
 from headrace_common.core.access.rows import Mode, View
 from headrace_common.core.access.sessions import SESSION_PREFIX, Session, Signers, VerifiedSessions
+from headrace_common.core.access.signatures import Signatures
 from headrace_common.core.access.state import Caller
 from headrace_common.core.access.tokens import START, Identity, VerifiedTokens
 from headrace_common.core.errors import (
@@ -79,8 +80,9 @@ class Verified:
     """What a process has verified of what callers have shown, and by whom it verifies sessions. One event loop."""
 
     def __init__(self) -> None:
-        self.tokens = VerifiedTokens()
-        self.sessions = VerifiedSessions()
+        signatures = Signatures()
+        self.tokens = VerifiedTokens(signatures)
+        self.sessions = VerifiedSessions(signatures)
         self.signers = Signers()
         """The newest."""
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64decode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from headrace_common.core.errors import Rejected
 
@@ -96,6 +96,10 @@ class PublicKey:
         except (JoseError, ValueError, TypeError):
             return False
         return True
+
+
+HasSigned: TypeAlias = Callable[[PublicKey, str, str], bool]
+"""``PublicKey.has_signed``, or what asks it."""
 
 
 def sign_compact(private: Any, header: dict[str, Any], payload: bytes) -> str:

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from headrace_common.core.access.key_sets import TOKEN_CHARS_MAX, Kind, PublicKey, sign_compact
+from headrace_common.core.access.key_sets import TOKEN_CHARS_MAX, HasSigned, Kind, PublicKey, sign_compact
 from headrace_common.core.access.principal import Principal, PrincipalType
+from headrace_common.core.access.signatures import Signatures
 from headrace_common.core.access.tokens import VERIFIED_MAX, split_token
 from headrace_common.core.access.users import User
 from headrace_common.core.errors import CredentialsExpired, CredentialsRevoked, Rejected, Unauthenticated
@@ -95,15 +96,21 @@ class Session:
 class VerifiedSessions:
     """Verifies sessions, and remembers those that were good by the SHA-256 of their text. One event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, signatures: Signatures | None = None) -> None:
+        self._signatures = signatures or Signatures()
         self._sessions: dict[bytes, Session] = {}
 
     def verify(self, bearer: str, users: Mapping[str, User], signers: Signers, now_ms: float) -> Session:
-        """As ``verify``, and for one that is known what may have changed of it alone."""
+        """
+        As ``verify``, and for one that is known what may have changed of it alone.
+
+        Raises:
+            Overloaded: see ``Signatures``.
+        """
         digest = hashlib.sha256(bearer.encode(errors="replace")).digest()
         session = self._sessions.get(digest)
         if session is None:
-            session = verify(bearer, signers)
+            session = verify(bearer, signers, lambda key, text, by: self._signatures.has_signed(key, text, by, now_ms))
             if len(self._sessions) >= VERIFIED_MAX:
                 del self._sessions[next(iter(self._sessions))]
             self._sessions[digest] = session
@@ -135,7 +142,7 @@ def sign_session(private: Any, header: dict[str, Any], claims: dict[str, Any]) -
     return SESSION_PREFIX + sign_compact(private, header, json.dumps(claims, separators=(",", ":")).encode())
 
 
-def verify(bearer: str, signers: Signers) -> Session:
+def verify(bearer: str, signers: Signers, has_signed: HasSigned = PublicKey.has_signed) -> Session:
     """
     What ``bearer`` says, if a node of this cluster has signed it; about 0.1 ms. Whether it still holds is ``check``.
 
@@ -152,7 +159,7 @@ def verify(bearer: str, signers: Signers) -> Session:
         raise Unauthenticated("this is no session of this cluster")
     node = _node(header)
     key = signers.keys.get(node)
-    if key is None or not public_key(key).has_signed(token, ALGORITHM):
+    if key is None or not has_signed(public_key(key), token, ALGORITHM):
         raise CredentialsRevoked(
             f"the session is not signed by {node} as that is now: it has left the cluster, or started anew; {_AGAIN}"
         )

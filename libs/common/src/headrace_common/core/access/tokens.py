@@ -10,28 +10,22 @@ import hashlib
 import json
 import re
 from base64 import urlsafe_b64decode
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from headrace_common.core.access.issuers import Issuer, IssuerKeys, IssuerKind
-from headrace_common.core.access.key_sets import TOKEN_CHARS_MAX, PublicKey
+from headrace_common.core.access.key_sets import TOKEN_CHARS_MAX, HasSigned, PublicKey
 from headrace_common.core.access.names import WILDCARD
 from headrace_common.core.access.principal import Principal, PrincipalType
+from headrace_common.core.access.signatures import Signatures
 from headrace_common.core.access.state import GROUPS_PER_CALLER_MAX
-from headrace_common.core.errors import CredentialsExpired, CredentialsRevoked, Overloaded, Rejected, Unauthenticated
+from headrace_common.core.errors import CredentialsExpired, CredentialsRevoked, Rejected, Unauthenticated
 from headrace_common.core.moments import TIMESTAMP_MS_MAX, iso_of
-
-V = TypeVar("V")
 
 START: Final = "eyJ"
 """Begins every token: an object of JSON, whose first name follows at once."""
 VERIFIED_MAX: Final = 10_000
-WRONG_MAX: Final = 10_000
-"""Wrong tokens that are remembered."""
-WRONG_PER_S_MAX: Final = 500
-"""Signatures that turn out wrong, of all callers of a process: each costs what a right one does, and anybody may send
-them. They take 8 % of a core."""
 LEEWAY_MS: Final = 30_000
 """By how much the clocks of an issuer and of a node may differ."""
 _SEGMENT: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -80,65 +74,38 @@ class Identity:
 
 
 class VerifiedTokens:
-    """
-    Verifies tokens, and remembers those that were good, and those that were signed by nobody, by the SHA-256 of their
-    text. One event loop.
-    """
+    """Verifies tokens, and remembers those that were good by the SHA-256 of their text. One event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, signatures: Signatures | None = None) -> None:
+        self._signatures = signatures or Signatures()
         self._identities: dict[bytes, Identity] = {}
-        self._wrong: dict[bytes, PublicKey] = {}
-        """With which key they were not signed."""
-        self._room = float(WRONG_PER_S_MAX)
-        """For wrong signatures; it fills up with time."""
-        self._room_ms = 0.0
 
     def verify(self, token: str, issuers: Mapping[str, IssuerKeys], now_ms: float) -> Identity:
         """
         ``verify``, and for a token that is known what may have changed of it alone.
 
         Raises:
-            Overloaded: so many wrong ones came that nothing new is looked at for a moment.
+            Overloaded: see ``Signatures``.
         """
         digest = hashlib.sha256(token.encode(errors="replace")).digest()
         known = self._identities.get(digest)
         if known is not None:
             known.check(issuers, now_ms)
             return known
-
-        def has_signed(key: PublicKey, token: str, algorithm: str) -> bool:
-            if self._wrong.get(digest) == key:
-                return False
-            self._room = min(WRONG_PER_S_MAX, self._room + max(0.0, now_ms - self._room_ms) * WRONG_PER_S_MAX / 1_000)
-            self._room_ms = now_ms
-            if self._room < 1:
-                raise Overloaded("too many wrong tokens come to this node, so it looks at no new one; try again soon")
-            good = key.has_signed(token, algorithm)
-            if not good:
-                self._room -= 1
-                _keep(self._wrong, digest, key, WRONG_MAX)
-            return good
-
-        identity = verify(token, issuers, now_ms, has_signed)
-        _keep(self._identities, digest, identity, VERIFIED_MAX)
+        identity = verify(
+            token, issuers, now_ms, lambda key, text, by: self._signatures.has_signed(key, text, by, now_ms)
+        )
+        if len(self._identities) >= VERIFIED_MAX:
+            del self._identities[next(iter(self._identities))]
+        self._identities[digest] = identity
         return identity
-
-
-def _keep(kept: dict[bytes, V], digest: bytes, value: V, most: int) -> None:
-    if len(kept) >= most:
-        del kept[next(iter(kept))]
-    kept[digest] = value
-
-
-def _has_signed(key: PublicKey, token: str, algorithm: str) -> bool:
-    return key.has_signed(token, algorithm)
 
 
 def verify(
     token: str,
     issuers: Mapping[str, IssuerKeys],
     now_ms: float,
-    has_signed: Callable[[PublicKey, str, str], bool] = _has_signed,
+    has_signed: HasSigned = PublicKey.has_signed,
 ) -> Identity:
     """
     Who shows ``token``; about 0.1 ms.
