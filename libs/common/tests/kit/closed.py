@@ -61,6 +61,7 @@ class Rows:
     bindings: Mapping[Grantee, frozenset[Binding]] = field(default_factory=dict)
     keys: Iterable[ApiKey] = ()
     super_users: frozenset[Principal] = frozenset()
+    blocked: frozenset[Principal] = frozenset()
     of_files: tuple[ApiKey, ...] = ()
     """Keys that the controllers' files name."""
     producer_key: bytes = PRODUCER_KEY
@@ -71,7 +72,7 @@ class Rows:
         rows = {
             STATE: write_state(self.mode, 1),
             CONFIGURED: write_configured(configured),
-            **changed_rows(Rules(), Rules(rules=self.rules, bindings=self.bindings)),
+            **changed_rows(Rules(), Rules(rules=self.rules, bindings=self.bindings, blocked=self.blocked)),
             **dict(map(write_key, self.keys)),
             **write_producer_key(self.producer_key),
         }

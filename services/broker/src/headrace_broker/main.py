@@ -38,6 +38,7 @@ from headrace_broker.ports import Directory, Disk, Storage
 from headrace_broker.rpc.access_table import ACCESS
 from headrace_broker.rpc.leaving import serve_leave_requests
 from headrace_broker.rpc.servicer import BrokerServicer
+from headrace_broker.rpc.tickets import TicketsServicer
 from headrace_common.adapters.audit_delivery import write_audit
 from headrace_common.adapters.auth_service import AuthServicer
 from headrace_common.adapters.controller_client import ControllerClient, Registration
@@ -62,6 +63,7 @@ from headrace_common.runtime.threads import run_in_thread
 from headrace_common.runtime.tracing import open_tracing
 from headrace_proto.v1.auth_pb2_grpc import add_AuthServicer_to_server
 from headrace_proto.v1.broker_pb2_grpc import add_BrokerServicer_to_server
+from headrace_proto.v1.tickets_pb2_grpc import add_TicketsServicer_to_server
 
 VERSION = "0.1.0"
 SERVICE = "headrace.v1.Broker"
@@ -127,7 +129,7 @@ async def run(
         publish(metrics, broker.measures, broker.gauges(), broker.partition_gauges, broker.topic_gauges)
         draining = asyncio.Event()
         interceptors = [tracing, RpcMetrics(metrics.meter)]
-        server = await stack.enter_async_context(_listen(config, broker, client, draining, interceptors, tls))
+        server = await stack.enter_async_context(_listen(config, broker, client, clock, draining, interceptors, tls))
         node = replace(_as_node(config, who, server.endpoint, metrics_at), internal=server.internal)
         ready = Ready(f"broker-{config.node_id}", server.endpoint, metrics=metrics_at, health=health.endpoint)
         member = _Member(broker, client, storage.directory, server, ready)
@@ -168,6 +170,7 @@ def _listen(
     config: BrokerConfig,
     broker: Broker,
     client: ControllerClient,
+    clock: Clock,
     draining: asyncio.Event,
     interceptors: Sequence[grpc.aio.ServerInterceptor | None],
     tls: ServiceTls | None,
@@ -175,12 +178,15 @@ def _listen(
     servicer = partial(BrokerServicer, broker, draining, client.gate, request_bytes_max=config.server.request_bytes_max)
     inside = servicer(apart=config.server.calls_per_address_max > 0)
     outside = servicer(outside=True, apart=config.external.external_calls_per_address_max > 0)
-    auth = add_AuthServicer_to_server, AuthServicer(client, SystemClock())
+    beside = [
+        (add_AuthServicer_to_server, AuthServicer(client, SystemClock())),
+        (add_TicketsServicer_to_server, TicketsServicer(NodeId(config.node_id), client.access, clock)),
+    ]
     return Listeners.open(
         config.server,
         config.external,
-        inside=[(add_BrokerServicer_to_server, inside), auth],
-        outside=[(add_BrokerServicer_to_server, outside), auth],
+        inside=[(add_BrokerServicer_to_server, inside), *beside],
+        outside=[(add_BrokerServicer_to_server, outside), *beside],
         internal=config.internal,
         health_names=[SERVICE],
         interceptors=interceptors,

@@ -35,13 +35,14 @@ from headrace_broker.engine.replication import NoLeaders
 from headrace_broker.engine.storage_queue import Flush
 from headrace_broker.ports import Disk, LogStore, TopicNotes, TransactionCoordinators
 from headrace_broker.rpc.servicer import BrokerServicer
+from headrace_broker.rpc.tickets import TicketsServicer
 from headrace_common.core.ids import Endpoint, Offset, PartitionId
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage
 from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.listeners import UNGUARDED, Guard
-from headrace_common.runtime.service import GrpcService, ServerConfig
+from headrace_common.runtime.service import GrpcService, ServerConfig, Servicer
 from headrace_common.runtime.tasks import TaskRunner
-from headrace_proto.v1 import broker_pb2_grpc
+from headrace_proto.v1 import broker_pb2_grpc, tickets_pb2_grpc
 
 DEFAULT: Final = EMPTY_IMAGE
 """In place of an image: the one in which the engine leads its topics."""
@@ -205,7 +206,10 @@ async def running_broker(
         )
         draining = asyncio.Event()
         servicer = BrokerServicer(broker, draining, guard.gate, request_bytes_max=REQUEST_BYTES_MAX)
-        servicers = [(broker_pb2_grpc.add_BrokerServicer_to_server, servicer)]
+        servicers: list[Servicer] = [(broker_pb2_grpc.add_BrokerServicer_to_server, servicer)]
+        if guard.access is not None:
+            tickets = TicketsServicer(BROKER_ID, guard.access, SystemClock())
+            servicers.append((tickets_pb2_grpc.add_TicketsServicer_to_server, tickets))
         config = ServerConfig(drain_ms_max=1_000, request_bytes_max=REQUEST_BYTES_MAX)
         inner = [*interceptors, *guard.interceptors(nodes=False)]
         async with GrpcService.open(config, servicers, interceptors=inner) as server:

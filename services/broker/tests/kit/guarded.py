@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+import grpc.aio
 from libs.common.tests.kit.closed import Rows, bearing, key_of, key_text, user
 from libs.common.tests.kit.fixed_tokens import Fixed
 from services.broker.tests.kit.cluster import FakeCluster, image_of
@@ -80,8 +81,12 @@ class Guarded:
 
     async def stub(self, shows: Shows) -> BrokerAsyncStub:
         """A connection of somebody who shows this."""
+        return BrokerStub(await self.channel(shows))
+
+    async def channel(self, shows: Shows) -> grpc.aio.Channel:
+        """The same, for another service of the broker."""
         channel = open_channel(self.target, Security(lambda _: shows), own_connection=True)
-        return BrokerStub(await self.stack.enter_async_context(channel))
+        return await self.stack.enter_async_context(channel)
 
 
 @asynccontextmanager

@@ -95,6 +95,8 @@ WHO_MAY_CALL: Final[Mapping[str, frozenset[Role] | None]] = {
     "TransactionCoordinator/ListTransactions": _ADMIN,
     "TransactionCoordinator/DescribeTransactions": _ADMIN,
     "TransactionCoordinator/AbortTransaction": _ADMIN,
+    "Tickets/CheckAccess": ANYONE,
+    "Tickets/IssueTicket": ANYONE,
     "Admin/DescribeCluster": ANYONE,
     "Admin/CreateTopics": ANYONE,
     "Admin/DeleteTopics": ANYONE,

@@ -17,6 +17,7 @@ from google.protobuf.message import Message
 from headrace_common.core.access.changes import BATCH_MAX
 from headrace_common.core.access.grants import SCOPE_GRANTS_MAX
 from headrace_common.core.access.resources import Operation, ResourceType
+from headrace_common.core.access.tickets import RIGHTS_MAX
 from headrace_common.core.errors import Rejected
 from headrace_common.core.ids import PARTITIONS_PER_TOPIC_MAX
 
@@ -71,6 +72,8 @@ LIMITS: Final[Mapping[str, Mapping[str, int]]] = {
     "Admin/ChangePassword": _VERIFIERS,
     "Controller/CreateUser": _VERIFIERS,
     "Controller/ChangePassword": _VERIFIERS,
+    "Tickets/CheckAccess": {"questions": _FEW},
+    "Tickets/IssueTicket": {"questions": RIGHTS_MAX},
     "Admin/CreateTopics": _NEW_TOPICS,
     "Admin/DeleteTopics": {"names": _FEW},
     "Admin/DescribeTopics": {"names": _MANY},

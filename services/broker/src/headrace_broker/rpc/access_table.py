@@ -7,7 +7,7 @@ from typing import Final
 
 from headrace_common.core.access.resources import Operation, ResourceType
 from headrace_common.core.image import Role
-from headrace_common.rpc.access_rules import ENTRIES, NOBODY, NODES, AccessTable, AsksAnywhere, on_cluster
+from headrace_common.rpc.access_rules import ANYBODY, ENTRIES, NOBODY, NODES, AccessTable, AsksAnywhere, on_cluster
 
 ACCESS: Final[AccessTable] = MappingProxyType(
     {
@@ -35,5 +35,8 @@ ACCESS: Final[AccessTable] = MappingProxyType(
         "Broker/Observed": on_cluster(Operation.DESCRIBE),
         "Auth/Authenticate": NOBODY,
         "Broker/WriteAudit": NODES,
+        # what the answer tells is whether the caller, or the owner of a ticket, may; a ticket is for what it may
+        "Tickets/CheckAccess": ANYBODY,
+        "Tickets/IssueTicket": ENTRIES,
     }
 )

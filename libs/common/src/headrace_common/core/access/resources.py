@@ -37,6 +37,7 @@ class ResourceType(Enum):
     PRINCIPAL = "PRINCIPAL"
     """Users, keys and rules of a principal, by its text; roles as ``Role:NAME``."""
     CONNECTOR = "CONNECTOR"
+    """Of Connect, by its name; its workers ask. What it reads and writes it does by their rights."""
 
     def __init__(self, _: str) -> None:
         self.slot = len(type(self).__members__)
@@ -141,7 +142,13 @@ OPERATIONS: Final[Mapping[ResourceType, OperationSet]] = MappingProxyType(
             Operation.ESCALATE,
         ),
         ResourceType.CONNECTOR: operation_set(
-            Operation.READ, Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.DESCRIBE
+            Operation.READ,
+            Operation.CREATE,
+            Operation.DELETE,
+            Operation.ALTER,
+            Operation.DESCRIBE,
+            Operation.ALTER_CONFIGS,
+            Operation.DESCRIBE_CONFIGS,
         ),
     }
 )

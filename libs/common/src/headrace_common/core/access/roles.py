@@ -119,6 +119,8 @@ _BUILT_IN: Final = (
                 ResourceType.TOPIC: _KEEP | _WATCH | operation_set(_O.CREATE, _O.ALTER_CONFIGS),
                 ResourceType.GROUP: _KEEP,
                 ResourceType.TRANSACTIONAL_ID: _KEEP,
+                # who makes or configures a connector reads and writes records, as the workers may
+                ResourceType.CONNECTOR: _KEEP | _WATCH,
             }
         ),
     ),
@@ -134,6 +136,7 @@ _BUILT_IN: Final = (
             ResourceType.TOPIC: _all_but(ResourceType.TOPIC, _O.FENCE),
             ResourceType.GROUP: operation_set(_O.ALL),
             ResourceType.TRANSACTIONAL_ID: operation_set(_O.ALL),
+            ResourceType.CONNECTOR: operation_set(_O.ALL),
         },
     ),
     Role(

@@ -35,6 +35,8 @@ WRITTEN_OF: Final[Mapping[str, Kind | None]] = MappingProxyType(
         "Broker/Mark": NOTHING,
         "Broker/Observed": NOTHING,
         "Broker/WriteAudit": NOTHING,  # it is the audit
+        "Tickets/CheckAccess": NOTHING,
+        "Tickets/IssueTicket": NOTHING,
         "Controller/RegisterNode": Kind.NODE_REGISTERED,
         "Controller/Heartbeat": NOTHING,
         "Controller/UnregisterNode": Kind.ADMINISTERED,  # by others than the node itself
