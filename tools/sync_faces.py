@@ -52,6 +52,7 @@ FACES: Final = (
             ("AdminClient", "aio/_transaction_admin.py", "TransactionAdmin"),
             ("AdminClient", "aio/_restore_admin.py", "RestoreAdmin"),
             ("AdminClient", "aio/_access_admin.py", "AccessAdmin"),
+            ("AdminClient", "aio/_ticket_admin.py", "TicketAdmin"),
         ),
         "self._wait",
         delegates=True,

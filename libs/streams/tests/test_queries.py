@@ -8,21 +8,28 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import pytest
 
 from headrace.errors import WaitTimedOut
 from headrace.records import RecordMetadata
+from headrace.ticket_types import AccessQuestion, Ticket, TicketAudience
 from headrace_common.core.errors import (
+    GroupAuthorizationFailed,
     HeadraceError,
     LeaderNotAvailable,
     NetworkFailed,
     NotFound,
     OffsetNotAvailable,
     Rejected,
+    Unauthenticated,
     UnsupportedVersion,
 )
 from headrace_common.core.ids import Endpoint
+from headrace_common.rpc.channels import open_channel
+from headrace_common.rpc.status import error_from_rpc
 from headrace_proto.v1 import streams_pb2 as pb
+from headrace_proto.v1.streams_pb2_grpc import StreamsQueryStub
 from headrace_streams import App, Stores, Stream, agg, json, session, stores, tumbling, value
 from headrace_streams.adapters import grpc_queries
 from headrace_streams.adapters.grpc_queries import open_queries
@@ -88,6 +95,40 @@ class Running:
         self.queries.notify()
 
 
+async def everybody(ticket: bytes, endpoint: str, store: str) -> None:
+    """As in an open cluster."""
+
+
+class Door:
+    """
+    A closed cluster with some workers: it makes tickets of alice as brokers do, and lets in at the endpoint of each
+    who has one for it. ``refused`` says why nobody has rights any more.
+    """
+
+    def __init__(self) -> None:
+        self.made: list[TicketAudience] = []
+        self.shown: list[tuple[bytes, str, str]] = []
+        self.refused: HeadraceError | None = None
+        self.over: set[bytes] = set()
+        self.life_ms = 60_000
+
+    def issue_ticket(self, audience: TicketAudience, questions: Sequence[AccessQuestion]) -> Ticket:
+        """As the admin client."""
+        assert questions == [AccessQuestion("READ", "GROUP", audience.group)]
+        if self.refused is not None:
+            raise self.refused
+        self.made.append(audience)
+        return Ticket(b"ticket %d" % len(self.made), self.life_ms)
+
+    async def let_in(self, ticket: bytes, endpoint: str, store: str) -> None:
+        """As a worker."""
+        self.shown.append((ticket, endpoint, store))
+        number = int(ticket.removeprefix(b"ticket ") or b"0")
+        audience = TicketAudience("billing", endpoint, store)
+        if ticket in self.over or not 1 <= number <= len(self.made) or self.made[number - 1] != audience:
+            raise Unauthenticated("this cluster is closed: show a ticket")
+
+
 @asynccontextmanager
 async def asked(
     running: Running,
@@ -95,15 +136,19 @@ async def asked(
     timeout_ms: int = 30_000,
     owner: str = "m",
     follower: str = "nobody",
+    door: Door | None = None,
 ) -> AsyncIterator[Callable[..., Any]]:
     """Asks a store, in a thread."""
-    async with open_queries(running.queries, Endpoint("127.0.0.1", 0), None) as at:
+    let_in = everybody if door is None else door.let_in
+    async with open_queries(running.queries, Endpoint("127.0.0.1", 0), None, let_in) as at:
         followers = (SimpleNamespace(member_id=follower),)
         items = [SimpleNamespace(id=label, owner=owner, followers=followers) for label in running.specs]
         at_of = {"m": str(at), "dead": "127.0.0.1:1"}
         members = [SimpleNamespace(member_id=name, endpoint=endpoint) for name, endpoint in at_of.items()]
         group = SimpleNamespace(members=members, items=items)
         admin = SimpleNamespace(describe_group=lambda app: group, close=lambda: None)
+        if door is not None:
+            admin.issue_ticket = door.issue_ticket
         monkeypatch.setattr(stores, "AdminClient", lambda servers: admin)
         with Stores("billing", timeout_ms=timeout_ms) as of:
 
@@ -227,7 +272,7 @@ async def test_a_table_waits_only_for_the_task_that_reads_the_record(monkeypatch
         store="by-user", partition=0, at_least=pb.StreamsPosition(topic="orders", partition=1)
     )
     with pytest.raises(Rejected, match="task 0 of 'by-user' does not read partition 1 of orders"):
-        await anext(aiter(grpc_queries.Servicer(running.queries).QueryStore(request, None)))
+        await anext(aiter(grpc_queries.Servicer(running.queries, everybody).QueryStore(request, None)))
 
 
 async def test_a_worker_waits_as_long_as_it_is_asked_to_and_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,7 +311,7 @@ async def test_keys_from_one_to_another(monkeypatch: pytest.MonkeyPatch) -> None
             await ask("by-user", "range", 1)
     request = pb.QueryStoreRequest(store="by-user", key=b"a", last_key=b"b")
     with pytest.raises(Rejected, match="ask for one key, or for those from"):
-        await anext(aiter(grpc_queries.Servicer(running.queries).QueryStore(request, None)))
+        await anext(aiter(grpc_queries.Servicer(running.queries, everybody).QueryStore(request, None)))
 
 
 async def test_a_worker_that_does_not_know_ranges_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,3 +370,62 @@ def test_ranges_of_each_kind_of_store(kind: str) -> None:
     assert keys(b"b", b"bb") == ["b", "bb"]
     assert keys(b"ba") == ["bb", "c"]
     assert keys(None, b"b") == ["a", "b"]
+
+
+async def test_a_worker_that_asks_who_it_is_is_shown_a_ticket_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    running, door = Running(), Door()
+    running.commit(5)
+    async with asked(running, monkeypatch, door=door) as ask:
+        assert await ask("by-user", "get", "ann") == {"user": "ann", "n": 5}
+        assert [one.purpose for one in door.made] == ["", "by-user"]
+        assert {one.endpoint for one in door.made} == {door.shown[0][1]}
+        asked_before = len(door.shown)
+        for _ in range(3):
+            assert await ask("by-user", "get", "ann") == {"user": "ann", "n": 5}
+        assert len(door.made) == 2
+        assert {ticket for ticket, *_ in door.shown[asked_before:]} == {b"ticket 2"}
+        await ask("by-product", "table")
+        assert [one.purpose for one in door.made] == ["", "by-user", "by-product"]
+
+
+async def test_a_ticket_that_is_over_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    running, door = Running(), Door()
+    async with asked(running, monkeypatch, door=door) as ask:
+        await ask("by-user", "get", "ann")
+        door.over.add(b"ticket 2")  # as when the broker that made it was started again
+        await ask("by-user", "get", "ann")
+        assert len(door.made) == 3
+        door.life_ms = 5_000
+        door.over.add(b"ticket 3")
+        await ask("by-user", "get", "ann")
+        shown = len(door.shown)
+        await ask("by-user", "get", "ann")  # the one that it has ends soon: it is not even tried
+        assert [ticket for ticket, *_ in door.shown[shown:]] == [b"ticket 5"]
+
+
+async def test_who_gets_no_ticket_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    running, door = Running(), Door()
+    door.refused = GroupAuthorizationFailed("User:alice may not READ GROUP billing")
+    async with asked(running, monkeypatch, door=door) as ask:
+        with pytest.raises(GroupAuthorizationFailed, match="User:alice may not"):
+            await ask("by-user", "get", "ann")
+    assert running.reads == 0
+
+
+async def test_nothing_is_answered_without_a_ticket() -> None:
+    running, door = Running(), Door()
+    async with (
+        open_queries(running.queries, Endpoint("127.0.0.1", 0), None, door.let_in) as at,
+        open_channel(str(at)) as channel,
+    ):
+        stub = StreamsQueryStub(channel)
+        for call in (
+            stub.DescribeStores(pb.DescribeStoresRequest()),
+            stub.LocateKey(pb.LocateKeyRequest(store="by-user", columns=["ann"])),
+            anext(aiter(stub.QueryStore(pb.QueryStoreRequest(store="by-user")))),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await call
+            assert isinstance(error_from_rpc(refused.value), Unauthenticated)
+    assert sorted(store for *_, store in door.shown) == ["", "by-user", "by-user"]
+    assert running.reads == 0

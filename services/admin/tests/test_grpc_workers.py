@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
 
 import grpc.aio
 import pyarrow as pa
 import pytest
+from libs.common.tests.kit.closed import Rows, key_of, key_text
 
 from headrace_admin.adapters.grpc_workers import GrpcWorkers
 from headrace_admin.ports import StoreFacts
-from headrace_common.core.errors import NetworkFailed, NotCoordinator
+from headrace_common.core.errors import GroupAuthorizationFailed, NetworkFailed, NotCoordinator, Unauthenticated
 from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.interceptor import ErrorInterceptor
+from headrace_common.runtime.access_gate import current_bearer
+from headrace_common.runtime.clock import SystemClock
 from headrace_proto.v1 import streams_pb2 as pb
 from headrace_proto.v1 import streams_pb2_grpc
+from headrace_proto.v1.tickets_pb2 import IssueTicketRequest, IssueTicketResponse
 
 ROWS = pa.table({"user": ["ann", "ann"], "n": [1, 2]})
 KEYS = pa.schema([pa.field("user", pa.string()), pa.field("day", pa.date32())])
 
 
 class Servicer(streams_pb2_grpc.StreamsQueryServicer):
+    closed = False
+    shown: ClassVar[list[tuple[str, bytes, Any]]] = []
+
+    def _let_in(self, request: Any, context: Any, store: str) -> None:
+        self.shown.append((store, request.ticket, context.invocation_metadata()))
+        if self.closed and request.ticket != f"for {store}".encode():
+            raise Unauthenticated("show a ticket")
+
     async def DescribeStores(self, request: pb.DescribeStoresRequest, context: Any) -> pb.DescribeStoresResponse:
+        self._let_in(request, context, "")
         stores = [
             pb.StreamsStore(name="a", sub_topology="x", partitions=2, key_schema=KEYS.serialize().to_pybytes()),
             pb.StreamsStore(name="b", sub_topology="y", partitions=1),
@@ -30,9 +44,11 @@ class Servicer(streams_pb2_grpc.StreamsQueryServicer):
         return pb.DescribeStoresResponse(stores=stores)
 
     async def LocateKey(self, request: pb.LocateKeyRequest, context: Any) -> pb.LocateKeyResponse:
+        self._let_in(request, context, request.store)
         return pb.LocateKeyResponse(key="|".join(request.columns).encode(), partition=1)
 
     async def QueryStore(self, request: pb.QueryStoreRequest, context: Any) -> AsyncIterator[pb.QueryStoreResponse]:
+        self._let_in(request, context, request.store)
         if request.store == "moved":
             raise NotCoordinator("elsewhere")
         if request.store == "none":
@@ -55,23 +71,88 @@ async def at() -> AsyncIterator[Endpoint]:
     await server.stop(None)
 
 
+async def no_ticket(request: IssueTicketRequest) -> IssueTicketResponse:
+    raise AssertionError("nobody asked for one")
+
+
+class Brokers:
+    """Makes tickets for alice."""
+
+    def __init__(self, life_ms: int = 60_000) -> None:
+        self.asked: list[IssueTicketRequest] = []
+        self.life_ms = life_ms
+
+    async def issue_ticket(self, request: IssueTicketRequest) -> IssueTicketResponse:
+        self.asked.append(request)
+        if current_bearer() != key_text("alice"):
+            raise GroupAuthorizationFailed("it may not READ GROUP billing")
+        return IssueTicketResponse(ticket=f"for {request.audience.purpose}".encode(), life_ms=self.life_ms)
+
+
 async def test_a_worker_is_asked(at: Endpoint) -> None:
-    workers = GrpcWorkers(10_000)
-    assert await workers.stores(at) == [
+    workers = GrpcWorkers(10_000, no_ticket, SystemClock())
+    assert await workers.stores("billing", at) == [
         StoreFacts("a", "x", 2, {"user": "string", "day": "date32[day]"}),
         StoreFacts("b", "y", 1, {}),
     ]
-    located = await workers.locate(at, pb.LocateKeyRequest(store="a", columns=["ann", "1"]))
+    located = await workers.locate("billing", at, pb.LocateKeyRequest(store="a", columns=["ann", "1"]))
     assert (located.key, located.partition) == (b"ann|1", 1)
-    assert await workers.rows(at, pb.QueryStoreRequest(store="a")) == ROWS.to_pylist()
-    assert await workers.rows(at, pb.QueryStoreRequest(store="none")) == []
+    assert await workers.rows("billing", at, pb.QueryStoreRequest(store="a")) == ROWS.to_pylist()
+    assert await workers.rows("billing", at, pb.QueryStoreRequest(store="none")) == []
     with pytest.raises(NotCoordinator, match="elsewhere"):
-        await workers.rows(at, pb.QueryStoreRequest(store="moved"))
+        await workers.rows("billing", at, pb.QueryStoreRequest(store="moved"))
     await workers.close()
 
 
 async def test_a_worker_that_is_gone() -> None:
-    workers = GrpcWorkers(10_000)
+    workers = GrpcWorkers(10_000, no_ticket, SystemClock())
     with pytest.raises(NetworkFailed, match="the connection failed"):
-        await workers.stores(Endpoint("127.0.0.1", 1))
+        await workers.stores("billing", Endpoint("127.0.0.1", 1))
+    await workers.close()
+
+
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Servicer, "closed", True)
+    monkeypatch.setattr(Servicer, "shown", [])
+
+
+def asking(name: str) -> AbstractContextManager[Any]:
+    """As the handler of a call of this user."""
+    access = Rows(keys=[key_of("alice"), key_of("bob")]).access()
+    return access.serving(access.authenticate(key_text(name), "127.0.0.1"))
+
+
+@pytest.mark.usefixtures("closed")
+async def test_a_worker_of_a_closed_cluster_is_shown_tickets_of_the_caller(at: Endpoint) -> None:
+    brokers = Brokers()
+    workers = GrpcWorkers(10_000, brokers.issue_ticket, SystemClock())
+    with asking("alice"):
+        for _ in range(3):
+            assert len(await workers.stores("billing", at)) == 2
+            await workers.locate("billing", at, pb.LocateKeyRequest(store="a", columns=["ann"]))
+            assert await workers.rows("billing", at, pb.QueryStoreRequest(store="a")) == ROWS.to_pylist()
+    assert [(one.audience.group, one.audience.endpoint, one.audience.purpose) for one in brokers.asked] == [
+        ("billing", str(at), ""),
+        ("billing", str(at), "a"),
+    ]
+    assert {(one.operation, one.type, one.name) for asked in brokers.asked for one in asked.questions} == {
+        ("READ", "GROUP", "billing")
+    }
+    with asking("bob"):
+        for _ in range(2):
+            with pytest.raises(GroupAuthorizationFailed):
+                await workers.rows("billing", at, pb.QueryStoreRequest(store="a"))
+    assert "hrk_" not in repr(Servicer.shown), "no worker sees a credential"
+    await workers.close()
+
+
+@pytest.mark.usefixtures("closed")
+async def test_a_ticket_that_ends_soon_is_not_shown(at: Endpoint) -> None:
+    brokers = Brokers(life_ms=5_000)
+    workers = GrpcWorkers(10_000, brokers.issue_ticket, SystemClock())
+    with asking("alice"):
+        await workers.stores("billing", at)
+        await workers.stores("billing", at)
+    assert len(brokers.asked) == 2
     await workers.close()

@@ -43,18 +43,18 @@ class Worker:
         self.silent = False
         """Whether it never answers for rows."""
 
-    async def stores(self, at: Endpoint) -> list[StoreFacts]:
+    async def stores(self, app: str, at: Endpoint) -> list[StoreFacts]:
         self.asked.append(at)
         if at in self.dead:
             raise NetworkFailed("Connection refused")
         return [StoreFacts("totals", "orders", 2, {"user": "string", "page": "string"}), StoreFacts("seen", "x", 1, {})]
 
-    async def locate(self, at: Endpoint, request: pb.LocateKeyRequest) -> pb.LocateKeyResponse:
+    async def locate(self, app: str, at: Endpoint, request: pb.LocateKeyRequest) -> pb.LocateKeyResponse:
         if len(request.columns) != 2:
             raise Rejected("the keys of 'totals' are: user string, page string; 1 value was given")
         return pb.LocateKeyResponse(key=str(list(request.columns)).replace("'", '"').replace(", ", ",").encode())
 
-    async def rows(self, at: Endpoint, request: pb.QueryStoreRequest) -> list[dict[str, Any]]:
+    async def rows(self, app: str, at: Endpoint, request: pb.QueryStoreRequest) -> list[dict[str, Any]]:
         self.asked.append(at)
         if self.silent:
             await asyncio.Event().wait()

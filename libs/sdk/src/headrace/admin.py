@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from headrace.group_types import GroupDescription, GroupList, PartitionLag, ResetPlan
     from headrace.records import TopicPartition
     from headrace.setting_types import AdminSettingsDict
+    from headrace.ticket_types import AccessAnswer, AccessQuestion, Ticket, TicketAudience
     from headrace_common.core.access.changes import Change
     from headrace_common.core.access.grants import Grant
 
@@ -853,3 +854,30 @@ class AdminClient:
     def who_am_i(self) -> WhoAmI:
         """Who the cluster takes this client for."""
         return self._wait(self._twin.who_am_i())
+
+    def check_access(
+        self, questions: Iterable[AccessQuestion] = (), *, ticket: bytes = b"", audience: TicketAudience | None = None
+    ) -> AccessAnswer:
+        """
+        Whether this client may do some things; with a ticket, whether its owner may, by it, at ``audience``.
+
+        Brokers answer; one of a version that knows no rules says that the cluster is open. Asked once, of two brokers
+        where the first does not answer: who waits for it decides how long.
+
+        Raises:
+            Unauthenticated: the cluster does not know this client.
+            NetworkFailed: no broker answers.
+        """
+        return self._wait(self._twin.check_access(questions, ticket=ticket, audience=audience))
+
+    def issue_ticket(self, audience: TicketAudience, questions: Iterable[AccessQuestion]) -> Ticket:
+        """
+        A ticket for what this client may of this, of 16 things at most: ``audience`` is shown it, and no credential.
+
+        Raises:
+            Denied: it may none of it.
+            Unauthenticated: the cluster does not know this client.
+            UnsupportedVersion: the cluster has no rules, and needs no tickets.
+            NetworkFailed: no broker answers.
+        """
+        return self._wait(self._twin.issue_ticket(audience, questions))

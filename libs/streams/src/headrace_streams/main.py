@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from headrace import aio
+from headrace.aio.guarding import Guard
+from headrace.ticket_types import AccessQuestion, TicketAudience
 from headrace.work_types import Declaration
 from headrace_common.core.errors import InvalidConfig, NetworkFailed
 from headrace_common.core.ids import Endpoint
@@ -140,15 +142,27 @@ async def work(
             SdkReader.of_whole_logs(servers) if app.graph.globals else None,
         )
         worker = Worker(app, config, outside)
-        asked_at = await stack.enter_async_context(_observed(worker, config, clock))
+        asked_at = await stack.enter_async_context(_observed(worker, config, clock, _let_in(app.name, admin, clock)))
         stack.push_async_callback(worker.close)
         if await before(stop, worker.assemble()):
             await worker.start()
             await worker.run(stop)
 
 
+def _let_in(app: str, admin: aio.AdminClient, clock: Clock) -> Callable[[bytes, str, str], Awaitable[None]]:
+    """Who may read the group of the app may ask for what it keeps."""
+    guard, asked = Guard(admin, clock), (AccessQuestion("READ", "GROUP", app),)
+
+    async def let_in(ticket: bytes, endpoint: str, store: str) -> None:
+        await guard.check_ticket(ticket, TicketAudience(app, endpoint, store), asked)
+
+    return let_in
+
+
 @asynccontextmanager
-async def _observed(worker: Worker, config: StreamsConfig, clock: Clock) -> AsyncIterator[Endpoint | None]:
+async def _observed(
+    worker: Worker, config: StreamsConfig, clock: Clock, let_in: Callable[[bytes, str, str], Awaitable[None]]
+) -> AsyncIterator[Endpoint | None]:
     """
     Others see how it does and ask it, if the settings say where; gives the address for questions.
 
@@ -175,7 +189,9 @@ async def _observed(worker: Worker, config: StreamsConfig, clock: Clock) -> Asyn
             port = await stack.enter_async_context(HealthPort.open(health))
             asked_at = None
             if (listen := _endpoint(config.query_listen)) is not None:
-                asked_at = await stack.enter_async_context(open_queries(worker.queries, listen, config.advertise_host))
+                asked_at = await stack.enter_async_context(
+                    open_queries(worker.queries, listen, config.advertise_host, let_in)
+                )
         except CannotListen as error:
             raise NetworkFailed(str(error)) from error
         publish(metrics, worker.figures, clock)

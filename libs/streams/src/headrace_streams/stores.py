@@ -13,6 +13,8 @@ import pyarrow as pa
 from headrace import AdminClient
 from headrace.errors import WaitTimedOut
 from headrace.records import RecordMetadata
+from headrace.ticket_types import AccessQuestion, TicketAudience
+from headrace_common.core.access.tickets import HeldTickets
 from headrace_common.core.errors import (
     ErrorCode,
     GroupNotFound,
@@ -22,6 +24,7 @@ from headrace_common.core.errors import (
     NotFound,
     OffsetNotAvailable,
     Rejected,
+    Unauthenticated,
     UnsupportedVersion,
 )
 from headrace_common.core.murmur2 import partitions_for
@@ -63,7 +66,8 @@ class Stores:
     """
     The stores of an app that runs: ``Stores("billing")["totals"].get("ann")``.
 
-    What is told is committed. Workers answer if they run with ``query_listen``. One thread at a time.
+    What is told is committed. Workers answer if they run with ``query_listen``; in a closed cluster those who may READ
+    the app's group. One thread at a time.
     """
 
     def __init__(
@@ -77,6 +81,7 @@ class Stores:
         self.app = app
         self._admin = AdminClient(bootstrap_servers)
         self._channels = SyncChannels[str]()
+        self._tickets = HeldTickets()
         self._timeout_s = timeout_ms / 1e3
         self._where: _Where | None = None
         self._known: dict[str, pb.StreamsStore] = {}
@@ -119,9 +124,12 @@ class Stores:
         return StoreView(self, self._known[store])
 
     def _describe(self) -> None:
-        request = pb.DescribeStoresRequest()
         answer: pb.DescribeStoresResponse
-        _, answer = self._call(self._anybody(), lambda stub: stub.DescribeStores(request, timeout=_CALL_S))
+        _, answer = self._call(
+            self._anybody(),
+            "",
+            lambda stub, ticket: stub.DescribeStores(pb.DescribeStoresRequest(ticket=ticket), timeout=_CALL_S),
+        )
         self._known = {one.name: one for one in answer.stores}
 
     def _anybody(self) -> list[str]:
@@ -172,7 +180,13 @@ class Stores:
 
     def _locate(self, request: pb.LocateKeyRequest) -> tuple[bytes, int]:
         found: pb.LocateKeyResponse
-        _, found = self._call(self._anybody(), lambda stub: stub.LocateKey(request, timeout=_CALL_S))
+
+        def locate(stub: Any, ticket: bytes) -> pb.LocateKeyResponse:
+            request.ticket = ticket
+            located: pb.LocateKeyResponse = stub.LocateKey(request, timeout=_CALL_S)
+            return located
+
+        _, found = self._call(self._anybody(), request.store, locate)
         return found.key, found.partition
 
     def _rows(self, request: pb.QueryStoreRequest, sub_topology: str) -> pa.Table | None:
@@ -194,8 +208,12 @@ class Stores:
             raise LeaderNotAvailable(
                 f"no worker that answers has the task {task}; `headrace group describe {self.app}` shows who has what"
             )
-        parts: list[pb.QueryStoreResponse]
-        endpoint, parts = self._call(endpoints, lambda stub: list(stub.QueryStore(request, timeout=_CALL_S)))
+
+        def query(stub: Any, ticket: bytes) -> list[pb.QueryStoreResponse]:
+            request.ticket = ticket
+            return list(stub.QueryStore(request, timeout=_CALL_S))
+
+        endpoint, parts = self._call(endpoints, request.store, query)
         if request.HasField("at_least") and not (parts and parts[0].contains):
             raise UnsupportedVersion(f"the worker at {endpoint} is of a version that cannot wait for records")
         ranged = request.HasField("first_key") or request.HasField("last_key")
@@ -204,7 +222,7 @@ class Stores:
         arrow = b"".join(part.arrow for part in parts)
         return pa.ipc.open_stream(pa.py_buffer(arrow)).read_all() if arrow else None
 
-    def _call(self, endpoints: Sequence[str], call: Callable[[Any], T]) -> tuple[str, T]:
+    def _call(self, endpoints: Sequence[str], store: str, call: Callable[[Any, bytes], T]) -> tuple[str, T]:
         """
         The first that answers, and what it says. The group takes a worker that has died for alive for some seconds.
 
@@ -214,17 +232,38 @@ class Stores:
         *others, last = endpoints
         for endpoint in others:
             try:
-                return endpoint, self._call_one(endpoint, call)
+                return endpoint, self._call_one(endpoint, store, call)
             except HeadraceError as error:
                 if error.kind not in _ELSEWHERE:
                     raise
-        return last, self._call_one(last, call)
+        return last, self._call_one(last, store, call)
 
-    def _call_one(self, endpoint: str, call: Callable[[Any], T]) -> T:
+    def _call_one(self, endpoint: str, store: str, call: Callable[[Any, bytes], T]) -> T:
+        """
+        A worker that wants to know who asks is shown a ticket, and never a credential: whoever may join the group may
+        say that it is asked at some address.
+        """
+        key, now_ms = (endpoint, store), time.monotonic() * 1e3
+        ticket = self._tickets.find(key, now_ms)
+        if not ticket and self._tickets.has(key):
+            ticket = self._new_ticket(endpoint, store)
         try:
-            return call(StreamsQueryStub(self._channels.to(endpoint)))
+            return self._call_with(endpoint, ticket, call)
+        except Unauthenticated:
+            return self._call_with(endpoint, self._new_ticket(endpoint, store), call)
+
+    def _call_with(self, endpoint: str, ticket: bytes, call: Callable[[Any, bytes], T]) -> T:
+        try:
+            return call(StreamsQueryStub(self._channels.to(endpoint)), ticket)
         except grpc.RpcError as error:
             raise error_from_rpc(error) from error
+
+    def _new_ticket(self, endpoint: str, store: str) -> bytes:
+        asked_ms = time.monotonic() * 1e3
+        audience = TicketAudience(self.app, endpoint, store)
+        made = self._admin.issue_ticket(audience, [AccessQuestion("READ", "GROUP", self.app)])
+        self._tickets.keep((endpoint, store), made.text, made.life_ms, asked_ms)
+        return made.text
 
     def _persist(self, call: Callable[[], T]) -> T:
         began = time.monotonic()

@@ -164,7 +164,7 @@ def _make_engines(
     brokers = GrpcBrokers(cluster, config.limits.call_ms_max, client.security)
     coordinators = GrpcCoordinators(min(config.limits.call_ms_max, _COORDINATOR_MS_MAX), client.security)
     nodes = GrpcNodes(client.key, min(config.limits.call_ms_max, _COORDINATOR_MS_MAX), client.security)
-    workers = GrpcWorkers(min(config.limits.call_ms_max, _COORDINATOR_MS_MAX))
+    workers = GrpcWorkers(min(config.limits.call_ms_max, _COORDINATOR_MS_MAX), brokers.issue_ticket, SystemClock())
     log = HeadraceMessages(cluster, None if tls is None else str(tls.ca), credential)
     tasks.start(log.follow(SystemClock()), name="idle producers")
     for port in (brokers, coordinators, workers, nodes, log):

@@ -139,13 +139,18 @@ class StoreFacts:
 
 
 class Workers(Protocol):
-    """Single workers of streams, at the addresses that they told their groups."""
+    """
+    Single workers of streams, at the addresses that they told their groups. In a closed cluster each is shown a ticket
+    of the caller's; without the right to read the app's group that is ``Denied``.
+    """
 
-    async def stores(self, at: Endpoint) -> Sequence[StoreFacts]:
+    async def stores(self, app: str, at: Endpoint) -> Sequence[StoreFacts]:
         """Of its program. Raises: ``HeadraceError``."""
         ...
 
-    async def locate(self, at: Endpoint, request: streams_pb2.LocateKeyRequest) -> streams_pb2.LocateKeyResponse:
+    async def locate(
+        self, app: str, at: Endpoint, request: streams_pb2.LocateKeyRequest
+    ) -> streams_pb2.LocateKeyResponse:
         """
         The key that texts stand for.
 
@@ -155,7 +160,7 @@ class Workers(Protocol):
         """
         ...
 
-    async def rows(self, at: Endpoint, request: streams_pb2.QueryStoreRequest) -> Sequence[dict[str, Any]]:
+    async def rows(self, app: str, at: Endpoint, request: streams_pb2.QueryStoreRequest) -> Sequence[dict[str, Any]]:
         """
         Rows of a store in one task.
 

@@ -206,7 +206,7 @@ async def opened(rows: Rows) -> AsyncIterator[Front]:
         client: Any = tie
         cluster = GrpcCluster(client)
         brokers = GrpcBrokers(cluster, 5_000, security)
-        coordinators, workers = GrpcCoordinators(5_000, security), GrpcWorkers(5_000)
+        coordinators, workers = GrpcCoordinators(5_000, security), GrpcWorkers(5_000, brokers.issue_ticket, clock)
         log = HeadraceMessages(cluster)
         nodes = GrpcNodes(ADMIN, 5_000, security)
         for port in (brokers, coordinators, workers, nodes, log):

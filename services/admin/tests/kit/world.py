@@ -243,7 +243,7 @@ def _make_world(lab: LabCluster, client: ControllerClient) -> World:
     cluster, controllers = GrpcCluster(client), GrpcControllers(client, LIMITS.call_ms_max)
     brokers = GrpcBrokers(cluster, LIMITS.call_ms_max, client.security)
     coordinators = GrpcCoordinators(8_000, client.security)
-    workers = GrpcWorkers(LIMITS.call_ms_max)
+    workers = GrpcWorkers(LIMITS.call_ms_max, brokers.issue_ticket, clock)
     log = HeadraceMessages(cluster)
     engines = Engines.over(
         Administration(cluster, controllers, brokers),

@@ -39,7 +39,7 @@ from headrace_common.core.errors import (
     TlsFailed,
 )
 from headrace_common.core.ids import NodeId
-from headrace_common.rpc.calls import nobody_there
+from headrace_common.rpc.calls import A_co, Method, Q_contra, nobody_there
 from headrace_common.rpc.channels import Channels, Metadata, Security
 from headrace_common.rpc.library import INSTEAD, library
 from headrace_common.rpc.options import CLIENT_ID_KEY, EAGER_RECONNECT_MS_MAX
@@ -49,12 +49,14 @@ from headrace_common.runtime.memory import adapt_to_large_blocks
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1.admin_pb2_grpc import AdminStub
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
+from headrace_proto.v1.tickets_pb2_grpc import TicketsStub
 
 if TYPE_CHECKING:
     from grpc import aio
 
     from headrace_proto.v1.admin_pb2_grpc import AdminAsyncStub  # exist for type checkers only
     from headrace_proto.v1.broker_pb2_grpc import BrokerAsyncStub
+    from headrace_proto.v1.tickets_pb2_grpc import TicketsAsyncStub
 
 R = TypeVar("R")
 
@@ -427,6 +429,38 @@ class GrpcTransport(CoordinatorCalls):
             raise NetworkFailed("the cluster has no admin service; start one, for example with `headrace up`")
         self._turns += 1
         return AdminStub(self._channel(admins[self._turns % len(admins)]))
+
+    async def ticket_call(
+        self, method: Callable[[TicketsAsyncStub], Method[Q_contra, A_co]], request: Q_contra, maker: NodeId | None
+    ) -> A_co:
+        """See ``port.Transport``."""
+        if maker is not None:
+            if maker not in self._nodes.brokers:
+                await self.metadata(pb.MetadataRequest())
+            return await self._of_tickets(self._nodes.brokers.get(maker), method, request)
+        elsewhere = False
+        while True:
+            if self._answered is None or elsewhere:
+                await self.metadata(pb.MetadataRequest(), elsewhere=elsewhere)
+            try:
+                return await self._of_tickets(self._answered, method, request)
+            except (NetworkFailed, RequestTimedOut):
+                if elsewhere:
+                    raise
+                elsewhere = True
+
+    async def _of_tickets(
+        self,
+        address: str | None,
+        method: Callable[[TicketsAsyncStub], Method[Q_contra, A_co]],
+        request: Q_contra,
+    ) -> A_co:
+        if address is None:
+            raise NetworkFailed("there is no such broker now")
+        timeout = min(self._call_timeout, METADATA_ATTEMPT_MS / 1_000)
+        return await self._call(
+            f"the broker at {address}", lambda: method(TicketsStub(self._channel(address)))(request, timeout=timeout)
+        )
 
     async def close(self) -> None:
         """Close all streams and connections. Idempotent."""

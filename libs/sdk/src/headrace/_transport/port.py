@@ -20,6 +20,7 @@ from headrace_proto.v1 import transaction_pb2
 if TYPE_CHECKING:
     from headrace_proto.v1.admin_pb2_grpc import AdminAsyncStub  # exist for type checkers only
     from headrace_proto.v1.coordinator_pb2_grpc import CoordinatorAsyncStub
+    from headrace_proto.v1.tickets_pb2_grpc import TicketsAsyncStub
     from headrace_proto.v1.transaction_pb2_grpc import TransactionCoordinatorAsyncStub
 
 
@@ -184,6 +185,18 @@ class Transport(Protocol):
 
         Raises:
             NetworkFailed: no admin service is registered; the text says how to start one.
+        """
+        ...
+
+    async def ticket_call(
+        self, method: Callable[[TicketsAsyncStub], Method[Q_contra, A_co]], request: Q_contra, maker: NodeId | None
+    ) -> A_co:
+        """
+        A call of ``Tickets``, to the broker that made a ticket; None: to any.
+
+        Raises:
+            NetworkFailed: nobody answered, or there is no such broker.
+            HeadraceError: what the broker says.
         """
         ...
 

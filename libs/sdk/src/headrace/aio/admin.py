@@ -33,6 +33,7 @@ from headrace.aio._cluster_admin import ClusterAdmin
 from headrace.aio._group_admin import GroupAdmin
 from headrace.aio._placement import TopicIds, elect_request, outcomes, reassign_request, reassignments
 from headrace.aio._restore_admin import RestoreAdmin
+from headrace.aio._ticket_admin import TicketAdmin
 from headrace.aio._transaction_admin import TransactionAdmin
 from headrace.errors import (
     ClientClosed,
@@ -83,7 +84,7 @@ class AdminSettings(ClientSettings):
     """How long a call may take, repetitions included, in ms."""
 
 
-class AdminClient(ClusterAdmin, GroupAdmin, TransactionAdmin, RestoreAdmin, AccessAdmin):
+class AdminClient(ClusterAdmin, GroupAdmin, TransactionAdmin, RestoreAdmin, AccessAdmin, TicketAdmin):
     """
     Administration of one cluster.
 

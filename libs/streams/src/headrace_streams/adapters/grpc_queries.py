@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import grpc.aio
 import pyarrow as pa
@@ -24,14 +24,21 @@ _RPCS_MAX: Final = 100
 _REQUEST_BYTES_MAX: Final = 1 << 20
 _PART_BYTES: Final = 1 << 20
 
+LetIn: TypeAlias = Callable[[bytes, str, str], Awaitable[None]]
+"""Raises what is said to who may not ask: given what it shows, where it asks, and for which store, if any."""
+
 
 class Servicer(streams_pb2_grpc.StreamsQueryServicer):
     """Satisfies the generated service."""
 
-    def __init__(self, answering: Answering) -> None:
+    def __init__(self, answering: Answering, let_in: LetIn) -> None:
         self._answering = answering
+        self._let_in = let_in
+        self.endpoint = ""
+        """Where others ask, as the group has it."""
 
     async def DescribeStores(self, request: pb.DescribeStoresRequest, context: Any) -> pb.DescribeStoresResponse:
+        await self._let_in(request.ticket, self.endpoint, "")
         return pb.DescribeStoresResponse(
             stores=[
                 pb.StreamsStore(
@@ -45,10 +52,12 @@ class Servicer(streams_pb2_grpc.StreamsQueryServicer):
         )
 
     async def LocateKey(self, request: pb.LocateKeyRequest, context: Any) -> pb.LocateKeyResponse:
+        await self._let_in(request.ticket, self.endpoint, request.store)
         key, partition = self._answering.locate(request.store, request.columns)
         return pb.LocateKeyResponse(key=key, partition=partition)
 
     async def QueryStore(self, request: pb.QueryStoreRequest, context: Any) -> AsyncIterator[pb.QueryStoreResponse]:
+        await self._let_in(request.ticket, self.endpoint, request.store)
         key = request.key if request.HasField("key") else None
         record = request.at_least
         if request.HasField("at_least") and record.partition != request.partition:
@@ -86,9 +95,11 @@ class Servicer(streams_pb2_grpc.StreamsQueryServicer):
 
 
 @asynccontextmanager
-async def open_queries(answering: Answering, listen: Endpoint, advertise: str | None) -> AsyncIterator[Endpoint]:
+async def open_queries(
+    answering: Answering, listen: Endpoint, advertise: str | None, let_in: LetIn
+) -> AsyncIterator[Endpoint]:
     """
-    Answer until the block ends; gives the address for others.
+    Answer those who are ``let_in`` until the block ends; gives the address for others.
 
     Raises:
         CannotListen: the address is taken or not of this machine.
@@ -98,10 +109,13 @@ async def open_queries(answering: Answering, listen: Endpoint, advertise: str | 
         options=server_options(ServerLimits(_REQUEST_BYTES_MAX, connections_max())),
         maximum_concurrent_rpcs=_RPCS_MAX,
     )
-    streams_pb2_grpc.add_StreamsQueryServicer_to_server(Servicer(answering), server)
+    servicer = Servicer(answering, let_in)
+    streams_pb2_grpc.add_StreamsQueryServicer_to_server(servicer, server)
     port = bind(server, listen)
+    endpoint = ServerConfig(advertise_host=advertise).choose_endpoint(port, listen_host=listen.host)
+    servicer.endpoint = str(endpoint)
     await server.start()
     try:
-        yield ServerConfig(advertise_host=advertise).choose_endpoint(port, listen_host=listen.host)
+        yield endpoint
     finally:
         await server.stop(None)

@@ -15,6 +15,8 @@ from headrace_common.runtime.clock import limit_s
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import errors_pb2
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
+from headrace_proto.v1.tickets_pb2 import IssueTicketRequest, IssueTicketResponse
+from headrace_proto.v1.tickets_pb2_grpc import TicketsStub
 
 if TYPE_CHECKING:
     from headrace_proto.v1.broker_pb2_grpc import BrokerAsyncStub
@@ -55,6 +57,22 @@ class GrpcBrokers:
         if answer.error != errors_pb2.NONE:
             raise error_for(answer.error, answer.message)
         return answer
+
+    async def issue_ticket(self, request: IssueTicketRequest) -> IssueTicketResponse:
+        """
+        A ticket of the caller of the running handler, from whichever broker is not fenced.
+
+        Raises:
+            Denied: it may nothing of this.
+            NetworkFailed: there is no broker, or it does not answer.
+        """
+        brokers = [node for key, node in self._cluster.image.nodes.items() if key.role is Role.BROKER]
+        found = min(brokers, key=lambda node: (node.fenced, node.key.id), default=None)
+        if found is None:
+            raise NetworkFailed("no broker is registered, so there is nobody who makes tickets")
+        with CallTo(f"broker {found.key.id}"):
+            stub = TicketsStub(self._channels.to(found.inside))
+            return await stub.IssueTicket(request, timeout=self._timeout)
 
     async def close(self) -> None:
         await self._channels.close()

@@ -126,20 +126,20 @@ class Streams:
         return found
 
     async def _stores(self, app: str) -> Sequence[StoreFacts]:
-        return await self._workers.stores(_anybody(app, _owners(await self.describe(app))))
+        return await self._workers.stores(app, _anybody(app, _owners(await self.describe(app))))
 
     async def _rows(self, app: str, store: str, columns: Sequence[str]) -> Sequence[dict[str, Any]]:
         owners = _owners(await self.describe(app))
         anybody = _anybody(app, owners)
-        stores = {one.name: one for one in await self._workers.stores(anybody)}
+        stores = {one.name: one for one in await self._workers.stores(app, anybody)}
         if store not in stores:
             raise NotFound(f"{app} has no store {store!r}; there are: {', '.join(stores) or 'none'}")
-        at = await self._workers.locate(anybody, streams_pb2.LocateKeyRequest(store=store, columns=columns))
+        at = await self._workers.locate(app, anybody, streams_pb2.LocateKeyRequest(store=store, columns=columns))
         task = f"{stores[store].sub_topology}/{at.partition}"
         if task not in owners:
             raise LeaderNotAvailable(f"no worker of {app} has the task {task} now")
         request = streams_pb2.QueryStoreRequest(store=store, partition=at.partition, key=at.key)
-        return await self._workers.rows(owners[task], request)
+        return await self._workers.rows(app, owners[task], request)
 
     async def _persist(self, app: str, ask: Callable[[], Awaitable[T]]) -> T:
         """The answer, asked for again while a task moves or the worker that has it is dead."""

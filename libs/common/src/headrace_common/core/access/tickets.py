@@ -9,7 +9,7 @@ and with the broker; whoever needs it asks for another one.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -31,6 +31,9 @@ TICKETS_PER_CALLER_MAX: Final = 1_000
 TICKETS_MAX: Final = 100_000
 """Of one broker; where there are more, the oldest end early."""
 NAME_CHARS_MAX: Final = 1_000
+EARLY_MS: Final = 5_000.0
+"""So long before a ticket ends its holder asks for another one."""
+HELD_MAX: Final = 10_000
 
 
 class Audience(NamedTuple):
@@ -141,6 +144,28 @@ class Tickets:
         same = _same_as(ticket.owner, ticket.audience, ticket.rights)
         if self._same.get(same) is ticket:
             del self._same[same]
+
+
+class HeldTickets:
+    """Tickets that a process has for others, by whom they are shown to and what for. Times as above."""
+
+    def __init__(self) -> None:
+        self._held: dict[Hashable, tuple[bytes, float]] = {}
+
+    def find(self, key: Hashable, now_ms: float) -> bytes:
+        """One that is good for a while yet; empty: there is none."""
+        text, until_ms = self._held.get(key, (b"", 0.0))
+        return text if now_ms < until_ms else b""
+
+    def has(self, key: Hashable) -> bool:
+        """Whether there was one: whoever is asked wants to see one."""
+        return key in self._held
+
+    def keep(self, key: Hashable, text: bytes, life_ms: float, now_ms: float) -> None:
+        """One that was asked for at ``now_ms``."""
+        if len(self._held) >= HELD_MAX:
+            self._held.clear()
+        self._held[key] = text, now_ms + life_ms - EARLY_MS
 
 
 def maker_of(text: bytes) -> NodeId | None:

@@ -1,0 +1,68 @@
+"""The part of ``headrace.aio.AdminClient`` that asks brokers what somebody may, and for tickets that say so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from headrace.errors import UnsupportedVersion
+from headrace.ticket_types import AccessAnswer, AccessQuestion, Ticket, TicketAudience
+from headrace_common.core.access.tickets import maker_of
+from headrace_proto.v1 import tickets_pb2 as pb
+
+if TYPE_CHECKING:
+    from headrace._transport.port import Transport
+
+
+class TicketAdmin:
+    """Inherited by ``AdminClient``, which has the connections."""
+
+    _transport: Transport
+
+    async def check_access(
+        self, questions: Iterable[AccessQuestion] = (), *, ticket: bytes = b"", audience: TicketAudience | None = None
+    ) -> AccessAnswer:
+        """
+        Whether this client may do some things; with a ticket, whether its owner may, by it, at ``audience``.
+
+        Brokers answer; one of a version that knows no rules says that the cluster is open. Asked once, of two brokers
+        where the first does not answer: who waits for it decides how long.
+
+        Raises:
+            Unauthenticated: the cluster does not know this client.
+            NetworkFailed: no broker answers.
+        """
+        asked = list(questions)
+        maker = maker_of(ticket) if ticket else None
+        if ticket and maker is None:
+            return AccessAnswer("closed", "", (), "this is no ticket")
+        request = pb.CheckAccessRequest(questions=map(_question, asked), ticket=ticket)
+        if audience is not None:
+            request.audience.CopyFrom(_audience(audience))
+        try:
+            answer = await self._transport.ticket_call(lambda stub: stub.CheckAccess, request, maker)
+        except UnsupportedVersion:
+            return AccessAnswer("open", "", ("",) * len(asked))
+        return AccessAnswer(answer.mode, answer.principal, tuple(answer.refusals), answer.ticket_refused)
+
+    async def issue_ticket(self, audience: TicketAudience, questions: Iterable[AccessQuestion]) -> Ticket:
+        """
+        A ticket for what this client may of this, of 16 things at most: ``audience`` is shown it, and no credential.
+
+        Raises:
+            Denied: it may none of it.
+            Unauthenticated: the cluster does not know this client.
+            UnsupportedVersion: the cluster has no rules, and needs no tickets.
+            NetworkFailed: no broker answers.
+        """
+        request = pb.IssueTicketRequest(audience=_audience(audience), questions=map(_question, questions))
+        made = await self._transport.ticket_call(lambda stub: stub.IssueTicket, request, None)
+        return Ticket(made.ticket, made.life_ms)
+
+
+def _question(asked: AccessQuestion) -> pb.AccessQuestion:
+    return pb.AccessQuestion(operation=asked.operation, type=asked.type, name=asked.name)
+
+
+def _audience(audience: TicketAudience) -> pb.TicketAudience:
+    return pb.TicketAudience(group=audience.group, endpoint=audience.endpoint, purpose=audience.purpose)

@@ -1,0 +1,177 @@
+"""Whether a program that others ask lets them in, by what brokers say, and how long that counts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import pytest
+from libs.common.tests.kit.clock import FakeClock
+
+from headrace.aio import guarding
+from headrace.aio.guarding import FRESH_MS, Guard
+from headrace.ticket_types import AccessAnswer, AccessQuestion, TicketAudience
+from headrace_common.core.errors import (
+    ClusterAuthorizationFailed,
+    CoordinatorNotAvailable,
+    HeadraceError,
+    NetworkFailed,
+    Overloaded,
+    Unauthenticated,
+)
+
+WORKER = TicketAudience("billing", "10.0.0.1:7000", "totals")
+READ = (AccessQuestion("READ", "GROUP", "billing"),)
+TICKET = b"ticket"
+
+
+class Brokers:
+    """Says what a test says."""
+
+    def __init__(self) -> None:
+        self.mode = "closed"
+        self.refusal = ""
+        self.ticket_refused = ""
+        self.failure: HeadraceError | None = None
+        self.asked = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    async def check_access(
+        self, questions: Iterable[AccessQuestion] = (), *, ticket: bytes = b"", audience: TicketAudience | None = None
+    ) -> AccessAnswer:
+        self.asked += 1
+        await self.answers.wait()
+        if self.failure is not None:
+            raise self.failure
+        if ticket and self.ticket_refused:
+            return AccessAnswer(self.mode, "", (), self.ticket_refused)
+        return AccessAnswer(self.mode, "User:alice", tuple(self.refusal for _ in questions))
+
+
+class World:
+    def __init__(self) -> None:
+        self.brokers = Brokers()
+        self.clock = FakeClock()
+        self.guard = Guard(self.brokers, self.clock)
+
+    async def lets_in(self, ticket: bytes = TICKET, audience: TicketAudience = WORKER) -> HeadraceError | None:
+        try:
+            await self.guard.check_ticket(ticket, audience, READ)
+        except HeadraceError as error:
+            return error
+        return None
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def test_who_shows_no_ticket_is_not_let_in(world: World) -> None:
+    error = await world.lets_in(b"")
+    assert isinstance(error, Unauthenticated)
+    assert "show a ticket for billing at 10.0.0.1:7000" in str(error)
+
+
+async def test_what_brokers_say_counts_for_five_seconds(world: World) -> None:
+    assert await world.lets_in() is None
+    asked = world.brokers.asked
+    world.brokers.ticket_refused = "alice is blocked"
+    await world.clock.advance(FRESH_MS - 1)
+    assert await world.lets_in() is None
+    assert world.brokers.asked == asked
+    await world.clock.advance(1)
+    assert isinstance(await world.lets_in(), Unauthenticated)
+
+
+async def test_who_may_not_does_not(world: World) -> None:
+    world.brokers.refusal = "User:alice may not READ GROUP billing"
+    assert isinstance(await world.lets_in(), ClusterAuthorizationFailed)
+    asked = world.brokers.asked
+    assert isinstance(await world.lets_in(), ClusterAuthorizationFailed)
+    assert world.brokers.asked == asked, "refusals are remembered too"
+
+
+async def test_each_ticket_and_audience_is_asked_about(world: World) -> None:
+    assert await world.lets_in() is None
+    world.brokers.ticket_refused = "it is another's"
+    assert await world.lets_in(b"other") is not None
+    assert await world.lets_in(TICKET, WORKER._replace(purpose="secrets")) is not None
+    assert await world.lets_in() is None
+
+
+async def test_where_it_is_open_nobody_is_asked_for_anything(world: World) -> None:
+    for mode in ("open", "permissive"):
+        world.brokers.mode = mode
+        assert await world.lets_in(b"") is None
+        await world.clock.advance(FRESH_MS)
+    assert world.brokers.asked == 2
+
+
+async def test_a_cluster_that_is_closed_meanwhile_is_noticed(world: World) -> None:
+    world.brokers.mode = "open"
+    assert await world.lets_in(b"") is None
+    world.brokers.mode = "closed"
+    await world.clock.advance(FRESH_MS - 1)
+    assert await world.lets_in(b"") is None
+    await world.clock.advance(1)
+    assert isinstance(await world.lets_in(b""), Unauthenticated)
+
+
+async def test_who_has_never_heard_of_the_cluster_lets_nobody_in(world: World) -> None:
+    world.brokers.failure = NetworkFailed("nobody is there")
+    assert isinstance(await world.lets_in(b""), CoordinatorNotAvailable)
+    assert isinstance(await world.lets_in(), CoordinatorNotAvailable)
+
+
+async def test_an_open_cluster_that_is_away_stays_open(world: World) -> None:
+    world.brokers.mode = "open"
+    assert await world.lets_in(b"") is None
+    world.brokers.failure = NetworkFailed("nobody is there")
+    await world.clock.advance(FRESH_MS)
+    assert await world.lets_in(b"") is None
+    asked = world.brokers.asked
+    assert await world.lets_in(b"") is None
+    assert world.brokers.asked == asked, "it is not asked for each question"
+
+
+async def test_a_closed_cluster_that_is_away_lets_nobody_in(world: World) -> None:
+    assert await world.lets_in() is None
+    world.brokers.failure = NetworkFailed("nobody is there")
+    await world.clock.advance(FRESH_MS)
+    assert isinstance(await world.lets_in(), CoordinatorNotAvailable)
+    assert isinstance(await world.lets_in(b""), CoordinatorNotAvailable)
+
+
+async def test_a_ticket_of_a_broker_that_is_gone_is_over(world: World) -> None:
+    assert not await world.guard.is_open()
+    world.brokers.failure = NetworkFailed("there is no such broker now")
+    error = await world.lets_in()
+    assert isinstance(error, Unauthenticated)
+    assert "show another one" in str(error)
+    world.brokers.failure = Unauthenticated("the worker's own key was deleted")
+    assert isinstance(await world.lets_in(), CoordinatorNotAvailable)
+
+
+async def test_those_who_ask_the_same_ask_once_and_not_too_many_ask(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guarding, "ASKING_MAX", 1)
+    assert not await world.guard.is_open()
+    world.brokers.answers.clear()
+    first, second = (asyncio.ensure_future(world.lets_in()) for _ in range(2))
+    await asyncio.sleep(0)
+    assert isinstance(await world.lets_in(b"other"), Overloaded)
+    first.cancel()
+    world.brokers.answers.set()
+    assert await second is None
+    assert world.brokers.asked == 2, "one for the mode"
+    assert await world.lets_in(b"other") is None
+
+
+async def test_what_is_remembered_has_a_bound(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarding, "KNOWN_MAX", 3)
+    for n in range(10):
+        await world.lets_in(b"%d" % n)
+    assert len(world.guard._known) <= 3
