@@ -21,6 +21,7 @@ from headrace_common.core.access.rows import CONFIGURED, Configured, Mode, write
 from headrace_common.core.access.sessions import (
     LIFETIME_MS,
     SESSION_PREFIX,
+    YOUNG_MS,
     Session,
     session_claims,
     session_header,
@@ -32,6 +33,7 @@ from headrace_common.core.errors import (
     CredentialsExpired,
     CredentialsRevoked,
     HeadraceError,
+    MetadataUnavailable,
     Overloaded,
     Unauthenticated,
 )
@@ -66,7 +68,9 @@ async def streams(world: World) -> AsyncIterator[Streams]:
 
 def claims_of(world: World, user: User | None = None, **other: Any) -> dict[str, Any]:
     found = user or world.users[0]
-    return {**session_claims(world.image.cluster_id, found, found.password.id, world.clock.now_ms()), **other}
+    now_ms = world.clock.now_ms()
+    old = {"iat": int(now_ms) // 1_000 - 60}
+    return {**session_claims(world.image.cluster_id, found, found.password.id, now_ms), **old, **other}
 
 
 def session(world: World, key: SessionKey = KEY, who: NodeKey = BROKER, **claims: Any) -> str:
@@ -240,6 +244,15 @@ async def test_it_is_vouched_for_and_so_changes_nobodys_rights_whoever_it_is(wor
     world.image = replace(world.image, access=rows)
     full = world.access.rights(world.access.authenticate(session(world), ""))
     assert full.allows(*beyond[0])
+
+
+async def test_where_a_node_has_not_heard_of_it_yet_the_caller_tries_again(world: World) -> None:
+    shown = session(world, iat=int(world.clock.now_ms()) // 1_000)
+    world.nodes = {}
+    world.told()
+    assert isinstance(await refusal(world, shown), MetadataUnavailable)
+    await world.clock.advance(YOUNG_MS + 1_000)
+    assert isinstance(await refusal(world, shown), CredentialsRevoked)
 
 
 async def test_a_session_is_verified_once_and_looked_at_each_time(

@@ -8,27 +8,55 @@ machine.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from headrace.errors import CredentialInPlainText
-from headrace.finding import ClusterAddress
-from headrace.local_keys import local_keys_directory, read_local_keys
-from headrace_common.core.errors import InvalidConfig, Rejected
+from headrace.finding import ClusterAddress, UserLogin
+from headrace.local_keys import find_login, local_keys_directory, logins_directory, read_key_file, read_local_keys
+from headrace_common.core.errors import HeadraceError, InvalidConfig, NetworkFailed, Rejected
 from headrace_common.core.ids import is_loopback
 from headrace_common.core.secret import Secret
 from headrace_common.rpc.channels import Metadata
+from headrace_common.runtime.clock import Deadline
 
 FILE_BYTES_MAX: Final = 8_200
 """The longest token, and the end of its line."""
 _TOKEN: Final = re.compile(r"eyJ[A-Za-z0-9_-]*\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 _HEADER: Final = "authorization"
+POD_TOKEN: Final = Path("/var/run/secrets/headrace/token")
+"""Where the token of a pod is mounted."""
+_RENEWED_AFTER: Final = 0.8
+"""Of a session's life."""
 
 _log = logging.getLogger("headrace")
+
+
+class Granted:
+    """A session that was had by logging in."""
+
+    def __init__(self, token: Secret, lifetime_ms: int) -> None:
+        self.token = token
+        self._due = Deadline(lifetime_ms * _RENEWED_AFTER)
+        self._end = Deadline(lifetime_ms)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for another one."""
+        return self._due.left_ms <= 0
+
+    @property
+    def is_over(self) -> bool:
+        return self._end.left_ms <= 0
+
+
+LogIn: TypeAlias = Callable[[str, Secret, str], Coroutine[Any, Any, Granted]]
+"""Logs in as somebody, with a password, by a mechanism of SCRAM."""
 
 
 class Credentials:
@@ -52,6 +80,17 @@ class Credentials:
         if not self._tls and not is_loopback(target):
             raise CredentialInPlainText.to(target)
         return ((_HEADER, f"Bearer {key.reveal()}"),)
+
+    logs_in = False
+    """Whether ``ready`` has to be awaited before a call."""
+
+    async def ready(self, log_in: LogIn) -> None:
+        """
+        Have something to show.
+
+        Raises:
+            HeadraceError: nothing could be had.
+        """
 
     def changed_since(self, number: int) -> bool:
         """A call that was begun with ``number`` was refused for what it showed: whether it would show another now."""
@@ -88,7 +127,10 @@ class KeyFile(Credentials):
         super().__init__(tls=tls)
         self._file = file
         self._seen = _stamp(file)
-        self._key = read_key(file)
+        self._key = self._read()
+
+    def _read(self) -> Secret:
+        return read_key(self._file)
 
     def _key_for(self, target: str) -> Secret | None:
         if _stamp(self._file) != self._seen:
@@ -98,7 +140,7 @@ class KeyFile(Credentials):
     def _look_again(self) -> None:
         self._seen = _stamp(self._file)
         try:
-            key = read_key(self._file)
+            key = self._read()
         except InvalidConfig as error:
             _log.warning("%s; the key of before stays in use", error)
             return
@@ -129,6 +171,105 @@ class LocalKeys(Credentials):
             self.number += 1
 
 
+class PasswordLogin(Credentials):
+    """
+    Who has a password shows a session, which is had at any broker and good for all nodes. A new one is had when most of
+    its life is over, and after it was refused.
+    """
+
+    logs_in = True
+
+    def __init__(self, user: UserLogin, *, tls: bool) -> None:
+        super().__init__(tls=tls)
+        self._user = user
+        self._password()
+        self._session: Granted | None = None
+        self._logging_in: asyncio.Task[Granted] | None = None
+
+    def metadata(self, target: str) -> Metadata:
+        """
+        Raises:
+            CredentialInPlainText: to another machine, and not by TLS.
+            NetworkFailed: there is no session yet, or none any more; ``ready`` gets one.
+        """
+        if not self._tls and not is_loopback(target):
+            raise CredentialInPlainText.to(target, "password")
+        session = self._session
+        if session is None or session.is_over:
+            raise NetworkFailed(f"{self._user.name} has to log in again; nothing was sent")
+        return ((_HEADER, f"Bearer {session.token.reveal()}"),)
+
+    def check(self, targets: Iterable[str]) -> None:
+        """Raises: CredentialInPlainText: one of these is another machine, and not spoken to by TLS."""
+        for target in targets:
+            if not self._tls and not is_loopback(target):
+                raise CredentialInPlainText.to(target, "password")
+
+    async def ready(self, log_in: LogIn) -> None:
+        session = self._session
+        if session is not None and not session.is_due:
+            return
+        loop, task = asyncio.get_running_loop(), self._logging_in
+        if task is None or task.get_loop() is not loop or task.done():
+            task = self._logging_in = loop.create_task(log_in(self._user.name, self._password(), self._user.mechanism))
+            task.add_done_callback(_retrieve)
+        try:
+            granted = await asyncio.shield(task)
+        except HeadraceError:
+            if session is not None and not session.is_over:
+                return  # it is good for some time yet
+            raise
+        if granted is not self._session:
+            self._session = granted
+            self.number += 1
+
+    def _look_again(self) -> None:
+        """What was shown was refused: log in anew."""
+        if self._session is not None:
+            self._session = None
+            self.number += 1
+
+    def _password(self) -> Secret:
+        if self._user.password is not None:
+            return self._user.password
+        assert self._user.password_file is not None, "settings have looked"
+        return read_password(Path(self._user.password_file).expanduser())
+
+
+def _retrieve(task: asyncio.Task[Granted]) -> None:
+    """Whoever waits sees the error; nobody is warned where nobody waits any more."""
+    if not task.cancelled():
+        task.exception()
+
+
+def read_password(file: Path) -> Secret:
+    """
+    The password in a file, without the end of its line.
+
+    Raises:
+        InvalidConfig: it cannot be read, or has none.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise InvalidConfig(f"the file with the password, {file}, cannot be read: {type(error).__name__}") from None
+    password = text.rstrip("\r\n")
+    if not password or "\n" in password:
+        raise InvalidConfig(f"the file {file} has no password, or more than one line")
+    return Secret(password)
+
+
+class LoginKey(KeyFile):
+    """The key that ``headrace login`` has got, from the file that it wrote."""
+
+    def _read(self) -> Secret:
+        try:
+            _, key = read_key_file(self._file)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InvalidConfig(f"the login {self._file} cannot be read: {type(error).__name__}") from None
+        return checked(key, str(self._file))
+
+
 def credentials_for(address: ClusterAddress | None, targets: Iterable[str], env: Mapping[str, str]) -> Credentials:
     """
     What a client shows to the cluster at ``targets``.
@@ -143,8 +284,17 @@ def credentials_for(address: ClusterAddress | None, targets: Iterable[str], env:
         found = FixedKey(address.api_key, tls=tls)
     elif address is not None and address.api_key_file is not None:
         found = KeyFile(Path(address.api_key_file).expanduser(), tls=tls)
+    elif address is not None and address.user is not None:
+        login = PasswordLogin(address.user, tls=tls)
+        login.check(targets)
+        return login
+    elif (file := find_login(logins_directory(env), targets)) is not None:
+        found = LoginKey(file, tls=tls)
     else:
-        return LocalKeys(local_keys_directory(env), tls=tls)
+        local = LocalKeys(local_keys_directory(env), tls=tls)
+        if not tls or not POD_TOKEN.exists() or any(local.metadata(target) for target in targets):
+            return local
+        found = KeyFile(POD_TOKEN, tls=tls)
     for target in targets:
         found.metadata(target)
     return found

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         ApiKeyInfo,
         NewApiKey,
         ObservedAccess,
+        UserInfo,
         WhoAmI,
     )
     from headrace.admin_cluster_types import ClusterStatus, Decommission, MovePlan, MoveProgress
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from headrace.ticket_types import AccessAnswer, AccessQuestion, Ticket, TicketAudience
     from headrace_common.core.access.changes import Change
     from headrace_common.core.access.grants import Grant
+    from headrace_common.core.secret import Secret
 
 T = TypeVar("T")
 
@@ -850,6 +852,56 @@ class AdminClient:
     def describe_quotas(self, entity: str | None = None) -> dict[str, dict[str, float]]:
         """What is set for one entity, or for all: values by the names of quotas, by entity."""
         return self._wait(self._twin.describe_quotas(entity))
+
+    def create_user(self, name: str, password: Secret | str) -> None:
+        """
+        Make ``User:NAME``, who logs in with this password. The password stays here; the cluster keeps verifiers of it.
+
+        Raises:
+            Rejected: nobody can be called so, or the password is too short or too common.
+            Conflict: there is one of this name.
+            Denied: the caller may not: a password is a way to act as that user.
+        """
+        self._wait(self._twin.create_user(name, password))
+
+    def change_password(self, name: str, password: Secret | str, *, grace: timedelta | None = None) -> None:
+        """
+        Give a user another password. Sessions and logins that were begun with the old one end.
+
+        Args:
+            grace: how long the old one still counts, a week at most; None: it does not.
+
+        Raises:
+            NotFound: there is no such user.
+            Rejected, Denied: as ``create_user``; everybody may change their own.
+        """
+        self._wait(self._twin.change_password(name, password, grace=grace))
+
+    def delete_user(self, name: str, *, cascade: bool = False) -> None:
+        """
+        Take a user away: what is connected with its password is cut off.
+
+        Args:
+            cascade: its rules, roles, keys and block go too. Else it is refused while there are any.
+
+        Raises:
+            NotFound: there is no such user.
+            Conflict: something is said of it.
+        """
+        self._wait(self._twin.delete_user(name, cascade=cascade))
+
+    def list_users(self, name: str | None = None) -> list[UserInfo]:
+        """Users with passwords: one, or oneself and those whom the caller may see."""
+        return self._wait(self._twin.list_users(name))
+
+    def log_in(self, user: str, password: Secret | str) -> NewApiKey:
+        """
+        A key of 12 hours for who has this password. The client itself needs no credential for that.
+
+        Raises:
+            Unauthenticated: the name or the password is wrong.
+        """
+        return self._wait(self._twin.log_in(user, password))
 
     def who_am_i(self) -> WhoAmI:
         """Who the cluster takes this client for."""

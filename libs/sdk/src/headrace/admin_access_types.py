@@ -133,6 +133,8 @@ class ApiKeyInfo(Told["pb.ApiKeyDescription"]):
     note: str
     configured: bool
     """It comes from a file of the controllers, and goes with that."""
+    login: bool
+    """Its owner logged in with a password, and it goes with that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,19 @@ class NewApiKey(Made["pb.CreateKeyResponse"], key=lambda answer: Secret(answer.k
 
     key: Secret
     description: ApiKeyInfo
+
+
+@dataclass(frozen=True, slots=True)
+class UserInfo(Told["pb.UserDescription"]):
+    """A user with a password."""
+
+    name: str
+    created_ms: int
+    """Unix time."""
+    password_set_ms: int
+    old_password_until_ms: int | None
+    """Until when the password of before counts; None: it does not."""
+    blocked: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,10 +214,10 @@ class CredentialInPlainText(Unauthenticated):
     """The API key would have gone to another machine in plain text; nothing was sent."""
 
     @classmethod
-    def to(cls, target: str) -> CredentialInPlainText:
+    def to(cls, target: str, what: str = "API key") -> CredentialInPlainText:
         """To ``host:port``."""
         return cls(
-            f"the API key is not sent to {target} in plain text, where whoever is in between could read it: use TLS, "
+            f"the {what} is not sent to {target} in plain text, where whoever is in between could read it: use TLS, "
             "with ssl_ca_location or HEADRACE_CA (a file with the CAs of the cluster)"
         )
 

@@ -42,13 +42,28 @@ PROFILE_VARIABLE: Final = "HEADRACE_PROFILE"
 CA_VARIABLE: Final = "HEADRACE_CA"
 API_KEY_VARIABLE: Final = "HEADRACE_API_KEY"
 API_KEY_FILE_VARIABLE: Final = "HEADRACE_API_KEY_FILE"
+TOKEN_FILE_VARIABLE: Final = "HEADRACE_TOKEN_FILE"
+USERNAME_VARIABLE: Final = "HEADRACE_USERNAME"
+PASSWORD_VARIABLE: Final = "HEADRACE_PASSWORD"
+PASSWORD_FILE_VARIABLE: Final = "HEADRACE_PASSWORD_FILE"
 CONFIG_VARIABLE: Final = "HEADRACE_CONFIG"
 DATA_DIR: Final = ".headrace"
 CLUSTER_FILE: Final = "cluster.json"
 CHOSEN: Final = "profile"
 """The key of config.toml that names the profile to take where nothing else is said."""
-PROFILE_KEYS: Final = ("bootstrap", "output", "ca", "api_key_file")
+PROFILE_KEYS: Final = ("bootstrap", "output", "ca", "api_key_file", "token_file", "username", "password_file")
 PLAINTEXT: Final = "PLAINTEXT"
+
+
+@dataclass(frozen=True, slots=True)
+class UserLogin:
+    """Who logs in with a password."""
+
+    name: str
+    password: Secret | None = None
+    password_file: str | None = None
+    """Or the file that has it."""
+    mechanism: str = "SCRAM-SHA-512"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +84,9 @@ class ClusterAddress(Sequence[str]):
     api_key: Secret | None = None
     """What clients show there."""
     api_key_file: str | None = None
-    """Or the file that has it."""
+    """Or the file that has it, or a token."""
+    user: UserLogin | None = None
+    """Or whom they log in as."""
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -149,23 +166,61 @@ def secured(found: ClusterAddress, protocol: str | None, ca: str | None) -> Clus
 
 
 def credentialed(
-    found: ClusterAddress, api_key: Secret | None, api_key_file: str | None, env: Mapping[str, str]
+    found: ClusterAddress,
+    api_key: Secret | None,
+    api_key_file: str | None,
+    env: Mapping[str, str],
+    *,
+    token_file: str | None = None,
+    user: UserLogin | None = None,
 ) -> ClusterAddress:
     """
     ``found`` with what a client shows there: what its settings name, else what ``found`` has, else what ``env`` says.
 
     Raises:
-        InvalidConfig: the settings name a key and a file.
+        InvalidConfig: the settings name more than one thing to show, or a user without a password.
     """
-    if api_key is not None and api_key_file is not None:
-        raise InvalidConfig("api_key and api_key_file are both given; leave one out")
-    given = api_key, api_key_file
-    if given == (None, None):
-        given = found.api_key, found.api_key_file
-    if given == (None, None):
-        text, file = env.get(API_KEY_VARIABLE), env.get(API_KEY_FILE_VARIABLE)
-        given = (Secret(text.strip()), None) if text else (None, file or None)
-    return replace(found, api_key=given[0], api_key_file=given[1])
+    given = {"api_key": api_key, "api_key_file": api_key_file, "token_file": token_file, "username": user}
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) > 1:
+        raise InvalidConfig(f"{' and '.join(named)} are both given; leave one out")
+    if not named and (found.api_key, found.api_key_file, found.user) == (None, None, None):
+        text = env.get(API_KEY_VARIABLE)
+        api_key = Secret(text.strip()) if text else None
+        if api_key is None:
+            api_key_file = env.get(API_KEY_FILE_VARIABLE) or env.get(TOKEN_FILE_VARIABLE) or None
+        if (api_key, api_key_file) == (None, None):
+            user = user_login(
+                env.get(USERNAME_VARIABLE) or None,
+                _secret(env.get(PASSWORD_VARIABLE)),
+                env.get(PASSWORD_FILE_VARIABLE) or None,
+            )
+    elif not named:
+        return found
+    return replace(found, api_key=api_key, api_key_file=api_key_file or token_file, user=user)
+
+
+def user_login(
+    name: str | None, password: Secret | None, password_file: str | None, mechanism: str | None = None
+) -> UserLogin | None:
+    """
+    Who logs in; None: nobody is named.
+
+    Raises:
+        InvalidConfig: a name without a password, or a password without a name, or two.
+    """
+    if name is None and password is None and password_file is None:
+        return None
+    if name is None or (password is None) == (password_file is None):
+        raise InvalidConfig(
+            "who logs in has a username and one of password and password_file; or HEADRACE_USERNAME and "
+            "HEADRACE_PASSWORD or HEADRACE_PASSWORD_FILE"
+        )
+    return UserLogin(name, password, password_file, mechanism or "SCRAM-SHA-512")
+
+
+def _secret(text: str | None) -> Secret | None:
+    return Secret(text) if text else None
 
 
 def find_cluster(
@@ -191,7 +246,12 @@ def find_cluster(
         found = ClusterAddress(_addresses(from_env, BOOTSTRAP_VARIABLE), BOOTSTRAP_VARIABLE, ca=ca)
     else:
         found = _nearby(here, ca)
-    return replace(found, output=section.get("output"), api_key_file=section.get("api_key_file"))
+    return replace(
+        found,
+        output=section.get("output"),
+        api_key_file=section.get("api_key_file") or section.get("token_file"),
+        user=user_login(section.get("username"), None, section.get("password_file")),
+    )
 
 
 def _nearby(here: Callable[[], Path], ca: str | None) -> ClusterAddress:

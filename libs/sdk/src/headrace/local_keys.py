@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from headrace.finding import config_directory
@@ -67,7 +67,7 @@ def read_local_keys(directory: Path) -> dict[str, Secret]:
         return keys
     for file in files:
         try:
-            addresses, key = _read(file)
+            addresses, key = read_key_file(file)
         except (OSError, ValueError, KeyError, TypeError) as error:
             _log.warning("%s cannot be read, so the key of that cluster is not known: %s", file, type(error).__name__)
             continue
@@ -75,7 +75,35 @@ def read_local_keys(directory: Path) -> dict[str, Secret]:
     return keys
 
 
-def _read(file: Path) -> tuple[list[str], Secret]:
+def logins_directory(env: Mapping[str, str]) -> Path:
+    """Where ``headrace login`` keeps what it has got, one file for each cluster."""
+    return config_directory(env) / "logins"
+
+
+def find_login(directory: Path, targets: Iterable[str]) -> Path | None:
+    """The login for a cluster that has one of these addresses; None: there is none."""
+    try:
+        files = sorted(directory.glob("*.toml"))
+    except OSError:
+        return None
+    wanted = set(targets) if files else set[str]()
+    for file in files:
+        try:
+            addresses, _ = read_key_file(file)
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if not wanted.isdisjoint(addresses):
+            return file
+    return None
+
+
+def read_key_file(file: Path) -> tuple[list[str], Secret]:
+    """
+    The addresses and the key that a file has.
+
+    Raises:
+        OSError, ValueError, KeyError, TypeError: it cannot be read.
+    """
     import tomllib
 
     said = tomllib.loads(file.read_text())

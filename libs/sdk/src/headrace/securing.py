@@ -5,10 +5,13 @@ with the trust and the key that every client of ``ClusterAddress`` has.
 
 from __future__ import annotations
 
+import asyncio
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from headrace._credentials import credentials_for
+from headrace._logging_in import log_in_at_any
 from headrace.finding import ClusterAddress, credentialed
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.rpc.channels import PLAIN, Security
@@ -22,10 +25,15 @@ def security_of(address: ClusterAddress) -> Security:
     Raises:
         InvalidConfig: the file of CAs cannot be read, or what is named as the API key is none.
         CredentialInPlainText: the key would go to another machine without TLS.
+        HeadraceError: nobody could be logged in, where there is a password.
     """
     shown = credentialed(address, None, None, os.environ)
     trust = trust_in(None if address.ca is None else Path(address.ca))
-    return Security(credentials_for(shown, shown, os.environ).metadata, trust.pem)
+    credentials = credentials_for(shown, shown, os.environ)
+    if credentials.logs_in:
+        with ThreadPoolExecutor(1) as thread:  # the caller's may have a loop
+            thread.submit(asyncio.run, credentials.ready(log_in_at_any(list(shown), trust))).result()
+    return Security(credentials.metadata, trust.pem)
 
 
 def trust_in(ca: Path | None) -> Security:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 Acks: TypeAlias = Literal["all", "-1", "0", "1", -1, 0, 1]
 CompressionType: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
-SecurityProtocol: TypeAlias = Literal["PLAINTEXT", "SSL"]
+SecurityProtocol: TypeAlias = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+Mechanism: TypeAlias = Literal["SCRAM-SHA-256", "SCRAM-SHA-512"]
 GroupProtocol: TypeAlias = Literal["consumer", "classic"]
 RemoteAssignor: TypeAlias = Literal["uniform", "range"]
 IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
@@ -77,6 +78,11 @@ class ClientSettingsDict(TypedDict, total=False):
     ssl_ca_location: str | None
     api_key: Secret | str | None
     api_key_file: str | None
+    token_file: str | None
+    username: str | None
+    password: Secret | str | None
+    password_file: str | None
+    sasl_mechanism: Mechanism | None
 
 
 class DecidingSettingsDict(ClientSettingsDict, total=False):

@@ -22,8 +22,8 @@ from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, get_args
 
 from headrace._setting_names import explain_setting
-from headrace.finding import ClusterAddress, bootstrap_addresses, credentialed, secured
-from headrace.setting_types import Acks, CompressionType, Partitioner, SecurityProtocol, SerializerName
+from headrace.finding import ClusterAddress, bootstrap_addresses, credentialed, secured, user_login
+from headrace.setting_types import Acks, CompressionType, Mechanism, Partitioner, SecurityProtocol, SerializerName
 from headrace_common.core.bounds import find_problem, setting
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.core.secret import Secret
@@ -38,6 +38,15 @@ IDEMPOTENT_IN_FLIGHT_MAX: Final = 5
 BATCH_SIZE: Final = 131_072
 """A partition remembers this many batches of a producer."""
 TRANSACTIONAL_ID_LENGTH_MAX: Final = 249
+
+KAFKAS_NAMES: Final[Mapping[str, str]] = {
+    "sasl_username": "username",
+    "sasl_password": "password",
+    "sasl_plain_username": "username",
+    "sasl_plain_password": "password",
+    "sasl_mechanisms": "sasl_mechanism",
+}
+"""What Kafka's clients call a setting that is there under another name."""
 
 S = TypeVar("S", bound="ClientSettings")
 
@@ -61,7 +70,7 @@ class ClientSettings:
     retry_backoff_max_ms: int = _int(1_000, 0)
     """Longest wait between repetitions, in ms."""
     security_protocol: SecurityProtocol | None = setting(None, choices=get_args(SecurityProtocol))
-    """SSL or PLAINTEXT; without it TLS where there is a file of CAs."""
+    """SSL or PLAINTEXT; without it TLS where there is a file of CAs. SASL_SSL and SASL_PLAINTEXT are the same."""
     ssl_ca_location: str | None = None
     """File with the CAs of the cluster's certificates, in PEM; without it ``HEADRACE_CA``, or what the profile says, or
     the local cluster. It is read again when a certificate is not taken, so CAs can be changed beneath a client."""
@@ -72,10 +81,22 @@ class ClientSettings:
     """A file with the API key, or the token; without either ``HEADRACE_API_KEY``, ``HEADRACE_API_KEY_FILE``, or what
     the profile says, or the local cluster. It is read again when it has changed, so keys can be changed beneath a
     client."""
+    token_file: str | None = None
+    """A file with a token; as api_key_file."""
+    username: str | None = None
+    """Whom the client logs in as, with a password; without it ``HEADRACE_USERNAME``, or what the profile says."""
+    password: Secret | str | None = None
+    """The password; better a file. It is never sent: the client proves that it has it (SCRAM)."""
+    password_file: str | None = None
+    """A file with the password; without either ``HEADRACE_PASSWORD`` or ``HEADRACE_PASSWORD_FILE``."""
+    sasl_mechanism: Mechanism | None = setting(None, choices=get_args(Mechanism))
+    """How it proves that: SCRAM-SHA-512, as without it, or SCRAM-SHA-256."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.api_key, str):
-            object.__setattr__(self, "api_key", Secret(self.api_key))
+        for name in ("api_key", "password"):
+            given = getattr(self, name)
+            if isinstance(given, str):
+                object.__setattr__(self, name, Secret(given))
 
     def find(self, servers: str | Sequence[str] | None) -> ClusterAddress:
         """
@@ -84,9 +105,12 @@ class ClientSettings:
         Raises:
             InvalidConfig: an address or a setting is wrong.
         """
-        found = secured(bootstrap_addresses(servers), self.security_protocol, self.ssl_ca_location)
+        protocol = self.security_protocol and self.security_protocol.removeprefix("SASL_")
+        found = secured(bootstrap_addresses(servers), protocol, self.ssl_ca_location)
         assert not isinstance(self.api_key, str), "it became a secret"
-        return credentialed(found, self.api_key, self.api_key_file, os.environ)
+        assert not isinstance(self.password, str), "it became a secret"
+        user = user_login(self.username, self.password, self.password_file, self.sasl_mechanism)
+        return credentialed(found, self.api_key, self.api_key_file, os.environ, token_file=self.token_file, user=user)
 
     def rules(self) -> list[str]:
         """What is wrong between fields; empty when nothing is."""
@@ -215,11 +239,12 @@ def read_settings(kind: type[S], given: Mapping[str, Any]) -> S:
         InvalidConfig: all that is wrong, in one text.
     """
     known = {f.name: f for f in fields(kind)}
-    aliases: Mapping[str, str] = getattr(kind, "ALIASES", {})
+    aliases: Mapping[str, str] = {**KAFKAS_NAMES, **getattr(kind, "ALIASES", {})}
     values: dict[str, Any] = {}
     wrong: list[str] = []
     for written, value in given.items():
-        name = aliases.get(written, written.replace(".", "_"))
+        name = written.replace(".", "_")
+        name = aliases.get(name, name)
         if name not in known:
             wrong.append(explain_setting(written) or _unknown(written, [*known, *aliases]))
             continue

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 from headrace._core import phases
 from headrace._core.remedies import is_refusal
-from headrace._credentials import Credentials, credentials_for
+from headrace._credentials import Credentials, Granted, credentials_for
 from headrace._descriptors import need_descriptors, needing_descriptors
+from headrace._logging_in import log_in
 from headrace._runtime import Tasks, connected
 from headrace._transport.grpc_coordinators import CoordinatorCalls
 from headrace._transport.whereabouts import Whereabouts
@@ -39,6 +40,7 @@ from headrace_common.core.errors import (
     TlsFailed,
 )
 from headrace_common.core.ids import NodeId
+from headrace_common.core.secret import Secret
 from headrace_common.rpc.calls import A_co, Method, Q_contra, nobody_there
 from headrace_common.rpc.channels import Channels, Metadata, Security
 from headrace_common.rpc.library import INSTEAD, library
@@ -309,6 +311,19 @@ class GrpcTransport(CoordinatorCalls):
 
     async def _who_is(self, stub: BrokerAsyncStub) -> pb.MetadataResponse:
         return await stub.Metadata(pb.MetadataRequest(), timeout=min(self._call_timeout, METADATA_ATTEMPT_MS / 1_000))
+
+    async def _log_in(self, user: str, password: Secret, mechanism: str) -> Granted:
+        failed: HeadraceError = NetworkFailed("no broker is known")
+        for address in self._addresses(elsewhere=False):
+            security = replace(self._security, server_name=self._server_name_at)
+            try:
+                return await log_in(address, security, user, password, mechanism)
+            except HeadraceError as error:
+                failed = error
+                if is_refusal(error):
+                    raise
+                self._avoid(address)
+        raise failed
 
     async def _warn_if_unheard(self) -> None:
         await pause_ms(UNHEARD_MS)

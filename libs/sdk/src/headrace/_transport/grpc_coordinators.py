@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from grpc import aio
 
 from headrace._core.remedies import is_refusal
-from headrace._credentials import Credentials
+from headrace._credentials import Credentials, Granted
 from headrace._runtime import Tasks
 from headrace._transport.port import Coordinator, CoordinatorCall
 from headrace._transport.whereabouts import Whereabouts
 from headrace.errors import HeadraceError, NetworkFailed, Unauthenticated, error_for
 from headrace_common.core.ids import Endpoint, NodeId
+from headrace_common.core.secret import Secret
 from headrace_common.rpc.calls import A_co, CallTo, Method, Q_contra
 from headrace_common.runtime.asking import Asking, AskingStream, raise_error
 from headrace_proto.v1 import broker_pb2, transaction_pb2
@@ -138,15 +139,24 @@ class CoordinatorCalls(ABC):
         Raises:
             HeadraceError: as ``CallTo``.
         """
-        shown = self._credentials.number
+        credentials = self._credentials
+        if credentials.logs_in:
+            await credentials.ready(self._log_in)
+        shown = credentials.number
         try:
             with CallTo(at):
                 return await ask()
         except Unauthenticated:
-            if not self._credentials.changed_since(shown):
+            if not credentials.changed_since(shown):
                 raise
+        if credentials.logs_in:
+            await credentials.ready(self._log_in)
         with CallTo(at):
             return await ask()
+
+    @abstractmethod
+    async def _log_in(self, user: str, password: Secret, mechanism: str) -> Granted:
+        """A session, had at any broker."""
 
     def _refusals(self) -> Callable[[HeadraceError], bool]:
         """

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from headrace._logging_in import NO_LIBRARY, new_exchange
+from headrace._passwords import check_password
+from headrace._runtime import in_thread
 from headrace.admin_access_types import (
     AccessChanged,
     AccessDescription,
@@ -13,9 +17,11 @@ from headrace.admin_access_types import (
     ApiKeyInfo,
     NewApiKey,
     ObservedAccess,
+    UserInfo,
     WhoAmI,
 )
-from headrace.errors import Rejected
+from headrace.errors import InvalidConfig, Rejected
+from headrace_common.core.secret import Secret
 from headrace_proto.v1 import access_pb2 as pb
 
 if TYPE_CHECKING:
@@ -26,6 +32,8 @@ T = TypeVar("T")
 
 YEAR: Final = timedelta(days=365)
 FOR_EVER: Final = -1
+NO_SALTS: Final[Mapping[str, tuple[bytes, int]]] = MappingProxyType({})
+MECHANISM: Final = "SCRAM-SHA-512"
 
 
 class AccessAdmin:
@@ -194,6 +202,78 @@ class AccessAdmin:
             found.setdefault(one.entity, {})[one.name] = one.value
         return found
 
+    async def create_user(self, name: str, password: Secret | str) -> None:
+        """
+        Make ``User:NAME``, who logs in with this password. The password stays here; the cluster keeps verifiers of it.
+
+        Raises:
+            Rejected: nobody can be called so, or the password is too short or too common.
+            Conflict: there is one of this name.
+            Denied: the caller may not: a password is a way to act as that user.
+        """
+        check_password(_text(password), name)
+        verifiers = await in_thread(lambda: _verifiers(_text(password)))
+        request = pb.CreateUserRequest(name=name, verifiers=verifiers)
+        await self._call(lambda stub, timeout: stub.CreateUser(request, timeout=timeout), change=True)
+
+    async def change_password(self, name: str, password: Secret | str, *, grace: timedelta | None = None) -> None:
+        """
+        Give a user another password. Sessions and logins that were begun with the old one end.
+
+        Args:
+            grace: how long the old one still counts, a week at most; None: it does not.
+
+        Raises:
+            NotFound: there is no such user.
+            Rejected, Denied: as ``create_user``; everybody may change their own.
+        """
+        check_password(_text(password), name)
+        salts = {}
+        if grace:
+            for user in await self.list_users(name):
+                salts = {one.mechanism: (one.salt, one.iterations) for one in user.wire.parameters}
+        verifiers = await in_thread(lambda: _verifiers(_text(password), salts))
+        grace_ms = 0 if grace is None else grace // timedelta(milliseconds=1)
+        request = pb.ChangePasswordRequest(name=name, verifiers=verifiers, grace_ms=grace_ms)
+        await self._call(lambda stub, timeout: stub.ChangePassword(request, timeout=timeout), change=True)
+
+    async def delete_user(self, name: str, *, cascade: bool = False) -> None:
+        """
+        Take a user away: what is connected with its password is cut off.
+
+        Args:
+            cascade: its rules, roles, keys and block go too. Else it is refused while there are any.
+
+        Raises:
+            NotFound: there is no such user.
+            Conflict: something is said of it.
+        """
+        request = pb.DeleteUserRequest(name=name, cascade=cascade)
+        await self._call(lambda stub, timeout: stub.DeleteUser(request, timeout=timeout), change=True)
+
+    async def list_users(self, name: str | None = None) -> list[UserInfo]:
+        """Users with passwords: one, or oneself and those whom the caller may see."""
+        request = pb.ListUsersRequest(name=name or "")
+        answer = await self._call(lambda stub, timeout: stub.ListUsers(request, timeout=timeout))
+        return [UserInfo.of(user) for user in answer.users]
+
+    async def log_in(self, user: str, password: Secret | str) -> NewApiKey:
+        """
+        A key of 12 hours for who has this password. The client itself needs no credential for that.
+
+        Raises:
+            Unauthenticated: the name or the password is wrong.
+        """
+        secret = password if isinstance(password, Secret) else Secret(password)
+        exchange = await in_thread(lambda: new_exchange(user, secret, MECHANISM))
+        first = pb.LoginRequest(mechanism=MECHANISM, message=exchange.first())
+        begun = await self._call(lambda stub, timeout: stub.Login(first, timeout=timeout))
+        proof = await in_thread(lambda: exchange.last(begun.message))
+        last = pb.LoginRequest(exchange_id=begun.exchange_id, message=proof)
+        done = await self._call(lambda stub, timeout: stub.Login(last, timeout=timeout), change=True)
+        exchange.check(done.message)
+        return NewApiKey.of(done.made)
+
     async def who_am_i(self) -> WhoAmI:
         """Who the cluster takes this client for."""
         request = pb.WhoAmIRequest()
@@ -202,3 +282,31 @@ class AccessAdmin:
 
 def _ms(time: timedelta | None) -> int:
     return 0 if time is None else time // timedelta(milliseconds=1)
+
+
+def _text(password: Secret | str) -> str:
+    return password.reveal() if isinstance(password, Secret) else password
+
+
+def _verifiers(password: str, salts: Mapping[str, tuple[bytes, int]] = NO_SALTS) -> list[pb.ScramVerifier]:
+    """What the cluster keeps of a password; with the salts of another one, if they are given."""
+    from headrace_common.core.access.scram import ITERATIONS, MECHANISMS, SALT_BYTES, make_verifier
+    from headrace_common.runtime.entropy import new_secret
+
+    made = []
+    try:
+        for mechanism in MECHANISMS:
+            salt, iterations = salts.get(mechanism) or (new_secret(SALT_BYTES), ITERATIONS)
+            one = make_verifier(mechanism, password, salt, iterations)
+            made.append(
+                pb.ScramVerifier(
+                    mechanism=mechanism,
+                    salt=one.salt,
+                    iterations=one.iterations,
+                    stored_key=one.stored_key,
+                    server_key=one.server_key,
+                )
+            )
+    except ImportError:
+        raise InvalidConfig(NO_LIBRARY) from None
+    return made

@@ -10,7 +10,7 @@ from headrace_common.core.access.grants import host_of
 from headrace_common.core.access.key_sets import TOKEN_CHARS_MAX
 from headrace_common.core.access.principal import ANONYMOUS, Principal, PrincipalType
 from headrace_common.core.access.rows import Mode, View
-from headrace_common.core.access.sessions import SESSION_PREFIX, Session, Signers, VerifiedSessions
+from headrace_common.core.access.sessions import SESSION_PREFIX, Session, Signers, VerifiedSessions, is_young
 from headrace_common.core.access.signatures import Signatures
 from headrace_common.core.access.state import Caller
 from headrace_common.core.access.tokens import START, Identity, VerifiedTokens
@@ -193,6 +193,10 @@ def _session(view: View, bearer: str, now_ms: float, verified: Verified) -> Sess
     try:
         return verified.sessions.verify(bearer, view.users, verified.signers, now_ms)
     except CredentialsRevoked:
+        if is_young(bearer, now_ms):
+            raise MetadataUnavailable(
+                "this node has not heard yet of the node that began the session, or of its user; try again in a second"
+            ) from None
         if view.faults:
             raise MetadataUnavailable(
                 f"this node cannot read all that is said of access ({view.faults[0]}), so it lets in nobody whose "

@@ -98,7 +98,7 @@ def check_keeps_keys(access: Access, owner: Principal, by: Caller) -> None:
     operation = _O.CREATE_TOKENS if owner == by.principal else _O.ALTER
     if not Decisions(access).standing(by).decide(operation, ResourceType.PRINCIPAL, str(owner)):
         raise ClusterAuthorizationFailed(
-            f"{by.principal} may not {operation.value} PRINCIPAL {owner}; its keys are as before"
+            f"{by.principal} may not {operation.value} PRINCIPAL {owner}; its keys are as before{_how(by)}"
         )
 
 
@@ -120,6 +120,11 @@ def narrow_scope(scope: Scope | None, by: Caller) -> Scope | None:
     return scope
 
 
+def _how(by: Caller) -> str:
+    """What is added to a refusal of somebody whom a node vouches for."""
+    return ". A password alone gives no such right: use an API key, or headrace login" if by.vouched else ""
+
+
 def _subject(change: Change) -> str:
     """The resource of type PRINCIPAL that a change is about."""
     match change.item:
@@ -135,7 +140,9 @@ def _check_right(access: Access, batch: Sequence[Change], by: Caller) -> None:
     standing = Decisions(access).standing(by)
     for subject in sorted({_subject(change) for change in batch}):
         if not standing.decide(Operation.ALTER, ResourceType.PRINCIPAL, subject):
-            raise ClusterAuthorizationFailed(f"{by.principal} may not ALTER PRINCIPAL {subject}; nothing was changed")
+            raise ClusterAuthorizationFailed(
+                f"{by.principal} may not ALTER PRINCIPAL {subject}; nothing was changed{_how(by)}"
+            )
 
 
 def _check_unbinding(access: Access, after: Access, batch: Sequence[Change], by: Caller) -> None:

@@ -28,6 +28,8 @@ from headrace_common.core.node_rules import node_key_of
 
 SESSION_PREFIX: Final = "hrs_"
 LIFETIME_MS: Final = 3_600_000
+YOUNG_MS: Final = 3_000
+"""A session may reach a node so long before the node has the newest image."""
 SESSION_KEY_BYTES: Final = 32
 ALGORITHM: Final = "Ed25519"
 """EdDSA, by its newer name (RFC 9864)."""
@@ -168,6 +170,12 @@ def verify(bearer: str, signers: Signers, has_signed: HasSigned = PublicKey.has_
         return Session(principal, str(claims["user"]), str(claims["password"]), node, key, int(claims["exp"]) * 1_000)
     except (Rejected, KeyError, TypeError, ValueError):
         raise Unauthenticated(f"the session is signed by {node}, and says nothing that is understood") from None
+
+
+def is_young(bearer: str, now_ms: float) -> bool:
+    """Whether a session, as it says itself, was just begun: other nodes may not know all yet that it is verified by."""
+    begun = split_token(bearer.removeprefix(SESSION_PREFIX)).claims.get("iat")
+    return isinstance(begun, int) and now_ms - begun * 1_000 < YOUNG_MS
 
 
 def public_key(raw: bytes) -> PublicKey:

@@ -1,0 +1,127 @@
+"""
+Users with passwords on a real closed cluster: they are made, write and read, are given another password, and are taken
+away, whereupon what they have open ends.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from headrace import AdminClient, Consumer, Producer, access
+from headrace.errors import ClusterAuthorizationFailed, HeadraceError, Unauthenticated
+from headrace_cli.local import LocalCluster
+
+pytestmark = pytest.mark.integration
+
+GOOD = "a quiet river bends"
+OTHER = "an old stone bridge"
+
+
+@pytest.fixture(scope="module")
+def cluster(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("passwords") / "data", brokers=2, closed=True) as made:
+        with AdminClient(made.bootstrap_servers) as admin:
+            admin.create_topic("orders", partitions=2)
+            admin.create_user("alice", GOOD)
+            admin.alter_access(
+                [
+                    access.Put(access.bind("User:alice", "developer", "orders")),
+                    access.Put(access.allow("User:alice", ["READ"], "GROUP", "*")),
+                ]
+            )
+        yield made
+
+
+@pytest.fixture
+def admin(cluster: LocalCluster) -> Iterator[AdminClient]:
+    with AdminClient(cluster.bootstrap_servers) as made:
+        yield made
+
+
+def refusal(call: Callable[[], object]) -> HeadraceError:
+    with pytest.raises(HeadraceError) as caught:
+        call()
+    return caught.value
+
+
+def who(cluster: LocalCluster, password: str, user: str = "alice") -> str:
+    with AdminClient(cluster.bootstrap_servers, username=user, password=password) as client:
+        return client.who_am_i().principal
+
+
+def test_who_has_the_password_writes_and_reads_at_all_brokers(cluster: LocalCluster, tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text(GOOD + "\n")
+    kafkas = {
+        "bootstrap.servers": ",".join(cluster.bootstrap_servers),
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.username": "alice",
+        "sasl.password": GOOD,
+    }
+    with Producer(kafkas) as producer:
+        sent = [producer.send("orders", b"%d" % n, partition=n % 2) for n in range(10)]
+        producer.flush()
+        assert all(one.result() for one in sent)
+    with Consumer(
+        "orders",
+        bootstrap_servers=cluster.bootstrap_servers,
+        group_id="g",
+        auto_offset_reset="earliest",
+        username="alice",
+        password_file=str(file),
+    ) as consumer:
+        values = [record.value for record in consumer.read_to_end()]
+    assert sorted(values) == [b"%d" % n for n in range(10)]
+
+
+def test_a_wrong_password_and_a_stranger_are_told_the_same(cluster: LocalCluster) -> None:
+    said = [refusal(lambda: who(cluster, OTHER)), refusal(lambda: who(cluster, GOOD, "mallory"))]
+    assert {type(one) for one in said} == {Unauthenticated}
+    assert len({str(one) for one in said}) == 1
+
+
+def test_a_session_changes_nobodys_rights_and_a_login_does(cluster: LocalCluster, admin: AdminClient) -> None:
+    admin.create_user("root", GOOD)
+    admin.alter_access([access.Put(access.bind("User:root", "superuser"))])
+    change = [access.Put(access.allow("User:root", ["READ"], "TOPIC", "x"))]
+    with AdminClient(cluster.bootstrap_servers, username="root", password=GOOD) as root:
+        assert "headrace login" in str(refusal(root.create_key))
+        assert isinstance(refusal(lambda: root.alter_access(change)), ClusterAuthorizationFailed)
+        key = root.log_in("root", GOOD).key
+    with AdminClient(cluster.bootstrap_servers, api_key=key) as root:
+        root.alter_access(change)
+
+
+def test_another_password_counts_at_once_and_with_a_grace_the_old_one_too(
+    cluster: LocalCluster, admin: AdminClient
+) -> None:
+    admin.create_user("bob", GOOD)
+    admin.change_password("bob", OTHER, grace=timedelta(minutes=5))
+    assert {who(cluster, password, "bob") for password in (GOOD, OTHER)} == {"User:bob"}
+    admin.change_password("bob", GOOD)
+    assert who(cluster, GOOD, "bob") == "User:bob"
+    assert isinstance(refusal(lambda: who(cluster, OTHER, "bob")), Unauthenticated)
+
+
+def test_who_is_taken_away_is_cut_off_and_one_of_the_same_name_has_nothing(
+    cluster: LocalCluster, admin: AdminClient
+) -> None:
+    producer = Producer(cluster.bootstrap_servers, username="alice", password=GOOD, delivery_timeout_ms=40_000)
+    producer.send("orders", b"before").result()
+    assert "--cascade" in str(refusal(lambda: admin.delete_user("alice")))
+    admin.delete_user("alice", cascade=True)
+    begun = time.monotonic()
+    error = refusal(lambda: [producer.send("orders", b"after").result() for _ in range(1_000)])
+    assert isinstance(error, Unauthenticated)
+    assert time.monotonic() - begun < 20, "it is not tried again and again"
+    producer.close()
+    admin.create_user("alice", GOOD)
+    with AdminClient(cluster.bootstrap_servers, username="alice", password=GOOD) as again:
+        assert again.who_am_i().principal == "User:alice"
+        assert not again.list_topics()
