@@ -5,15 +5,19 @@ away, whereupon what they have open ends.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from headrace import AdminClient, Consumer, Producer, access
-from headrace.errors import ClusterAuthorizationFailed, HeadraceError, Unauthenticated
+from headrace.errors import ClusterAuthorizationFailed, CredentialsRevoked, HeadraceError, Unauthenticated
+from headrace.local_keys import logins_directory
+from headrace_cli.app import app
 from headrace_cli.local import LocalCluster
 
 pytestmark = pytest.mark.integration
@@ -96,6 +100,31 @@ def test_a_session_changes_nobodys_rights_and_a_login_does(cluster: LocalCluster
         key = root.log_in("root", GOOD).key
     with AdminClient(cluster.bootstrap_servers, api_key=key) as root:
         root.alter_access(change)
+
+
+def test_the_command_makes_a_user_who_logs_in_and_out(cluster: LocalCluster, tmp_path: Path) -> None:
+    def run(*words: str, given: str = "") -> str:
+        done = CliRunner().invoke(app, [*words, "--bootstrap", cluster.bootstrap_servers[0]], input=given)
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    file = tmp_path / "password"
+    file.write_text(GOOD)
+    run("user", "create", "carol", "--password-file", str(file))
+    assert "carol" in run("user", "list")
+    said = run("login", "--user", "carol", "--password-file", "-", given=f"{GOOD}\n")
+    assert GOOD not in said
+    (login,) = logins_directory(os.environ).glob("*.toml")
+    assert login.stat().st_mode & 0o777 == 0o600
+    assert "User:carol" in run("whoami")
+    run("user", "passwd", "carol", "--password-file", "-", given=f"{OTHER}\n")
+    with AdminClient(cluster.bootstrap_servers[0]) as cut:
+        assert isinstance(refusal(cut.who_am_i), CredentialsRevoked), "the login went with the password"
+    run("login", "--user", "carol", "--password-file", "-", given=f"{OTHER}\n")
+    run("logout")
+    assert not login.exists()
+    assert "User:admin" in run("whoami")
+    run("user", "remove", "carol")
 
 
 def test_another_password_counts_at_once_and_with_a_grace_the_old_one_too(

@@ -39,6 +39,7 @@ from headrace_cli.commands import (
     streams,
     topic,
     txn,
+    user,
     verify,
 )
 from headrace_cli.commands import profile as profile_commands
@@ -64,6 +65,7 @@ app = typer.Typer(
 for module in (local, demo, produce, consume, apply):
     module.register(app)
 key.register_whoami(app)
+user.register_logins(app)
 GROUPS = {
     "topic": topic,
     "group": group,
@@ -76,6 +78,7 @@ GROUPS = {
     "connect": connect,
     "access": access,
     "key": key,
+    "user": user,
     "quota": quota,
     "audit": audit,
     "profile": profile_commands,

@@ -11,9 +11,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from headrace.finding import API_KEY_FILE_VARIABLE, API_KEY_VARIABLE, CA_VARIABLE, ClusterAddress
+from headrace.finding import (
+    API_KEY_FILE_VARIABLE,
+    API_KEY_VARIABLE,
+    CA_VARIABLE,
+    PASSWORD_FILE_VARIABLE,
+    PASSWORD_VARIABLE,
+    TOKEN_FILE_VARIABLE,
+    USERNAME_VARIABLE,
+    ClusterAddress,
+    UserLogin,
+)
 
-_CREDENTIALS: Final = (API_KEY_VARIABLE, API_KEY_FILE_VARIABLE)
+_CREDENTIALS: Final = (
+    API_KEY_VARIABLE,
+    API_KEY_FILE_VARIABLE,
+    TOKEN_FILE_VARIABLE,
+    USERNAME_VARIABLE,
+    PASSWORD_VARIABLE,
+    PASSWORD_FILE_VARIABLE,
+)
 
 
 def child_environment(cluster: ClusterAddress, env: Mapping[str, str]) -> dict[str, str]:
@@ -33,9 +50,18 @@ def child_environment(cluster: ClusterAddress, env: Mapping[str, str]) -> dict[s
         return _without_credentials(found) | {API_KEY_VARIABLE: cluster.api_key.reveal()}
     if cluster.api_key_file is not None:
         return _without_credentials(found) | {API_KEY_FILE_VARIABLE: _absolute(cluster.api_key_file)}
+    if cluster.user is not None:
+        return _without_credentials(found) | _user_variables(cluster.user)
     if file := found.get(API_KEY_FILE_VARIABLE):
         found[API_KEY_FILE_VARIABLE] = _absolute(file)
     return found
+
+
+def _user_variables(user: UserLogin) -> dict[str, str]:
+    if user.password is not None:
+        return {USERNAME_VARIABLE: user.name, PASSWORD_VARIABLE: user.password.reveal()}
+    assert user.password_file is not None, "there is one of them"
+    return {USERNAME_VARIABLE: user.name, PASSWORD_FILE_VARIABLE: _absolute(user.password_file)}
 
 
 def _without_credentials(env: Mapping[str, str]) -> dict[str, str]:

@@ -86,6 +86,13 @@ def set_profile(
     api_key_file: Annotated[
         str | None, typer.Option("--api-key-file", metavar="FILE", help="The file with the API key to show")
     ] = None,
+    token_file: Annotated[
+        str | None, typer.Option("--token-file", metavar="FILE", help="The file with the token to show")
+    ] = None,
+    username: Annotated[str | None, typer.Option("--username", metavar="NAME", help="Who logs in")] = None,
+    password_file: Annotated[
+        str | None, typer.Option("--password-file", metavar="FILE", help="The file with the password of that user")
+    ] = None,
 ) -> None:
     """Make a profile, or change what is given of one."""
     if not name or name == CHOSEN or not all(c.isalnum() or c in "-_" for c in name) or not name.isascii():
@@ -99,6 +106,9 @@ def set_profile(
         "output": None if print_as is None else print_as.value,
         "ca": ca,
         "api_key_file": api_key_file,
+        "token_file": token_file,
+        "username": username,
+        "password_file": password_file,
     }
     section = {**before, **{key: value for key, value in given.items() if value is not None}}
     if section.get("bootstrap") is None:

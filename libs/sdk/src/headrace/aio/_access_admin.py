@@ -259,7 +259,8 @@ class AccessAdmin:
 
     async def log_in(self, user: str, password: Secret | str) -> NewApiKey:
         """
-        A key of 12 hours for who has this password. The client itself needs no credential for that.
+        A key of 12 hours for who has this password. The client has to be let in too, as with the same ``username`` and
+        ``password``.
 
         Raises:
             Unauthenticated: the name or the password is wrong.
