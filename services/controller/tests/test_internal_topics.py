@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace_common.core.errors import CoordinatorNotAvailable
+from headrace_common.core.errors import CoordinatorNotAvailable, InvalidConfig, InvalidTopic
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId
 from headrace_common.core.image import (
     EMPTY_IMAGE,
@@ -22,7 +22,10 @@ from headrace_common.core.image import (
     ShardKind,
     Topic,
 )
-from headrace_controller.core.internal_topics import add_replicas, plan_internal
+from headrace_controller.core.held import tokens
+from headrace_controller.core.internal_topics import add_replicas, internal_changes, plan_internal
+from headrace_controller.core.settings import Alteration, Op
+from headrace_controller.core.shards import counts
 from headrace_controller.core.topics import Chance
 
 ID = TopicId(b"o" * 16)
@@ -126,3 +129,38 @@ def test_raised_once_it_is_enough_and_spread(first: int, more: int, partitions: 
         assert len(new) == len(set(new)) == min(factor, first + more)
         assert set(old) <= set(new)
     assert add_replicas(image(nodes, now, **configs)) == {}  # ids are numbers
+
+
+class TestAudit:
+    WEEK_MS = 7 * 86_400_000
+
+    def change(self, name: str, value: str = "", op: Op = Op.SET) -> list[Alteration]:
+        topic = Topic("__audit", ID, 3, internal=True)
+        return internal_changes(topic, [Alteration(name, op, value)], image([broker(1)]))
+
+    def test_it_is_kept_for_three_months_and_nothing_else_deletes_of_it(self) -> None:
+        made = plan_internal(ShardKind.AUDIT, image([broker(n) for n in range(4)]), Chance(5, 3)).topic(ID)
+        assert (made.name, made.partition_count, made.internal) == ("__audit", 3, True)
+        configs = dict(made.configs)
+        assert (configs["cleanup.policy"], configs["compression.type"]) == ("delete", "zstd")
+        assert (configs["retention.ms"], configs["retention.bytes"]) == (str(90 * 86_400_000), "-1")
+        assert configs["unclean.leader.election.enable"] == "false"
+
+    def test_it_is_kept_for_a_week_at_least(self) -> None:
+        for value in (str(self.WEEK_MS), "-1", str(10 * self.WEEK_MS)):
+            assert self.change("retention.ms", value)[0].value == value
+        assert self.change("retention.ms", op=Op.DELETE)[0].value == str(90 * 86_400_000)
+        for value in ("0", "1000", str(self.WEEK_MS - 1)):
+            with pytest.raises(InvalidConfig, match="7 days at least"):
+                self.change("retention.ms", value)
+
+    @pytest.mark.parametrize("name", ["cleanup.policy", "retention.bytes", "max.message.bytes", "compression.type"])
+    def test_nothing_else_shortens_it(self, name: str) -> None:
+        with pytest.raises(InvalidTopic, match="the system's"):
+            self.change(name, "1")
+
+    def test_no_coordinator_has_shards_of_it(self) -> None:
+        topic = Topic("__audit", ID, 3, internal=True)
+        of = replace(image([broker(1)]), topics={ID: topic})
+        assert counts(of) == {}
+        assert tokens(topic, {0: {}}) == {}
