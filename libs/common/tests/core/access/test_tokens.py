@@ -579,7 +579,7 @@ def test_wrong_tokens_are_looked_at_so_often_and_known_ones_go_on(
     for number in range(4):
         with pytest.raises(Unauthenticated, match="signature"):
             remembered.verify(wrong(number), KNOWN, NOW_MS)
-    for token in (wrong(5), IDP.token(sub="new")):
+    for token in (wrong(5), IDP.token(sub="new"), "eyJ of anything, which is not read"):
         with pytest.raises(Overloaded, match="try again soon"):
             remembered.verify(token, KNOWN, NOW_MS)
     assert remembered.verify(known, KNOWN, NOW_MS)

@@ -25,6 +25,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -334,7 +335,7 @@ def _read_row(key: str, row: bytes) -> Any:
                 frozenset(Binding(grantee, role, frozenset(map(_target, on))) for role, on in fields["bindings"]),
             )
         case "roles/":
-            return Role(rest, {ResourceType[type]: _set(names) for type, names in fields["operations"].items()})
+            return Role(rest, {ResourceType[type]: _set(tuple(names)) for type, names in fields["operations"].items()})
         case "blocked/":
             return parse_principal(rest)
         case "keys/":
@@ -426,7 +427,7 @@ def _grant_fields(grant: Grant) -> list[Any]:
 
 def _grant(fields: list[Any]) -> Grant:
     effect, operations, type, pattern, host = fields
-    return Grant(Effect(effect), _set(operations), ResourceType[type], parse_pattern(pattern), host)
+    return Grant(_EFFECTS[effect], _set(tuple(operations)), ResourceType[type], parse_pattern(pattern), host)
 
 
 def _target(fields: list[str]) -> Target:
@@ -438,7 +439,12 @@ def _names(operations: OperationSet) -> list[str]:
     return [operation.value for operation in operations_in(operations)]
 
 
-def _set(names: Iterable[str]) -> OperationSet:
+_EFFECTS: Final = {effect.value: effect for effect in Effect}
+
+
+@lru_cache(maxsize=1_000)
+def _set(names: tuple[str, ...]) -> OperationSet:
+    """Remembered: of 100,000 rules most name the same few operations."""
     return operation_set(*(Operation[name] for name in names))
 
 

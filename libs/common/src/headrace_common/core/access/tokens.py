@@ -92,6 +92,7 @@ class VerifiedTokens:
         if known is not None:
             known.check(issuers, now_ms)
             return known
+        self._signatures.check_room(token, now_ms)
         identity = verify(
             token, issuers, now_ms, lambda key, text, by: self._signatures.has_signed(key, text, by, now_ms)
         )
