@@ -27,6 +27,14 @@ def test_rendered_files_are_those_of_the_chart() -> None:
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
 
 
+@pytest.mark.chart
+def test_plain_objects_go_into_any_namespace() -> None:
+    """Who applies them says which; names in certificates and of audiences are put together by the kubelet."""
+    said = chart.run("template", "headrace", chart.CHART, "--namespace", "elsewhere")
+    assert said == chart.text(), "the same again, too, wherever it goes"
+    assert "elsewhere" not in said
+
+
 @pytest.mark.parametrize("path", PLAIN, ids=lambda path: path.stem)
 def test_plain_files_can_be_read_and_keep_the_rules(path: Any) -> None:
     found = manifests.read_all(path.read_text())
