@@ -101,7 +101,9 @@ def _pods_with_tokens(here: Stage, result: Result) -> None:
     bound = _pod(here, "bound", {"account": "orders", "audience": audience})
 
     def writes() -> bool:
-        return "wrote" in bound(_WRITE.format(topic="orders"))
+        said = bound(_WRITE.format(topic="orders"))
+        here.say(f"a pod with a token: {said.strip()[:300]}")
+        return "wrote" in said
 
     result.figure("a pod with a token writes", wait_until("a pod with a token writes", writes, KNOWN_S, 2.0))
     for what, ask, topic, error in (
@@ -170,7 +172,7 @@ def _pod(here: Stage, name: str, given: dict[str, str]) -> Ask:
 _WRITE: Final = """
 import headrace
 try:
-    with headrace.Producer("headrace-bootstrap:9292", delivery_timeout_ms=20_000) as producer:
+    with headrace.Producer("headrace-bootstrap:9292") as producer:
         print("wrote", producer.send("{topic}", b"a record").result(30))
 except Exception as error:
     print(type(error).__name__, error)
