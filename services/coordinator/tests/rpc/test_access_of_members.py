@@ -208,6 +208,12 @@ async def test_members_of_one_group_see_different_topics(world: Closed) -> None:
         (group,) = (await answered(admin.DescribeGroups(pb.DescribeGroupsRequest(group_ids=[GROUP])))).groups
         targets = {m.member_id: {t.topic: list(t.partitions) for t in m.target} for m in group.members}
         assert targets == {"bob": {"a": [0, 1]}, "alice": {"b": [0, 1]}}
+        world.grant("bob", (ResourceType.GROUP, GROUP, Operation.DESCRIBE), topic("a"))
+        asks = await world.stub(as_node(Role.ADMIN, "bob"))
+        (group,) = (await answered(asks.DescribeGroups(pb.DescribeGroupsRequest(group_ids=[GROUP])))).groups
+        named = {t.topic for m in group.members for t in (*m.assigned, *m.target)}
+        assert ({m.member_id for m in group.members}, named) == ({"alice", "bob"}, {"a"})
+        assert {topic for m in group.members for topic in m.topics} == {"a"}
 
 
 async def test_the_leader_of_a_classic_group_is_told_of_topics_that_each_member_sees(world: Closed) -> None:

@@ -111,9 +111,30 @@ class CallersGroups:
         async def one(group_id: str) -> Described:
             if not right.may(group_id):
                 return Described(group_id, self.groups.shard_of(group_id), right.refusal(group_id))
-            return await self.groups.describe(group_id)
+            return self._shown(await self.groups.describe(group_id))
 
         return list(await asyncio.gather(*map(one, group_ids)))
+
+    def _shown(self, one: Described) -> Described:
+        """Without the topics that the caller may not DESCRIBE: its members are all there, with what else they read."""
+        found = one.found
+        if isinstance(found, HeadraceError):
+            return one
+        topics = {topic for member in found.members for topic in member.topics}
+        topics |= {part.topic for member in found.members for part in (*member.assigned, *member.target)}
+        shown = {topic for topic in topics if self.rights.shows(Operation.DESCRIBE, ResourceType.TOPIC, topic)}
+        if shown == topics:
+            return one
+        members = tuple(
+            replace(
+                member,
+                topics=tuple(topic for topic in member.topics if topic in shown),
+                assigned=tuple(part for part in member.assigned if part.topic in shown),
+                target=tuple(part for part in member.target if part.topic in shown),
+            )
+            for member in found.members
+        )
+        return replace(one, found=replace(found, members=members))
 
     async def delete(self, group_ids: Sequence[str]) -> list[HeadraceError | None]:
         """See ``Coordinator.delete_group``; side by side."""
