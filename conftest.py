@@ -9,6 +9,8 @@ from __future__ import annotations
 import gc
 import os
 import re
+import shutil
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -87,6 +89,10 @@ LONGEST: Final = (
 def pytest_configure(config: pytest.Config) -> None:
     """Before anything is collected; the processes of xdist find what this one has set."""
     gc.set_threshold(GARBAGE)
+    if not hasattr(config, "workerinput"):
+        home = tempfile.mkdtemp(prefix="headrace-tests-")  # for the keys of the clusters that tests start
+        os.environ["XDG_CONFIG_HOME"] = home
+        config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
     path = os.environ.get("PYTHONPATH", "")
     if config.option.markexpr.partition(" ")[0] in OF_PROCESSES and WITHOUT_PANDAS not in path:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (WITHOUT_PANDAS, path)))

@@ -35,7 +35,7 @@ class HeadraceSide:
     def running(*, flush: str = "os", brokers: int = 1, **options: Any) -> Iterator[HeadraceSide]:
         """Start it; stop it and remove its data afterwards."""
         folder = Path(tempfile.mkdtemp(prefix="bench-headrace-"))
-        cluster = LocalCluster(folder, brokers=brokers, flush=flush, restart=False, **options)
+        cluster = LocalCluster(folder, brokers=brokers, flush=flush, restart=False, closed=False, **options)
         try:
             cluster.start()
             yield HeadraceSide(cluster)

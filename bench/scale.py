@@ -21,7 +21,7 @@ def cold_start(runs: int) -> list[Row]:
     for _ in range(runs):
         folder = Path(tempfile.mkdtemp(prefix="bench-cold-"))
         start = time.perf_counter()
-        cluster = LocalCluster(folder, brokers=1, restart=False)
+        cluster = LocalCluster(folder, brokers=1, restart=False, closed=False)
         try:
             cluster.start()
             bootstrap = ",".join(cluster.bootstrap_servers)

@@ -28,7 +28,7 @@ DESCRIPTORS = 1_024
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[TestCluster]:
-    with started_cluster(tmp_path / "data", brokers=3, restart=False) as started:
+    with started_cluster(tmp_path / "data", brokers=3, restart=False, closed=False) as started:
         yield started
 
 
@@ -103,7 +103,7 @@ def test_large_requests_leave_a_controller_and_an_admin_as_they_were(cluster: Te
 def test_connections_that_would_use_up_all_descriptors(tmp_path: Path) -> None:
     few = {"broker-1": ("prlimit", f"--nofile={DESCRIPTORS}:{DESCRIPTORS}")}
     with (
-        started_cluster(tmp_path / "data", launchers=few) as cluster,
+        started_cluster(tmp_path / "data", launchers=few, closed=False) as cluster,
         cluster.producer() as producer,
         Strangers() as strangers,
     ):

@@ -143,7 +143,7 @@ class Versions:
 
 @pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
-    with started_cluster(tmp_path_factory.mktemp("versions") / "data") as started:
+    with started_cluster(tmp_path_factory.mktemp("versions") / "data", closed=False) as started:
         yield started
 
 

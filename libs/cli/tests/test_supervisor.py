@@ -22,10 +22,10 @@ from headrace_cli.local.plan import (
     ClusterOptions,
     node_files,
 )
-from headrace_cli.local.state import NOBODY, ClusterState, DataDir, Phase, ProcessState
+from headrace_cli.local.state import NOBODY, ClusterState, DataDir, Phase, ProcessState, is_own_name
 from headrace_cli.local.supervisor import Supervisor
 from headrace_common.core.access.api_keys import verifier_of
-from headrace_common.core.errors import Rejected
+from headrace_common.core.errors import InvalidConfig, Rejected
 from headrace_common.core.secret import Secret
 
 
@@ -166,12 +166,28 @@ def test_each_start_has_another_key_which_controllers_know_and_programs_find(tmp
         assert found == dict.fromkeys([ADDRESS, "127.0.0.1:4", "127.0.0.1:6"], Secret(key))
         assert (tmp_path / ADMIN_KEYS).read_text() == f"{verifier_of(key)}\n"
         assert (tmp_path / ADMIN_KEYS).stat().st_mode & 0o777 == 0o600
+        assert LocalCluster(tmp_path).authorization == {"Authorization": f"Bearer {key}"}
+        assert (tmp_path / "authorization").stat().st_mode & 0o777 == 0o600
+        assert is_own_name("authorization")
         assert key not in repr(vars(supervisor))
         seen.add(key)
     assert len(seen) == 2
     supervisor._forget_key()
     assert not list(local_keys.iterdir())
     assert not (tmp_path / ADMIN_KEYS).exists()
+    assert LocalCluster(tmp_path).authorization == {}
+
+
+def test_a_copy_and_its_original_have_a_key_each(tmp_path: Path, local_keys: Path) -> None:
+    original, copy = closed(tmp_path / "original"), closed(tmp_path / "copy")
+    copy._state.original = str(tmp_path / "original")
+    copy._state.processes = [ProcessState("broker-1", "broker", "127.0.0.1:8", "127.0.0.1:9")]
+    for supervisor in (original, copy):
+        supervisor._directory.create()
+        supervisor._make_key()
+    assert {ADDRESS, "127.0.0.1:8"} <= read_local_keys(local_keys).keys()
+    copy._forget_key()
+    assert ADDRESS in read_local_keys(local_keys)
 
 
 def test_a_new_cluster_tells_its_key_as_soon_as_it_has_an_id(
@@ -212,9 +228,28 @@ def test_a_closed_cluster_never_opens(tmp_path: Path, was: bool, monkeypatch: py
     monkeypatch.setattr("headrace_cli.local.cluster.spawn_supervisor", lambda *given, **how: started.append(given))
     if was:
         with pytest.raises(Rejected, match="a cluster that was closed never opens"):
-            LocalCluster(directory.path).launch()
+            LocalCluster(directory.path, closed=False).launch()
+        with pytest.raises(InvalidConfig, match="starts no Connect worker"):
+            LocalCluster(directory.path, connect=True).launch()
         assert not started
     else:
-        LocalCluster(directory.path).launch()
+        LocalCluster(directory.path, closed=False).launch()
     LocalCluster(directory.path, closed=True).launch()
     assert started
+
+
+@pytest.mark.parametrize(
+    ("was", "connect", "closed"),
+    [(None, False, True), (None, True, False), (False, False, False), (False, True, False), (True, False, True)],
+)
+def test_a_new_cluster_is_closed_and_one_of_before_stays_what_it_was(
+    tmp_path: Path, was: bool | None, connect: bool, closed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = DataDir.at(tmp_path / "d")
+    directory.create()
+    if was is not None:
+        directory.write(ClusterState(NOBODY, Phase.STOPPED, ClusterOptions(closed=was), data_dir=directory.real))
+    monkeypatch.setattr("headrace_cli.local.cluster.spawn_supervisor", lambda *_, **__: None)
+    cluster = LocalCluster(directory.path, connect=connect)
+    cluster.launch()
+    assert cluster.options.closed is closed

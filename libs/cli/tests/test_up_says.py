@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace_cli.commands.local import how_to_find, what_starts
+from headrace_cli.commands.local import how_to_find, what_starts, who_may
+from headrace_cli.local.plan import ClusterOptions
 
 HERE = Path("/home/me")
 
@@ -29,3 +30,18 @@ def test_a_data_directory_elsewhere_is_found_by_nobody_without_the_export() -> N
 def test_one_broker_is_not_told_as_many() -> None:
     assert what_starts(1, HERE / ".headrace") == "starting 1 broker on /home/me/.headrace ..."
     assert what_starts(3, HERE / ".headrace") == "starting 3 brokers on /home/me/.headrace ..."
+
+
+def who(**options: bool) -> str:
+    return "\n".join(who_may(ClusterOptions(**options), HERE / ".headrace" / "authorization", "http://127.0.0.1:1"))
+
+
+def test_whom_it_takes_is_told_at_each_start() -> None:
+    closed, opened, with_worker = who(closed=True), who(), who(connect=True)
+    assert "your programs and commands find its key" in closed
+    assert "curl -H @/home/me/.headrace/authorization http://127.0.0.1:1/v1/topics" in closed
+    assert "WARNING" not in closed
+    assert opened.startswith("WARNING:   open")
+    assert "`headrace up --closed` closes it, for good" in opened
+    assert with_worker.startswith("WARNING:   open")
+    assert "a Connect worker's REST asks nobody yet" in with_worker

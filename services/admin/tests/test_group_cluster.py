@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
 
-import grpc
 import httpx
 import pytest
 
 import headrace
+from headrace.securing import security_of
 from headrace_cli.local import LocalCluster
+from headrace_common.rpc.channels import open_sync_channel
 from headrace_proto.v1 import broker_pb2, broker_pb2_grpc, coordinator_pb2_grpc
 from headrace_proto.v1 import coordinator_pb2 as pb
 
@@ -34,7 +35,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def http(cluster: LocalCluster) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=cluster.admin_url, timeout=60, headers=JSON) as client:
+    with httpx.Client(base_url=cluster.admin_url, timeout=60, headers={**JSON, **cluster.authorization}) as client:
         yield client
 
 
@@ -88,13 +89,13 @@ class Stream:
     def __init__(self, cluster: LocalCluster, group: str) -> None:
         self._group = group
         self._requests: Any = _Requests()
-        with grpc.insecure_channel(cluster.bootstrap_servers[0]) as channel:
+        with open_sync_channel(cluster.bootstrap_servers[0], security_of(cluster.address)) as channel:
             stub = broker_pb2_grpc.BrokerStub(channel)
             request = broker_pb2.FindCoordinatorRequest(keys=[group])
             (found,) = until(
                 lambda: [c for c in stub.FindCoordinator(request).coordinators if not c.error], "a coordinator"
             )
-        self._channel = grpc.insecure_channel(f"{found.endpoint.host}:{found.endpoint.port}")
+        self._channel = open_sync_channel(f"{found.endpoint.host}:{found.endpoint.port}", security_of(cluster.address))
         self._answers = coordinator_pb2_grpc.CoordinatorStub(self._channel).Membership(self._requests)
 
     def say(self, **request: Any) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
 
-import grpc
 import httpx
 import pytest
 from libs.common.tests.kit.as_node import as_node
@@ -21,6 +20,7 @@ from typer.testing import CliRunner
 
 import headrace
 from headrace.errors import AlreadyDecided
+from headrace.securing import security_of
 from headrace_cli.app import app
 from headrace_cli.local import LocalCluster
 from headrace_common.core.batch import RecordColumns, build_batch
@@ -66,7 +66,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def http(cluster: LocalCluster) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=cluster.admin_url, timeout=60, headers=JSON) as client:
+    with httpx.Client(base_url=cluster.admin_url, timeout=60, headers={**JSON, **cluster.authorization}) as client:
         yield client
 
 
@@ -131,7 +131,7 @@ def status(http: httpx.Client) -> Any:
 
 def lose(cluster: LocalCluster, i: str) -> None:
     """The coordinator forgets an id, as by a bug: a tombstone stands in its log when it is started again."""
-    with grpc.insecure_channel(cluster.bootstrap_servers[0]) as channel:
+    with open_sync_channel(cluster.bootstrap_servers[0], security_of(cluster.address)) as channel:
         stub = broker_pb2_grpc.BrokerStub(channel)
         request = broker_pb2.FindCoordinatorRequest(type=broker_pb2.TRANSACTION, keys=[i])
         (found,) = stub.FindCoordinator(request).coordinators

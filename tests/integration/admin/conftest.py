@@ -27,7 +27,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def http(shared: LocalCluster) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=shared.admin_url, timeout=60, headers=JSON) as client:
+    with httpx.Client(base_url=shared.admin_url, timeout=60, headers={**JSON, **shared.authorization}) as client:
         yield client
 
 

@@ -15,6 +15,7 @@ import pytest
 from libs.common.tests.kit.as_node import as_node
 
 from headrace import AdminClient
+from headrace.securing import security_of
 from headrace_cli.local import LocalCluster
 from headrace_common.core.errors import Kind
 from headrace_common.core.features import HIGHEST
@@ -96,7 +97,9 @@ def test_a_read_waits_for_what_is_written_meanwhile(http: httpx.Client, shared: 
 
     def read() -> Any:
         return httpx.get(
-            f"{shared.admin_url}/v1/topics/tail/partitions/0/records?offset=0&wait_ms=20000", timeout=60
+            f"{shared.admin_url}/v1/topics/tail/partitions/0/records?offset=0&wait_ms=20000",
+            timeout=60,
+            headers=shared.authorization,
         ).json()
 
     with ThreadPoolExecutor(1) as pool:
@@ -173,11 +176,11 @@ def test_pages_of_others_and_names_of_others_reach_nothing(http: httpx.Client) -
 
 
 async def test_the_same_over_grpc_and_found_through_metadata(shared: LocalCluster) -> None:
-    async with open_channel(shared.bootstrap_servers[0]) as channel:
+    async with open_channel(shared.bootstrap_servers[0], security_of(shared.address)) as channel:
         metadata = await BrokerStub(channel).Metadata(broker_pb2.MetadataRequest())
     (admin,) = [n for n in metadata.nodes if n.role == cluster_pb2.ADMIN]
     assert f"http://{admin.http.host}:{admin.http.port}" == shared.admin_url
-    async with open_channel(f"{admin.grpc.host}:{admin.grpc.port}") as channel:
+    async with open_channel(f"{admin.grpc.host}:{admin.grpc.port}", security_of(shared.address)) as channel:
         stub = AdminStub(channel)
         created = await stub.CreateTopics(
             pb.CreateTopicsRequest(
@@ -205,7 +208,7 @@ async def test_the_same_over_grpc_and_found_through_metadata(shared: LocalCluste
 
 def test_a_new_controller_is_found(make_cluster: Callable[..., LocalCluster]) -> None:
     cluster = make_cluster(brokers=1, controllers=2)
-    with httpx.Client(base_url=cluster.admin_url, timeout=60, headers=JSON) as http:
+    with httpx.Client(base_url=cluster.admin_url, timeout=60, headers={**JSON, **cluster.authorization}) as http:
         assert http.post("/v1/topics", json={"name": "before"}).status_code == 201
         active = http.get("/v1/cluster").json()["active_controller"]["id"]
         cluster.kill(f"controller-{active}")
@@ -225,7 +228,7 @@ def test_a_new_controller_is_found(make_cluster: Callable[..., LocalCluster]) ->
 def test_a_paused_controller_is_passed_over(make_cluster: Callable[..., LocalCluster]) -> None:
     """Its connections stay open; only silence tells."""
     cluster = make_cluster(brokers=1, controllers=2)
-    with httpx.Client(base_url=cluster.admin_url, timeout=60, headers=JSON) as http:
+    with httpx.Client(base_url=cluster.admin_url, timeout=60, headers={**JSON, **cluster.authorization}) as http:
         active = http.get("/v1/cluster").json()["active_controller"]["id"]
         cluster.signal(f"controller-{active}", signal.SIGSTOP)
         try:
@@ -249,7 +252,7 @@ def test_a_paused_controller_is_passed_over(make_cluster: Callable[..., LocalClu
 
 def test_brokers_and_admin_that_are_away(make_cluster: Callable[..., LocalCluster]) -> None:
     cluster = make_cluster(brokers=2)
-    with httpx.Client(base_url=cluster.admin_url, timeout=60, headers=JSON) as http:
+    with httpx.Client(base_url=cluster.admin_url, timeout=60, headers={**JSON, **cluster.authorization}) as http:
         http.post("/v1/topics", json={"name": "t", "partitions": 2})
         cluster.kill("broker-2")
         partitions = http.get("/v1/topics/t").json()["partitions"]

@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import grpc
 import httpx
 import pytest
 
+from headrace.securing import security_of
 from headrace_cli.local import LocalCluster
 from headrace_common.core.batch import HEADER_SIZE, Codec, RecordColumns, build_batch, stamp_producer
-from headrace_common.rpc.options import channel_options
+from headrace_common.rpc.channels import open_sync_channel
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import errors_pb2
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
@@ -37,7 +37,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def http(cluster: LocalCluster) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=cluster.admin_url, timeout=60, headers=JSON) as client:
+    with httpx.Client(base_url=cluster.admin_url, timeout=60, headers={**JSON, **cluster.authorization}) as client:
         yield client
 
 
@@ -130,7 +130,7 @@ def unreadable() -> bytes:
 def append(cluster: LocalCluster, http: httpx.Client, topic: str, batch: bytes) -> None:
     described = http.get(f"/v1/topics/{topic}").json()
     leader = f"broker-{described['partitions'][0]['leader']}"
-    with grpc.insecure_channel(cluster.process(leader).grpc, options=channel_options()) as channel:
+    with open_sync_channel(cluster.process(leader).grpc, security_of(cluster.address)) as channel:
         entry = pb.ProducePartition(topic_id=bytes.fromhex(described["id"]), partition=0, batch=batch)
         request = pb.ProduceRequest(correlation_id=1, acks=-1, timeout_ms=10_000, partitions=[entry])
         answer = next(iter(BrokerStub(channel).Produce(iter([request]))))

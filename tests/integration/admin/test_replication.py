@@ -56,7 +56,7 @@ def ends_of(http: httpx.Client, topic: str) -> list[int]:
 
 def test_replicas_move_under_a_throttle_are_cancelled_and_arrive(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(brokers=3, settings=QUICK)
-    with httpx.Client(base_url=cluster.admin_url, timeout=60, headers=JSON) as http:
+    with httpx.Client(base_url=cluster.admin_url, timeout=60, headers={**JSON, **cluster.authorization}) as http:
         post(http, "/v1/topics", {"name": "t", "assignments": [[1, 2], [1, 2]]})
         fill(http, "t", 1000)
         fill(http, "t", 1000)
@@ -86,7 +86,7 @@ def test_replicas_move_under_a_throttle_are_cancelled_and_arrive(make_cluster: M
 
 def test_a_broker_is_emptied_and_forgotten_and_a_new_one_gets_its_share(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(brokers=4, settings=QUICK)
-    with httpx.Client(base_url=cluster.admin_url, timeout=60, headers=JSON) as http:
+    with httpx.Client(base_url=cluster.admin_url, timeout=60, headers={**JSON, **cluster.authorization}) as http:
         post(http, "/v1/topics", {"name": "t", "assignments": [[1, 2, 3], [2, 3, 1], [3, 1, 2], [1, 3, 2]]})
         fill(http, "t", 500)
         before = ends_of(http, "t")
@@ -106,20 +106,19 @@ def test_a_broker_is_emptied_and_forgotten_and_a_new_one_gets_its_share(make_clu
         assert http.delete("/v1/brokers/2?confirm=2").status_code == 409
         cluster.kill("broker-2", hard=False)
         eventually(lambda: http.delete("/v1/brokers/2?confirm=2").status_code, lambda code: code == 204)
-        health = eventually(lambda: http.get("/health/cluster").json(), lambda found: found["state"] == "healthy")
+        health = eventually(lambda: http.get("/v1/cluster/status").json(), lambda found: found["state"] == "healthy")
         assert health["verdict"].startswith("healthy: 3 brokers")
         assert ends_of(http, "t") == before
 
 
 def test_the_verdict_follows_brokers_that_die_and_return(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(brokers=3, settings=QUICK)
-    with httpx.Client(base_url=cluster.admin_url, timeout=60, headers=JSON) as http:
+    with httpx.Client(base_url=cluster.admin_url, timeout=60, headers={**JSON, **cluster.authorization}) as http:
         made = post(http, "/v1/topics", {"name": "t", "partitions": 3})
         assert {len(p["replicas"]) for p in made["partitions"]} == {3}, "as many replicas as brokers, up to three"
 
         def health() -> tuple[int, dict[str, Any]]:
-            answer = http.get("/health/cluster")
-            return answer.status_code, answer.json()
+            return http.get("/health/cluster").status_code, http.get("/v1/cluster/status").json()
 
         assert health()[1]["state"] == "healthy"
         cluster.kill("broker-2")
@@ -141,7 +140,7 @@ def test_the_verdict_follows_brokers_that_die_and_return(make_cluster: MakeClust
 
 def test_a_drained_broker_leads_nothing_until_it_may_again(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(brokers=3, racks=("a", "b", "c"), settings=QUICK)
-    with httpx.Client(base_url=cluster.admin_url, timeout=60, headers=JSON) as http:
+    with httpx.Client(base_url=cluster.admin_url, timeout=60, headers={**JSON, **cluster.authorization}) as http:
         assert [b["rack"] for b in http.get("/v1/brokers").json()["brokers"]] == ["a", "b", "c"]
         post(http, "/v1/topics", {"name": "t", "partitions": 6})
         post(http, "/v1/brokers/1/drain")

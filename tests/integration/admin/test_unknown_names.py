@@ -17,8 +17,10 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
+from tests.integration.admin.conftest import JSON
 
 from headrace import Producer
+from headrace.securing import security_of
 from headrace_cli.local import LocalCluster
 from headrace_common.rpc.channels import open_channel
 from headrace_common.rpc.status import error_from_rpc
@@ -76,7 +78,7 @@ class Known:
 
 @pytest.fixture(scope="module")
 def prepared(shared: LocalCluster) -> LocalCluster:
-    with httpx.Client(base_url=shared.admin_url, timeout=60, headers={"content-type": "application/json"}) as http:
+    with httpx.Client(base_url=shared.admin_url, timeout=60, headers={**JSON, **shared.authorization}) as http:
         assert http.post("/v1/topics", json={"name": "there", "partitions": 2}).status_code == 201
         reset = {"to": "earliest", "topics": [{"topic": "there"}], "execute": True}
         assert http.post("/v1/groups/there/offsets/reset", json=reset).status_code == 200
@@ -87,10 +89,10 @@ def prepared(shared: LocalCluster) -> LocalCluster:
 
 @pytest.fixture
 async def known(prepared: LocalCluster) -> AsyncIterator[Known]:
-    async with open_channel(prepared.bootstrap_servers[0]) as channel:
+    async with open_channel(prepared.bootstrap_servers[0], security_of(prepared.address)) as channel:
         nodes = (await BrokerStub(channel).Metadata(MetadataRequest())).nodes
     (admin,) = [n for n in nodes if n.role == cluster_pb2.ADMIN]
-    async with open_channel(f"{admin.grpc.host}:{admin.grpc.port}") as channel:
+    async with open_channel(f"{admin.grpc.host}:{admin.grpc.port}", security_of(prepared.address)) as channel:
         yield Known(prepared, AdminStub(channel))
 
 
@@ -205,7 +207,7 @@ async def test_a_reset_of_a_partition_below_zero_of_no_topic(known: Known) -> No
 def test_rest_about_what_does_not_exist(prepared: LocalCluster) -> None:
     values = [*(text for text in TEXTS if text not in {"there", "."}), *map(str, NUMBERS[2:]), str(2**63), "1e3", "٣"]
     wrong = []
-    with httpx.Client(base_url=prepared.admin_url, timeout=60, headers={"content-type": "application/json"}) as http:
+    with httpx.Client(base_url=prepared.admin_url, timeout=60, headers={**JSON, **prepared.authorization}) as http:
         paths = http.get("/openapi.json").json()["paths"]
         for path, verbs in paths.items():
             names = re.findall(r"{(\w+)}", path)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-import grpc
-
+from headrace.securing import security_of
 from headrace.testing import TestCluster
 from headrace_common.core.batch import BatchHeader, read_header
+from headrace_common.rpc.channels import open_sync_channel
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
 
@@ -39,7 +39,10 @@ def assert_no_late_writer(cluster: TestCluster) -> None:
     """
     fences = 0
     with ExitStack() as stack:
-        stubs = [BrokerStub(stack.enter_context(grpc.insecure_channel(at))) for at in cluster.bootstrap_servers]
+        stubs = [
+            BrokerStub(stack.enter_context(open_sync_channel(at, security_of(cluster.local.address))))
+            for at in cluster.bootstrap_servers
+        ]
         topic = stubs[0].Metadata(pb.MetadataRequest(topics=[TOPIC]), timeout=10).topics[0]
         assert topic.partitions
         for partition in topic.partitions:

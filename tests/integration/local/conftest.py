@@ -24,12 +24,13 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def make_cluster(tmp_path: Path) -> Iterator[MakeCluster]:
-    """A ``LocalCluster`` on this test's directory that is stopped at the end."""
+def make_cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MakeCluster]:
+    """A ``LocalCluster`` on this test's directory that is stopped at the end; one of stand-ins asks nobody."""
+    asks = None if "fakes" not in request.fixturenames else False
     made: list[LocalCluster] = []
 
     def make(**options: object) -> LocalCluster:
-        made.append(LocalCluster(tmp_path / "data", **options))  # a test names what it wants
+        made.append(LocalCluster(tmp_path / "data", **{"closed": asks, **options}))  # a test names what it wants
         return made[-1]
 
     yield make

@@ -105,7 +105,7 @@ def test_etcd_answers_programs_with_a_certificate_of_its_own_ca_alone(
     address = cluster.process("etcd-1").grpc
     mine = tls_of(cluster.directory.path)
     assert get(address, mine) == []
-    other = LocalCluster(tmp_path / "other", brokers=1)
+    other = LocalCluster(tmp_path / "other", brokers=1, closed=False)
     with other:
         strange = tls_of(other.directory.path)
     for tls in (None, Pem(mine.ca), Pem(mine.ca, strange.chain, strange.key)):

@@ -36,7 +36,7 @@ WAYS: dict[str, Shown] = {
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
     directory = tmp_path_factory.mktemp("strangers") / "data"
-    with started_cluster(directory, brokers=2, restart=False) as started:
+    with started_cluster(directory, brokers=2, restart=False, closed=False) as started:
         with started.admin() as admin:
             assert admin.describe_features().level >= NODE_TOKEN.level
             admin.create_topic(TOPIC, 1, 2)

@@ -13,6 +13,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from headrace.securing import security_of
 from headrace.testing import TestCluster, started_cluster
 from headrace_common.rpc.channels import open_sync_channel
 from headrace_proto.v1 import broker_pb2 as pb
@@ -41,11 +42,11 @@ def occupy(address: str, stack: ExitStack) -> None:
         over.wait()
         yield from ()
 
-    channel = stack.enter_context(open_sync_channel(address, own_connection=True))
+    channel = stack.enter_context(open_sync_channel(address, security_of(cluster.local.address), own_connection=True))
     stub = BrokerStub(channel)
     for _ in range(CALLS_MAX):
         stack.callback(stub.Fetch(nothing()).cancel)
-    probe = stack.enter_context(open_sync_channel(address, own_connection=True))
+    probe = stack.enter_context(open_sync_channel(address, security_of(cluster.local.address), own_connection=True))
     for _ in range(10 * CALLS_MAX):
         try:
             BrokerStub(probe).Metadata(pb.MetadataRequest(), timeout=30)
@@ -57,7 +58,8 @@ def occupy(address: str, stack: ExitStack) -> None:
 
 def in_sync(cluster: TestCluster) -> list[int]:
     """Admin has the image from the controllers; brokers answer no client now."""
-    with urllib.request.urlopen(f"{cluster.admin_url}/v1/topics/{TOPIC}", timeout=30) as answer:
+    asked = urllib.request.Request(f"{cluster.admin_url}/v1/topics/{TOPIC}", headers=cluster.authorization)
+    with urllib.request.urlopen(asked, timeout=30) as answer:
         return list(json.load(answer)["partitions"][0]["isr"])
 
 

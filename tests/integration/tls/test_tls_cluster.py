@@ -22,6 +22,7 @@ import pytest
 from headrace import AdminClient, Consumer, Producer
 from headrace.errors import ClusterUnreachable, HeadraceError, TlsFailed
 from headrace.finding import ClusterAddress, local_cluster
+from headrace.securing import security_of
 from headrace_cli.local import LocalCluster
 from headrace_cli.local.certificate_files import NodeFiles
 from headrace_cli.local.certificates import renew_nodes
@@ -94,9 +95,7 @@ def test_all_clients_speak_tls(cluster: LocalCluster) -> None:
 
 
 def test_clients_are_told_what_certificates_name(cluster: LocalCluster) -> None:
-    assert cluster.address.ca is not None
-    pem = Pem(Path(cluster.address.ca).read_bytes())
-    with open_sync_channel(cluster.address[0], Security(pem=pem), own_connection=True) as channel:
+    with open_sync_channel(cluster.address[0], security_of(cluster.address), own_connection=True) as channel:
         broker = BrokerStub(channel)
         nodes = broker.Metadata(broker_pb2.MetadataRequest(), timeout=20).nodes
         asked = broker_pb2.FindCoordinatorRequest(type=broker_pb2.GROUP, keys=["tls"])
@@ -109,7 +108,8 @@ def test_clients_are_told_what_certificates_name(cluster: LocalCluster) -> None:
 def test_rest_speaks_tls(cluster: LocalCluster) -> None:
     assert cluster.admin_url.startswith("https://")
     context = ssl.create_default_context(cafile=cluster.address.ca)
-    with urllib.request.urlopen(f"{cluster.admin_url}/v1/topics/orders", timeout=20, context=context) as answer:
+    asked = urllib.request.Request(f"{cluster.admin_url}/v1/topics/orders", headers=cluster.authorization)
+    with urllib.request.urlopen(asked, timeout=20, context=context) as answer:
         assert b"orders" in answer.read()
 
 

@@ -23,7 +23,12 @@ PATIENCE_S = 120.0
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
     with started_cluster(
-        tmp_path_factory.mktemp("verify") / "data", brokers=3, coordinators=2, restart=True, restart_delay_ms=200
+        tmp_path_factory.mktemp("verify") / "data",
+        brokers=3,
+        coordinators=2,
+        restart=True,
+        restart_delay_ms=200,
+        closed=False,
     ) as started:
         yield started
 

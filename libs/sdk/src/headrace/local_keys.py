@@ -1,7 +1,7 @@
 """
 The keys of closed local clusters, which programs of the same user find by the address that they go to.
 
-``headrace up --closed`` makes a key at each start and writes it to ``headrace/local/CLUSTER-ID.toml`` in the user's
+``headrace up`` makes a key at each start and writes it to ``headrace/local/CLUSTER-ID.toml`` in the user's
 directory of settings (``$XDG_CONFIG_HOME``, else ``~/.config``), readable by that user alone; ``headrace down`` removes
 it. A key dies with its start, so whoever takes over a free port later gains nothing by what is shown there::
 
@@ -12,6 +12,7 @@ it. A key dies with its start, so whoever takes over a free port later gains not
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -30,16 +31,23 @@ def local_keys_directory(env: Mapping[str, str]) -> Path:
     return config_directory(env) / "local"
 
 
-def write_local_key(directory: Path, cluster_id: str, addresses: Collection[str], key: Secret) -> Path:
+def write_local_key(
+    directory: Path, cluster_id: str, addresses: Collection[str], key: Secret, *, name: str | None = None
+) -> Path:
     """
-    Have programs of this user find ``key``; on disk whole or not at all, for this user alone. Returns the file.
+    Have programs of this user find ``key``; on disk whole or not at all, for this user alone. Returns the file. What
+    others have left that speaks of one of ``addresses`` goes: those clusters were killed, and their ports are ours now.
+
+    Args:
+        name: of the file; without it the cluster's id.
 
     Raises:
         OSError: it cannot be written.
     """
-    assert "/" not in cluster_id, "it is a name"
+    name = name or cluster_id
+    assert "/" not in name, "it is a name"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file = directory / f"{cluster_id}.toml"
+    file = directory / f"{name}.toml"
     draft = file.with_suffix(".new")
     text = (
         f"cluster_id = {json.dumps(cluster_id)}\n"
@@ -50,12 +58,16 @@ def write_local_key(directory: Path, cluster_id: str, addresses: Collection[str]
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
         out.write(text)
     draft.replace(file)
+    for other in directory.glob("*.toml"):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            if other != file and not set(addresses).isdisjoint(_read(other)[0]):
+                other.unlink()
     return file
 
 
-def remove_local_key(directory: Path, cluster_id: str) -> None:
+def remove_local_key(directory: Path, name: str) -> None:
     """What ``write_local_key`` wrote, if it is there. Raises: OSError: it cannot be removed."""
-    (directory / f"{cluster_id}.toml").unlink(missing_ok=True)
+    (directory / f"{name}.toml").unlink(missing_ok=True)
 
 
 def read_local_keys(directory: Path) -> dict[str, Secret]:

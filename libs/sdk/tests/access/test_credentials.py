@@ -204,6 +204,16 @@ def test_programs_of_the_same_user_find_the_key_of_a_local_cluster(tmp_path: Pat
     assert read_local_keys(directory) == {"127.0.0.1:1": Secret(TWO)}
 
 
+def test_a_new_cluster_at_the_ports_of_one_that_was_killed_is_shown_its_own_key(tmp_path: Path) -> None:
+    for left in ("a", "z"):
+        write_local_key(tmp_path, left, [HERE, "127.0.0.1:7"], Secret(ONE))
+    write_local_key(tmp_path, "beside", ["127.0.0.1:1"], Secret(ONE))
+    (tmp_path / "damaged.toml").write_text("= =")
+    write_local_key(tmp_path, "m", [HERE], Secret(TWO), name="m-copy")
+    assert read_local_keys(tmp_path) == {HERE: Secret(TWO), "127.0.0.1:1": Secret(ONE)}
+    assert {file.stem for file in tmp_path.iterdir()} == {"m-copy", "beside", "damaged"}
+
+
 def test_a_refused_client_looks_for_the_key_of_the_next_start(tmp_path: Path) -> None:
     shown = LocalKeys(tmp_path, tls=False)
     assert bearer(shown) is None

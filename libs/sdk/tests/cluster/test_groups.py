@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import grpc
 import pytest
 
 from headrace import Consumer, TopicPartition
+from headrace.securing import security_of
 from headrace.testing import TestCluster, started_cluster
+from headrace_common.rpc.channels import open_sync_channel
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
 
@@ -124,7 +125,7 @@ def shards_rest(cluster: TestCluster) -> None:
     """Both coordinators have their shards: where one moves, its members have a whole session, dead ones too."""
     ask = pb.FindCoordinatorRequest(keys=[f"g{n}" for n in range(200)])
     deadline = time.monotonic() + 40
-    with grpc.insecure_channel(cluster.bootstrap_servers[0]) as channel:
+    with open_sync_channel(cluster.bootstrap_servers[0], security_of(cluster.local.address)) as channel:
         while True:
             answer = BrokerStub(channel).FindCoordinator(ask, timeout=10)
             owners = [None if one.error else one.coordinator for one in answer.coordinators]

@@ -27,7 +27,7 @@ def main() -> int:
     lines: list[str] = []
     with (
         tempfile.TemporaryDirectory(prefix="connect-") as name,
-        started_cluster(Path(name) / "data") as cluster,
+        started_cluster(Path(name) / "data", closed=False) as cluster,
     ):
         folder = Path(name)
         file = folder / "lines.txt"

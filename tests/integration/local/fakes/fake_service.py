@@ -10,6 +10,9 @@ import socket
 import sys
 from pathlib import Path
 
+from headrace_common.core.ids import Endpoint
+from headrace_common.runtime.held_ports import shared
+
 
 def run(role: str) -> None:
     """Serve until SIGTERM. ``FAKE_CRASH=NAME`` in the environment makes that process exit with code 7."""
@@ -36,7 +39,8 @@ def run(role: str) -> None:
         print("the fake has an unhappy day", flush=True)
         sys.exit(7)
     host, _, port = args.listen.rpartition(":")
-    listener = socket.create_server((host, int(port)))
+    with shared(Endpoint(host, int(port))) as is_shared:
+        listener = socket.create_server((host, int(port)), reuse_port=is_shared)
     assert listener.fileno() >= 0
     ready = {"name": name, "grpc": args.listen, "http": args.http_listen, "metrics": args.metrics_listen}
     draft = Path(args.ready_file + ".tmp")

@@ -86,7 +86,6 @@ def demo(
         controllers=saved.controllers if saved else 1,
         coordinators=saved.coordinators if saved else 1,
         etcd_members=saved.etcd_members if saved else 1,
-        closed=saved is not None and saved.closed,
         flush=flush or (saved.flush if saved else "group"),
     )
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from pathlib import Path
@@ -21,6 +20,7 @@ from headrace_common.core.errors import Denied, Rejected, Unauthenticated
 
 if TYPE_CHECKING:
     from headrace_cli.local import LocalCluster
+    from headrace_cli.local.plan import ClusterOptions
     from headrace_cli.local.state import ClusterState
 
 FOLLOW_SECONDS = 0.2
@@ -52,7 +52,10 @@ def up(
     tls: Annotated[bool | None, typer.Option("--tls/--no-tls", help="TLS on all listeners; none unless ...")] = None,
     closed: Annotated[
         bool | None,
-        typer.Option("--closed/--open", help="Refuse who shows no key; your programs find it. It never opens again"),
+        typer.Option(
+            "--closed/--open",
+            help="Refuse who shows no key; your programs find it. A new one is closed; it never opens again",
+        ),
     ] = None,
     data_dir: DataDirOption = Path(DEFAULT_DATA_DIR),
     detach: Annotated[
@@ -98,7 +101,7 @@ def up(
         etcd_members=etcd_members or (saved.etcd_members if saved else 1),
         connect=connects,
         tls=tls if tls is not None else saved is not None and saved.tls,
-        closed=closed if closed is not None else saved is not None and saved.closed,
+        closed=closed,
         flush=flush or (saved.flush if saved else "group"),
         restart=restart,
         restart_delay_ms=restart_delay_ms,
@@ -213,11 +216,8 @@ def _show_cluster(session: Session, cluster: LocalCluster) -> None:
     session.say(f"REST:      {state.admin_url}   (its documentation: {state.admin_url}/docs)")
     if state.connect_url is not None:
         session.say(f"Connect:   {state.connect_url}   (`headrace connect apply FILE` creates a connector)")
-    if state.options.closed and state.cluster_id is not None:
-        from headrace.local_keys import local_keys_directory
-
-        file = local_keys_directory(os.environ) / f"{state.cluster_id}.toml"
-        session.say(f"access:    closed; your programs find its key in {file}; `headrace access` gives others rights")
+    for line in who_may(state.options, cluster.directory.authorization_file, state.admin_url or ""):
+        session.say(line)
     session.say(f"logs:      {cluster.directory.logs}")
     for line in how_to_find(state.bootstrap_servers, cluster.directory.path, Path.cwd()):
         session.say(line)
@@ -226,6 +226,21 @@ def _show_cluster(session: Session, cluster: LocalCluster) -> None:
 def what_starts(brokers: int, directory: Path) -> str:
     """The first line, before anything is there."""
     return f"starting {format_count(brokers, 'broker')} on {directory} ..."
+
+
+def who_may(options: ClusterOptions, authorization: Path, rest: str) -> list[str]:
+    """Whom the cluster takes, and how to change that. Pure."""
+    if options.closed:
+        return [
+            "access:    closed: your programs and commands find its key; `headrace access` gives others rights",
+            f"           REST needs it too: curl -H @{authorization} {rest}/v1/topics",
+        ]
+    close = "`headrace up --closed` closes it, for good"
+    if options.connect:
+        close = f"a Connect worker's REST asks nobody yet; without one, {close}"
+    return [
+        f"WARNING:   open: whoever reaches its ports, as every user of this machine does, may do everything; {close}"
+    ]
 
 
 def how_to_find(servers: list[str], data_dir: Path, here: Path) -> list[str]:

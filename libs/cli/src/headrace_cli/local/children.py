@@ -8,7 +8,9 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +19,7 @@ from headrace_cli.local.plan import ProcessPlan
 from headrace_cli.local.processes import ProcessId, spawn
 from headrace_cli.local.restarts import Died, RestartPolicy
 from headrace_cli.local.state import Health, ProcessState
+from headrace_common.runtime.held_ports import keep_alone
 
 KILL_WAIT_SECONDS: Final = 5.0
 
@@ -24,8 +27,10 @@ KILL_WAIT_SECONDS: Final = 5.0
 class Child:
     """Owned by the supervisor's loop; times are monotonic seconds."""
 
-    def __init__(self, plan: ProcessPlan, log: Path, restart_delay_ms: int) -> None:
+    def __init__(self, plan: ProcessPlan, log: Path, restart_delay_ms: int, held: Sequence[socket.socket] = ()) -> None:
+        """``held`` are its ports, which nobody else gets while it is dead."""
         self.plan = plan
+        self._held = held
         self.log = log
         self.policy = RestartPolicy(restart_delay_ms)
         self.state = ProcessState(plan.name, plan.role, plan.grpc, plan.metrics, plan.http)
@@ -41,7 +46,7 @@ class Child:
         if self.plan.ready_file is not None:
             Path(self.plan.ready_file).unlink(missing_ok=True)
         self._due, self._ready_at, self._started_at = None, None, now
-        self._process = spawn(self.plan.argv, self.log)
+        self._process = spawn(self.plan.argv, self.log, self._held)
         identity = ProcessId.of(self._process.pid)
         self.state.pid = self._process.pid
         self.state.started = identity.started if identity is not None else 0
@@ -61,6 +66,8 @@ class Child:
             return None
         code = self._process.returncode
         self._process = None
+        for held in self._held:
+            keep_alone(held)  # it may have died while it began to listen
         self.state.note = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
         self.state.pid = None
         return Died(None if self._ready_at is None else (now - self._ready_at) * 1000, signalled=code < 0)

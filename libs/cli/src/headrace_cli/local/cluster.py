@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -67,7 +68,7 @@ class LocalCluster:
         etcd_members: int = 1,
         connect: bool = False,
         tls: bool = False,
-        closed: bool = False,
+        closed: bool | None = None,
         certificate_seconds: float = LEAF_LIFE.total_seconds(),
         ports: Mapping[str, int] | None = None,
         racks: Sequence[str] = (),
@@ -83,7 +84,8 @@ class LocalCluster:
             settings: broker settings under Kafka's names.
             connect: whether to start a Connect worker.
             tls: whether all listeners but those of health and metrics speak TLS; ``address`` has the CA.
-            closed: whether who shows no key is refused; programs of this user find it (``headrace.local_keys``).
+            closed: whether who shows no key is refused; programs of this user find it (``headrace.local_keys``). None:
+                as the directory was; a new one is closed, unless there is a Connect worker.
             certificate_seconds: how long certificates last; while it runs they are made anew in time.
             ports: fixed ports by slot: ``broker-1``, ``broker-1.metrics``, ``admin-1.http``, ``controller-1``, ...
             racks: one per broker, for tests of placement.
@@ -101,7 +103,7 @@ class LocalCluster:
             etcd_members=etcd_members,
             connect=connect,
             tls=tls,
-            closed=closed,
+            closed=bool(closed),
             certificate_seconds=certificate_seconds,
             flush=flush,
             restart=restart,
@@ -115,6 +117,7 @@ class LocalCluster:
         )
         self.options.check()
         self.directory = DataDir.at(data_dir)
+        self._closed = closed
         self._detach = detach
         self._supervisor: subprocess.Popen[bytes] | None = None
 
@@ -170,12 +173,17 @@ class LocalCluster:
         Raises:
             AlreadyRunning: a cluster runs on this directory.
             LocalClusterFailed: the directory cannot be used, or its supervisor.json is damaged.
+            InvalidConfig: its cluster is closed, and there can be no Connect worker.
             Rejected: its cluster is closed, and is to be open.
         """
         self.directory.create()
         if self.directory.locked():
             raise AlreadyRunning(f"a cluster runs on {self.directory.path} already; see `headrace status`")
         before = self.directory.read()  # a start would write over what is damaged, and forget its ports
+        if self._closed is None:
+            closed = not self.options.connect if before is None else before.options.closed
+            self.options = replace(self.options, closed=closed)
+            self.options.check()
         if before is not None and before.options.closed and not self.options.closed:
             raise Rejected(
                 f"the cluster on {self.directory.path} is closed, and a cluster that was closed never opens: its rules "
@@ -284,6 +292,15 @@ class LocalCluster:
         if url is None:
             raise NotRunning(f"the cluster on {self.directory.path} has not started yet")
         return url
+
+    @property
+    def authorization(self) -> dict[str, str]:
+        """The header that requests to ``admin_url`` need; none where the cluster is open or does not run."""
+        try:
+            name, _, value = self.directory.authorization_file.read_text().partition(":")
+        except FileNotFoundError:
+            return {}
+        return {name: value.strip()}
 
     @property
     def processes(self) -> list[ProcessState]:

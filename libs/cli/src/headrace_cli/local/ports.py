@@ -3,7 +3,9 @@ Ports that stay free for this cluster, also while one of its processes is down.
 
 A port chosen by binding port 0 comes from the range that outgoing connections use too, so somebody's connection
 may take it between two starts of a broker. These come from below that range, and each is claimed for the life of
-the supervisor, so that two clusters that start at the same time never choose the same one.
+the supervisor, so that two clusters that start at the same time never choose the same one. Those of services are also
+held, for clients show their keys there, and nodes their token: no other user gets one while its process is dead. etcd
+cannot share a port; who takes one of its has no certificate of its CA, and is told nothing.
 """
 
 from __future__ import annotations
@@ -11,12 +13,14 @@ from __future__ import annotations
 import socket
 import zlib
 from collections.abc import Collection, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 from headrace_cli.local.etcd_peers import PLAIN
 from headrace_cli.local.failures import LocalClusterFailed
-from headrace_cli.local.plan import FIRST_PORTS, HOST, ClusterOptions, slots
+from headrace_cli.local.plan import FIRST_PORTS, HOST, ClusterOptions, host_of, slots
+from headrace_common.runtime.held_ports import hold_port
 from headrace_common.runtime.port_claims import claim_port
 
 LOWEST: Final = 20_000
@@ -29,20 +33,28 @@ class PortClaims:
     def __init__(self, seed: str) -> None:
         """``seed`` (the data directory) says where the search begins, so that clusters rarely meet."""
         self._claims: dict[int, socket.socket] = {}
+        self._held: dict[int, list[socket.socket]] = {}
         self._top = _below_ephemeral()
         self._next = LOWEST + zlib.crc32(seed.encode()) % (self._top - LOWEST)
 
-    def claim(self, port: int) -> bool:
-        """Take ``port`` if nobody listens on it and no other cluster has claimed it."""
-        if port in self._claims or not _can_bind(port):
+    def claim(self, port: int, *, hold: bool = False) -> bool:
+        """Take ``port`` if nobody listens on it and no other cluster has claimed it; ``hold`` it on the loopback."""
+        if port in self._claims:
             return False
-        held = claim_port(port)
-        if held is None:
+        held = _hold(port) if hold else [] if _can_bind(port) else None
+        claim = None if held is None else claim_port(port)
+        if held is None or claim is None:
+            for each in held or ():
+                each.close()
             return False
-        self._claims[port] = held
+        self._claims[port], self._held[port] = claim, held
         return True
 
-    def claim_free(self, foreign: Collection[int] = ()) -> int:
+    def held(self, port: int) -> socket.socket | None:
+        """What holds it at ``HOST``; None: it is not held."""
+        return next(iter(self._held.get(port, ())), None)
+
+    def claim_free(self, foreign: Collection[int] = (), *, hold: bool = False) -> int:
         """
         Any free port that is none of ``foreign``.
 
@@ -51,15 +63,16 @@ class PortClaims:
         """
         for _ in range(self._top - LOWEST + 1):
             self._next = LOWEST + (self._next + 1 - LOWEST) % (self._top - LOWEST + 1)
-            if self._next not in foreign and self.claim(self._next):
+            if self._next not in foreign and self.claim(self._next, hold=hold):
                 return self._next
         raise LocalClusterFailed(f"no port in {LOWEST}..{self._top} is free; stop other clusters with `headrace down`")
 
     def close(self) -> None:
         """Give all claims back."""
-        for held in self._claims.values():
-            held.close()
+        for each in (*self._claims.values(), *(held for port in self._held.values() for held in port)):
+            each.close()
         self._claims.clear()
+        self._held.clear()
 
 
 def ports_of_a_copy(options: ClusterOptions, saved: Mapping[str, int]) -> dict[str, int]:
@@ -103,23 +116,53 @@ def choose_ports(
     for slot in (s for s in wanted if s in options.ports):
         port = options.ports[slot]
         _refuse_moved_peer(options, saved, slot)
-        if not claims.claim(port):
+        if not claims.claim(port, hold=is_held(options, slot)):
             raise LocalClusterFailed(f"port {port} of {slot} is in use; give another with --port {slot}=PORT")
         chosen[slot] = port
     for slot in (s for s in wanted if s not in chosen and s in saved):
-        if claims.claim(saved[slot]):
+        if claims.claim(saved[slot], hold=is_held(options, slot)):
             chosen[slot] = saved[slot]
         elif slot.endswith(".peer") and options.etcd_members > 1:
             raise LocalClusterFailed(f"port {saved[slot]} of {slot} is in use and cannot change; free it and try again")
         else:
             notes.append(f"{slot} had port {saved[slot]}, which is in use now; it gets another")
     for slot, port in FIRST_PORTS.items():
-        if slot in wanted and slot not in chosen and port not in foreign and claims.claim(port):
+        is_free = slot in wanted and slot not in chosen and port not in foreign
+        if is_free and claims.claim(port, hold=is_held(options, slot)):
             chosen[slot] = port
     for slot in wanted:
         if slot not in chosen:
-            chosen[slot] = claims.claim_free(foreign)
+            chosen[slot] = claims.claim_free(foreign, hold=is_held(options, slot))
     return chosen, notes
+
+
+def is_held(options: ClusterOptions, slot: str) -> bool:
+    """Whether the supervisor holds the port: that of a service, where the supervisor's own network has it."""
+    return not slot.startswith("etcd-") and host_of(options, slot) == HOST
+
+
+def _hold(port: int) -> list[socket.socket] | None:
+    """The sockets, the one of ``HOST`` first. ``localhost`` is ::1 too, so nobody else gets that."""
+    held = hold_port(HOST, port)
+    if held is None or not _has_ipv6():
+        return None if held is None else [held]
+    of_ipv6 = hold_port("::1", port)
+    if of_ipv6 is None:
+        held.close()
+        return None
+    return [held, of_ipv6]
+
+
+@cache
+def _has_ipv6() -> bool:
+    if not socket.has_ipv6:
+        return False
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
 
 
 def _can_bind(port: int) -> bool:

@@ -11,6 +11,7 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,6 +19,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from headrace_common.runtime.held_ports import for_child
 
 LOG_BYTES_MAX: Final = 32 << 20
 LOG_TAIL_BYTES: Final = 65_536
@@ -67,9 +70,12 @@ def wait_until(condition: Callable[[], bool], timeout_seconds: float, poll_secon
     return True
 
 
-def spawn(argv: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+def spawn(argv: Sequence[str], log: Path, held: Sequence[socket.socket] = ()) -> subprocess.Popen[bytes]:
     """
     Start a process whose output is appended to ``log`` and that is killed when this process ends (Linux).
+
+    Args:
+        held: its ports (``held_ports``).
 
     Raises:
         OSError: the program cannot be run.
@@ -82,6 +88,8 @@ def spawn(argv: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
+            env={**os.environ, **for_child(held)} if held else None,
+            pass_fds=[each.fileno() for each in held],
             preexec_fn=_die_with_parent,  # noqa: PLW1509 - the supervisor has one thread, so it is safe
         )
 

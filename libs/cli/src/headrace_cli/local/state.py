@@ -32,7 +32,7 @@ NOBODY: Final = ProcessId(0, -1)
 
 
 _OWN: Final = re.compile(
-    r"(cluster|supervisor)\.(json|tmp|lock)|logs|run|certificates|node-token|admin-keys|(broker|etcd)-[0-9]+"
+    r"(cluster|supervisor)\.(json|tmp|lock)|logs|run|certificates|node-token|admin-keys|authorization|(broker|etcd)-[0-9]+"
 )
 
 
@@ -204,6 +204,11 @@ class DataDir:
     def state_file(self) -> Path:
         """What the supervisor keeps."""
         return self.path / "supervisor.json"
+
+    @property
+    def authorization_file(self) -> Path:
+        """The header by which this start of a closed cluster knows its user, for REST: ``curl -H @FILE``."""
+        return self.path / "authorization"
 
     @property
     def events(self) -> Path:

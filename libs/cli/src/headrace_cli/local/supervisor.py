@@ -14,8 +14,10 @@ import json
 import os
 import select
 import signal
+import socket
 import sys
 import time
+import zlib
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -181,22 +183,39 @@ class Supervisor:
         self._make_token()
         plans = plan(options, self._state.ports, data_dir=str(self._directory.path), etcd=etcd, python=sys.executable)
         self._move_peers(plans, files)
-        self._children = [Child(p, self._directory.logs / f"{p.name}.log", options.restart_delay_ms) for p in plans]
+        self._children = [
+            Child(p, self._directory.logs / f"{p.name}.log", options.restart_delay_ms, self._held_for(p.name))
+            for p in plans
+        ]
         self._state.processes = [child.state for child in self._children]
         self._make_key()
 
+    def _held_for(self, name: str) -> list[socket.socket]:
+        ports = [port for slot, port in self._state.ports.items() if slot.partition(".")[0] == name]
+        return [held for port in ports if (held := self._claims.held(port)) is not None]
+
     def _make_key(self) -> None:
-        """What controllers have of it; and programs, as soon as the cluster has an id."""
+        """What controllers have of it, and REST's clients; and programs, as soon as the cluster has an id."""
         if self._key is None:
             return
-        path = self._directory.path / ADMIN_KEYS
         try:
-            path.unlink(missing_ok=True)
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-                out.write(f"{verifier_of(self._key.reveal())}\n")
+            self._write_private(self._directory.path / ADMIN_KEYS, verifier_of(self._key.reveal()))
+            self._write_private(self._directory.authorization_file, f"Authorization: Bearer {self._key.reveal()}")
         except OSError as error:
             raise LocalClusterFailed(f"cannot write {error.filename}: {error.strerror}") from error
         self._tell_key()
+
+    @staticmethod
+    def _write_private(path: Path, line: str) -> None:
+        path.unlink(missing_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+            out.write(f"{line}\n")
+
+    @property
+    def _key_name(self) -> str:
+        """Of the file that programs find. A copy has the cluster id of its original, which may run beside it."""
+        id, of_original = str(self._state.cluster_id), self._state.original is None
+        return id if of_original else f"{id}-{zlib.crc32(self._directory.real.encode()):08x}"
 
     def _tell_key(self) -> None:
         id, state = self._state.cluster_id, self._state
@@ -204,7 +223,7 @@ class Supervisor:
             return
         directory = local_keys_directory(os.environ)
         try:
-            write_local_key(directory, id, state.client_addresses, self._key)
+            write_local_key(directory, id, state.client_addresses, self._key, name=self._key_name)
         except OSError as error:
             raise LocalClusterFailed(
                 f"cannot write the key of this closed cluster to {directory}: {error.strerror}; XDG_CONFIG_HOME names "
@@ -215,9 +234,10 @@ class Supervisor:
         if self._key is None:
             return
         with contextlib.suppress(OSError):  # it dies with this start, wherever it stands
-            if self._state.cluster_id is not None:
-                remove_local_key(local_keys_directory(os.environ), self._state.cluster_id)
             (self._directory.path / ADMIN_KEYS).unlink(missing_ok=True)
+            self._directory.authorization_file.unlink(missing_ok=True)
+            if self._state.cluster_id is not None:
+                remove_local_key(local_keys_directory(os.environ), self._key_name)
 
     def _refuse_beside_original(self) -> None:
         """Members of a quorum, copied, would take part in the original's: they have its names, ports and keys."""

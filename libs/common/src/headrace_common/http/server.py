@@ -21,6 +21,7 @@ import uvicorn
 from headrace_common.core.connections import Connections
 from headrace_common.core.ids import Endpoint
 from headrace_common.http.protocol import Endable, HttpBounds, bounded
+from headrace_common.runtime.held_ports import shared
 from headrace_common.runtime.service import CannotListen, warn_unless_loopback
 from headrace_common.runtime.service_tls import ServiceTls
 from headrace_common.runtime.tasks import TaskRunner, first_of
@@ -136,7 +137,12 @@ def _bound(listen: Endpoint, option: str) -> socket.socket:
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((listen.host, listen.port))
+        with shared(listen) as is_shared:
+            if is_shared:
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            bound.bind((listen.host, listen.port))
+            if is_shared:
+                bound.listen()  # later it may not any more
     except OSError as error:
         bound.close()
         raise CannotListen(f"cannot listen on {listen}: {error.strerror}; choose another with {option}") from error

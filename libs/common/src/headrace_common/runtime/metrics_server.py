@@ -23,6 +23,7 @@ from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.clock import call_later_ms
+from headrace_common.runtime.held_ports import shared
 from headrace_common.runtime.service import CannotListen
 
 CONNECTIONS_MAX: Final = 16
@@ -116,7 +117,8 @@ class _Scrape(asyncio.Protocol):
 def _listening(listen: Endpoint) -> socket.socket:
     try:
         family = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((listen.host, listen.port), family=family)
+        with shared(listen) as is_shared:
+            return socket.create_server((listen.host, listen.port), family=family, reuse_port=is_shared)
     except OSError as error:
         raise CannotListen.at(listen) from error
 

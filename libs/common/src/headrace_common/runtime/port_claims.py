@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from headrace_common.core.ids import Endpoint
+from headrace_common.runtime.held_ports import shared
 
 
 def claim_port(port: int) -> socket.socket | None:
@@ -31,7 +32,7 @@ def claim_port(port: int) -> socket.socket | None:
 def prove_port(listen: Endpoint, wildcards: frozenset[str]) -> Iterator[int]:
     """
     Show that nobody listens there; the port, a free one for 0. In the block servers of this user, and of nobody else,
-    can listen there with SO_REUSEPORT; one has to before it ends.
+    can listen there with SO_REUSEPORT; one has to before it ends. A port that is held for this process stays held.
 
     A server that shares its port finds no mistake in one that is taken: it would get some of the other's connections.
     So sockets listen first that share theirs with nobody, and allow it only then. Who connects to them meanwhile is
@@ -45,6 +46,9 @@ def prove_port(listen: Endpoint, wildcards: frozenset[str]) -> Iterator[int]:
     """
     with ExitStack() as held:
         port = listen.port
+        if held.enter_context(shared(listen)):
+            yield port
+            return
         for family, address in _addresses(listen.host, wildcards):
             listening = held.enter_context(socket.socket(family, socket.SOCK_STREAM))
             listening.setsockopt(

@@ -35,6 +35,7 @@ from headrace_common.rpc.options import CALLS_PER_CONNECTION_MAX, MESSAGE_BYTES_
 from headrace_common.runtime.admission import Admission
 from headrace_common.runtime.audit_settings import AuditConfig
 from headrace_common.runtime.descriptors import connections_max, raise_descriptor_limit
+from headrace_common.runtime.held_ports import shared
 from headrace_common.runtime.port_claims import prove_port
 from headrace_common.runtime.running_server import RunningServer
 from headrace_common.runtime.tasks import TaskRunner, first_of
@@ -175,10 +176,10 @@ class GrpcService:
         admission = Admission(config.calls_per_address_max)
         reporter = health.aio.HealthServicer()
 
-        def make() -> grpc.aio.Server:
+        def make(shared_port: bool) -> grpc.aio.Server:
             server: grpc.aio.Server = library().aio.server(
                 interceptors=[admission, ErrorInterceptor(), *(i for i in interceptors if i is not None)],
-                options=server_options(config.limits(), shared_port=tls is not None),
+                options=server_options(config.limits(), shared_port=shared_port),
                 maximum_concurrent_rpcs=config.concurrent_rpcs_max,
             )
             health_pb2_grpc.add_HealthServicer_to_server(reporter, server)
@@ -224,13 +225,19 @@ class CannotListen(OSError):
 
 @asynccontextmanager
 async def _listening(
-    make: Callable[[], grpc.aio.Server], listen: Endpoint, tls: ServerTls | None
+    make: Callable[[bool], grpc.aio.Server], listen: Endpoint, tls: ServerTls | None
 ) -> AsyncIterator[tuple[RunningServer | TlsServer, int]]:
-    """A server that ``make`` has made listens there, in plain text or by TLS; the server and the real port."""
+    """
+    A server listens there, in plain text or by TLS; the server and the real port.
+
+    Args:
+        make: makes one; whether it shares the port.
+    """
     if tls is None:
-        plain = make()
-        port = bind(plain, listen)
-        await plain.start()
+        with _sharing(listen) as is_shared:
+            plain = make(is_shared)
+            port = bind(plain, listen)
+            await plain.start()
         warn_unless_loopback("gRPC", Endpoint(listen.host, port))
         yield RunningServer(plain), port
         return
@@ -241,15 +248,27 @@ async def _listening(
             at = Endpoint(listen.host, port)
 
             async def begin(credentials: grpc.ServerCredentials) -> RunningServer:
-                server = make()
-                bind(server, at, credentials)
-                await server.start()
+                with _sharing(at, first=False):
+                    server = make(True)
+                    bind(server, at, credentials)
+                    await server.start()
                 return RunningServer(server)
 
             secure = await TlsServer.open(tls, begin, tasks)
         _log.info("gRPC listens with TLS", extra={"listen": str(at), "client_certificates": tls.client_certificates})
         with tls.live.takes(secure.renew, secure.bundle):
             yield secure, port
+
+
+@contextlib.contextmanager
+def _sharing(listen: Endpoint, *, first: bool = True) -> Iterator[bool]:
+    """See ``held_ports.shared``. Raises: CannotListen: it is not to be had."""
+    with contextlib.ExitStack() as stack:
+        try:
+            is_shared = stack.enter_context(shared(listen, first=first))
+        except OSError as error:
+            raise CannotListen.at(listen) from error
+        yield is_shared
 
 
 @contextlib.contextmanager

@@ -52,6 +52,11 @@ class TestCluster:
         """The REST service's base URL."""
         return self.local.admin_url
 
+    @property
+    def authorization(self) -> dict[str, str]:
+        """The header that requests to ``admin_url`` need; none where the cluster is open."""
+        return self.local.authorization
+
     def producer(self, **settings: Unpack[ProducerSettingsDict]) -> Producer:
         """A producer on this cluster."""
         return Producer(self.bootstrap_servers, **settings)
