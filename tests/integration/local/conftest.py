@@ -20,7 +20,7 @@ MakeCluster = Callable[..., LocalCluster]
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Controller, broker and admin are stand-ins that start at once; etcd is real."""
-    monkeypatch.setenv("PYTHONPATH", str(FAKES))
+    monkeypatch.setenv("PYTHONPATH", str(FAKES), prepend=os.pathsep)
 
 
 @pytest.fixture
