@@ -162,7 +162,9 @@ class LocalKeys(Credentials):
             return None
         if self._keys is None:
             self._keys = read_local_keys(self._directory)
-        return self._keys.get(target)
+        # A cluster holds its ports at ::1 as well, so nobody else answers where localhost leads.
+        host, _, port = target.rpartition(":")
+        return self._keys.get(f"127.0.0.1:{port}" if host == "localhost" else target)
 
     def _look_again(self) -> None:
         keys = read_local_keys(self._directory)

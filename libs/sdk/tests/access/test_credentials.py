@@ -196,6 +196,8 @@ def test_programs_of_the_same_user_find_the_key_of_a_local_cluster(tmp_path: Pat
     shown = credentials_for(ClusterAddress((HERE,)), [HERE], env)
     assert bearer(shown) == bearer(shown, "127.0.0.1:9490") == f"Bearer {ONE}"
     assert bearer(shown, "127.0.0.1:1") == f"Bearer {TWO}"
+    assert bearer(shown, "localhost:9292") == f"Bearer {ONE}"
+    assert bearer(shown, "localhost:2") is None
     assert bearer(shown, "127.0.0.1:2") is None
     assert bearer(shown, THERE) is None, "a file names addresses of this machine, whatever it says"
     assert THERE not in read_local_keys(directory)

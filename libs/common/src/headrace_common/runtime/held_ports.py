@@ -9,6 +9,7 @@ which goes before it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import stat
@@ -23,6 +24,8 @@ from headrace_common.core.ids import Endpoint
 VARIABLE: Final = "HEADRACE_HELD_PORTS"
 """Of a child's environment: descriptors of the sockets that it has inherited."""
 _CONNECT_SECONDS: Final = 1.0
+_UNUSED: Final = "127.86.17.3"
+"""An address of the loopback that nothing listens on."""
 
 
 def hold_port(host: str, port: int) -> socket.socket | None:
@@ -56,6 +59,9 @@ def for_child(held: Iterable[socket.socket]) -> dict[str, str]:
 def keep_alone(held: socket.socket) -> None:
     """Nobody may share it from now on; whoever listens there already goes on."""
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 0)
+    # Linux remembers of a port that the last to bind there would share, and then asks no other; this one would not.
+    with contextlib.suppress(OSError), socket.socket() as forgetting:
+        forgetting.bind((_UNUSED, held.getsockname()[1]))
 
 
 @contextmanager
