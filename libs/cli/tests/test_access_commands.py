@@ -333,6 +333,7 @@ def test_a_key_is_printed_once_alone(admin: FakeAdmin) -> None:
     assert KEY not in said.stderr
     scope = [made.grant(["READ"], "TOPIC", "t*")]
     assert admin.asked == [(("User:a",), {"lifetime": timedelta(days=3), "scope": scope, "note": "n"})]
+    run("key", "create", "--forever", "--days", "7", code=2)
     run("key", "create", "--forever")
     assert admin.asked[-1] == ((None,), {"lifetime": None, "scope": [], "note": ""})
     assert json.loads(run("key", "create", "-o", "json").stdout)["key"] == KEY

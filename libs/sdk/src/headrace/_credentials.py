@@ -12,6 +12,7 @@ import asyncio
 import logging
 import os
 import re
+import stat
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -128,6 +129,8 @@ class KeyFile(Credentials):
         self._file = file
         self._seen = _stamp(file)
         self._key = self._read()
+        if _others_read(file):
+            _log.warning("every user of this machine may read the API key in %s: chmod 600 it", file)
 
     def _read(self) -> Secret:
         return read_key(self._file)
@@ -330,6 +333,15 @@ def checked(key: Secret, where: str) -> Secret:
     except Rejected as error:
         raise InvalidConfig(f"{where}: {error}") from None
     return key
+
+
+def _others_read(file: Path) -> bool:
+    """Whether it is this user's own mistake: volumes of Kubernetes are another's, and their modes are usual."""
+    try:
+        at = os.stat(file)
+    except OSError:
+        return False
+    return at.st_uid == os.geteuid() and bool(at.st_mode & stat.S_IROTH)
 
 
 def _stamp(file: Path) -> tuple[int, ...] | None:

@@ -182,6 +182,18 @@ def test_a_file_that_is_broken_later_leaves_the_key_of_before(tmp_path: Path, ca
     assert bearer(shown) == f"Bearer {TWO}"
 
 
+def test_a_key_that_everybody_may_read_is_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "key"
+    file.write_text(ONE)
+    file.chmod(0o640)
+    KeyFile(file, tls=True)
+    assert not caplog.records
+    file.chmod(0o644)
+    KeyFile(file, tls=True)
+    assert f"every user of this machine may read the API key in {file}" in caplog.text
+    assert ONE not in caplog.text
+
+
 # --- local clusters -----------------------------------------------------------------------------------------------
 
 

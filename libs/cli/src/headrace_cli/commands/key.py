@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 HELP = "API keys: what programs and people show of themselves"
 
 SCOPE_WORDS = 3
+DAYS = 365
 
 
 def register(app: typer.Typer) -> None:
@@ -40,7 +41,9 @@ def create(
         str | None, typer.Option("--owner", metavar="PRINCIPAL", help="Who calls with it, as User:alice; else you")
     ] = None,
     *,
-    days: Annotated[int, typer.Option("--days", min=1, max=36_500, help="How long it lasts")] = 365,
+    days: Annotated[
+        int | None, typer.Option("--days", min=1, max=36_500, help="How long it lasts; 365 unless said")
+    ] = None,
     forever: Annotated[bool, typer.Option("--forever", help="It does not expire")] = False,
     allow: Annotated[
         list[str] | None,
@@ -53,7 +56,9 @@ def create(
 ) -> None:
     """Make an API key. It is shown this once."""
     scope = [_grant(text) for text in allow or []]
-    lifetime = None if forever else timedelta(days=days)
+    if forever and days is not None:
+        raise typer.BadParameter("--forever and --days are two answers to how long it lasts; give one of them")
+    lifetime = None if forever else timedelta(days=days or DAYS)
     opened = None if file is None else _open_new(file)
     try:
         with session.admin() as admin:

@@ -96,7 +96,7 @@ def list_(
     if session.output is not Output.TABLE:
         session.show({"topics": rows, "total": len(rows), "next": None})
         return
-    session.show(rows, *columns, empty="there are no topics; `headrace topic create NAME` makes one")
+    session.show(rows, *columns, empty="there are no topics that you may see; `headrace topic create NAME` makes one")
 
 
 def describe(
