@@ -28,11 +28,11 @@ CALLS_MAX = 40
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[TestCluster]:
     settings = {"concurrent.rpcs.max": str(CALLS_MAX)}
-    with started_cluster(tmp_path / "data", brokers=3, restart=False, settings=settings) as started:
+    with started_cluster(tmp_path / "data", brokers=3, restart=False, settings=settings, closed=False) as started:
         yield started
 
 
-def occupy(address: str, stack: ExitStack) -> None:
+def occupy(cluster: TestCluster, name: str, stack: ExitStack) -> None:
     """Open streams on which nothing is said, until the broker takes no more calls of clients."""
 
     over = threading.Event()
@@ -42,11 +42,12 @@ def occupy(address: str, stack: ExitStack) -> None:
         over.wait()
         yield from ()
 
-    channel = stack.enter_context(open_sync_channel(address, security_of(cluster.local.address), own_connection=True))
+    address, shown = cluster.local.process(name).grpc, security_of(cluster.local.address)
+    channel = stack.enter_context(open_sync_channel(address, shown, own_connection=True))
     stub = BrokerStub(channel)
     for _ in range(CALLS_MAX):
         stack.callback(stub.Fetch(nothing()).cancel)
-    probe = stack.enter_context(open_sync_channel(address, security_of(cluster.local.address), own_connection=True))
+    probe = stack.enter_context(open_sync_channel(address, shown, own_connection=True))
     for _ in range(10 * CALLS_MAX):
         try:
             BrokerStub(probe).Metadata(pb.MetadataRequest(), timeout=30)
@@ -77,7 +78,7 @@ def test_a_follower_catches_up_with_a_leader_that_takes_no_clients(cluster: Test
         first = producer.send(TOPIC, b"before").result(timeout=60)
         cluster.local.kill("broker-3")
         for name in ("broker-1", "broker-2"):
-            occupy(cluster.local.process(name).grpc, stack)
+            occupy(cluster, name, stack)
         assert producer.send(TOPIC, b"meanwhile").result(timeout=60).offset == first.offset + 1
         until_in_sync(cluster, 2)
         cluster.local.restart("broker-3")

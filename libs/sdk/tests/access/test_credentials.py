@@ -169,6 +169,7 @@ def test_what_is_refused_has_the_file_read_again(tmp_path: Path) -> None:
 
 def test_a_file_that_is_broken_later_leaves_the_key_of_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "key"
+    file.touch(0o600)
     file.write_text(ONE)
     shown = KeyFile(file, tls=False)
     file.write_text(TWO[:20])
