@@ -60,7 +60,7 @@ def write_local_key(
     draft.replace(file)
     for other in directory.glob("*.toml"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            if other != file and not set(addresses).isdisjoint(_read(other)[0]):
+            if other != file and not set(addresses).isdisjoint(read_key_file(other)[0]):
                 other.unlink()
     return file
 
