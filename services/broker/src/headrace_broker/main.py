@@ -56,7 +56,7 @@ from headrace_common.runtime.metrics import open_metrics
 from headrace_common.runtime.node_tokens import open_tokens
 from headrace_common.runtime.private_files import narrow
 from headrace_common.runtime.rpc_metrics import RpcMetrics
-from headrace_common.runtime.service import Ready, announce_ready, run_until
+from headrace_common.runtime.service import Ready, Servicer, announce_ready, run_until
 from headrace_common.runtime.service_tls import ServiceTls, open_tls
 from headrace_common.runtime.tasks import TaskRunner, first_of
 from headrace_common.runtime.threads import run_in_thread
@@ -178,7 +178,7 @@ def _listen(
     servicer = partial(BrokerServicer, broker, draining, client.gate, request_bytes_max=config.server.request_bytes_max)
     inside = servicer(apart=config.server.calls_per_address_max > 0)
     outside = servicer(outside=True, apart=config.external.external_calls_per_address_max > 0)
-    beside = [
+    beside: list[Servicer] = [
         (add_AuthServicer_to_server, AuthServicer(client, SystemClock())),
         (add_TicketsServicer_to_server, TicketsServicer(NodeId(config.node_id), client.access, clock)),
     ]
