@@ -30,7 +30,9 @@ Every failure that Headrace reports, as one tree. ``str(error)`` says what happe
     │   ├── InvalidTransactionTimeout   outside the bounds that the coordinator sets
     │   ├── Unauthenticated             nobody is known by what the client has shown: give it another API key
     │   │   ├── CredentialsExpired      the key is over
+    │   │   │   └── ExpiredUnderWay     as below
     │   │   ├── CredentialsRevoked      the key was deleted, or its owner is blocked
+    │   │   │   └── RevokedUnderWay     and the record was under way: it may have been written (an UnknownOutcome, too)
     │   │   └── CredentialInPlainText   a key would have gone to another machine without TLS; nothing was sent
     │   ├── Denied                      the client is known and may not do this: somebody has to allow it
     │   │   ├── TopicAuthorizationFailed
@@ -316,6 +318,14 @@ class DeliveryTimedOut(UnknownOutcome, code=ErrorCode.REQUEST_TIMED_OUT):
     """The record was not acknowledged within delivery_timeout_ms; if it was sent, it may have been written."""
 
     _then = Then.ABORT
+
+
+class RevokedUnderWay(CredentialsRevoked, UnknownOutcome, code=ErrorCode.CREDENTIALS_REVOKED):
+    """The credential was taken back while the record was under way; it may have been written."""
+
+
+class ExpiredUnderWay(CredentialsExpired, UnknownOutcome, code=ErrorCode.CREDENTIALS_EXPIRED):
+    """The credential ended while the record was under way; it may have been written."""
 
 
 class AlreadyDecided(Conflict, code=ErrorCode.INVALID_TXN_STATE):

@@ -10,6 +10,7 @@ from libs.common.tests.kit.clock import FakeClock
 from libs.sdk.tests.consumer.fetching import T0, T1, TOPIC_ID, A
 from libs.sdk.tests.producer.test_lane import LEADER, LOST, ME, drain, filled
 
+from headrace._core import phases
 from headrace._core.batch import Identity
 from headrace._core.chunk import Chunk
 from headrace._core.effects import Settle
@@ -34,10 +35,12 @@ from headrace.errors import (
     ErrorCode,
     GroupAuthorizationFailed,
     HeadraceError,
+    Rejected,
     Then,
     TopicAuthorizationFailed,
     TransactionalIdAuthorizationFailed,
     Unauthenticated,
+    UnknownOutcome,
     error_for,
 )
 from headrace.settings import ClientSettings
@@ -95,11 +98,29 @@ def test_what_was_under_way_on_a_stream_that_was_refused_fails_with_that(kind: t
     for batch in sent:
         assert [type(effect) for effect in lane.lost(batch, error, 0)] == [Settle]
         assert batch.outcome is not None
-        assert batch.outcome.error is error
+        told = batch.outcome.error
+        if kind in (CredentialsRevoked, CredentialsExpired):  # they end a stream at any moment
+            assert isinstance(told, kind)
+            assert isinstance(told, UnknownOutcome)
+            assert str(told) == "no; the records were under way and may have been written"
+            assert (told.code, told.kind, told.then) == (error.code, error.kind, error.then)
+        else:
+            assert told is error
     assert lane.idle
     lane.join(filled(1).waiting[0].pieces[0], 0, 20)
     assert drain(lane, identity=ME) == [], "its sequences may be written: what comes next needs another epoch"
     assert len(drain(lane, identity=Identity(7, 1))) == 1
+
+
+def test_what_an_attempt_before_may_have_written_is_told_so_whatever_the_refusal() -> None:
+    lane = filled(1)
+    [batch] = drain(lane)
+    lane.lost(batch, LOST, 0)
+    [batch] = drain(lane, 5_000)
+    lane.lost(batch, Denied("no"), 5_001)
+    assert batch.outcome is not None
+    assert isinstance(batch.outcome.error, UnknownOutcome)
+    assert "may have been written" in str(batch.outcome.error)
 
 
 def test_a_batch_that_expired_on_such_a_stream_is_told_once() -> None:
@@ -196,7 +217,7 @@ async def test_who_waits_for_a_topic_is_told_at_once(kind: type[HeadraceError]) 
 
 @each
 @pytest.mark.parametrize("machine", [ConsumerMembership, ClassicMembership])
-def test_a_member_that_is_refused_says_so_at_each_poll_and_joins_no_more(
+def test_a_member_that_is_refused_says_so_and_the_next_poll_tries_anew(
     kind: type[HeadraceError], machine: type[ConsumerMembership] | type[ClassicMembership]
 ) -> None:
     settings = GroupSettings("g")
@@ -206,9 +227,29 @@ def test_a_member_that_is_refused_says_so_at_each_poll_and_joins_no_more(
     effects = member.handle(Broke(error, 1.0))
     assert not any(isinstance(effect, Connect) for effect in effects)
     assert member.phase is Phase.FAILED
-    assert member.take_failure(1.0) is error
-    assert not member.handle(Polled(2.0))
-    assert member.take_failure(3.0) is error
+    assert not member.handle(Polled(1.5)), "the application does not know yet"
+    pauses = []
+    for n in range(12):
+        assert member.take_failure(2.0) is error
+        [again] = [one for one in member.handle(Polled(3.0)) if isinstance(one, Connect)]
+        pauses.append(again.after_ms)
+        assert member.take_failure(4.0) is None
+        assert not member.handle(Polled(5.0)), f"one attempt at a time, attempt {n}"
+        member.handle(Broke(error, 6.0))
+    assert pauses == sorted(pauses)
+    assert (pauses[0], pauses[-1]) == (settings.retry_backoff_ms, phases.QUICK_RETRY_MS)
+    assert member.take_failure(7.0) is error
+    member.handle(Subscribed(("t",), None, 8.0))
+    assert member.take_failure(9.0) is None
+
+
+def test_another_failure_is_told_at_each_poll() -> None:
+    member = ConsumerMembership(GroupSettings("g"), "me")
+    member.handle(Subscribed(("t",), None, 0.0))
+    member.handle(Broke(Rejected("no"), 1.0))
+    for _ in range(2):
+        assert isinstance(member.take_failure(2.0), Rejected)
+        assert not member.handle(Polled(3.0))
 
 
 @each

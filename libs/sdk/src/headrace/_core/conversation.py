@@ -31,7 +31,7 @@ from headrace._core.group_messages import (
     Warn,
 )
 from headrace._core.phases import ACTIVE, Identity, Phase, Trouble
-from headrace._core.remedies import Asker, Remedy, remedy_for
+from headrace._core.remedies import Asker, Remedy, is_refusal, remedy_for
 from headrace.errors import ClusterUnreachable
 from headrace_common.core.errors import HeadraceError, Kind, RequestTimedOut
 
@@ -51,6 +51,8 @@ class Conversation:
         self.generation = -1
         self.failure: HeadraceError | None = None
         """What stops the membership until the application begins again; or what its next call has to raise."""
+        self.refusal_told = False
+        """It was refused, and the application knows: the next poll may try anew, for somebody may have allowed it."""
         self.trouble: Trouble | None = None
         self.connected = False
         self.heard_ms = -float("inf")
@@ -95,6 +97,7 @@ class Conversation:
             error = self.failure
             if self.phase is not Phase.FAILED:
                 self.failure = None
+            self.refusal_told = self.phase is Phase.FAILED and is_refusal(error)
             return error
         trouble = self.trouble
         limit_ms = self.settings.api_timeout_ms
@@ -171,6 +174,7 @@ class Conversation:
             self._say_good_bye(str(error), coming_back=False)
         self.phase = Phase.FAILED
         self.failure = error
+        self._failures += is_refusal(error)  # what is tried again waits a little longer each time
         self._end_stream()
         self._lose()
         self._forget_membership()

@@ -29,7 +29,15 @@ from headrace._core.chunk import BATCH_OVERHEAD
 from headrace._core.effects import Divided, DoubtLeader, Effect, RefreshMetadata, Settle
 from headrace._core.fencing import NO_TOKEN, Fencing, explain_missing
 from headrace._core.remedies import ABSENT, GAP, Asker, Remedy, is_refusal, remedy_for
-from headrace.errors import DeliveryTimedOut, ErrorCode, HeadraceError, UnknownOutcome, error_for
+from headrace.errors import (
+    DeliveryTimedOut,
+    ErrorCode,
+    ExpiredUnderWay,
+    HeadraceError,
+    RevokedUnderWay,
+    UnknownOutcome,
+    error_for,
+)
 from headrace_common.core.batch import RECORDS_PER_BATCH_MAX, Codec
 
 NEVER: Final = float("inf")
@@ -295,7 +303,7 @@ class Lane:
         self._returned(batch)
         if is_refusal(error):
             self._leave(batch)
-            return [] if batch.expired else self._give_up(batch, error)
+            return [] if batch.expired else self._give_up(batch, _when_under_way(error, uncertain=batch.uncertain))
         return self._again(batch, error, now_ms, moved=True)
 
     def refused(
@@ -463,3 +471,18 @@ class Lane:
     def _report_outcome(self, batch: Batch) -> list[Effect]:
         batch.release()
         return [Settle(batch, batch.size_bytes)]
+
+
+_UNDER_WAY: Final = {
+    ErrorCode.CREDENTIALS_REVOKED: RevokedUnderWay,
+    ErrorCode.CREDENTIALS_EXPIRED: ExpiredUnderWay,
+}
+"""A stream ends with these at any moment; who is refused by the others has never had one."""
+
+
+def _when_under_way(error: HeadraceError, *, uncertain: bool) -> HeadraceError:
+    """What a batch without an answer fails with; ``uncertain``: an attempt before may have been written."""
+    known = _UNDER_WAY.get(error.code)
+    if known is not None:
+        return known(f"{error}; the records were under way and may have been written")
+    return UnknownOutcome(f"{error}; but an attempt before may have been written") if uncertain else error

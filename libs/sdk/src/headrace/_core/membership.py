@@ -94,9 +94,7 @@ class Membership(Conversation):
             case Did():
                 self._did(event.job, event.now_ms)
             case Polled():
-                if self.phase is Phase.AWAY and not self.holdings.lost:
-                    self.last_poll_ms = event.now_ms
-                    self._start_over(event.now_ms)
+                self._polled(event.now_ms)
             case Ticked():
                 self._tick(event.now_ms)
             case Closing():
@@ -122,12 +120,24 @@ class Membership(Conversation):
             if changed:
                 self._subscription_changed(event.now_ms)
             return
+        self._begin(event.now_ms)
+
+    def _begin(self, now_ms: float) -> None:
+        """Become a member, whatever was before."""
         self.failure = self.trouble = None
-        self.last_poll_ms = event.now_ms
+        self.refusal_told = False
+        self.last_poll_ms = now_ms
         if self.holdings.lost:
             self.phase = Phase.OUT  # the application has not been told yet
         else:
-            self._start_over(event.now_ms)
+            self._start_over(now_ms)
+
+    def _polled(self, now_ms: float) -> None:
+        if self.refusal_told and self.phase is Phase.FAILED:
+            self._begin(now_ms)
+        elif self.phase is Phase.AWAY and not self.holdings.lost:
+            self.last_poll_ms = now_ms
+            self._start_over(now_ms)
 
     def _lose(self) -> str:
         held = self.holdings.held
