@@ -179,7 +179,7 @@ def test_lint_has_nothing_to_say(which: str) -> None:
             },
             "external.type Gateway routes plain text",
         ),
-        ({"auth": {}}, "auth"),
+        ({"auth": {"scram": {}}}, "scram"),
         ({"etcd": {"restore": {"file": "headrace-1.backup"}}}, "etcd.restore.file"),  # left from a restore
         ({"etcd": {"restore": {"brokers": [0]}}}, "etcd.restore.brokers"),
         ({"etcd": {"restore": {"enabled": True, "brokers": [0, 3]}}}, "etcd.restore.brokers: there is no broker 3"),

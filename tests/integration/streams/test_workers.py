@@ -12,7 +12,7 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import grpc
 import pytest
@@ -193,7 +193,8 @@ def test_state_is_asked_for_from_outside(cluster: TestCluster, tmp_path: Path) -
         assert [(at["topic"], at["lag"]) for at in told["reads"]] == [(f"{stores.app}.by-word.repartition", 0)]
         assert told["committed_at"] > told["watermark"] > "2026"
         assert (told["note"], told["standbys"]) == (None, [])
-        with urlopen(f"{cluster.admin_url}/v1/streams/{stores.app}/stores/counts/keys/{word}") as page:
+        asked = f"{cluster.admin_url}/v1/streams/{stores.app}/stores/counts/keys/{word}"
+        with urlopen(Request(asked, headers=cluster.local.authorization)) as page:
             assert json.load(page)["rows"] == [{"word": word, "n": n}]
         one.kill()
         assert {row["word"]: row["n"] for row in counts.table().to_pylist()} == counted.words
