@@ -38,6 +38,18 @@ _RENEWED_AFTER: Final = 0.8
 _log = logging.getLogger("headrace")
 
 
+def bearer_metadata(bearer: Secret, target: str, *, tls: bool) -> Metadata:
+    """
+    What shows ``bearer`` to ``host:port``.
+
+    Raises:
+        CredentialInPlainText: that is another machine, and not spoken to by TLS.
+    """
+    if not tls and not is_loopback(target):
+        raise CredentialInPlainText.to(target)
+    return ((_HEADER, f"Bearer {bearer.reveal()}"),)
+
+
 class Granted:
     """A session that was had by logging in."""
 
@@ -78,9 +90,7 @@ class Credentials:
         key = self._key_for(target)
         if key is None:
             return ()
-        if not self._tls and not is_loopback(target):
-            raise CredentialInPlainText.to(target)
-        return ((_HEADER, f"Bearer {key.reveal()}"),)
+        return bearer_metadata(key, target, tls=self._tls)
 
     logs_in = False
     """Whether ``ready`` has to be awaited before a call."""

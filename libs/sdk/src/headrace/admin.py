@@ -909,7 +909,12 @@ class AdminClient:
         return self._wait(self._twin.who_am_i())
 
     def check_access(
-        self, questions: Iterable[AccessQuestion] = (), *, ticket: bytes = b"", audience: TicketAudience | None = None
+        self,
+        questions: Iterable[AccessQuestion] = (),
+        *,
+        ticket: bytes = b"",
+        audience: TicketAudience | None = None,
+        bearer: Secret | None = None,
     ) -> AccessAnswer:
         """
         Whether this client may do some things; with a ticket, whether its owner may, by it, at ``audience``.
@@ -917,20 +922,30 @@ class AdminClient:
         Brokers answer; one of a version that knows no rules says that the cluster is open. Asked once, of two brokers
         where the first does not answer: who waits for it decides how long.
 
+        Args:
+            bearer: somebody else's credential, as a program got it that was asked by its owner: the question is whose
+                that is. It goes out alone, on connections of its own.
+
         Raises:
-            Unauthenticated: the cluster does not know this client.
+            Unauthenticated: the cluster does not know who asks.
+            CredentialInPlainText: ``bearer`` would go to another machine, and not by TLS.
             NetworkFailed: no broker answers.
         """
-        return self._wait(self._twin.check_access(questions, ticket=ticket, audience=audience))
+        return self._wait(self._twin.check_access(questions, ticket=ticket, audience=audience, bearer=bearer))
 
-    def issue_ticket(self, audience: TicketAudience, questions: Iterable[AccessQuestion]) -> Ticket:
+    def issue_ticket(
+        self, audience: TicketAudience, questions: Iterable[AccessQuestion], *, bearer: Secret | None = None
+    ) -> Ticket:
         """
         A ticket for what this client may of this, of 16 things at most: ``audience`` is shown it, and no credential.
 
+        Args:
+            bearer: somebody else's credential, for a ticket of that one; as ``check_access``.
+
         Raises:
             Denied: it may none of it.
-            Unauthenticated: the cluster does not know this client.
+            Unauthenticated: the cluster does not know who asks.
             UnsupportedVersion: the cluster has no rules, and needs no tickets.
             NetworkFailed: no broker answers.
         """
-        return self._wait(self._twin.issue_ticket(audience, questions))
+        return self._wait(self._twin.issue_ticket(audience, questions, bearer=bearer))

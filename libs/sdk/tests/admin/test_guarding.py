@@ -10,6 +10,7 @@ from libs.common.tests.kit.clock import FakeClock
 
 from headrace.aio import guarding
 from headrace.aio.guarding import FRESH_MS, Guard
+from headrace.errors import CredentialInPlainText
 from headrace.ticket_types import AccessAnswer, AccessQuestion, TicketAudience
 from headrace_common.core.errors import (
     ClusterAuthorizationFailed,
@@ -19,6 +20,7 @@ from headrace_common.core.errors import (
     Overloaded,
     Unauthenticated,
 )
+from headrace_common.core.secret import Secret
 
 WORKER = TicketAudience("billing", "10.0.0.1:7000", "totals")
 READ = (AccessQuestion("READ", "GROUP", "billing"),)
@@ -34,13 +36,20 @@ class Brokers:
         self.ticket_refused = ""
         self.failure: HeadraceError | None = None
         self.asked = 0
+        self.bearers: list[Secret | None] = []
         self.answers = asyncio.Event()
         self.answers.set()
 
     async def check_access(
-        self, questions: Iterable[AccessQuestion] = (), *, ticket: bytes = b"", audience: TicketAudience | None = None
+        self,
+        questions: Iterable[AccessQuestion] = (),
+        *,
+        ticket: bytes = b"",
+        audience: TicketAudience | None = None,
+        bearer: Secret | None = None,
     ) -> AccessAnswer:
         self.asked += 1
+        self.bearers.append(bearer)
         await self.answers.wait()
         if self.failure is not None:
             raise self.failure
@@ -175,3 +184,53 @@ async def test_what_is_remembered_has_a_bound(world: World, monkeypatch: pytest.
     for n in range(10):
         await world.lets_in(b"%d" % n)
     assert len(world.guard._known) <= 3
+
+
+KEY = Secret("hrk_alice")
+
+
+async def test_who_shows_a_credential_is_asked_about_by_that_for_five_seconds(world: World) -> None:
+    world.brokers.refusal = "she may not"
+    assert (await world.guard.ask_by_bearer(KEY, READ)).refusals == ("she may not",)
+    world.brokers.refusal = ""
+    await world.clock.advance(FRESH_MS - 1)
+    assert (await world.guard.ask_by_bearer(KEY, READ)).refusals == ("she may not",)
+    assert world.brokers.bearers == [KEY]
+    await world.clock.advance(1)
+    assert (await world.guard.ask_by_bearer(KEY, READ)).refusals == ("",)
+    await world.guard.ask_by_bearer(Secret("hrk_bob"), READ)
+    assert world.brokers.bearers == [KEY, KEY, Secret("hrk_bob")], "each is asked about"
+
+
+async def test_a_credential_that_brokers_do_not_know_is_not_remembered(world: World) -> None:
+    world.brokers.failure = Unauthenticated("there is no such key")
+    for _ in range(2):
+        with pytest.raises(Unauthenticated, match="no such key"):
+            await world.guard.ask_by_bearer(KEY, READ)
+    assert world.brokers.asked == 2
+
+
+@pytest.mark.parametrize("failure", [NetworkFailed("nobody is there"), CredentialInPlainText("to a broker")])
+async def test_who_cannot_be_asked_about_is_not_let_in_and_is_not_told_that_it_is_unknown(
+    world: World, failure: HeadraceError
+) -> None:
+    world.brokers.failure = failure
+    with pytest.raises(CoordinatorNotAvailable):
+        await world.guard.ask_by_bearer(KEY, READ)
+
+
+async def test_no_ticket_asks_nothing_in_the_name_of_the_program(world: World) -> None:
+    with pytest.raises(Unauthenticated):
+        await world.guard.ask_by_ticket(b"", WORKER, READ)
+    assert world.brokers.asked == 0
+
+
+async def test_answers_to_many_questions_count_as_many(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarding, "KNOWN_MAX", 4)
+    for name in ("a", "b", "c"):
+        await world.guard.ask_by_bearer(Secret(name), [*READ, *READ])
+    asked = world.brokers.asked
+    await world.guard.ask_by_bearer(Secret("c"), [*READ, *READ])
+    assert world.brokers.asked == asked
+    await world.guard.ask_by_bearer(Secret("a"), [*READ, *READ])
+    assert world.brokers.asked == asked + 1

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 from libs.common.tests.kit.access import allow, deny
-from libs.common.tests.kit.closed import key_of, user
+from libs.common.tests.kit.closed import key_of, key_text, user
 from services.broker.tests.kit.guarded import ALICE, NOTHING, ROOT, Guarded, Shows, guarded_broker, node
 
+from headrace import aio
+from headrace.ticket_types import AccessQuestion, TicketAudience
 from headrace_common.core.access.resources import EVERY_NAME, Operation, ResourceType, literal
 from headrace_common.core.access.rows import Mode
 from headrace_common.core.access.tickets import LIFE_MS
-from headrace_common.core.errors import Denied, HeadraceError, Rejected, Unauthenticated
+from headrace_common.core.errors import Denied, HeadraceError, NetworkFailed, Rejected, Unauthenticated
 from headrace_common.core.image import Role
+from headrace_common.core.secret import Secret
 from headrace_common.rpc.status import error_from_rpc
 from headrace_proto.v1 import tickets_pb2 as pb
 from headrace_proto.v1.tickets_pb2_grpc import TicketsStub
@@ -199,3 +202,23 @@ async def test_what_cannot_be_asked_is_refused(
         await (await stub(world, ROOT)).IssueTicket(asked)
     error: HeadraceError = error_from_rpc(raised.value)
     assert isinstance(error, Rejected), error
+
+
+async def test_a_program_asks_about_whoever_asked_it_and_shows_nothing_of_its_own(world: Guarded) -> None:
+    mine, hers = Secret(key_text("root")), Secret(key_text("alice"))
+    await world.allow(READS)
+    asked = [AccessQuestion("READ", "GROUP", "billing"), AccessQuestion("ALTER", "CONNECTOR", "shop")]
+    audience = TicketAudience("billing", "10.0.0.1:7000", "totals")
+    async with aio.AdminClient(world.target, api_key=mine) as admin:
+        answer = await admin.check_access(asked, bearer=hers)
+        assert answer.principal == "User:alice"
+        assert [bool(refusal) for refusal in answer.refusals] == [False, True]
+        assert (await admin.check_access(asked)).principal == "User:root"
+        ticket = (await admin.issue_ticket(audience, asked, bearer=hers)).text
+        assert (await check(world, ticket)).principal == "User:alice"
+        wrong = Secret(key_text("nobody"))
+        with pytest.raises(Unauthenticated):
+            await admin.check_access(asked, bearer=wrong)
+    async with aio.AdminClient(world.target, api_key=wrong) as admin:
+        with pytest.raises(NetworkFailed, match="this program is not let in itself"):
+            await admin.check_access(asked, bearer=hers)

@@ -24,6 +24,7 @@ from headrace_connect.runtime.adapters.topics import SdkTopics
 from headrace_connect_worker.adapters import figures
 from headrace_connect_worker.adapters.config_log import SdkConfigLog
 from headrace_connect_worker.adapters.event_log import SdkEventLog
+from headrace_connect_worker.adapters.guarded import SdkCallers
 from headrace_connect_worker.adapters.host_processes import HostProcesses
 from headrace_connect_worker.adapters.http_forwarding import HttpForwarding
 from headrace_connect_worker.adapters.offset_log import SdkOffsets
@@ -37,6 +38,7 @@ from headrace_connect_worker.engine.loggers import Loggers
 from headrace_connect_worker.engine.place import Place
 from headrace_connect_worker.engine.verifying import Verifying
 from headrace_connect_worker.engine.worker import ConnectWorker, Outside
+from headrace_connect_worker.ports import Callers
 from headrace_connect_worker.rpc.answering import refuse_connection
 from headrace_connect_worker.rpc.forwarding import AtLeader
 from headrace_connect_worker.rpc.rest import rest_app
@@ -100,7 +102,8 @@ async def run(config: ConnectConfig, stop: asyncio.Event) -> None:
             Loggers(clock),
             About(VERSION, "", lambda: cluster.id),
         )
-        http = await _open_rest(config, parts, metrics, tasks, tls, stack)
+        callers = SdkCallers(admin, config.group_id, lambda: place.worker_id, clock)
+        http = await _open_rest(config, parts, callers, metrics, tasks, tls, stack)
         endpoint = server.choose_endpoint(http.endpoint.port, listen_host=config.http_listen.host)
         place.worker_id, place.url = str(endpoint), f"{http.scheme}://{endpoint}"
         worker.begin(tasks)
@@ -159,13 +162,16 @@ async def _open_leading(
 async def _open_rest(
     config: ConnectConfig,
     parts: Worker,
+    callers: Callers,
     metrics: Metrics,
     tasks: TaskRunner,
     tls: ServiceTls | None,
     stack: AsyncExitStack,
 ) -> HttpServer:
     own = [socket.gethostname(), config.advertise_host, config.http_listen.host]
-    app = rest_app(parts, hosts=Names.of([*(name for name in own if name), *config.hosts]), meter=metrics.meter)
+    app = rest_app(
+        parts, callers, hosts=Names.of([*(name for name in own if name), *config.hosts]), meter=metrics.meter
+    )
     bounds = HttpBounds(
         connections_max=config.http_connections_max,
         connections_per_address_max=config.http_connections_per_address_max,

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from headrace.records import TopicPartition
+from headrace.ticket_types import AccessQuestion
 from headrace.work_types import Declaration, WorkChange
+from headrace_common.core.secret import Secret
 from headrace_connect.core.errors import Fault
 from headrace_connect.core.host_messages import Told, TopicSeen
 from headrace_connect.core.progress import Progress
@@ -596,16 +598,75 @@ class Forwarded:
 class Forwarding(Protocol):
     """Requests of REST to the worker that leads."""
 
-    async def send(self, url: str, method: str, path: str, query: Sequence[tuple[str, str]], body: bytes) -> Forwarded:
+    async def send(
+        self,
+        url: str,
+        method: str,
+        path: str,
+        query: Sequence[tuple[str, str]],
+        body: bytes,
+        authorization: str = "",
+    ) -> Forwarded:
         """
         One request, once.
 
         Args:
             url: of the worker, ``http://host:port``.
             path: percent-encoded.
+            authorization: the header; none where it is empty.
 
         Raises:
             NotLeader: nobody is there; it was not carried out.
             headrace_common.core.errors.NetworkFailed: no answer, or not in time; it may have been carried out.
         """
+        ...
+
+
+class Callers(Protocol):
+    """
+    What the cluster says of those who ask this worker; it counts for 5 s.
+
+    All raise ``CoordinatorNotAvailable`` or ``Overloaded``: it cannot be asked now, so nobody is let in.
+    """
+
+    async def let_everybody(self) -> bool:
+        """Whether the cluster is not closed, so that nobody is asked who it is."""
+        ...
+
+    async def ask_by_bearer(self, bearer: Secret, questions: Sequence[AccessQuestion]) -> Sequence[str]:
+        """
+        Why who shows ``bearer`` may not do each of these; empty: it may.
+
+        Raises:
+            headrace_common.core.errors.Unauthenticated: it is nobody's.
+        """
+        ...
+
+    async def ask_by_ticket(self, ticket: bytes, purpose: str, questions: Sequence[AccessQuestion]) -> Sequence[str]:
+        """
+        The same of the owner of a ticket, as far as it was made for these, for this worker, and for ``purpose``.
+
+        Raises:
+            headrace_common.core.errors.Unauthenticated: it is none, or none any more.
+        """
+        ...
+
+    async def is_worker(self, ticket: bytes, purpose: str) -> bool:
+        """Whether a ticket was made for a worker of the group. Raises: as ``ask_by_ticket``."""
+        ...
+
+    async def make_ticket(
+        self, bearer: Secret, endpoint: str, purpose: str, questions: Sequence[AccessQuestion]
+    ) -> bytes:
+        """
+        A ticket for the worker at ``endpoint``, of who shows ``bearer``, for what it may of these.
+
+        Raises:
+            headrace_common.core.errors.Unauthenticated: it is nobody's any more.
+            headrace_common.core.errors.Denied: it may none of these any more.
+        """
+        ...
+
+    async def make_own_ticket(self, endpoint: str, purpose: str) -> bytes:
+        """A ticket for the worker at ``endpoint``, which says that a worker of the group asks it."""
         ...

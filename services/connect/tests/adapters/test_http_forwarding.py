@@ -50,6 +50,7 @@ async def test_a_request_and_its_answer() -> None:
     assert head.startswith(b"PUT /connectors/a%2Fb%20%C3%BC/config?x=1+%26&forward=false HTTP/1.1\r\n")
     assert b"content-type: application/json" in head.lower()
     assert body == b'{"a": 1}'
+    assert b"authorization" not in head.lower()
 
 
 async def test_without_a_body() -> None:
@@ -58,8 +59,9 @@ async def test_without_a_body() -> None:
         await writer.drain()
 
     async with leader(done) as (url, got), HttpForwarding.open(5_000) as forwarding:
-        assert await forwarding.send(url, "PUT", "/connectors/a/stop", [], b"") == Forwarded(204, b"")
+        assert await forwarding.send(url, "PUT", "/connectors/a/stop", [], b"", "Ticket x") == Forwarded(204, b"")
     assert b"content-type" not in got[0].lower()
+    assert b"\r\nauthorization: ticket x\r\n" in got[0].lower()
 
 
 async def test_nobody_is_there() -> None:

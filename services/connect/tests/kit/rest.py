@@ -11,6 +11,7 @@ from typing import Any, Final
 import httpx
 from fastapi import FastAPI
 from libs.common.tests.kit.document import Document
+from services.connect.tests.kit.callers import TwinCallers
 from services.connect.tests.kit.twin import ME, TwinForwarding, TwinHerd, TwinHosts
 
 from headrace_common.http.foreign_pages import Hosts
@@ -44,6 +45,7 @@ class Rest:
     hosts: TwinHosts
     forwarding: TwinForwarding
     verifying: Verifying
+    callers: TwinCallers
     client: httpx.AsyncClient
 
     async def create(self, name: str, **config: str) -> httpx.Response:
@@ -72,7 +74,9 @@ def make_verifying(herd: Any, hosts: Any, runner: TaskRunner) -> Verifying:
     return Verifying(herd, hosts, Checking(hosts, ALLOWED), Place(ME, f"http://{ME}"), runner, SystemClock())
 
 
-def make_app(herd: Any, hosts: Any, forwarding: Any, verifying: Any, policy: Policy = ALLOWED) -> FastAPI:
+def make_app(
+    herd: Any, hosts: Any, forwarding: Any, verifying: Any, policy: Policy = ALLOWED, callers: Any = None
+) -> FastAPI:
     """The application as ``main`` makes it."""
     worker = Worker(
         herd,
@@ -82,13 +86,13 @@ def make_app(herd: Any, hosts: Any, forwarding: Any, verifying: Any, policy: Pol
         Loggers(SystemClock()),
         About("0.1.0", "abc", lambda: "cluster-1"),
     )
-    return rest_app(worker, hosts=Hosts.of(["connect.example"]))
+    return rest_app(worker, callers or TwinCallers(), hosts=Hosts.of(["connect.example"]))
 
 
 @cache
 def the_app() -> FastAPI:
     """One for all tests."""
-    return make_app(_Now("herd"), _Now("hosts"), _Now("forwarding"), _Now("verifying"))
+    return make_app(_Now("herd"), _Now("hosts"), _Now("forwarding"), _Now("verifying"), callers=_Now("callers"))
 
 
 @cache
@@ -123,7 +127,7 @@ async def served() -> AsyncIterator[Rest]:
     ):
         herd, hosts = TwinHerd(), TwinHosts()
         verifying = make_verifying(herd, hosts, runner)
-        _CURRENT.append(Rest(herd, hosts, TwinForwarding(), verifying, client))
+        _CURRENT.append(Rest(herd, hosts, TwinForwarding(), verifying, TwinCallers(), client))
         try:
             yield _CURRENT[-1]
         finally:

@@ -345,12 +345,23 @@ class TwinForwarding:
 
     answers: Forwarded = field(default_factory=lambda: Forwarded(200, b'{"from": "the leader"}'))
     sent: list[tuple[str, str, str, list[tuple[str, str]], bytes]] = field(default_factory=list)
+    shown: list[str] = field(default_factory=list)
+    """The header ``Authorization`` of each; empty: there was none."""
     raises: Exception | None = None
     stands: Callable[[], None] | None = None
     """Called when the leader is asked, which never answers then."""
 
-    async def send(self, url: str, method: str, path: str, query: Sequence[tuple[str, str]], body: bytes) -> Forwarded:
+    async def send(
+        self,
+        url: str,
+        method: str,
+        path: str,
+        query: Sequence[tuple[str, str]],
+        body: bytes,
+        authorization: str = "",
+    ) -> Forwarded:
         self.sent.append((url, method, path, list(query), body))
+        self.shown.append(authorization)
         if self.stands is not None:
             self.stands()
             await asyncio.Event().wait()

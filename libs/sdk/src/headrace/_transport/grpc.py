@@ -17,11 +17,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from headrace._core import phases
 from headrace._core.remedies import is_refusal
-from headrace._credentials import Credentials, Granted, credentials_for
+from headrace._credentials import Credentials, Granted, bearer_metadata, credentials_for
 from headrace._descriptors import need_descriptors, needing_descriptors
 from headrace._logging_in import log_in
 from headrace._runtime import Tasks, connected
@@ -41,7 +41,7 @@ from headrace_common.core.errors import (
 )
 from headrace_common.core.ids import NodeId
 from headrace_common.core.secret import Secret
-from headrace_common.rpc.calls import A_co, Method, Q_contra, nobody_there
+from headrace_common.rpc.calls import A_co, CallTo, Method, Q_contra, nobody_there
 from headrace_common.rpc.channels import Channels, Metadata, Security
 from headrace_common.rpc.library import INSTEAD, library
 from headrace_common.rpc.options import CLIENT_ID_KEY, EAGER_RECONNECT_MS_MAX
@@ -177,6 +177,8 @@ class GrpcTransport(CoordinatorCalls):
             own_connection=True,  # a server bounds the calls of one; other clients of the process are not to wait
             reconnect_ms_max=EAGER_RECONNECT_MS_MAX,
         )
+        self._bearing: Channels[str] | None = None
+        """Of calls that show somebody else's credential, and nothing of this client."""
         self._produce: dict[NodeId, GrpcProduceStream] = {}
         self._fetch: dict[NodeId, GrpcFetchStream] = {}
         self._answered: str | None = None
@@ -281,6 +283,9 @@ class GrpcTransport(CoordinatorCalls):
         if security != self._security:
             self._security = security
             self._tasks.start(self._channels.renew(self._named(security)), "connections with other CAs")
+            if self._bearing is not None:
+                bare = replace(security, server_name=self._server_name_at)
+                self._tasks.start(self._bearing.renew(bare), "connections with other CAs")
 
     def _unreachable(self, asked_s: float, untrusted: Sequence[TlsFailed]) -> ClusterUnreachable:
         """Nobody can be spoken to, and nobody ever could."""
@@ -381,7 +386,12 @@ class GrpcTransport(CoordinatorCalls):
         """Close the connections to where no node is, or one of another role; the configured ones stay."""
         for address in self._nodes.take_renamed():
             await self._channels.drop(address)
-        await self._channels.keep(self._nodes.addresses.union(self._bootstrap))
+            if self._bearing is not None:
+                await self._bearing.drop(address)
+        known = self._nodes.addresses.union(self._bootstrap)
+        await self._channels.keep(known)
+        if self._bearing is not None:
+            await self._bearing.keep(known)
 
     def produce_stream(self, broker: NodeId) -> GrpcProduceStream:
         stream = self._produce.get(broker)
@@ -446,7 +456,11 @@ class GrpcTransport(CoordinatorCalls):
         return AdminStub(self._channel(admins[self._turns % len(admins)]))
 
     async def ticket_call(
-        self, method: Callable[[TicketsAsyncStub], Method[Q_contra, A_co]], request: Q_contra, maker: NodeId | None
+        self,
+        method: Callable[[TicketsAsyncStub], Method[Q_contra, A_co]],
+        request: Q_contra,
+        maker: NodeId | None,
+        bearer: Secret | None = None,
     ) -> A_co:
         """See ``port.Transport``."""
         if maker is not None:
@@ -456,26 +470,51 @@ class GrpcTransport(CoordinatorCalls):
         elsewhere = False
         while True:
             if self._answered is None or elsewhere:
-                await self.metadata(pb.MetadataRequest(), elsewhere=elsewhere)
+                await self._find_for(bearer, elsewhere=elsewhere)
             try:
-                return await self._of_tickets(self._answered, method, request)
+                return await self._of_tickets(self._answered, method, request, bearer)
             except (NetworkFailed, RequestTimedOut):
                 if elsewhere:
                     raise
                 elsewhere = True
+
+    async def _find_for(self, bearer: Secret | None, *, elsewhere: bool) -> None:
+        """Find a broker. What this client is refused itself says nothing of whose ``bearer`` it asks about."""
+        try:
+            await self.metadata(pb.MetadataRequest(), elsewhere=elsewhere)
+        except HeadraceError as error:
+            if bearer is None or not is_refusal(error):
+                raise
+            raise NetworkFailed(f"this program is not let in itself: {error}") from error
 
     async def _of_tickets(
         self,
         address: str | None,
         method: Callable[[TicketsAsyncStub], Method[Q_contra, A_co]],
         request: Q_contra,
+        bearer: Secret | None = None,
     ) -> A_co:
         if address is None:
             raise NetworkFailed("there is no such broker now")
         timeout = min(self._call_timeout, METADATA_ATTEMPT_MS / 1_000)
-        return await self._call(
-            f"the broker at {address}", lambda: method(TicketsStub(self._channel(address)))(request, timeout=timeout)
-        )
+        at = f"the broker at {address}"
+        if bearer is None:
+            return await self._call(at, lambda: method(TicketsStub(self._channel(address)))(request, timeout=timeout))
+        shown = bearer_metadata(bearer, address, tls=self._security.newest is not None)
+        call: Any = method(TicketsStub(self._bearing_channel(address)))
+        with CallTo(at):  # not _call, which looks for another credential of this client when one is refused
+            answer: A_co = await call(request, timeout=timeout, metadata=shown)
+        return answer
+
+    def _bearing_channel(self, address: str) -> aio.Channel:
+        """One that adds nothing of this client to a call."""
+        self._channel(address)  # is open, and holds gRPC
+        if self._bearing is None:
+            bare = replace(self._security, server_name=self._server_name_at)
+            self._bearing = self._channels.context.run(
+                Channels[str], bare, own_connection=True, reconnect_ms_max=EAGER_RECONNECT_MS_MAX
+            )
+        return self._bearing.to(address)
 
     async def close(self) -> None:
         """Close all streams and connections. Idempotent."""
@@ -488,6 +527,8 @@ class GrpcTransport(CoordinatorCalls):
             self._ends[1].close()
         await self._tasks.close()
         await self._channels.close()
+        if self._bearing is not None:
+            await self._bearing.close()
 
     def _channel(self, address: str) -> aio.Channel:
         if self._closed:

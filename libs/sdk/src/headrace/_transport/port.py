@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from headrace_common.core.ids import NodeId
+from headrace_common.core.secret import Secret
 from headrace_common.rpc.calls import A_co, Method, Q_contra
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import coordinator_pb2 as group_pb
@@ -189,13 +190,22 @@ class Transport(Protocol):
         ...
 
     async def ticket_call(
-        self, method: Callable[[TicketsAsyncStub], Method[Q_contra, A_co]], request: Q_contra, maker: NodeId | None
+        self,
+        method: Callable[[TicketsAsyncStub], Method[Q_contra, A_co]],
+        request: Q_contra,
+        maker: NodeId | None,
+        bearer: Secret | None = None,
     ) -> A_co:
         """
         A call of ``Tickets``, to the broker that made a ticket; None: to any.
 
+        Args:
+            bearer: somebody else's, which is shown in place of what this client shows, and on other connections.
+
         Raises:
-            NetworkFailed: nobody answered, or there is no such broker.
+            NetworkFailed: nobody answered, or there is no such broker; or with ``bearer`` this client itself is not let
+                in, so that it finds no broker.
+            CredentialInPlainText: ``bearer`` would go to another machine, and not by TLS.
             HeadraceError: what the broker says.
         """
         ...

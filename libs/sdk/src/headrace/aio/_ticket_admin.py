@@ -12,6 +12,7 @@ from headrace_proto.v1 import tickets_pb2 as pb
 
 if TYPE_CHECKING:
     from headrace._transport.port import Transport
+    from headrace_common.core.secret import Secret
 
 
 class TicketAdmin:
@@ -20,7 +21,12 @@ class TicketAdmin:
     _transport: Transport
 
     async def check_access(
-        self, questions: Iterable[AccessQuestion] = (), *, ticket: bytes = b"", audience: TicketAudience | None = None
+        self,
+        questions: Iterable[AccessQuestion] = (),
+        *,
+        ticket: bytes = b"",
+        audience: TicketAudience | None = None,
+        bearer: Secret | None = None,
     ) -> AccessAnswer:
         """
         Whether this client may do some things; with a ticket, whether its owner may, by it, at ``audience``.
@@ -28,10 +34,16 @@ class TicketAdmin:
         Brokers answer; one of a version that knows no rules says that the cluster is open. Asked once, of two brokers
         where the first does not answer: who waits for it decides how long.
 
+        Args:
+            bearer: somebody else's credential, as a program got it that was asked by its owner: the question is whose
+                that is. It goes out alone, on connections of its own.
+
         Raises:
-            Unauthenticated: the cluster does not know this client.
+            Unauthenticated: the cluster does not know who asks.
+            CredentialInPlainText: ``bearer`` would go to another machine, and not by TLS.
             NetworkFailed: no broker answers.
         """
+        assert not ticket or bearer is None, "a ticket is looked at for who asks about it"
         asked = list(questions)
         maker = maker_of(ticket) if ticket else None
         if ticket and maker is None:
@@ -40,23 +52,28 @@ class TicketAdmin:
         if audience is not None:
             request.audience.CopyFrom(_audience(audience))
         try:
-            answer = await self._transport.ticket_call(lambda stub: stub.CheckAccess, request, maker)
+            answer = await self._transport.ticket_call(lambda stub: stub.CheckAccess, request, maker, bearer)
         except UnsupportedVersion:
             return AccessAnswer("open", "", ("",) * len(asked))
         return AccessAnswer(answer.mode, answer.principal, tuple(answer.refusals), answer.ticket_refused)
 
-    async def issue_ticket(self, audience: TicketAudience, questions: Iterable[AccessQuestion]) -> Ticket:
+    async def issue_ticket(
+        self, audience: TicketAudience, questions: Iterable[AccessQuestion], *, bearer: Secret | None = None
+    ) -> Ticket:
         """
         A ticket for what this client may of this, of 16 things at most: ``audience`` is shown it, and no credential.
 
+        Args:
+            bearer: somebody else's credential, for a ticket of that one; as ``check_access``.
+
         Raises:
             Denied: it may none of it.
-            Unauthenticated: the cluster does not know this client.
+            Unauthenticated: the cluster does not know who asks.
             UnsupportedVersion: the cluster has no rules, and needs no tickets.
             NetworkFailed: no broker answers.
         """
         request = pb.IssueTicketRequest(audience=_audience(audience), questions=map(_question, questions))
-        made = await self._transport.ticket_call(lambda stub: stub.IssueTicket, request, None)
+        made = await self._transport.ticket_call(lambda stub: stub.IssueTicket, request, None, bearer)
         return Ticket(made.ticket, made.life_ms)
 
 

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, Final
 
-from headrace.errors import HeadraceError, Unauthenticated
+from headrace.errors import CredentialInPlainText, HeadraceError, Unauthenticated
 from headrace.ticket_types import AccessAnswer, AccessQuestion, TicketAudience
 from headrace_common.core.errors import (
     ClusterAuthorizationFailed,
@@ -21,11 +21,12 @@ from headrace_common.core.errors import (
     Overloaded,
     RequestTimedOut,
 )
+from headrace_common.core.secret import Secret
 from headrace_common.runtime.clock import Clock
 
 FRESH_MS: Final = 5_000.0
 KNOWN_MAX: Final = 10_000
-"""Answers that are remembered; then it begins anew."""
+"""Answers that are remembered, to as many questions; then it begins anew."""
 ASKING_MAX: Final = 64
 """Questions to brokers at one time."""
 
@@ -43,6 +44,7 @@ class Guard:
         self._admin = admin
         self._clock = clock
         self._known: dict[Hashable, tuple[float, AccessAnswer]] = {}
+        self._known_count = 0
         self._asking: dict[Hashable, asyncio.Future[AccessAnswer]] = {}
         self._open: bool | None = None
         """Whether the cluster lets everybody, as was heard last; None: never heard."""
@@ -84,6 +86,20 @@ class Guard:
                 f"this cluster is closed: show a ticket for {audience.group} at {audience.endpoint}, as clients of "
                 "this version do"
             )
+        refuse_if_not(await self.ask_by_ticket(ticket, audience, questions))
+
+    async def ask_by_ticket(
+        self, ticket: bytes, audience: TicketAudience, questions: Sequence[AccessQuestion]
+    ) -> AccessAnswer:
+        """
+        What the owner of ``ticket`` may, by it, at this program, which is ``audience``. For closed clusters.
+
+        Raises:
+            Unauthenticated: it is none, or none any more; another one is to be shown.
+            CoordinatorNotAvailable, Overloaded: the cluster cannot be asked now.
+        """
+        if not ticket:
+            raise Unauthenticated("no ticket was shown")  # without one the question would be what this program may
         key = ticket, audience, tuple(questions)
         try:
             answer = await self.ask(key, lambda: self._admin.check_access(questions, ticket=ticket, audience=audience))
@@ -95,7 +111,26 @@ class Guard:
             raise _unknown(error) from error
         if answer.ticket_refused:
             raise Unauthenticated(answer.ticket_refused)
-        refuse_if_not(answer)
+        return answer
+
+    async def ask_by_bearer(self, bearer: Secret, questions: Sequence[AccessQuestion]) -> AccessAnswer:
+        """
+        What may be done by who shows ``bearer`` to this program: brokers are shown that, and nothing of the program's.
+        For closed clusters.
+
+        Raises:
+            Unauthenticated: it is nobody's, or nobody's any more.
+            CoordinatorNotAvailable, Overloaded: the cluster cannot be asked now.
+        """
+        key = bearer, tuple(questions)
+        try:
+            return await self.ask(key, lambda: self._admin.check_access(questions, bearer=bearer))
+        except CredentialInPlainText as error:  # by this program, to a broker
+            raise _unknown(error) from error
+        except (Unauthenticated, Overloaded):
+            raise
+        except HeadraceError as error:
+            raise _unknown(error) from error
 
     async def ask(self, key: Hashable, ask: Ask) -> AccessAnswer:
         """
@@ -122,8 +157,10 @@ class Guard:
         self._open = not answer.closed
         if self._open:
             self._open_until_ms = until_ms
-        if len(self._known) >= KNOWN_MAX:
+        if self._known_count >= KNOWN_MAX:
             self._known.clear()
+            self._known_count = 0
+        self._known_count += max(1, len(answer.refusals))
         self._known[key] = until_ms, answer
         return answer
 

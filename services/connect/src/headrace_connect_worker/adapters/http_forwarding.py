@@ -42,9 +42,19 @@ class HttpForwarding:
             async with httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False, verify=verify) as client:
                 yield HttpForwarding(client)
 
-    async def send(self, url: str, method: str, path: str, query: Sequence[tuple[str, str]], body: bytes) -> Forwarded:
+    async def send(
+        self,
+        url: str,
+        method: str,
+        path: str,
+        query: Sequence[tuple[str, str]],
+        body: bytes,
+        authorization: str = "",
+    ) -> Forwarded:
         """See ``Forwarding``."""
         headers = {"content-type": "application/json"} if body else {}
+        if authorization:
+            headers["authorization"] = authorization
         asked = self._client.build_request(method, f"{url}{path}", params=list(query), content=body, headers=headers)
         try:
             answer = await self._client.send(asked, stream=True)

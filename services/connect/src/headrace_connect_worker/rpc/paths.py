@@ -25,8 +25,14 @@ class RawPaths:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            scope["path"] = scope["raw_path"].decode("ascii", "replace")
+            scope["path"] = raw_path(scope)
         await self._app(scope, receive, send)
+
+
+def raw_path(scope: Scope) -> str:
+    """The path of a request as it came."""
+    raw: bytes = scope["raw_path"]
+    return raw.decode("ascii", "replace")
 
 
 def decode(segment: str) -> str:

@@ -18,7 +18,9 @@ from headrace_common.http.metrics import RestMetrics
 from headrace_common.http.queries import refuse_unknown_query
 from headrace_common.http.verbs import HeadAsGet
 from headrace_common.runtime.clock import SystemClock
+from headrace_connect_worker.ports import Callers
 from headrace_connect_worker.rpc import models
+from headrace_connect_worker.rpc.access_gate import AccessGate
 from headrace_connect_worker.rpc.answering import TimeLimit, add_error_answers, refuse_at_gate
 from headrace_connect_worker.rpc.paths import RawPaths
 from headrace_connect_worker.rpc.rest_connectors import changing_routes, reading_routes
@@ -66,11 +68,12 @@ class RestApp(FastAPI):
         return self.openapi_schema
 
 
-def rest_app(worker: Worker, *, hosts: Hosts, meter: Meter | None = None) -> FastAPI:
+def rest_app(worker: Worker, callers: Callers, *, hosts: Hosts, meter: Meter | None = None) -> FastAPI:
     """
     The application.
 
     Args:
+        callers: says who may ask.
         hosts: the names by which it may be asked for.
         meter: measures requests where it is given.
     """
@@ -87,10 +90,13 @@ def rest_app(worker: Worker, *, hosts: Hosts, meter: Meter | None = None) -> Fas
     app.add_middleware(RawPaths)
     app.add_middleware(TimeLimit, ms_max=REQUEST_MS_MAX)
     app.add_middleware(JsonGate, body_bytes_max=BODY_BYTES_MAX, hosts=hosts, bodiless=True, answer=refuse_at_gate)
+    routers = [routes(worker) for routes in _ROUTES]
+    every = [*app.routes, *(route for router in routers for route in router.routes)]
+    app.add_middleware(AccessGate, callers=callers, routes=every)  # before anything reads the body
     if meter is not None:
-        app.add_middleware(RestMetrics, meter=meter, clock=SystemClock(), service="connect")  # around the gate
-    for routes in _ROUTES:
-        app.include_router(routes(worker), dependencies=[Depends(_strict_changes)])
+        app.add_middleware(RestMetrics, meter=meter, clock=SystemClock(), service="connect")  # around the gates
+    for router in routers:
+        app.include_router(router, dependencies=[Depends(_strict_changes)])
     add_error_answers(app)
     return app
 

@@ -15,6 +15,7 @@ from headrace_connect_worker.core.records import TargetState
 from headrace_connect_worker.core.refusals import BadCommand, Conflict
 from headrace_connect_worker.rpc import kafka_shapes, models
 from headrace_connect_worker.rpc.answering import answer, no_body
+from headrace_connect_worker.rpc.callers import current_caller
 from headrace_connect_worker.rpc.forwarding import Forward, at_own_address
 from headrace_connect_worker.rpc.kafka_shapes import Json
 from headrace_connect_worker.rpc.models import NO_CONTENT, answers, takes
@@ -34,10 +35,12 @@ def reading_routes(worker: Worker) -> APIRouter:
         expand: Annotated[list[str] | None, Query(description="`info` and `status`; others are ignored.")] = None,
     ) -> Response:
         """The names of all connectors; with `expand` an object of them."""
-        views = worker.views
+        views, caller = worker.views, current_caller()
+        names = await caller.those_it_may("DESCRIBE", views.names)
         if expand is None:
-            return answer(views.names)
-        return answer({name: _expanded(views, name, expand) for name in views.names})
+            return answer(names)
+        readable = set(await caller.those_it_may("DESCRIBE_CONFIGS", names)) if "info" in expand else ()
+        return answer({name: _expanded(views, name, expand, info=name in readable) for name in names})
 
     @routes.get("/{name}", operation_id="getConnector", responses=answers(models.ConnectorInfo))
     async def get_connector(name: ConnectorName) -> Response:
@@ -81,6 +84,7 @@ def changing_routes(worker: Worker) -> APIRouter:
     async def create(request: Request, forward: Forward = None) -> Response:
         """A new connector; 409 where there is one of this name."""
         wanted = commands.read_create(await request.body())
+        await current_caller().check("CREATE", wanted.name)
 
         async def here() -> Response:
             if wanted.name in worker.views.names:
@@ -101,7 +105,10 @@ def changing_routes(worker: Worker) -> APIRouter:
         config = commands.read_config(await request.body(), name)
 
         async def here() -> Response:
-            return await _put(worker, request, name, config, await _check(worker, config))
+            await _let_put(worker, name)
+            kind = await _check(worker, config)
+            await _let_put(worker, name)  # that took its time
+            return await _put(worker, request, name, config, kind)
 
         return await leading.do(request, forward, here)
 
@@ -135,6 +142,10 @@ def changing_routes(worker: Worker) -> APIRouter:
     return routes
 
 
+async def _let_put(worker: Worker, name: str) -> None:
+    await current_caller().check_put(name, exists=name in worker.views.names)
+
+
 async def _check(worker: Worker, config: Mapping[str, str]) -> str:
     """
     ``source`` or ``sink``.
@@ -165,10 +176,10 @@ async def _put(
     return answer(worker.views.info(name, config, kind), 201 if created else 200, headers)
 
 
-def _expanded(views: Views, name: str, expand: list[str]) -> Json:
-    """What nobody can say yet is left out."""
+def _expanded(views: Views, name: str, expand: list[str], *, info: bool) -> Json:
+    """What nobody can say yet is left out, and configurations that the caller may not read."""
     made: Json = {}
     for what in _EXPANSIONS:
-        if what in expand and (what == "info" or views.has_status(name)):
+        if what in expand and (info if what == "info" else views.has_status(name)):
             made[what] = views.info(name) if what == "info" else views.status(name)
     return made

@@ -16,6 +16,7 @@ from headrace_connect_worker.core.commands import CLASS
 from headrace_connect_worker.core.events import Happened
 from headrace_connect_worker.rpc import models
 from headrace_connect_worker.rpc.answering import OURS, answer
+from headrace_connect_worker.rpc.callers import current_caller
 from headrace_connect_worker.rpc.kafka_shapes import Json
 from headrace_connect_worker.rpc.models import answers, takes
 from headrace_connect_worker.rpc.paths import ConnectorName
@@ -41,6 +42,7 @@ def our_routes(worker: Worker) -> APIRouter:
         """What `POST /connectors` or a configuration that is put would change, and what is wrong with it."""
         wanted = commands.read_create(await request.body())
         found = worker.views.names
+        await current_caller().check_put(wanted.name, exists=wanted.name in found)
         before = worker.views.find(wanted.name).config if wanted.name in found else None
         action, changes = difference(before, wanted.config)
         problems = [_wrong(one) for one in await _problems(worker, wanted.config)]

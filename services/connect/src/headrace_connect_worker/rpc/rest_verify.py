@@ -10,12 +10,14 @@ from dataclasses import asdict
 from typing import Final
 from urllib.parse import quote
 
+import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from headrace_connect_worker.core.verifications import Verification
 from headrace_connect_worker.rpc import models
 from headrace_connect_worker.rpc.answering import OURS, answer, no_body, status_and_text
+from headrace_connect_worker.rpc.callers import current_caller
 from headrace_connect_worker.rpc.forwarding import Forward, at_own_address
 from headrace_connect_worker.rpc.kafka_shapes import Json
 from headrace_connect_worker.rpc.models import NO_CONTENT, answers
@@ -55,9 +57,16 @@ def verify_routes(worker: Worker) -> APIRouter:
         """Verifications of all connectors: those that run, and the newest that have ended."""
 
         async def here() -> Response:
-            return answer(_list(worker.verifying.newest_first()))
+            found = list(worker.verifying.newest_first())
+            seen = await _seen(one.connector for one in found)
+            return answer(_list(one for one in found if one.connector in seen))
 
-        return await worker.leading.do(request, forward, here)
+        async def of_leader(body: bytes) -> Response:
+            found = orjson.loads(body)["verifications"]
+            seen = await _seen(one["connector"] for one in found)
+            return answer({"verifications": [one for one in found if one["connector"] in seen]})
+
+        return await worker.leading.do(request, forward, here, select=of_leader)
 
     @routes.get(OF_CONNECTOR, operation_id="listVerificationsOf", responses=answers(models.Verifications))
     async def list_of(request: Request, name: ConnectorName, forward: Forward = None) -> Response:
@@ -98,6 +107,11 @@ def verify_routes(worker: Worker) -> APIRouter:
         return await worker.leading.do(request, forward, here)
 
     return routes
+
+
+async def _seen(connectors: Iterable[str]) -> set[str]:
+    """Those that the caller may see."""
+    return set(await current_caller().those_it_may("DESCRIBE", dict.fromkeys(connectors)))
 
 
 def _shape(one: Verification, path: str) -> Json:

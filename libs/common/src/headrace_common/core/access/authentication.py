@@ -76,6 +76,20 @@ def bearer_of(authorization: str) -> str:
     return bearer.strip() if scheme.lower() == SCHEME else ""
 
 
+def check_shown(bearer: str | None) -> str:
+    """
+    ``bearer``, which may be a credential by how it looks.
+
+    Raises:
+        Unauthenticated: there is none, or it is of no kind that clusters take.
+    """
+    if bearer is None:
+        raise Unauthenticated(f"this cluster is closed, and the call came without a credential; {_HOW}")
+    if len(bearer) > BEARER_CHARS_MAX or not bearer.startswith((PREFIX, START, SESSION_PREFIX)):
+        raise Unauthenticated(f"the credential is of no kind that is taken here; {_HOW}")
+    return bearer
+
+
 class Verified:
     """What a process has verified of what callers have shown, and by whom it verifies sessions. One event loop."""
 
@@ -107,9 +121,7 @@ def authenticate(view: View, bearer: str | None, address: str, now_ms: float, ve
     """
     host = _host(address)
     try:
-        if bearer is None:
-            raise Unauthenticated(f"this cluster is closed, and the call came without a credential; {_HOW}")
-        shown = _shown(view, bearer, host, now_ms, verified)
+        shown = _shown(view, check_shown(bearer), host, now_ms, verified)
         _check_not_blocked(view, shown.caller)
     except (Unauthenticated, Overloaded):
         if view.mode is Mode.CLOSED:
@@ -134,8 +146,6 @@ def check_signed(view: View, shown: Shown, now_ms: float, signers: Signers) -> N
 
 
 def _shown(view: View, bearer: str, host: str | None, now_ms: float, verified: Verified) -> Shown:
-    if len(bearer) > BEARER_CHARS_MAX or not bearer.startswith((PREFIX, START, SESSION_PREFIX)):
-        raise Unauthenticated(f"the credential is of no kind that is taken here; {_HOW}")
     if bearer.startswith(PREFIX):
         key = _key(view, bearer, now_ms)
         return Shown(Caller(key.owner, host=host, scope=key.scope), bearer, key)
