@@ -30,7 +30,7 @@ COUNTERS: Final[Mapping[str, str]] = {
     "produce_requests": "Produce requests",
     "fetch_requests": "Fetch requests",
     "refused_batches": "Batches that were refused",
-    "throttled_ms": "How long clients were told to wait by quotas, in milliseconds",
+    "throttled_seconds": "How long clients were told to wait by quotas",
     "duplicate_batches": "Batches that were written before, and acknowledged again",
     "cold_reads": "Reads from disk, because the tail cache did not have the batches",
     "cold_bytes": "Bytes read from disk, because the tail cache did not have them",

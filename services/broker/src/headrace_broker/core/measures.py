@@ -26,7 +26,7 @@ class Measures:
     produce_requests: int = 0
     fetch_requests: int = 0
     refused_batches: int = 0
-    throttled_ms: int = 0
+    throttled_seconds: float = 0
     duplicate_batches: int = 0
     cold_reads: int = 0
     cold_bytes: int = 0

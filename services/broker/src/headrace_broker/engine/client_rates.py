@@ -43,7 +43,7 @@ class ClientRate:
         """Count so many bytes; how many milliseconds the caller has to wait, in which ``room`` waits too."""
         wait_ms = self._metered.record(size, self._clock.monotonic_ms())
         if wait_ms > 0 and not self._ended:
-            self._measures.throttled_ms += wait_ms
+            self._measures.throttled_seconds += wait_ms / 1_000
             if self._timer is not None:
                 self._timer.cancel()
             self._open.clear()
