@@ -11,12 +11,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 import typer
 
-from headrace.finding import CA_VARIABLE, CLUSTER_FILE, DATA_DIR
+from headrace.finding import CA_VARIABLE, CLUSTER_FILE, DATA_DIR, ClusterAddress, credentialed
+from headrace.local_keys import find_login, local_keys_directory, logins_directory, read_key_file, read_local_keys
 from headrace_cli.exits import CommandFailed, ExitCode
+from headrace_common.core.ids import is_loopback
+from headrace_common.core.secret import Secret
 
 if TYPE_CHECKING:
     import ssl
@@ -47,6 +50,7 @@ Url = Annotated[
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the connector")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")]
 _NOT_NOW: Final = (409, 429, 503)
+_KEY_HINT: Final = "--profile, HEADRACE_API_KEY_FILE or `headrace login` says who you are; see docs/security.md."
 RETRY_SECONDS: Final = 1.0
 _Done = TypeVar("_Done")
 
@@ -108,23 +112,86 @@ def _trusting() -> ssl.SSLContext | None:
     return make_client_context(Path(ca)) if isinstance(ca, str) else None
 
 
+def _shown(url: SplitResult, cluster: ClusterAddress) -> Secret | None:
+    host, secure = url.hostname or "", url.scheme == "https"
+    try:
+        port = url.port or (443 if secure else 80)
+    except ValueError:
+        raise CommandFailed(f"{url.netloc!r} is no address", ExitCode.USAGE, f"Write it as {DEFAULT_URL}.") from None
+    found = find_credential(cluster, host, port, os.environ)
+    if found is not None and not secure and not is_loopback(f"{host}:{port}"):
+        raise CommandFailed(
+            f"the credential is not sent to {host} in plain text, where whoever is in between could read it",
+            ExitCode.USAGE,
+            "Have workers speak TLS and give their https:// URL, or ask one on this machine, as by `kubectl exec` or a "
+            "tunnel of ssh.",
+        )
+    return found
+
+
 def refusal(status: int, message: str) -> CommandFailed:
     """How a command ends to which a worker has said no, with a status of HTTP."""
-    hints = {404: "`headrace connect list` shows the connectors.", 409: "Try again in a moment."}
+    hints = {
+        401: _KEY_HINT,
+        404: "`headrace connect list` shows the connectors.",
+        409: "Try again in a moment.",
+    }
     kind = NotNow if status in _NOT_NOW else CommandFailed
     return kind(message, _EXITS.get(status, ExitCode.FAILED), hints.get(status, ""))
+
+
+def find_credential(cluster: ClusterAddress, host: str, port: int, env: Mapping[str, str]) -> Secret | None:
+    """
+    What the command shows of itself to a worker of ``cluster`` that is asked at ``host``: as any client of the cluster.
+
+    Raises:
+        CommandFailed: it cannot be read, or is a password, which workers do not take.
+    """
+    try:
+        named = credentialed(cluster, None, None, env)
+        file = named.api_key_file and Path(named.api_key_file).expanduser()
+        if named.api_key is not None or file:
+            found = named.api_key or Secret(Path(file or "").read_text("ascii").strip())
+            return _sendable(found, str(file or "the API key"))
+        login = find_login(logins_directory(env), cluster)
+        if login is not None:
+            return _sendable(read_key_file(login)[1], str(login))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CommandFailed(
+            f"the credential cannot be read: {type(error).__name__}", ExitCode.USAGE, _KEY_HINT
+        ) from None
+    if named.user is not None:
+        raise CommandFailed(
+            f"workers of Connect take no passwords, and {named.user.name} would log in with one",
+            ExitCode.USAGE,
+            f"`headrace login --user {named.user.name}` gets a key for that.",
+        )
+    if not is_loopback(f"{host}:{port}"):
+        return None
+    return read_local_keys(local_keys_directory(env)).get(
+        f"127.0.0.1:{port}" if host == "localhost" else f"{host}:{port}"
+    )
+
+
+def _sendable(key: Secret, where: str) -> Secret:
+    text = key.reveal()
+    if not text or not text.isascii() or not text.isprintable() or " " in text:
+        raise CommandFailed(f"{where} is no API key and no token", ExitCode.USAGE, _KEY_HINT)
+    return key
 
 
 class Workers:
     """Whichever worker answers at a URL; it asks the others."""
 
-    def __init__(self, url: str | None = None) -> None:
+    def __init__(self, url: str | None = None, cluster: ClusterAddress | None = None) -> None:
         """
         Args:
             url: None: where ``find_url`` finds it.
+            cluster: whose worker it is, which knows by what is shown who asks; None: nothing is shown.
 
         Raises:
-            CommandFailed: it is no URL of HTTP.
+            CommandFailed: it is no URL of HTTP; or what would be shown cannot be read, or would go to another machine
+                in plain text.
         """
         from urllib.request import HTTPSHandler, ProxyHandler, build_opener  # most commands ask no worker
 
@@ -133,6 +200,7 @@ class Workers:
         if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
             raise CommandFailed(f"{url!r} is no URL of a worker", ExitCode.USAGE, f"Write it as {DEFAULT_URL}.")
         self._url = url.rstrip("/")
+        self._shown = None if cluster is None else _shown(parts, cluster)
         # no proxy: workers are near, and a proxy of the environment may not know them
         secure = [HTTPSHandler(context=_trusting())] if parts.scheme == "https" else []
         self._opener = build_opener(ProxyHandler({}), *secure)
@@ -177,6 +245,8 @@ class Workers:
         url += f"?{urlencode(asked, doseq=True)}" if asked else ""
         data = None if body is None else json.dumps(body).encode()
         request = Request(url, data, {"Content-Type": "application/json"}, method=method)
+        if self._shown is not None:  # to this host alone: a redirection may lead to another
+            request.add_unredirected_header("Authorization", f"Bearer {self._shown.reveal()}")
         try:
             with self._opener.open(request, timeout=ANSWER_SECONDS) as answer:
                 return self._read(answer.read(ANSWER_BYTES_MAX))

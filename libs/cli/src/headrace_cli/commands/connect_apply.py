@@ -48,7 +48,7 @@ def apply(
         raise typer.BadParameter("name a FILE")
     configs = _read_all(files or [])
     workers, wait = (
-        Workers(url),
+        Workers(url, session.cluster),
         Wait(time.monotonic() + (LEADER_SECONDS if timeout is None else timeout), timeout is not None),
     )
     excess = sorted(set(wait.ask(lambda: workers.get("connectors"))) - configs.keys()) if prune else []

@@ -23,7 +23,7 @@ def snapshot(
 
     A table that is not captured yet is read when table.include.list names it.
     """
-    found = Workers(url).post("v1", "connectors", name, "snapshot", body={"tables": tables})
+    found = Workers(url, session.cluster).post("v1", "connectors", name, "snapshot", body={"tables": tables})
     session.report({"name": name, **found}, f"{name} reads again, when it runs: {', '.join(found['tables'])}")
 
 
@@ -36,7 +36,7 @@ def events(
     url: Url = None,
 ) -> None:
     """Show what has happened to a connector: tables that changed, rows that were read, failures. The newest is last."""
-    found = Workers(url).get("v1", "connectors", name, "events", limit=limit, kind=kind)["events"]
+    found = Workers(url, session.cluster).get("v1", "connectors", name, "events", limit=limit, kind=kind)["events"]
     rows = [{**one, "at": moment_for_people(one["at"])} for one in found]
     shown = rows if session.output is Output.TABLE else found
     session.show_rows("events", shown, "at", "kind", "task", "text", empty="nothing has happened that is still known")

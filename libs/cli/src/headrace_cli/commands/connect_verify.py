@@ -48,7 +48,7 @@ def verify(
     Ends with 1 where rows are missing, different or unexpected, and were not repaired.
     """
     body = {"topics": topics or [], "records": records, "repair": repair}
-    found = _carry_out(session, Workers(url), name, body)
+    found = _carry_out(session, Workers(url, session.cluster), name, body)
     if session.output is Output.TABLE:
         _show(session, name, found, all_ranges=all_ranges)
     else:
@@ -65,7 +65,7 @@ def verifications(
 ) -> None:
     """List verifications: those that run, and the newest that have ended. The newest is first."""
     path = ["v1", "verifications"] if name is None else ["v1", "connectors", name, "verify"]
-    found = Workers(url).get(*path)["verifications"]
+    found = Workers(url, session.cluster).get(*path)["verifications"]
     if session.output is not Output.TABLE:
         session.show({"verifications": found})
         return

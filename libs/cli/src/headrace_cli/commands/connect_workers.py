@@ -46,7 +46,7 @@ def register(app: typer.Typer) -> None:
 
 def list_(session: Session, *, url: Url = None) -> None:
     """List the connectors, how they are and where they run."""
-    found = Workers(url).get("connectors", expand=["info", "status"])
+    found = Workers(url, session.cluster).get("connectors", expand=["info", "status"])
     rows = [_row(name, one) for name, one in sorted(found.items())]
     session.show_rows(
         "connectors", rows, "name", "type", "class", "state", "tasks", "running", "worker", empty="there are none"
@@ -55,7 +55,7 @@ def list_(session: Session, *, url: Url = None) -> None:
 
 def status(session: Session, name: Name, *, url: Url = None) -> None:
     """Show how a connector and each of its tasks are, and why one has failed or waits."""
-    found = Workers(url).get("connectors", name, "status")
+    found = Workers(url, session.cluster).get("connectors", name, "status")
     if session.output is not Output.TABLE:
         session.show(found)
         return
@@ -93,7 +93,7 @@ def restart(
     url: Url = None,
 ) -> None:
     """Have a connector, or a task of it, begin anew."""
-    workers = Workers(url)
+    workers = Workers(url, session.cluster)
     if task is not None:
         if tasks or only_failed:
             raise typer.BadParameter("--task names one; leave out --tasks and --only-failed")
@@ -121,7 +121,7 @@ def offsets(
 
     That waits up to 30 seconds for its tasks to end.
     """
-    workers, wait = Workers(url), Wait(time.monotonic() + STOP_SECONDS, also_nobody=False)
+    workers, wait = Workers(url, session.cluster), Wait(time.monotonic() + STOP_SECONDS, also_nobody=False)
     if set_ is not None and reset:
         raise typer.BadParameter("give --set or --reset")
     if set_ is not None:
@@ -142,7 +142,7 @@ def offsets(
 
 def delete(session: Session, names: Names, *, yes: Yes = False, dry_run: DryRun = False, url: Url = None) -> None:
     """Delete connectors and their tasks. Offsets stay: one of the same name goes on there."""
-    workers = Workers(url)
+    workers = Workers(url, session.cluster)
     names = list(dict.fromkeys(names))
     if dry_run:
         for name in names:
@@ -154,7 +154,7 @@ def delete(session: Session, names: Names, *, yes: Yes = False, dry_run: DryRun 
 
 
 def _each(session: Session, url: str | None, names: Iterable[str], what: str, done: str) -> None:
-    workers = Workers(url)
+    workers = Workers(url, session.cluster)
     _each_of(session, list(dict.fromkeys(names)), lambda name: workers.put("connectors", name, what), done)
 
 
