@@ -233,11 +233,11 @@ def test_a_closed_cluster_has_a_key_that_its_controllers_know() -> None:
     assert not any("access-mode" in line for line in before.values())
 
 
-def test_a_closed_cluster_starts_no_worker_that_would_do_for_everybody_what_it_may() -> None:
-    with pytest.raises(InvalidConfig, match="say --no-connect"):
-        ClusterOptions(closed=True, connect=True).check()
-    ClusterOptions(closed=True).check()
-    ClusterOptions(connect=True).check()
+def test_a_closed_cluster_has_a_connect_worker_that_asks_who_calls() -> None:
+    ClusterOptions(closed=True, connect=True).check()
+    of_open, of_closed = (planned(ClusterOptions(brokers=1, connect=True, closed=closed)) for closed in (False, True))
+    shown = "env HEADRACE_API_KEY_FILE=/data/worker-key "
+    assert of_closed["connect-1"] == shown + of_open["connect-1"]
 
 
 def test_settings_of_the_audit_are_those_of_every_service() -> None:

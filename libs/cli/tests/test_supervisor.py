@@ -25,7 +25,7 @@ from headrace_cli.local.plan import (
 from headrace_cli.local.state import NOBODY, ClusterState, DataDir, Phase, ProcessState, is_own_name
 from headrace_cli.local.supervisor import Supervisor
 from headrace_common.core.access.api_keys import verifier_of
-from headrace_common.core.errors import InvalidConfig, Rejected
+from headrace_common.core.errors import Rejected
 from headrace_common.core.secret import Secret
 
 
@@ -229,8 +229,6 @@ def test_a_closed_cluster_never_opens(tmp_path: Path, was: bool, monkeypatch: py
     if was:
         with pytest.raises(Rejected, match="a cluster that was closed never opens"):
             LocalCluster(directory.path, closed=False).launch()
-        with pytest.raises(InvalidConfig, match="starts no Connect worker"):
-            LocalCluster(directory.path, connect=True).launch()
         assert not started
     else:
         LocalCluster(directory.path, closed=False).launch()
@@ -240,7 +238,7 @@ def test_a_closed_cluster_never_opens(tmp_path: Path, was: bool, monkeypatch: py
 
 @pytest.mark.parametrize(
     ("was", "connect", "closed"),
-    [(None, False, True), (None, True, False), (False, False, False), (False, True, False), (True, False, True)],
+    [(None, False, True), (None, True, True), (False, False, False), (False, True, False), (True, True, True)],
 )
 def test_a_new_cluster_is_closed_and_one_of_before_stays_what_it_was(
     tmp_path: Path, was: bool | None, connect: bool, closed: bool, monkeypatch: pytest.MonkeyPatch

@@ -37,11 +37,9 @@ def who(**options: bool) -> str:
 
 
 def test_whom_it_takes_is_told_at_each_start() -> None:
-    closed, opened, with_worker = who(closed=True), who(), who(connect=True)
+    closed, opened = who(closed=True), who()
     assert "your programs and commands find its key" in closed
     assert "curl -H @/home/me/.headrace/authorization http://127.0.0.1:1/v1/topics" in closed
     assert "WARNING" not in closed
     assert opened.startswith("WARNING:   open")
     assert "`headrace up --closed` closes it, for good" in opened
-    assert with_worker.startswith("WARNING:   open")
-    assert "a Connect worker's REST asks nobody yet" in with_worker

@@ -235,11 +235,9 @@ def who_may(options: ClusterOptions, authorization: Path, rest: str) -> list[str
             "access:    closed: your programs and commands find its key; `headrace access` gives others rights",
             f"           REST needs it too: curl -H @{authorization} {rest}/v1/topics",
         ]
-    close = "`headrace up --closed` closes it, for good"
-    if options.connect:
-        close = f"a Connect worker's REST asks nobody yet; without one, {close}"
     return [
-        f"WARNING:   open: whoever reaches its ports, as every user of this machine does, may do everything; {close}"
+        "WARNING:   open: whoever reaches its ports, as every user of this machine does, may do everything; "
+        "`headrace up --closed` closes it, for good"
     ]
 
 

@@ -173,7 +173,6 @@ class LocalCluster:
         Raises:
             AlreadyRunning: a cluster runs on this directory.
             LocalClusterFailed: the directory cannot be used, or its supervisor.json is damaged.
-            InvalidConfig: its cluster is closed, and there can be no Connect worker.
             Rejected: its cluster is closed, and is to be open.
         """
         self.directory.create()
@@ -181,7 +180,7 @@ class LocalCluster:
             raise AlreadyRunning(f"a cluster runs on {self.directory.path} already; see `headrace status`")
         before = self.directory.read()  # a start would write over what is damaged, and forget its ports
         if self._closed is None:
-            closed = not self.options.connect if before is None else before.options.closed
+            closed = before is None or before.options.closed
             self.options = replace(self.options, closed=closed)
             self.options.check()
         if before is not None and before.options.closed and not self.options.closed:

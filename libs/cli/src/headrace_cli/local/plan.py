@@ -22,6 +22,8 @@ CERTIFICATES: Final = "certificates"
 """Directory below the data directory."""
 ADMIN_KEYS: Final = "admin-keys"
 """File below the data directory, of a closed cluster: by what controllers know its key."""
+WORKER_KEY: Final = "worker-key"
+"""The same: the key of this start, for the Connect worker, which starts before programs can find one."""
 AUDIT: Final = "audit"
 """Directory below the data directory, of a closed cluster: who did what, with a directory for each process."""
 FIRST_PORTS: Final = {"broker-1": 9292, "connect-1.http": 8083}
@@ -106,11 +108,6 @@ class ClusterOptions:
             count = getattr(self, name)
             if not least <= count <= MEMBERS_MAX:
                 wrong.append(f"{name} takes {least} to {MEMBERS_MAX}, not {count}")
-        if self.closed and self.connect:
-            wrong.append(
-                "a closed cluster starts no Connect worker: its REST interface asks nobody who they are yet, so it "
-                "would do for every user of this machine what it may itself; leave out --closed, or say --no-connect"
-            )
         if self.flush not in FLUSH_POLICIES:
             wrong.append(f"flush takes {', '.join(FLUSH_POLICIES)}, not {self.flush!r}")
         if self.racks and (len(self.racks) != self.brokers or not all(self.racks)):
@@ -310,7 +307,9 @@ def _worker(
     name = f"{WORKER}-1"
     http, metrics, ready = address[f"{name}.http"], address[f"{name}.metrics"], f"{data_dir}/run/{name}.ready"
     files = node_files(Path(data_dir))
-    environment = ("env", f"HEADRACE_CA={files.ca}") if options.tls else ()
+    variables = [f"HEADRACE_CA={files.ca}"] if options.tls else []
+    variables += [f"HEADRACE_API_KEY_FILE={data_dir}/{WORKER_KEY}"] if options.closed else []
+    environment = ("env", *variables) if variables else ()
     argv = (
         *(*options.launchers.get(name, ()), *environment, python, "-P", "-m", module_of(WORKER)),
         *("--bootstrap-servers", brokers, "--http-listen", http, "--metrics-listen", metrics, "--ready-file", ready),

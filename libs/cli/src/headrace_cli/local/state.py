@@ -32,7 +32,7 @@ NOBODY: Final = ProcessId(0, -1)
 
 
 _OWN: Final = re.compile(
-    r"(cluster|supervisor)\.(json|tmp|lock)|logs|run|certificates|node-token|admin-keys|authorization|(broker|etcd)-[0-9]+"
+    r"(cluster|supervisor)\.(json|tmp|lock)|logs|run|certificates|node-token|admin-keys|worker-key|authorization|(broker|etcd)-[0-9]+"
 )
 
 
@@ -124,9 +124,9 @@ class ClusterState:
 
     @property
     def client_addresses(self) -> list[str]:
-        """Where clients ask: gRPC of all services that take them, and REST."""
+        """Where clients ask: gRPC of all services that take them, and REST, also of the Connect worker."""
         served = [p for p in self.processes if p.role in ("broker", "coordinator", "admin")]
-        return [p.grpc for p in served] + [p.http for p in served if p.http is not None]
+        return [p.grpc for p in served] + [p.http for p in self.processes if p.http is not None]
 
     @property
     def ca(self) -> str | None:

@@ -36,6 +36,7 @@ from headrace_cli.local.plan import (
     HOST,
     NODE_TOKEN,
     STOP_STAGES,
+    WORKER_KEY,
     ClusterOptions,
     ProcessPlan,
     host_of,
@@ -201,6 +202,8 @@ class Supervisor:
         try:
             self._write_private(self._directory.path / ADMIN_KEYS, verifier_of(self._key.reveal()))
             self._write_private(self._directory.authorization_file, f"Authorization: Bearer {self._key.reveal()}")
+            if self._state.options.connect:
+                self._write_private(self._directory.path / WORKER_KEY, self._key.reveal())
         except OSError as error:
             raise LocalClusterFailed(f"cannot write {error.filename}: {error.strerror}") from error
         self._tell_key()
@@ -234,7 +237,8 @@ class Supervisor:
         if self._key is None:
             return
         with contextlib.suppress(OSError):  # it dies with this start, wherever it stands
-            (self._directory.path / ADMIN_KEYS).unlink(missing_ok=True)
+            for name in (ADMIN_KEYS, WORKER_KEY):
+                (self._directory.path / name).unlink(missing_ok=True)
             self._directory.authorization_file.unlink(missing_ok=True)
             if self._state.cluster_id is not None:
                 remove_local_key(local_keys_directory(os.environ), self._key_name)
