@@ -62,7 +62,7 @@ def test_who_may_sees_its_connector_and_nobody_else_anything(
             assert ask("GET", "/connectors/shop/config", hers).status_code == 403
             assert ask("DELETE", "/connectors/hers", hers).status_code == 403
             assert ask("POST", "/connectors", hers, {"name": "more", "config": config}).status_code == 403
-            admin.delete_keys([made.id])
+            admin.delete_keys([made.description.id])
             until(lambda: ask("GET", "/connectors", hers).status_code == 401)
 
         assert sorted(workers.Workers(url, cluster.address).get("connectors")) == ["hers", "shop"]
