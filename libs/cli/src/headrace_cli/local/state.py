@@ -32,7 +32,8 @@ NOBODY: Final = ProcessId(0, -1)
 
 
 _OWN: Final = re.compile(
-    r"(cluster|supervisor)\.(json|tmp|lock)|logs|run|certificates|node-token|admin-keys|worker-key|authorization|(broker|etcd)-[0-9]+"
+    r"(cluster|supervisor)\.(json|tmp|lock)|logs|run|certificates|node-token|admin-keys|worker-key|authorization|audit"
+    r"|(broker|etcd)-[0-9]+"
 )
 
 
