@@ -42,7 +42,8 @@ def apply(
     """
     Create the topics that are missing, add partitions, set what a file says, and give the roles and rules in it.
 
-    Nothing is deleted, taken away or made smaller. Given again it changes what differs. What the file does not name stays as it is.
+    Nothing is deleted, taken away or made smaller. Given again it changes what differs. What the file does not name
+    stays as it is.
     """
     wanted = parse(read_text(file, "YAML or JSON"), "standard input" if file == "-" else file)
     end = time.monotonic() + timeout
