@@ -225,6 +225,13 @@ class NodeGate(grpc.aio.ServerInterceptor):
             return _named(context, self._trust_domain)
         return self.by_metadata(context.invocation_metadata())
 
+    def unproven(self, operation: str, metadata: Any) -> HeadraceError | None:
+        """What is said to a call that says which node it is, and shows no proof; None: it says no such thing."""
+        allowed = WHO_MAY_CALL.get(operation)
+        if allowed is None or _node_said(metadata) is None:
+            return None
+        return refusal(operation, allowed, None, NO_CERTIFICATE if self.by_certificates else NO_TOKEN)
+
     @property
     def by_certificates(self) -> bool:
         """Whether certificates prove who is a node, which a call's metadata tell nothing of."""

@@ -377,7 +377,8 @@ class AccessGate(grpc.aio.ServerInterceptor):
         metadata = dict(handler_call_details.invocation_metadata or ())
         error = self._refusal_unread(metadata)
         if error is not None:
-            return refusing(error, lambda context: self._tell_failed(error, metadata, context, operation))
+            told = self._told(error, metadata, operation)
+            return refusing(told, lambda context: self._tell_failed(error, metadata, context, operation))
         if refuses(handler):
             return handler
         return with_behavior(handler, lambda inner, streams: self._let_in(inner, streams, operation, rule))
@@ -395,6 +396,12 @@ class AccessGate(grpc.aio.ServerInterceptor):
             return error
         return None
 
+    def _told(self, error: HeadraceError, metadata: dict[str, Any], operation: str) -> HeadraceError:
+        """Who only says that it is a node hears why it is taken for none: no API key would be of use to it."""
+        if not self._takes_nodes or _bearer(metadata) is not None:
+            return error
+        return self._access.nodes.unproven(operation, metadata) or error
+
     def _tell_failed(self, error: HeadraceError, metadata: dict[str, Any], context: Context, operation: str) -> None:
         if isinstance(error, Unauthenticated):
             self._access.auditing.failed(error, _bearer(metadata), host_of_peer(context.peer()), operation)
@@ -407,8 +414,9 @@ class AccessGate(grpc.aio.ServerInterceptor):
             try:
                 shown, host = self._shown(context), host_of_peer(context.peer())
             except Unauthenticated as error:
-                self._tell_failed(error, dict(context.invocation_metadata() or ()), context, operation)
-                raise
+                metadata = dict(context.invocation_metadata() or ())
+                self._tell_failed(error, metadata, context, operation)
+                raise self._told(error, metadata, operation) from None
             access.see(shown)
             with access.serving(shown, operation) as rights:
                 check(rule, request, shown, rights)
