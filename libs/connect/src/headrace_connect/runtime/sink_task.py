@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any, Final
 
 import numpy as np
@@ -190,7 +191,7 @@ class SinkTask:
             await group.rejoin()
         group.pause(self._suspended or not machine.reads)
         due_ms = machine.due_ms()
-        wait_ms = POLL_MS if due_ms is None else max(0.0, min(POLL_MS, due_ms - self._now_ms()))
+        wait_ms = POLL_MS if due_ms is None else max(0, min(POLL_MS, ceil(due_ms - self._now_ms())))
         since_ms = self._now_ms()
         self._hears = not self._suspended and machine.reads
         try:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from math import ceil
 from typing import Any, Final
 
 from headrace_common.core.errors import ErrorCode, HeadraceError, RecordTooLarge, Then
@@ -176,7 +177,7 @@ class SourceTask:
 
     async def _turn(self) -> None:
         due_ms = self._machine.due_ms()
-        left_ms = None if due_ms is None else max(0.0, due_ms - self._now_ms())
+        left_ms = None if due_ms is None else max(0, ceil(due_ms - self._now_ms()))  # a whole one: less may be no time
         item = await self._inbox.take(left_ms)
         match item:
             case None:
