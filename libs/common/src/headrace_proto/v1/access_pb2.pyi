@@ -1006,6 +1006,8 @@ Global___SeenRefusal: _TypeAlias = SeenRefusal  # noqa: Y015
 
 @_typing.final
 class SeenUse(_message.Message):
+    """A right that somebody has used."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PRINCIPAL_FIELD_NUMBER: _builtins.int
@@ -1347,6 +1349,8 @@ Global___UserDescription: _TypeAlias = UserDescription  # noqa: Y015
 
 @_typing.final
 class ScramParameters(_message.Message):
+    """How a password is kept: what is computed of it with this salt, so often."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     MECHANISM_FIELD_NUMBER: _builtins.int
