@@ -43,6 +43,7 @@ from headrace_common.core.errors import (
 from headrace_common.core.features import NODE_TOKEN
 from headrace_common.core.ids import NodeId
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, Node, NodeKey, Role
+from headrace_common.core.node_rules import NO_TOKEN
 from headrace_common.rpc.access_rules import ANYBODY, ENTRIES, NODES, AccessTable, AsksAnywhere, on_cluster, on_each
 from headrace_common.rpc.channels import Security, open_channel
 from headrace_common.rpc.node_gate import FORWARDED_HOST_KEY, FORWARDED_KEY, NODE_KEY, TOKEN_KEY, NodeGate
@@ -227,9 +228,19 @@ NOTHING_VALID = {
 async def test_who_shows_nothing_valid_reaches_no_handler(world: World, operation: str, metadata: Any) -> None:
     error = await world.call(operation, *metadata)
     assert isinstance(error, (Unauthenticated, ClusterAuthorizationFailed))
-    assert isinstance(error, Unauthenticated) or operation == "Identify"
+    says_node = dict(metadata).get(NODE_KEY) is not None
+    assert isinstance(error, Unauthenticated) or operation == "Identify" or (says_node and operation == "DescribeLogs")
     assert not world.seen
     assert KEY_TEXT not in str(error)
+
+
+@pytest.mark.parametrize("metadata", [((NODE_KEY, "admin-1"),), node(Role.ADMIN, "wrong")])
+async def test_who_only_says_that_it_is_a_node_hears_why_it_is_taken_for_none(world: World, metadata: Any) -> None:
+    error = await world.call("DescribeLogs", *metadata)
+    assert isinstance(error, ClusterAuthorizationFailed)
+    assert NO_TOKEN in str(error)
+    assert isinstance(await world.call("DescribeLogs", *metadata, bearer(OTHER_TEXT)), Unauthenticated)
+    assert isinstance(await world.call("Metadata", *metadata), Unauthenticated), "everybody may ask for it, with a key"
 
 
 @pytest.mark.parametrize("mode", [Mode.OPEN, Mode.PERMISSIVE])
