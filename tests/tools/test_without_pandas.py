@@ -25,8 +25,8 @@ def configure(pytestconfig: pytest.Config) -> Any:
 
 
 def asked(marks: str) -> Any:
-    """As much of pytest's config as is read."""
-    return SimpleNamespace(option=SimpleNamespace(markexpr=marks))
+    """As much of pytest's config as is read, in a worker."""
+    return SimpleNamespace(option=SimpleNamespace(markexpr=marks), workerinput={})
 
 
 @pytest.mark.parametrize("marks", ["integration and not spark", "chaos", "chaos and not spark"])
