@@ -336,12 +336,13 @@ async def test_who_shows_nothing_valid_is_refused(closed: Closed, name: str, cas
         PLAIN,
         with_key(key_text("nobody")),
         as_node(Role.ADMIN, key_text("nobody")),
-        Security(lambda _: ((NODE_KEY, "admin-1"), (TOKEN_KEY, "guess"))),
         Security(lambda _: ((FORWARDED_KEY, closed.alice.encode()),)),
     )
     for security in callers:
         client = await closed.client(security)
         assert await refusal(client, name, case.request) == ErrorCode.SASL_AUTHENTICATION_FAILED
+    no_node = await closed.client(Security(lambda _: ((NODE_KEY, "admin-1"), (TOKEN_KEY, "guess"))))
+    assert await refusal(no_node, name, case.request) == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert await closed.held() == before
 
 

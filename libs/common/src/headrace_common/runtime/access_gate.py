@@ -416,6 +416,8 @@ class AccessGate(grpc.aio.ServerInterceptor):
             except Unauthenticated as error:
                 metadata = dict(context.invocation_metadata() or ())
                 self._tell_failed(error, metadata, context, operation)
+                if self._node(context) is not None:
+                    raise  # it asks for somebody else, whose credential this is about
                 raise self._told(error, metadata, operation) from None
             access.see(shown)
             with access.serving(shown, operation) as rights:
