@@ -17,7 +17,7 @@ from tests.lab.run import play
 from headrace_common.core.ids import NO_NODE, PartitionId
 from headrace_common.core.image import Partition
 
-SOON_FOUND = ("leo-counts", "early-shrink", "no-min-isr", "any-token", "fenced-markers", "fenced-repeats")
+SOON_FOUND = ("leo-counts", "early-shrink", "no-min-isr", "any-token", "fenced-markers")
 WAIT_S = 20.0
 
 

@@ -396,7 +396,7 @@ async def test_a_fence_goes_on_when_its_transaction_is_aborted(cluster: LabClust
         await asyncio.sleep(0.1)
         await client.abort_transaction()
         held.set()
-        assert (await soon(fencing)).offset == 1
+        assert (await soon(fencing)).offset in {1, 2}, "before or behind the marker"
         async with client.transaction():
             await client.send("t", b"next", partition=0)
     assert cluster.committed_values("t", 0) == [b"next"]
