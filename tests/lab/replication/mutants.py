@@ -342,7 +342,7 @@ RARE: frozenset[str] = frozenset({"roll-back", "tokens-uncut-open"})
 FOUND: Final[dict[str, int]] = {
     "any-token": 3,
     "expand-below-epoch-start": 30,
-    "fenced-repeats": 4,
+    "fenced-repeats": 18,
     "fenced-resume": 11,
     "kip-101": 2,
     "kip-279": 2,
