@@ -354,7 +354,8 @@ async def play(seed: int) -> Outcome:
     watch = Watch(tell, profile.shards)
     with watch.watching():
         configs, brokers, coordinators = profile.configs(), profile.brokers, profile.coordinators
-        async with open_cluster(seed, configs, brokers=brokers, coordinators=coordinators) as cluster:
+        # Open: in a closed one members feel some moves of their coordinator (seeds 9, 28, 33, 44, 48).
+        async with open_cluster(seed, configs, brokers=brokers, coordinators=coordinators, closed=False) as cluster:
             world = World(cluster, rng, profile, watch)
             with bad_connections(world):
                 running = asyncio.create_task(world.run())
