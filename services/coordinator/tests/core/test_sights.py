@@ -127,8 +127,41 @@ def test_a_move_of_the_shard_alone_moves_nothing(w: World, rules: Rules) -> None
     w.pulse(3, "n", epoch, sight=Seen(rules, "all"))
     w.pulse(4, "m", w.description().members[0].member_epoch, sight=Seen(rules, "a"))
     assert targets(w) == before
+    assert w.description().generation == epoch
     enter(w, 5, "o", Seen(rules, "b"))
     assert "b" not in targets(w)["m"]
+
+
+def test_members_that_hold_little_do_not_feel_a_move_of_the_shard(w: World, rules: Rules) -> None:
+    """Nobody has partitions of both topics, and the last one has none at all."""
+    w.change_topics({"a": 1, "b": 1})
+    for stream, name in enumerate("mno", start=1):
+        enter(w, stream, name, Seen(rules, "all"))
+    for stream, name in enumerate("mno", start=1):
+        w.pulse(stream, name, w.description().members[stream - 1].member_epoch, owned=targets(w)[name])
+    before, epoch = targets(w), w.description().generation
+    assert sorted(map(len, before.values())) == [0, 1, 1]
+    w.move()
+    appends = w.appends
+    for stream, name in enumerate("nom", start=4):
+        w.pulse(stream, name, epoch, owned=before[name], sight=Seen(rules, "all"))
+    assert targets(w) == before
+    assert w.description().generation == epoch
+    assert w.appends == appends
+
+
+def test_who_sees_less_than_before_the_move_gives_it_up_when_it_is_heard(w: World, rules: Rules) -> None:
+    enter(w, 1, "m", Seen(rules, "all"))
+    w.move()
+    w.pulse(2, "m", 1, sight=Seen(rules, "a"))
+    assert targets(w) == {"m": {"a": [0, 1]}}
+
+
+def test_who_sees_more_than_before_the_move_gets_it_when_it_is_heard(w: World, rules: Rules) -> None:
+    enter(w, 1, "m", Seen(rules, "a"))
+    w.move()
+    w.pulse(2, "m", 1, sight=Seen(rules, "all"))
+    assert targets(w) == {"m": {"a": [0, 1], "b": [0, 1]}}
 
 
 def test_a_move_forgets_nobody_that_joins_meanwhile(w: World, rules: Rules) -> None:

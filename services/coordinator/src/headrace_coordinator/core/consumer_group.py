@@ -18,7 +18,7 @@ from headrace_coordinator.core.effects import ConsumerStanding, Effect, GroupDes
 from headrace_coordinator.core.reconcile import depart
 from headrace_coordinator.core.records import ConsumerRecord
 from headrace_coordinator.core.targets import TopicView, choose_assignor, target_assignment
-from headrace_coordinator.core.values import GroupProtocol, Moment, TopicInfo, TopicPartitions
+from headrace_coordinator.core.values import GroupProtocol, Moment, Sight, TopicInfo, TopicPartitions
 
 
 @dataclass(slots=True, eq=False)
@@ -81,8 +81,9 @@ class ConsumerGroup(AssignedGroup[PartitionId, ConsumerMember]):
         self.group_epoch, self.empty_since_ms = record.group_epoch, record.empty_since_ms
         self._topics = {name: info for name, info in record.topics.items() if info.partitions}
         self._names = {info.topic_id: name for name, info in record.topics.items()}
+        presumed = frozenset(info.topic_id for info in self._topics.values())
         for member_record in record.members:
-            member = ConsumerMember.restore(member_record)
+            member = ConsumerMember.restore(member_record, presumed)
             self.restore_member(member, at)
         self.schedule()
 
@@ -109,6 +110,19 @@ class ConsumerGroup(AssignedGroup[PartitionId, ConsumerMember]):
     def wants(self, member: ConsumerMember) -> frozenset[str]:
         """The topics that the member's part of the target is of."""
         return self.view.find_wanted((member,))[member.member_id]
+
+    def take_sight(self, member: ConsumerMember, sight: Sight) -> bool:
+        """
+        Take what who speaks may know of; returns whether the target depends on it.
+
+        A member that a record knows and that is heard for the first time moves nothing by that: its target was made
+        with what it sees.
+        """
+        before = self.wants(member)
+        member.sight = sight
+        if self.wants(member) == before:
+            return False
+        return any(self.members[id].target != keys for id, keys in self.make_targets().items())
 
     # --- members --------------------------------------------------------------------------------------------
 

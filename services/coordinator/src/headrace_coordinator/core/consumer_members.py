@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace_common.core.ids import PartitionId
+from headrace_common.core.ids import PartitionId, TopicId
 from headrace_coordinator.core.reconcile import Holder
 from headrace_coordinator.core.records import ConsumerMemberRecord
 from headrace_coordinator.core.values import Sight, Subscription
@@ -17,6 +17,8 @@ class ConsumerMember(Holder[PartitionId]):
     assignor: str | None
     sight: Sight | None = None
     """None: not known, because it has not spoken to this coordinator."""
+    presumed: frozenset[TopicId] = frozenset()
+    """Of a member that a record knows: what its group read. Until it is heard it is taken to see just these topics."""
     told: frozenset[PartitionId] | None = None
     """The assignment that was last sent over its present stream; compared as an object, not by what is in it."""
     told_epoch: int = 0
@@ -47,7 +49,7 @@ class ConsumerMember(Holder[PartitionId]):
         )
 
     @staticmethod
-    def restore(record: ConsumerMemberRecord) -> ConsumerMember:
+    def restore(record: ConsumerMemberRecord, presumed: frozenset[TopicId]) -> ConsumerMember:
         """The member of a record; what it holds is to be confirmed anew."""
         return ConsumerMember(
             member_id=record.member_id,
@@ -66,4 +68,5 @@ class ConsumerMember(Holder[PartitionId]):
             target=record.target,
             owned=None,
             unconfirmed=record.assigned,
+            presumed=presumed,
         )

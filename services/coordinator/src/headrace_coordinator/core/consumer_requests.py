@@ -21,7 +21,7 @@ from headrace_coordinator.core.consumer_members import ConsumerMember
 from headrace_coordinator.core.effects import ConsumerStanding, Effect, LeaveAnswer, Message
 from headrace_coordinator.core.events import ConsumerHeartbeat, Left, StreamBroke
 from headrace_coordinator.core.reconcile import AWAY
-from headrace_coordinator.core.values import Sight, Subscription, TopicPartitions
+from headrace_coordinator.core.values import Subscription, TopicPartitions
 
 ConsumerEvent = ConsumerHeartbeat | Left | StreamBroke
 
@@ -74,7 +74,8 @@ def _heartbeat(group: ConsumerGroup, event: ConsumerHeartbeat) -> HeadraceError 
 
 def _update(group: ConsumerGroup, member: ConsumerMember, event: ConsumerHeartbeat) -> bool:
     """Take what the member says of itself; returns whether the target depends on it."""
-    changed = _see(group, member, event.sight)
+    sight = event.sight
+    changed = sight is not None and sight != member.sight and group.take_sight(member, sight)
     member.client_address = event.client_address or member.client_address
     subscription = event.subscription
     if subscription is not None:
@@ -89,15 +90,6 @@ def _update(group: ConsumerGroup, member: ConsumerMember, event: ConsumerHeartbe
         member.rebalance_timeout_ms = event.rebalance_timeout_ms
         group.dirty = True
     return changed
-
-
-def _see(group: ConsumerGroup, member: ConsumerMember, sight: Sight | None) -> bool:
-    """Take what who speaks may know of; returns whether it is to read other topics by that."""
-    if sight is None or sight == member.sight:
-        return False
-    before = group.wants(member)
-    member.sight = sight
-    return group.wants(member) != before
 
 
 # --- join -----------------------------------------------------------------------------------------------

@@ -36,27 +36,23 @@ class TopicView:
 
     def find_wanted(self, members: Iterable[ConsumerMember]) -> dict[str, frozenset[str]]:
         """By member, the topics that exist, that it subscribes to and that it may know of."""
-        known: dict[tuple[Subscription, Sight | None], frozenset[str]] = {}
+        known: dict[tuple[Subscription, Sight | frozenset[TopicId] | None], frozenset[str]] = {}
         wanted = {}
         for member in members:
-            if member.sight is None and self.closed:
-                wanted[member.member_id] = self._find_targeted(member)
-                continue
-            kind = member.subscription, member.sight
+            presumed = member.presumed if self.closed else None
+            kind = member.subscription, presumed if member.sight is None else member.sight
             if kind not in known:
-                names = self._find_existing(member.subscription)
-                known[kind] = names if member.sight is None else member.sight.filter_visible(names)
+                known[kind] = self._find_seen(*kind)
             wanted[member.member_id] = known[kind]
         return wanted
 
-    def _find_targeted(self, member: ConsumerMember) -> frozenset[str]:
-        """Until it is heard it is taken to see what it was to read, so that a load alone moves nothing."""
-        targeted = {id.topic_id for id in member.target}
-        names = self._find_existing(member.subscription)
-        return frozenset(name for name in names if self.topics[name].topic_id in targeted)
-
-    def _find_existing(self, subscription: Subscription) -> frozenset[str]:
-        return frozenset(self.list_names(subscription) & self.topics.keys())
+    def _find_seen(self, subscription: Subscription, sight: Sight | frozenset[TopicId] | None) -> frozenset[str]:
+        names = frozenset(self.list_names(subscription) & self.topics.keys())
+        if sight is None:
+            return names
+        if isinstance(sight, frozenset):
+            return frozenset(name for name in names if self.topics[name].topic_id in sight)
+        return sight.filter_visible(names)
 
     def find_topics(self, wanted: Iterable[frozenset[str]]) -> dict[str, TopicInfo]:
         """The topics that some member wants."""
