@@ -32,10 +32,10 @@ class HeadraceSide:
 
     @staticmethod
     @contextlib.contextmanager
-    def running(*, flush: str = "os", brokers: int = 1, **options: Any) -> Iterator[HeadraceSide]:
-        """Start it; stop it and remove its data afterwards."""
+    def running(*, flush: str = "os", brokers: int = 1, closed: bool = False, **options: Any) -> Iterator[HeadraceSide]:
+        """Start it, open unless asked; stop it and remove its data afterwards."""
         folder = Path(tempfile.mkdtemp(prefix="bench-headrace-"))
-        cluster = LocalCluster(folder, brokers=brokers, flush=flush, restart=False, closed=False, **options)
+        cluster = LocalCluster(folder, brokers=brokers, flush=flush, restart=False, closed=closed, **options)
         try:
             cluster.start()
             yield HeadraceSide(cluster)
@@ -65,7 +65,9 @@ class HeadraceSide:
 
     def pid(self, name: str) -> int:
         """The process id of one service, ``broker-1`` for instance."""
-        return next(p.pid for p in self.cluster.processes if p.name == name)
+        pid = self.cluster.process(name).pid
+        assert pid is not None, f"{name} does not run"
+        return pid
 
     def brokers(self) -> list[int]:
         """The process ids of all brokers."""

@@ -42,18 +42,21 @@ READS = operation_set(Operation.READ)
 
 
 def clusters(runs: int) -> list[Row]:
-    """Open, closed, and closed with TLS: produce, consume, one record and its ack; then changes, and connections."""
+    """
+    Open, closed, and closed with TLS, three copies of all: produce, consume, one record and its ack; then changes, and
+    connections.
+    """
     with ExitStack() as stack:
         open_, closed, tls = (
-            stack.enter_context(HeadraceSide.running(**how))
-            for how in ({"closed": False}, {"closed": True}, {"closed": True, "tls": True})
+            stack.enter_context(HeadraceSide.running(brokers=3, closed=closed, tls=tls))
+            for closed, tls in ((False, False), (True, False), (True, True))
         )
         sides = {"open": open_, "closed": closed, "TLS": tls}
         rows: list[Row] = []
         records, topics = sized(RECORDS, 20_000), {}
         for name, side in sides.items():
             with trusting(side):
-                topics[name] = side.topic(6)
+                topics[name] = side.topic(6, replicas=3)
         for what, test, options, point, unit in (
             ("produce", "produce", {"records": records, "mode": "many"}, "rec_s", "records/s"),
             ("consume", "consume", {"records": records, "mode": "poll"}, "rec_s", "records/s"),
@@ -116,7 +119,7 @@ def _changes(side: HeadraceSide) -> list[Row]:
 
 def _sees(admin: headrace.AdminClient, topic: str) -> bool:
     try:
-        return bool(admin.describe_topics([topic]))
+        return bool(admin.describe_topic(topic))
     except HeadraceError:
         return False
 

@@ -172,7 +172,7 @@ async def read_everything(bootstrap: str, history: list[Operation]) -> None:
 async def test_an_answer_that_got_lost_doubles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(SEED)
     history: list[Operation] = []
-    with LocalCluster(tmp_path / "data", brokers=2, restart_delay_ms=200, closed=False) as cluster:
+    with LocalCluster(tmp_path / "data", brokers=2, restart_delay_ms=200) as cluster:
         brokers, bootstrap = cluster.bootstrap_servers, ",".join(cluster.bootstrap_servers)
         async with aio.AdminClient(bootstrap) as admin:
             await admin.create_topic(TOPIC, PARTITIONS, 1)

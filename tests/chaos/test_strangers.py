@@ -28,6 +28,7 @@ DESCRIPTORS = 1_024
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[TestCluster]:
+    # Open: what strangers can use up where nobody asks who they are. A closed cluster reads nothing of what they send.
     with started_cluster(tmp_path / "data", brokers=3, restart=False, closed=False) as started:
         yield started
 

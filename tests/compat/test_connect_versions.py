@@ -143,6 +143,7 @@ class Versions:
 
 @pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
+    # Open: versions of before show no key.
     with started_cluster(tmp_path_factory.mktemp("versions") / "data", closed=False) as started:
         yield started
 

@@ -167,7 +167,6 @@ async def run(plan: Plan, directory: Path, seed: int) -> Report:
         coordinators=2,
         restart=plan.restart,
         restart_delay_ms=200,
-        closed=False,
         settings={**SETTINGS, **plan.settings},
         racks=[RACKS[1], RACKS[2], RACKS[3]],
         launchers=plan.launchers,

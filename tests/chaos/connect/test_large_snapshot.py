@@ -121,7 +121,7 @@ def rows_of(shop: Shop, size: int) -> Numbers:
 
 
 def test_a_snapshot_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
-    with started_cluster(tmp_path / "data", closed=False) as cluster, started_shop() as shop:
+    with started_cluster(tmp_path / "data") as cluster, started_shop() as shop:
         with cluster.admin() as admin:
             admin.create_topic(TOPIC, 1)
         shop.do("create table a (id bigint primary key, n bigint not null)")

@@ -39,7 +39,7 @@ def test_everything_is_killed_in_a_row_and_nothing_is_lost(tmp_path: Path) -> No
     chance = random.Random(SEED)
     starts: list[float] = []
     with (
-        LocalCluster(tmp_path / "data", brokers=3, coordinators=2, closed=False) as cluster,
+        LocalCluster(tmp_path / "data", brokers=3, coordinators=2) as cluster,
         verifying(cluster.bootstrap_servers) as run,
     ):
         for _ in range(TIMES):

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1_800 if LONG else 300)]
 
 def killed_in_its_midst(directory: Path, seconds: float) -> None:
     """``up`` in the foreground, whose processes end with it."""
-    command = [sys.executable, "-m", "headrace_cli", "up", "--data-dir", "data", "--brokers", str(BROKERS), "--open"]
+    command = [sys.executable, "-m", "headrace_cli", "up", "--data-dir", "data", "--brokers", str(BROKERS)]
     with (directory / "up.log").open("ab") as log:
         up = subprocess.Popen(command, cwd=directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
@@ -51,7 +51,7 @@ def killed_in_its_midst(directory: Path, seconds: float) -> None:
 def up(directory: Path) -> list[str]:
     """The servers."""
     done = headrace(
-        *("up", "--data-dir", "data", "--brokers", str(BROKERS), "--open", "-d", "-o", "json"),
+        *("up", "--data-dir", "data", "--brokers", str(BROKERS), "-d", "-o", "json"),
         cwd=directory,
         timeout=START_S,
     )

@@ -7,6 +7,8 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from headrace.finding import ClusterAddress
+from headrace.securing import security_of
 from headrace_common.core.batch import read_header
 from headrace_common.rpc.channels import open_channel
 from headrace_proto.v1 import broker_pb2 as pb
@@ -74,7 +76,7 @@ async def read_all(
     """Partition → its copies. ``replicas`` says who has which partition."""
     copies: dict[int, list[Copy]] = {partition: [] for partition in replicas}
     for broker, address in addresses.items():
-        async with open_channel(address) as channel:
+        async with open_channel(address, security_of(ClusterAddress((address,)))) as channel:
             stub = BrokerStub(channel)
             for partition, holders in replicas.items():
                 if broker in holders:

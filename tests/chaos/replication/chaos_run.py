@@ -176,7 +176,6 @@ async def _run(plan: Plan, directory: Path, seed: int, made: Network | None) -> 
         brokers=3,
         controllers=plan.controllers,
         restart=plan.restart,
-        closed=False,
         settings=settings,
         racks=[RACKS[1], RACKS[2], RACKS[3]],
         hosts=_hosts(made),

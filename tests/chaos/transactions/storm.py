@@ -272,7 +272,6 @@ def hurt_cluster(directory: Path) -> Iterator[TestCluster]:
             "racks": list(RACKS),
             "restart": True,
             "restart_delay_ms": 200,
-            "closed": False,
         }
         with started_cluster(directory, **options) as cluster:
             yield cluster

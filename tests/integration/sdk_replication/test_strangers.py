@@ -27,6 +27,7 @@ CALLS_MAX = 40
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[TestCluster]:
+    # Open: where a key is asked for, strangers get no place to take.
     settings = {"concurrent.rpcs.max": str(CALLS_MAX)}
     with started_cluster(tmp_path / "data", brokers=3, restart=False, settings=settings, closed=False) as started:
         yield started

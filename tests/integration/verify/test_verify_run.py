@@ -28,7 +28,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
         coordinators=2,
         restart=True,
         restart_delay_ms=200,
-        closed=False,
     ) as started:
         yield started
 

@@ -214,7 +214,7 @@ RARE: Final = frozenset({"unproved-reads"})
 FOUND: Final[dict[str, int]] = {
     "late-commits": 10,
     "no-append-order": 2,
-    "old-reports": 74,
+    "old-reports": 21,
     "zombie-writes": 15,
 }
 """See ``Kind.found``; others are found by one of the first seeds."""

@@ -354,7 +354,6 @@ async def play(seed: int) -> Outcome:
     watch = Watch(tell, profile.shards)
     with watch.watching():
         configs, brokers, coordinators = profile.configs(), profile.brokers, profile.coordinators
-        # Open: in a closed one members feel some moves of their coordinator (seeds 9, 28, 33, 44, 48).
         async with open_cluster(seed, configs, brokers=brokers, coordinators=coordinators) as cluster:
             world = World(cluster, rng, profile, watch)
             with bad_connections(world):

@@ -27,7 +27,7 @@ def main() -> int:
     lines: list[str] = []
     with (
         tempfile.TemporaryDirectory(prefix="connect-") as name,
-        started_cluster(Path(name) / "data", closed=False) as cluster,
+        started_cluster(Path(name) / "data", closed=False) as cluster,  # Kafka's calls show no key
     ):
         folder = Path(name)
         file = folder / "lines.txt"
