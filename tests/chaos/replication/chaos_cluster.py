@@ -54,7 +54,7 @@ class Chaos:
     async def open(cluster: LocalCluster, topic: str, partitions: int, seed: int) -> AsyncIterator[Chaos]:
         """Channels to all brokers until the end of the block."""
         chaos = Chaos(cluster, topic, partitions, random.Random(seed))
-        shown = as_node(cluster.directory.path)
+        shown = as_node(cluster.directory.path, asking_for=cluster.authorization)
         channels = {number: open_channel(address, shown) for number, address in chaos.addresses.items()}
         chaos.stubs = {number: BrokerStub(channel) for number, channel in channels.items()}
         try:

@@ -176,6 +176,7 @@ async def _run(plan: Plan, directory: Path, seed: int, made: Network | None) -> 
         brokers=3,
         controllers=plan.controllers,
         restart=plan.restart,
+        closed=made is None,  # no key goes in plain text to another address than loopback
         settings=settings,
         racks=[RACKS[1], RACKS[2], RACKS[3]],
         hosts=_hosts(made),

@@ -2,7 +2,7 @@
 An open cluster becomes a closed one while clients write and read: no error, and nothing that was acknowledged is lost.
 
 Clients get keys one at a time, as programs do that are started again; those that are left are named, and it is not
-closed before. Then keys are changed beneath who runs. ``MIGRATION_LONG`` changes the node token, too.
+closed before. Then keys and a password are changed beneath who runs. ``MIGRATION_LONG`` changes the node token, too.
 """
 
 from __future__ import annotations
@@ -152,6 +152,7 @@ def test_it_is_closed_under_load(cluster: LocalCluster, tmp_path: Path) -> None:
                 one.works()
                 boss.delete_keys([keys[one.name]])
                 one.works()
+            _change_password(boss, alice)
             if "MIGRATION_LONG" in os.environ:
                 _change_node_token(cluster, clients)
     assert [one.errors for one in clients] == [[], [], []]
@@ -209,6 +210,16 @@ def _closes(boss: AdminClient) -> bool:
     except Conflict:
         return False
     return True
+
+
+def _change_password(boss: AdminClient, writer: Client) -> None:
+    """A program with a password gets another one: the old one counts until it is started again."""
+    first, second = "a first long password", "a second long password"
+    boss.create_user(writer.name, first)
+    writer.restart(username=writer.name, password=first)
+    boss.change_password(writer.name, second, grace=timedelta(minutes=5))
+    writer.works()
+    writer.restart(username=writer.name, password=second)
 
 
 def _change_node_token(cluster: LocalCluster, clients: list[Client]) -> None:

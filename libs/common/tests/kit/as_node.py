@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from headrace_common.core.ids import NodeId
 from headrace_common.core.image import NodeKey, Role
 from headrace_common.rpc.channels import Security
-from headrace_common.rpc.node_gate import NODE_KEY, TOKEN_KEY
+from headrace_common.rpc.node_gate import FORWARDED_KEY, NODE_KEY, TOKEN_KEY
 from headrace_common.runtime.token_file import read_tokens
 
 
-def as_node(data_dir: Path, role: Role = Role.ADMIN) -> Security:
-    """How a node of the cluster that ``headrace up`` keeps in ``data_dir`` shows who it is."""
+def as_node(data_dir: Path, role: Role = Role.ADMIN, asking_for: Mapping[str, str] | None = None) -> Security:
+    """
+    How a node of the cluster that ``headrace up`` keeps in ``data_dir`` shows who it is.
+
+    Args:
+        asking_for: what ``LocalCluster.authorization`` says, so that an admin node asks for the administrator.
+    """
     shown = read_tokens(data_dir / "node-token")[0].decode()
     name = str(NodeKey(role, NodeId(1)))
-    return Security(lambda target: ((NODE_KEY, name), (TOKEN_KEY, shown)))
+    said: tuple[tuple[str, str | bytes], ...] = ((NODE_KEY, name), (TOKEN_KEY, shown))
+    for value in (asking_for or {}).values():
+        said = (*said, (FORWARDED_KEY, value.removeprefix("Bearer ").encode()))
+    return Security(lambda target: said)
