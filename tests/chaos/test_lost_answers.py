@@ -178,6 +178,8 @@ async def test_an_answer_that_got_lost_doubles_nothing(tmp_path: Path, monkeypat
             await admin.create_topic(TOPIC, PARTITIONS, 1)
         async with Proxy(brokers[0]).serve() as first, Proxy(brokers[1]).serve() as second:
             through = {brokers[0]: first.address, brokers[1]: second.address}
+            # The key of this directory is shown to the addresses that it names, which proxies have not.
+            monkeypatch.setenv("HEADRACE_API_KEY", cluster.authorization["Authorization"].removeprefix("Bearer "))
             direct = GrpcTransport._channel
             monkeypatch.setattr(
                 GrpcTransport, "_channel", lambda own, address: direct(own, through.get(address, address))
