@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from libs.common.tests.kit.clock import FakeClock
+from libs.common.tests.kit.issuer import SigningIssuer
 
-from headrace_admin.core.status import State, Status, observe
+from headrace_admin.core.status import State, Status, find_old_issuers, observe
 from headrace_admin.core.verdict import verdict
 from headrace_admin.engine.absences import Absences
 from headrace_common.core.ids import NO_NODE, Endpoint, NodeId, PartitionId, TopicId
@@ -313,3 +314,24 @@ def test_absences_are_noted_when_seen_and_forgotten_at_return() -> None:
     assert absences.since_ms == {2: NOON_MS}
     absences.look(image(THREE, []))
     assert absences.since_ms == {}
+
+
+DAY_MS = 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("age_days", "said"),
+    [
+        (7, "and 30 days after that its tokens are refused"),
+        (30, "and its tokens are refused"),
+    ],
+)
+def test_an_issuer_whose_keys_nobody_could_read_for_a_week_is_named(age_days: int, said: str) -> None:
+    known = SigningIssuer().all
+    now_ms = known["idp"].confirmed_ms + age_days * DAY_MS
+    assert find_old_issuers(known, known["idp"].confirmed_ms + 7 * DAY_MS - 1) == ()
+    status = replace(seen(image(THREE, WELL)), old_issuers=find_old_issuers(known, now_ms))
+    state, line = verdict(status)
+    assert state is State.DEGRADED
+    assert line.startswith("degraded: nobody could read the keys of issuer idp since 2026-09-21T14:13:20.000Z, ")
+    assert said in line

@@ -23,9 +23,10 @@ from headrace_common.core.features import ACCESS
 from headrace_common.core.moments import iso_of
 from headrace_controller.core import records
 from headrace_controller.core.issuing import CONFIRM_EVERY_MS, Address, Fetched, WantedIssuer, of_kubernetes
+from headrace_controller.core.sessions import Heartbeat
 from headrace_controller.core.store import Outcome, Put, Transaction
 from headrace_controller.engine.controller import ControllerEngine
-from headrace_controller.engine.issuers import FETCH_AGAIN_MS, FETCH_EVERY_MS, SAY_AGAIN_MS, Issuers
+from headrace_controller.engine.issuers import FETCH_AGAIN_MS, FETCH_EVERY_MS, FETCH_WANTED_MS, SAY_AGAIN_MS, Issuers
 from headrace_controller.engine.nodes import Joining
 from headrace_controller.ports import StoreOutcomeUnknown, StoreUnavailable
 
@@ -139,6 +140,81 @@ async def test_new_keys_are_seen_in_ten_minutes_and_what_is_the_same_is_written_
         await made.look()
         assert await made.held.written() > second
         assert made.held.known["idp"].confirmed_ms == made.clock.now_ms()
+
+
+async def test_who_meets_a_key_that_is_not_known_has_the_issuer_asked_half_a_minute_after_the_last_time() -> None:
+    async with apart(WANTED, OTHER) as made:
+        made.publish()
+        made.publish("other")
+        made.issuers.want(["idp"])
+        await made.look()
+        assert made.source.asked == ["idp", "other"], "it was due"
+        made.publish("idp", "ES256")
+        made.issuers.want(["idp", "idp", "nobody"])
+        await made.look(FETCH_WANTED_MS - 1)
+        assert made.source.asked == ["idp", "other"]
+        await made.look(1)
+        assert made.source.asked == ["idp", "other", "idp"]
+        assert made.held.keys["idp"] == ["ES256-1"]
+        await made.look(FETCH_EVERY_MS - 1)
+        assert made.source.asked[3:] == ["other"], "once"
+        made.issuers.want(["idp"])
+        await made.look()
+        assert made.source.asked[4:] == ["idp"], "at once, if the last time is long ago"
+
+
+async def test_who_wants_keys_while_they_are_fetched_gets_those_of_later() -> None:
+    async with apart(WANTED) as made:
+        fetch = made.source.fetch
+
+        async def slow(wanted: WantedIssuer) -> Fetched:
+            made.issuers.want(["idp"])
+            made.source.fetch = fetch  # type: ignore[method-assign]
+            return await fetch(wanted)
+
+        made.source.fetch = slow  # type: ignore[method-assign]
+        made.publish()
+        await made.look()
+        await made.look(FETCH_WANTED_MS - 1)
+        assert len(made.source.asked) == 1
+        await made.look(1)
+        assert len(made.source.asked) == 2
+
+
+async def test_one_that_is_away_is_asked_no_more_often_than_it_is_wanted() -> None:
+    async with apart(WANTED) as made:
+        await made.look()
+        for _ in range(FETCH_WANTED_MS // 1_000):
+            assert len(made.source.asked) == 1
+            made.issuers.want(["idp"])
+            await made.look(1_000)
+        assert len(made.source.asked) == 2
+
+
+async def test_a_heartbeat_has_the_active_controller_ask() -> None:
+    async with held(WANTED) as world:
+        world.publish()
+        await world.world.until(lambda: world.keys == {"idp": ["RS256-1"]}, ms=2 * FETCH_AGAIN_MS)
+        node = broker(1, level=ACCESS.level)
+        joined = await world.engine.register(Joining(node))
+        world.publish("idp", "ES256")
+        await world.engine.heartbeat(Heartbeat(node.key, joined.epoch, 0, keys_wanted=("idp",)))
+        await world.world.until(lambda: world.keys == {"idp": ["ES256-1"]}, ms=FETCH_WANTED_MS + 5_000)
+
+
+async def test_the_age_of_keys_is_that_of_the_oldest() -> None:
+    async with apart(WANTED, OTHER) as made:
+        assert made.issuers.keys_age_ms() == 0
+        made.publish()
+        made.publish("other")
+        await made.look()
+        assert made.issuers.keys_age_ms() == 0
+        del made.source.published["other"]
+        for _ in range(12):
+            await made.clock.advance(FETCH_EVERY_MS)
+            made.publish()
+            await made.look()
+        assert made.issuers.keys_age_ms() == 12 * FETCH_EVERY_MS
 
 
 async def test_an_issuer_that_is_away_is_asked_each_minute_and_keeps_its_keys(caplog: Any) -> None:

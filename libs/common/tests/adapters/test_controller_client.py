@@ -11,6 +11,7 @@ import pytest
 from libs.common.tests.kit.lab_node import open_tie, wait_for_image
 
 from headrace_common.adapters.controller_client import ControllerClient, Registration
+from headrace_common.adapters.controller_heartbeat import Beat, HeartbeatTalk
 from headrace_common.adapters.controller_route import ControllerRoute
 from headrace_common.core.errors import (
     DuplicateRegistration,
@@ -248,6 +249,55 @@ async def test_contact_is_when_the_answered_heartbeat_was_sent() -> None:
         while client.contact_ms == held:
             await asyncio.sleep(0.01)
         assert held < client.contact_ms <= SystemClock().monotonic_ms() - 1_000, "it went there and back"
+
+
+async def test_keys_are_wanted_by_one_early_heartbeat_and_then_by_those_that_go_anyway(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, said = SystemClock(), list[tuple[float, list[str]]]()
+    request = HeartbeatTalk.request
+
+    def spy(talk: HeartbeatTalk, beat: Beat) -> pb.HeartbeatRequest:
+        made = request(talk, beat)
+        if made.id == KEY.id:
+            said.append((clock.monotonic_ms(), list(made.keys_wanted)))
+        return made
+
+    async with opened() as (_, client):
+        await join(client)
+        await asyncio.sleep(5)
+        monkeypatch.setattr(HeartbeatTalk, "request", spy)
+        begun_ms = clock.monotonic_ms()
+        for _ in range(50):
+            client.want_keys("idp")
+        await asyncio.sleep(0.1)
+        assert [wanted for _, wanted in said] == [["idp"]], "early, and once"
+        client.want_keys("idp")
+        client.want_keys("other")
+        await asyncio.sleep(0.1)
+        assert [sorted(wanted) for _, wanted in said] == [["idp"], ["idp", "other"]], "each is early once"
+        client.want_keys("idp")
+        await asyncio.sleep(10)
+        later = [(at_ms - begun_ms, wanted) for at_ms, wanted in said[2:]]
+        assert later[0][0] > 1_000, "not early"
+        assert [wanted for _, wanted in later] == [["idp"], *[[]] * (len(later) - 1)], "until it was answered"
+        await asyncio.sleep(30)
+        said.clear()
+        client.want_keys("idp")
+        await asyncio.sleep(0.1)
+        assert [wanted for _, wanted in said] == [["idp"]], "early again"
+
+
+async def test_what_a_controller_did_not_hear_is_wanted_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened() as (cluster, client):
+        await join(client)
+        cluster.pause(controller=1)
+        client.want_keys("idp")
+        await asyncio.sleep(5)
+        assert client._beats.beat.keys_wanted == ("idp",)
+        cluster.resume(controller=1)
+        await asyncio.sleep(10)
+        assert client._beats.beat.keys_wanted == ()
 
 
 class TestRoute:

@@ -91,6 +91,17 @@ async def test_what_the_issuer_did_not_sign_for_this_cluster_reaches_no_handler(
     assert world.seen[0][1] == "User:ANONYMOUS"
 
 
+@pytest.mark.parametrize("mode", [Mode.CLOSED, Mode.PERMISSIVE])
+async def test_a_token_by_a_key_that_is_not_known_is_told_for_its_issuer(world: World, mode: Mode) -> None:
+    world.mode = mode
+    world.told()
+    heard: list[str] = []
+    world.access.tokens.on_unknown_key = heard.append
+    error = await world.call("Metadata", shown(world, header={"kid": "new"}))
+    assert isinstance(error, Unauthenticated) is (mode is Mode.CLOSED)
+    assert set(heard) == {"idp"}
+
+
 async def test_too_many_wrong_tokens_refuse_nobody_before_the_cluster_is_closed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

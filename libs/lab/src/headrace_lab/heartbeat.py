@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from headrace_common.adapters.controller_heartbeat import Beat, BeatAnswered, BeatRefused, HeartbeatTalk
+from headrace_common.adapters.controller_heartbeat import Beat, BeatAnswered, BeatRefused, HeartbeatTalk, Said
 from headrace_common.adapters.controller_route import ControllerRoute
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.image import NodeKey
@@ -39,7 +39,7 @@ class HeartbeatTask:
         """What the next heartbeat says."""
         return self._talk.beat
 
-    def update(self, *, at_once: bool = False, **changes: int | float | bool | bytes | str) -> None:
+    def update(self, *, at_once: bool = False, **changes: Said) -> None:
         """Change what is said; ``at_once`` says it without waiting for the interval."""
         self._talk.change(**changes)
         if at_once:

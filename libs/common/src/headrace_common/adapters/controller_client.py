@@ -53,6 +53,8 @@ from headrace_proto.v1 import controller_pb2 as pb
 CALL_MS_MAX: Final = 30_000.0
 """How long one call may take over all its tries."""
 _REGISTER_ROUND_MS: Final = 10_000.0
+_KEYS_WANTED_EARLY_MS: Final = 30_000.0
+"""How often the wish for an issuer's keys makes a heartbeat early; else it goes with the next one."""
 
 _log = logging.getLogger(__name__)
 
@@ -101,6 +103,8 @@ class ControllerClient:
         self._joining = False
         self._unseen_outside = 0
         """Epoch of the registration of which was said that it lacks the external address."""
+        self._keys_wanted_ms: dict[str, float] = {}
+        """When the keys of an issuer were last wished for early; by alias, so there are few."""
         self._stream = MetadataStream(calls, key, clock, self._take)
         self._beats = beats(key, calls.route, clock, self._on_answer, security)
 
@@ -144,6 +148,7 @@ class ControllerClient:
         client = ControllerClient(calls, key, clock, tasks, security, beats)
         client.gate = NodeGate(tokens, lambda: client.image, tls and tls.trust_domain)
         client.access = Access(lambda: client.image, client.gate, clock)
+        client.access.tokens.on_unknown_key = client.want_keys
         follower = tasks.start(client._stream.follow(), name="follow-metadata")
         client._beats.start()
         try:
@@ -226,6 +231,15 @@ class ControllerClient:
         """Say with each heartbeat, the next going out at once, whether this broker's disk is below its reserve."""
         self._beats.update(disk_low=low)
         self._beat_at_once()
+
+    def want_keys(self, alias: str) -> None:
+        """Have the active controller ask an issuer for its keys: somebody shows a token by one that is not known."""
+        wanted, now_ms = self._beats.beat.keys_wanted, self._clock.monotonic_ms()
+        early = now_ms >= self._keys_wanted_ms.get(alias, now_ms - _KEYS_WANTED_EARLY_MS) + _KEYS_WANTED_EARLY_MS
+        if early:
+            self._keys_wanted_ms[alias] = now_ms
+        if early or alias not in wanted:
+            self._beats.update(keys_wanted=tuple({*wanted, alias}), at_once=early)
 
     def need_session_key(self) -> None:
         """
@@ -383,7 +397,8 @@ class ControllerClient:
             self._contact_ms = answer.sent_ms
             self._may_shut_down = answer.may_shut_down
             start, events = self.access.auditing.standing
-            self._beats.update(waiting=self._waits(), audit_start=start, audit_events=events)
+            wanted = tuple(alias for alias in self._beats.beat.keys_wanted if alias not in answer.keys_wanted)
+            self._beats.update(waiting=self._waits(), audit_start=start, audit_events=events, keys_wanted=wanted)
             self._stream.prefer(answer.controller)
             self._notify()
         elif isinstance(answer.error, NotRegistered | StaleBrokerEpoch):

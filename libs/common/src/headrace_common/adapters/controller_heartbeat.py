@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from threading import Event, Lock, Thread
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import grpc
 
@@ -38,6 +38,10 @@ _RETRY_MS_MAX: Final = 1_000.0
 _log = logging.getLogger(__name__)
 
 
+Said: TypeAlias = int | float | bool | bytes | str | tuple[str, ...]
+"""Of a field of ``Beat``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Beat:
     """What the next heartbeat says."""
@@ -53,6 +57,8 @@ class Beat:
     audit_start: str = ""
     """Of the node's audit; empty: it writes none."""
     audit_events: int = 0
+    keys_wanted: tuple[str, ...] = ()
+    """Issuers whose keys should be asked for; each once."""
     interval_ms: float = 2_000.0
     waiting: bool = False
     """The node waits for an answer that differs from the last one; ask more often."""
@@ -69,6 +75,8 @@ class BeatAnswered:
     """Who answered: the active one."""
     sent_ms: float
     """When the beat was sent, on the monotonic clock: the session lasts at least from then."""
+    keys_wanted: tuple[str, ...] = ()
+    """As the beat said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +95,7 @@ class Heartbeats(Protocol):
         """What the next heartbeat says."""
         ...
 
-    def update(self, *, at_once: bool = False, **changes: int | float | bool | bytes | str) -> None:
+    def update(self, *, at_once: bool = False, **changes: Said) -> None:
         """Change what is said; ``at_once`` says it without waiting for the interval."""
         ...
 
@@ -134,7 +142,7 @@ class HeartbeatTalk:
         with self._lock:
             return self._beat
 
-    def change(self, **changes: int | float | bool | bytes | str) -> None:
+    def change(self, **changes: Said) -> None:
         """Names are those of ``Beat``."""
         with self._lock:
             self._beat = replace(self._beat, **changes)  # type: ignore[arg-type]  # names are Beat's fields
@@ -158,12 +166,14 @@ class HeartbeatTalk:
             session_key=beat.session_key,
             audit_start=beat.audit_start,
             audit_events=beat.audit_events,
+            keys_wanted=beat.keys_wanted,
         )
 
     def answered(self, beat: Beat, target: Endpoint, answer: pb.HeartbeatResponse, sent_ms: float) -> None:
         """``target`` heard ``beat``, which was sent at ``sent_ms``."""
         self._failures = 0
-        self._tell(BeatAnswered(beat.epoch, answer.fenced, answer.may_shut_down, target, sent_ms))
+        told = BeatAnswered(beat.epoch, answer.fenced, answer.may_shut_down, target, sent_ms, beat.keys_wanted)
+        self._tell(told)
 
     def refused(self, beat: Beat, target: Endpoint, error: HeadraceError) -> None:
         """``target``, or the way to it, refused ``beat``; another may be asked next."""
@@ -210,7 +220,7 @@ class HeartbeatThread:
         """What the next heartbeat says."""
         return self._talk.beat
 
-    def update(self, *, at_once: bool = False, **changes: int | float | bool | bytes | str) -> None:
+    def update(self, *, at_once: bool = False, **changes: Said) -> None:
         """Change what is said; ``at_once`` says it without waiting for the interval."""
         self._talk.change(**changes)
         if at_once:

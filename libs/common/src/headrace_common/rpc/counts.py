@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 
 from headrace_common.core.access.changes import BATCH_MAX
 from headrace_common.core.access.grants import SCOPE_GRANTS_MAX
+from headrace_common.core.access.issuers import ISSUERS_MAX
 from headrace_common.core.access.resources import Operation, ResourceType
 from headrace_common.core.access.tickets import RIGHTS_MAX
 from headrace_common.core.errors import Rejected
@@ -111,6 +112,7 @@ LIMITS: Final[Mapping[str, Mapping[str, int]]] = {
     "Broker/DescribeProducers": _PARTITION_LIST,
     "Broker/Inventory": {"topic_ids": _MANY},
     "Controller/RegisterNode": {"damaged": _ALL},
+    "Controller/Heartbeat": {"keys_wanted": ISSUERS_MAX},
     "Controller/CreateTopics": _NEW_TOPICS,
     "Controller/DeleteTopics": {"names": _FEW},
     "Controller/DescribeTopics": {"names": _MANY},

@@ -162,6 +162,8 @@ class Access:
         self._looked_at = self._control.view
         self._seen_ms = 0.0
         self._looked_at_signers = self._verified.signers
+        self.tokens = self._verified.tokens
+        """What was verified of issuers' tokens."""
         self.auditing = Auditing(clock)
         """What is told to the audit of this process."""
         self._control.on_refused = self._on_refused

@@ -216,6 +216,7 @@ class HeartbeatRequest(_message.Message):
     SESSION_KEY_FIELD_NUMBER: _builtins.int
     AUDIT_EVENTS_FIELD_NUMBER: _builtins.int
     AUDIT_START_FIELD_NUMBER: _builtins.int
+    KEYS_WANTED_FIELD_NUMBER: _builtins.int
     role: _cluster_pb2.NodeRole.ValueType
     id: _builtins.int
     epoch: _builtins.int
@@ -240,6 +241,12 @@ class HeartbeatRequest(_message.Message):
     audit_events: _builtins.int
     """How many events its audit has since the node's start, and that start as in its registration."""
     audit_start: _builtins.str
+    @_builtins.property
+    def keys_wanted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Aliases of issuers of whose tokens the node met one that is signed with a key that it does not know. The controller
+        asks them for their keys, each at most every 30 s. An older controller does not look at it.
+        """
+
     def __init__(
         self,
         *,
@@ -254,10 +261,11 @@ class HeartbeatRequest(_message.Message):
         session_key: _builtins.bytes = ...,
         audit_events: _builtins.int = ...,
         audit_start: _builtins.str = ...,
+        keys_wanted: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["audit_events", b"audit_events", "audit_start", b"audit_start", "disk_low", b"disk_low", "epoch", b"epoch", "feature_level_max", b"feature_level_max", "id", b"id", "image_revision", b"image_revision", "role", b"role", "session_key", b"session_key", "want_fenced", b"want_fenced", "want_shutdown", b"want_shutdown"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["audit_events", b"audit_events", "audit_start", b"audit_start", "disk_low", b"disk_low", "epoch", b"epoch", "feature_level_max", b"feature_level_max", "id", b"id", "image_revision", b"image_revision", "keys_wanted", b"keys_wanted", "role", b"role", "session_key", b"session_key", "want_fenced", b"want_fenced", "want_shutdown", b"want_shutdown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 from base64 import urlsafe_b64decode
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -491,6 +492,36 @@ def test_what_was_refused_is_looked_at_again(verified: list[str]) -> None:
         remembered.verify(token, KNOWN, NOW_MS)
     assert remembered.verify(token, KNOWN, NOW_MS + 10_000)
     assert len(verified) == 2
+
+
+@pytest.mark.parametrize(
+    ("token", "wanted"),
+    [
+        (IDP.token(header={"kid": "new"}), ["idp"]),
+        (IDP.token(), []),
+        (IDP.token(header={"kid": "new"}, aud="others"), []),
+        (IDP.token(header={"kid": "new"}, exp=NOW - 60), []),
+        (IDP.token(header={"kid": "new"}, iss="https://elsewhere"), []),
+        (IDP.token(header={"kid": "new", "alg": "HS256"}), []),
+    ],
+    ids=["another key", "a known one", "for others", "over", "of another issuer", "by no key"],
+)
+def test_only_a_token_that_lacks_its_key_alone_is_a_reason_to_look_for_keys(token: str, wanted: list[str]) -> None:
+    remembered, heard = VerifiedTokens(), list[str]()
+    remembered.on_unknown_key = heard.append
+    with suppress(Unauthenticated, CredentialsExpired):
+        remembered.verify(token, KNOWN, NOW_MS)
+    assert heard == wanted
+
+
+def test_two_keys_of_one_name_are_no_reason_to_look_for_keys() -> None:
+    key = KNOWN["idp"].keys[0]
+    two = replace(KNOWN["idp"], keys=(key, replace(key, algorithm="RS256")))
+    remembered, heard = VerifiedTokens(), list[str]()
+    remembered.on_unknown_key = heard.append
+    with pytest.raises(Unauthenticated, match="has 2"):
+        remembered.verify(IDP.token(), {"idp": two}, NOW_MS)
+    assert heard == []
 
 
 def test_a_token_that_is_known_is_over_when_it_is() -> None:

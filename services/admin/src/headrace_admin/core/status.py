@@ -15,6 +15,7 @@ from typing import Final
 from headrace_admin.core.progress import waits_for
 from headrace_admin.core.stored import NOTHING_TOLD, Disk, Stored
 from headrace_admin.core.transactions import NOTHING_WAITS, Waiting
+from headrace_common.core.access.issuers import IssuerKeys
 from headrace_common.core.configs import TopicConfig, min_isr_in_force
 from headrace_common.core.ids import NodeId, TopicId
 from headrace_common.core.image import (
@@ -94,6 +95,26 @@ class Unfinished:
 
 
 @dataclass(frozen=True, slots=True)
+class OldIssuer:
+    """An issuer of tokens whose keys nobody could confirm for long."""
+
+    alias: str
+    confirmed_ms: int
+    """Unix time."""
+    refused: bool
+    """Its tokens are, for that."""
+
+
+def find_old_issuers(issuers: Mapping[str, IssuerKeys], now_ms: float) -> tuple[OldIssuer, ...]:
+    """Those of whom to warn, by alias."""
+    return tuple(
+        OldIssuer(alias, known.confirmed_ms, known.is_stale(now_ms))
+        for alias, known in sorted(issuers.items())
+        if known.is_old(now_ms)
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """The cluster at one moment."""
 
@@ -126,6 +147,8 @@ class Status:
     """Logs that cannot be compacted, and disks."""
     restore: Unfinished | None = None
     """The metadata was restored from a backup, and nobody leads yet."""
+    old_issuers: tuple[OldIssuer, ...] = ()
+    """Issuers of tokens whose keys nobody could confirm for a week."""
 
     @property
     def leading(self) -> frozenset[NodeId]:
@@ -161,6 +184,7 @@ def observe(
     waiting: Waiting = NOTHING_WAITS,
     stored: Stored = NOTHING_TOLD,
     restore: Unfinished | None = None,
+    old_issuers: tuple[OldIssuer, ...] = (),
 ) -> Status:
     """The status of an image; what it cannot know is told by the arguments."""
     leaders: Counter[NodeId] = Counter(p.leader for p in image.partitions.values())
@@ -197,6 +221,7 @@ def observe(
         waiting=waiting,
         stored=stored,
         restore=restore,
+        old_issuers=old_issuers,
     )
 
 

@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from headrace_admin.core.progress import waits_for
-from headrace_admin.core.status import BrokerStatus, State, Status, Trouble, Unfinished
+from headrace_admin.core.status import BrokerStatus, OldIssuer, State, Status, Trouble, Unfinished
 from headrace_admin.core.stored import find_full_leaders, not_compacted, short_of_space, stops_consumers
 from headrace_admin.core.waiting import clock, describe_hanging, describe_waiting, format_count
 from headrace_common.core.ids import NodeId
+from headrace_common.core.moments import iso_of
 
 NAMED_MAX = 3
 _FROZEN = "topics and leaders cannot be changed, what is led goes on unless a broker has died since"
@@ -193,7 +194,14 @@ def _degraded(status: Status, *, told: bool) -> list[str]:
         *describe_hanging(status.waiting),
         *not_compacted(status.stored),
         *stops_consumers(status.stored),
+        *map(_old_issuer, status.old_issuers),
     ]
+
+
+def _old_issuer(issuer: OldIssuer) -> str:
+    what = f"nobody could read the keys of issuer {issuer.alias} since {iso_of(issuer.confirmed_ms)}"
+    then = "its tokens are refused" if issuer.refused else "30 days after that its tokens are refused"
+    return f"{what}, and {then}; the log of the active controller says why"
 
 
 def _stalled(status: Status, *, named: bool) -> str:

@@ -6,17 +6,18 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from headrace_admin.core.status import State, Status, Unfinished, observe
+from headrace_admin.core.status import State, Status, Unfinished, find_old_issuers, observe
 from headrace_admin.core.transactions import Waiting
 from headrace_admin.core.verdict import verdict
 from headrace_admin.engine.absences import Absences
+from headrace_admin.engine.accesses import Views
 from headrace_admin.engine.open_transactions import OpenTransactions
 from headrace_admin.engine.stored_logs import StoredLogs
 from headrace_admin.ports import Cluster, Controllers
 from headrace_common.core.errors import HeadraceError, MetadataUnavailable
 from headrace_common.core.ids import NodeId
 from headrace_common.runtime.access_gate import by_itself
-from headrace_common.runtime.clock import limit_ms
+from headrace_common.runtime.clock import Clock, limit_ms
 from headrace_proto.v1 import controller_pb2 as pb
 
 _ASK_MS_MAX: Final = 3_000
@@ -41,11 +42,15 @@ class Statuses:
         absences: Absences,
         transactions: OpenTransactions,
         stored: StoredLogs,
+        views: Views,
+        clock: Clock,
     ) -> None:
         self._cluster = cluster
         self._controllers = controllers
         self._transactions = transactions
         self._stored = stored
+        self._views = views
+        self._clock = clock
         self.absences = absences
 
     async def now(self) -> Judged:
@@ -72,6 +77,7 @@ class Statuses:
             waiting=waiting,
             stored=stored,
             restore=restore,
+            old_issuers=find_old_issuers(self._views().issuers, self._clock.now_ms()),
         )
         return Judged(status, *verdict(status))
 

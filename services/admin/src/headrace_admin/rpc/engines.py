@@ -65,7 +65,13 @@ class Engines:
             messages=messages,
             reassignments=Reassignments(administration, clock),
             statuses=Statuses(
-                cluster, administration.controllers, Absences(clock), open_transactions, StoredLogs(cluster, brokers)
+                cluster,
+                administration.controllers,
+                Absences(clock),
+                open_transactions,
+                StoredLogs(cluster, brokers),
+                views,
+                clock,
             ),
             groups=groups,
             resets=Resets(groups, clock),

@@ -30,6 +30,7 @@ GAUGES: Final[Mapping[str, str]] = {
     "recovering_partitions": "Partitions led since an unclean election, until all their replicas are in sync",
     "feature_level": "Feature level of the cluster",
     "breakglass": "1 while the super user of break-glass is there, until it is ended",
+    "issuer_keys_age_seconds": "For how long the keys of some issuer of tokens were not confirmed; the most is 30 days",
     "nodes": "Registered nodes of all roles",
     "fenced_nodes": "Nodes that take no part now",
     "pending_deletions": "Deleted topics whose logs are not gone everywhere",

@@ -31,6 +31,8 @@ class Heartbeat:
     audit_start: str = ""
     """The start of its audit; empty: it writes none."""
     audit_events: int = 0
+    keys_wanted: tuple[str, ...] = ()
+    """Aliases of issuers that may have new keys."""
 
 
 @dataclass(slots=True)

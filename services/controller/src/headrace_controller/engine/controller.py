@@ -150,7 +150,10 @@ class ControllerEngine:
         return await self._active().nodes.register(joining)
 
     async def heartbeat(self, heartbeat: Heartbeat) -> Vitals:
-        return await self._active().nodes.heartbeat(heartbeat)
+        term = self._active()
+        if heartbeat.keys_wanted:
+            term.issuers.want(heartbeat.keys_wanted)
+        return await term.nodes.heartbeat(heartbeat)
 
     async def unregister(self, key: NodeKey) -> None:
         term = self._active_and_whole() if key.role is Role.BROKER else self._active()
@@ -330,6 +333,7 @@ class ControllerEngine:
             "reassigning_partitions": health.reassigning,
             "recovering_partitions": health.recovering,
             "feature_level": image.feature_level,
+            "issuer_keys_age_seconds": 0 if term is None else term.issuers.keys_age_ms() / 1_000,
             "breakglass": float(breakglass.is_open(image.access)),
             "nodes": len(image.nodes),
             "fenced_nodes": sum(n.fenced for n in image.nodes.values()),

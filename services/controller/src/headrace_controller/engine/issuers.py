@@ -8,10 +8,11 @@ An issuer that is away changes nothing for a week but the log; nodes refuse keys
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from headrace_common.core.access.issuers import REFUSE_AFTER_MS, WARN_AFTER_MS
+from headrace_common.core.access.issuers import REFUSE_AFTER_MS
 from headrace_common.core.features import ACCESS
 from headrace_common.core.moments import iso_of
 from headrace_common.runtime.clock import Clock
@@ -27,6 +28,8 @@ from headrace_controller.ports import IssuerSource, KeysUnavailable
 FETCH_EVERY_MS: Final = 600_000
 FETCH_AGAIN_MS: Final = 60_000
 """After one that failed."""
+FETCH_WANTED_MS: Final = 30_000
+"""After one, for whoever meets a token by a key that is not known."""
 SAY_AGAIN_MS: Final = 3_600_000
 
 log = logger(__name__)
@@ -45,8 +48,19 @@ class Issuers:
         self._clock = clock
         self._wanted = wanted
         self._fetched: dict[str, Fetched] = {}
+        self._asked_ms: dict[str, float] = {}
         self._due_ms: dict[str, float] = {}
+        self._confirmed_ms: Mapping[str, int] = {}
         self._said: dict[str, tuple[str, float]] = {}
+
+    def want(self, aliases: Iterable[str]) -> None:
+        """Somebody shows tokens of these that are signed with keys which nobody knows: ask them sooner."""
+        for alias in self._asked_ms.keys() & set(aliases):
+            self._due_ms[alias] = min(self._due_ms[alias], self._asked_ms[alias] + FETCH_WANTED_MS)
+
+    def keys_age_ms(self) -> float:
+        """How long ago the keys were last confirmed of whose it is longest; any thread."""
+        return max((self._clock.now_ms() - at_ms for at_ms in self._confirmed_ms.values()), default=0)
 
     async def look(self) -> None:
         """
@@ -63,6 +77,7 @@ class Issuers:
         if due:
             await asyncio.gather(*map(self._fetch, due))
             await self._write()
+        self._confirmed_ms = {alias: one.confirmed_ms for alias, one in self._follower.access.issuers.items()}
 
     def _can_write(self) -> bool:
         """Rows that cannot be read stop all changes of access; that is said where it is configured."""
@@ -70,16 +85,21 @@ class Issuers:
 
     async def _fetch(self, wanted: WantedIssuer) -> None:
         alias = wanted.issuer.alias
+        self._asked_ms[alias], self._due_ms[alias] = self._clock.monotonic_ms(), math.inf
         try:
             found = await self._source.fetch(wanted)
         except KeysUnavailable as error:
-            self._due_ms[alias] = self._clock.monotonic_ms() + FETCH_AGAIN_MS
+            self._ask_in(alias, FETCH_AGAIN_MS)
             self._say(alias, str(error))
             return
-        self._due_ms[alias] = self._clock.monotonic_ms() + FETCH_EVERY_MS
+        self._ask_in(alias, FETCH_EVERY_MS)
         self._fetched[alias] = found
         if self._said.pop(alias, None) is not None:
             log.info("keys of an issuer can be read again", extra={"issuer": alias})
+
+    def _ask_in(self, alias: str, wait_ms: float) -> None:
+        """Or sooner, where somebody has wanted it meanwhile."""
+        self._due_ms[alias] = min(self._due_ms[alias], self._clock.monotonic_ms() + wait_ms)
 
     async def _write(self) -> None:
         rows = ""
@@ -114,7 +134,7 @@ class Issuers:
             return
         extra["confirmed"] = iso_of(known.confirmed_ms)
         extra["refused_from"] = iso_of(known.confirmed_ms + REFUSE_AFTER_MS)
-        if self._clock.now_ms() - known.confirmed_ms >= WARN_AFTER_MS:
+        if known.is_old(self._clock.now_ms()):
             log.error("keys of an issuer were not seen for a week; its tokens will be refused", extra=extra)
         else:
             log.warning("keys of an issuer cannot be read now; those that were read stay", extra=extra)

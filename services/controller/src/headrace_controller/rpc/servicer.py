@@ -115,6 +115,7 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
             feature_level_max=request.feature_level_max,
             disk_low=request.disk_low,
             session_key=request.session_key,
+            keys_wanted=tuple(request.keys_wanted),
         )
         vitals = await self._engine.heartbeat(heartbeat)
         if self._auditing is not None:

@@ -100,6 +100,10 @@ class IssuerKeys:
     confirmed_ms: int
     """Unix time when it was last seen that these are its keys."""
 
+    def is_old(self, now_ms: float) -> bool:
+        """Whether nobody could tell for so long that somebody should look."""
+        return now_ms - self.confirmed_ms >= WARN_AFTER_MS
+
     def is_stale(self, now_ms: float) -> bool:
         """Whether nobody could tell for too long that these are still its keys."""
         return now_ms - self.confirmed_ms >= REFUSE_AFTER_MS

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from base64 import urlsafe_b64decode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -39,6 +39,15 @@ _ACCOUNT: Final = re.compile(
     r"system:serviceaccount:([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?):([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)"
 )
 _SHOWN_CHARS_MAX: Final = 120
+
+
+class UnknownKey(Unauthenticated):
+    """A token that would be good is signed with a key that the issuer did not have when it was last asked."""
+
+    def __init__(self, message: str, alias: str) -> None:
+        super().__init__(message)
+        self.alias = alias
+        """Of the issuer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +88,8 @@ class VerifiedTokens:
     def __init__(self, signatures: Signatures | None = None) -> None:
         self._signatures = signatures or Signatures()
         self._identities: dict[bytes, Identity] = {}
+        self.on_unknown_key: Callable[[str], None] = lambda _alias: None
+        """Hears of each issuer of whose keys there may be new ones, for each such token."""
 
     def verify(self, token: str, issuers: Mapping[str, IssuerKeys], now_ms: float) -> Identity:
         """
@@ -93,9 +104,13 @@ class VerifiedTokens:
             known.check(issuers, now_ms)
             return known
         self._signatures.check_room(token, now_ms)
-        identity = verify(
-            token, issuers, now_ms, lambda key, text, by: self._signatures.has_signed(key, text, by, now_ms)
-        )
+        try:
+            identity = verify(
+                token, issuers, now_ms, lambda key, text, by: self._signatures.has_signed(key, text, by, now_ms)
+            )
+        except UnknownKey as unknown:
+            self.on_unknown_key(unknown.alias)
+            raise
         if len(self._identities) >= VERIFIED_MAX:
             del self._identities[next(iter(self._identities))]
         self._identities[digest] = identity
@@ -118,6 +133,7 @@ def verify(
 
     Raises:
         Unauthenticated: it is nobody's. The text says why, and both times where a clock may be wrong.
+        UnknownKey: the same, and the issuer may have new keys.
         CredentialsExpired: it was good until some time ago.
     """
     parts = _parse(token)
@@ -267,10 +283,13 @@ def _find_key(header: dict[str, Any], algorithm: str, known: IssuerKeys) -> Publ
     if id is None:
         raise Unauthenticated(f"the token names no key (kid), and issuer {alias} has {len(keys)} for {algorithm}")
     seen = iso_of(known.confirmed_ms)
-    raise Unauthenticated(
+    said = (
         f"the token is signed with key {_shown(id)}; issuer {alias} has {len(keys)} of that name for {algorithm} among "
-        f"those that the controllers know, last seen at {seen}. They look for new ones every few minutes"
+        f"those that the controllers know, last seen at {seen}"
     )
+    if keys:
+        raise Unauthenticated(said)
+    raise UnknownKey(f"{said}. They ask it for new ones now, at most every 30 s: try again soon", alias)
 
 
 def _principal(claims: dict[str, Any], issuer: Issuer) -> Principal:
