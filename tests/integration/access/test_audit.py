@@ -32,6 +32,7 @@ from headrace_common.runtime.entropy import new_api_key
 pytestmark = pytest.mark.integration
 
 ALICE = parse_principal("User:alice")
+PASSWORD = "a horse, a battery and 7 staples"
 READS = Rule(ALICE, Grant(Effect.ALLOW, operation_set(Operation.READ), ResourceType.TOPIC, literal("orders")))
 
 
@@ -74,7 +75,7 @@ def headrace(cluster: LocalCluster, *argv: str, home: Path, code: int = 0) -> st
 def canaries(cluster: LocalCluster) -> list[str]:
     """Everything that is written is done here, once; the keys that were shown meanwhile."""
     with AdminClient(cluster.bootstrap_servers) as admin:
-        admin.create_topic("orders", partitions=1)
+        admin.create_topic("orders", partitions=1, configs={"audit.access": "read,write"})
         admin.alter_configs({"retention.ms": "86400000"}, topic="orders")
         with pytest.raises(HeadraceError):
             admin.create_topic("orders")
@@ -91,8 +92,9 @@ def canaries(cluster: LocalCluster) -> list[str]:
             nobody.list_topics()
         with Producer(cluster.bootstrap_servers) as producer:
             producer.send("orders", b"1").result(30)
-        with Consumer("orders", bootstrap_servers=cluster.bootstrap_servers, group_id="g") as member:
-            member.poll(5_000)
+        servers = cluster.bootstrap_servers
+        with Consumer("orders", bootstrap_servers=servers, group_id="g", auto_offset_reset="earliest") as member:
+            assert len(member.poll(20_000)) == 1
         admin.reset_offsets("g", topics=["orders"], to="latest", execute=True)
         admin.delete_group("g")
         admin.delete_records({("orders", 0): -1})
@@ -100,7 +102,11 @@ def canaries(cluster: LocalCluster) -> list[str]:
         admin.alter_access([Remove(Block(ALICE)), Remove(READS)])
         admin.delete_keys([key.split("_")[1]])
         admin.delete_topic("orders")
-    return [key, wrong]
+        admin.create_user("carol", PASSWORD)
+        login = admin.log_in("carol", PASSWORD).key.reveal()
+    with AdminClient(cluster.bootstrap_servers, username="carol", password=PASSWORD) as carol:
+        carol.list_topics()
+    return [key, wrong, login]
 
 
 def told(event: dict[str, Any]) -> tuple[str, str, str | None]:
@@ -126,6 +132,7 @@ def test_every_change_is_there_before_it_was_made_and_after(cluster: LocalCluste
         ("AlterAccess", "User:alice", None),
         ("DeleteKeys", f"key {canaries[0].split('_')[1]}", None),
         ("DeleteTopics", "orders", None),
+        ("CreateUser", "User:carol", None),
     ]
     ends = [one for one in of_admin if one[2] is not None]
     assert ends[:3] == [
@@ -171,11 +178,49 @@ def test_refusals_and_failed_credentials_are_there_by_who_and_what(cluster: Loca
     assert all(event["source"] == "127.0.0.1" for event in failed)
 
 
+def test_who_read_and_wrote_records_of_a_topic_that_is_set_so(cluster: LocalCluster, canaries: list[str]) -> None:
+    kinds = {"records_read", "records_written"}
+    found = [event for event in events_of(cluster, "broker-1") if event["kind"] in kinds]
+    assert {(event["kind"], event["actor"]["principal"], event["resource"]["name"]) for event in found} == {
+        ("records_written", "User:admin", "orders"),
+        ("records_read", "User:admin", "orders"),
+    }
+    assert {event["source"] for event in found} == {"127.0.0.1"}
+
+
+def test_logins_are_there_by_the_node_that_saw_them(cluster: LocalCluster, canaries: list[str]) -> None:
+    logins = {
+        (event["rpc"], event["actor"]["method"])
+        for node in ("broker-1", "admin-1", "controller-1")
+        for event in events_of(cluster, node)
+        if event["kind"] == "session_begun" and event["actor"]["principal"] == "User:carol"
+    }
+    assert {("Controller/Login", "password"), ("Auth/Authenticate", "password")} <= logins
+
+
+def test_its_tail_begins_with_the_last_events(cluster: LocalCluster, canaries: list[str], home: Path) -> None:
+    wait_until_delivered(cluster)
+    argv = [sys.executable, "-m", "headrace_cli", "-b", ",".join(cluster.bootstrap_servers), "-o", "json"]
+    with subprocess.Popen(
+        [*argv, "audit", "tail", "-n", "3"],
+        env={**os.environ, "XDG_CONFIG_HOME": str(home)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as tail:
+        assert tail.stdout is not None
+        last = [json.loads(tail.stdout.readline()) for _ in range(3)]
+        tail.kill()
+    assert [event["time"] for event in last] == sorted(event["time"] for event in last)
+    assert all("kind" in event for event in last), "seals are none"
+    newest = max(event["time"] for node in ("controller-1", "admin-1") for event in events_of(cluster, node))
+    assert last[-1]["time"] >= newest - 60_000
+
+
 def test_no_credential_is_in_it(cluster: LocalCluster, canaries: list[str], home: Path) -> None:
     """Nor in anything else that was written."""
     own = [path.read_text() for path in (home / "headrace" / "local").glob("*.toml")]
     (admin,) = {word.strip('"') for text in own for word in text.split() if "hrk_" in word}
-    secrets = [key.split("_")[2][:20] for key in [*canaries[:1], admin]]
+    secrets = [key.split("_")[2][:20] for key in [canaries[0], canaries[2], admin]] + [PASSWORD]
     written = [
         path for path in cluster.directory.path.rglob("*") if path.is_file() and path.suffix in {".jsonl", ".log"}
     ]

@@ -10,13 +10,16 @@ from libs.common.tests.kit import audit as kit
 from libs.common.tests.kit.access import ALICE, allow
 from libs.common.tests.runtime.test_access_gate import KEY_TEXT, ME, OTHER_TEXT, World, bearer, node, serving
 
-from headrace_common.core.access.resources import Operation, ResourceType, literal
+from headrace_common.core.access.authentication import node_shown
+from headrace_common.core.access.grants import Effect
+from headrace_common.core.access.resources import CLUSTER_NAME, Operation, ResourceType, literal
+from headrace_common.core.access.rows import Mode
 from headrace_common.core.access.state import Caller
 from headrace_common.core.audit.chain import Start
-from headrace_common.core.audit.events import Event
+from headrace_common.core.audit.events import Event, Resource
 from headrace_common.core.audit.journal import Journal
 from headrace_common.core.audit.kinds import Kind
-from headrace_common.core.errors import AuditUnavailable, ClusterAuthorizationFailed, Unauthenticated
+from headrace_common.core.errors import AuditUnavailable, ClusterAuthorizationFailed, ErrorCode, Unauthenticated
 from headrace_common.core.ids import NodeId
 from headrace_common.core.image import NodeKey, Role
 from headrace_common.rpc.node_gate import FORWARDED_HOST_KEY, FORWARDED_KEY
@@ -160,6 +163,57 @@ async def test_who_passes_for_a_node_is_told(world: World, audit: Written) -> No
         (Kind.NODE_CLAIM_REFUSED, "User:ANONYMOUS", "Broker/DescribeLogs", "CLUSTER_AUTHORIZATION_FAILED"),
         (Kind.NODE_CLAIM_REFUSED, "Node:broker-1", "Broker/DescribeLogs", "CLUSTER_AUTHORIZATION_FAILED"),
     ]
+
+
+async def test_what_mode_permissive_lets_pass_is_told_as_what_would_be_refused(world: World, audit: Written) -> None:
+    world.mode = Mode.PERMISSIVE
+    world.told()
+    assert await world.call("ListOffsets", ME) is None
+    (event,) = [one for one in audit.told if one.kind is not Kind.SESSION_BEGUN]
+    assert (event.kind, event.status, event.actor.principal, event.actor.method.value, event.rpc, event.operation) == (
+        Kind.OPERATION_TOLERATED,
+        ErrorCode.NONE,
+        "User:alice",
+        "api_key",
+        "Broker/ListOffsets",
+        Operation.DESCRIBE,
+    )
+    assert event.decision is not None
+    assert event.decision.effect is Effect.DENY
+    assert event.resource == Resource(ResourceType.CLUSTER, CLUSTER_NAME)
+    world.grant(allow(ResourceType.CLUSTER, literal(CLUSTER_NAME), Operation.DESCRIBE))
+    assert await world.call("ListOffsets", ME) is None
+    assert len(told(audit, Kind.OPERATION_TOLERATED)) == 1, "a rule allows it now"
+
+
+async def test_a_list_that_permissive_shows_whole_is_no_refusal(world: World, audit: Written) -> None:
+    world.mode = Mode.PERMISSIVE
+    world.told()
+    assert world.access.control.shows(Caller(ALICE), Operation.DESCRIBE, ResourceType.TOPIC, "orders")
+    assert audit.told == []
+
+
+async def test_records_are_told_of_callers_and_not_of_nodes(world: World, audit: Written) -> None:
+    auditing = world.access.auditing
+    shown = world.access.authenticate(KEY_TEXT, "10.0.0.9")
+    audit.told.clear()
+    tell = auditing.record_teller(Kind.RECORDS_WRITTEN, shown, "Broker/Produce")
+    assert tell is not None
+    tell("orders")
+    (event,) = audit.told
+    assert (event.kind, event.actor.credential, event.source, event.rpc, event.operation, event.resource) == (
+        Kind.RECORDS_WRITTEN,
+        KEY_TEXT.split("_")[1],
+        "10.0.0.9",
+        "Broker/Produce",
+        Operation.WRITE,
+        Resource(ResourceType.TOPIC, "orders"),
+    )
+    assert auditing.record_teller(Kind.RECORDS_READ, node_shown(kit.BROKER), "Broker/Fetch") is None
+    auditing.audit = None
+    tell("orders")
+    assert auditing.record_teller(Kind.RECORDS_READ, shown, "Broker/Fetch") is None
+    assert len(audit.told) == 1
 
 
 async def test_a_node_that_speaks_for_another_is_told(world: World, audit: Written) -> None:

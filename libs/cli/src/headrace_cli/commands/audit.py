@@ -13,7 +13,7 @@ import typer
 from headrace_cli.commanding import command
 from headrace_cli.commands.consume import seek
 from headrace_cli.commands.starts import HELP as FROM_HELP
-from headrace_cli.commands.starts import Beginning, End, Start, parse_start
+from headrace_cli.commands.starts import Beginning, Last, Start, parse_start
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.interrupts import end_if_interrupted
 from headrace_cli.output import Output, format_count
@@ -31,6 +31,7 @@ _FIRST: Final = "-000000000001"
 """How the name of the first file of a directory ends."""
 _POLL_MS: Final = 500
 _POLL_RECORDS: Final = 5_000
+_LAST_MAX: Final = 10_000
 _COLUMNS: Final = ("time", "node", "kind", "actor", "source", "operation", "resource", "status", "count")
 
 Files = Annotated[
@@ -64,10 +65,19 @@ def verify(session: Session, files: Files = None) -> None:
     _tell(session, verifier.finish())
 
 
-def tail(session: Session) -> None:
-    """Print events as they come; Ctrl+C ends it."""
-    for line in _Source(session, None).read(End(), follow=True):
-        _print(session, [json.loads(line)])
+def tail(
+    session: Session,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", metavar="N", min=0, max=_LAST_MAX, help="The last N events first")
+    ] = 10,
+) -> None:
+    """Print the last events, then more as they come; Ctrl+C ends it."""
+    source = _Source(session, None)
+    with session.consumer() as consumer:
+        if last := source.last(consumer, lines):
+            _print(session, last)
+        for line in source.follow(consumer):
+            _print(session, [json.loads(line)])
 
 
 def search(
@@ -196,13 +206,28 @@ class _Source:
         self.kept_since_ms: int | None = None
         """What was written before it may be deleted; None: nothing is. Known when all lines were read."""
 
-    def read(self, start: Start, *, follow: bool = False) -> Iterator[bytes]:
+    def read(self, start: Start) -> Iterator[bytes]:
         if self._files:
             for path in self._files:
                 yield from self._of_file(path)
             return
         with self._session.consumer() as consumer:
-            yield from self._of_topic(consumer, start, follow=follow)
+            yield from self._of_topic(consumer, start)
+
+    def last(self, consumer: Consumer, count: int) -> list[dict[str, Any]]:
+        """The newest events of the topic, the oldest first; ``follow`` goes on behind them."""
+        lines = self._of_topic(consumer, Last(2 * count))  # of some events each has a seal behind it
+        events = [event for event in map(json.loads, lines) if "signature" not in event]
+        events.sort(key=lambda event: event["time"])
+        return events[-count:] if count else []
+
+    def follow(self, consumer: Consumer) -> Iterator[bytes]:
+        """What comes, for ever."""
+        while True:
+            end_if_interrupted()
+            for record in consumer.poll(_POLL_MS, max_records=_POLL_RECORDS):
+                if record.value is not None:
+                    yield record.value
 
     def _of_file(self, path: Path) -> Iterator[bytes]:
         from headrace_common.runtime.audit_files import read_lines
@@ -221,7 +246,7 @@ class _Source:
             directory = one.parent
             yield from lines
 
-    def _of_topic(self, consumer: Consumer, start: Start, *, follow: bool) -> Iterator[bytes]:
+    def _of_topic(self, consumer: Consumer, start: Start) -> Iterator[bytes]:
         from headrace import TopicPartition
 
         partitions = [TopicPartition(TOPIC, number) for number in sorted(consumer.partitions_for(TOPIC))]
@@ -231,13 +256,10 @@ class _Source:
         found: dict[int, list[bytes]] = {one.partition: [] for one in partitions}
         while True:
             end_if_interrupted()
-            if not follow and all(consumer.position(one) >= ends[one] for one in partitions):
+            if all(consumer.position(one) >= ends[one] for one in partitions):
                 break
             for record in consumer.poll(_POLL_MS, max_records=_POLL_RECORDS):
                 if record.value is None:
-                    continue
-                if follow:
-                    yield record.value
                     continue
                 if not found[record.partition] and record.offset > 0:
                     self._kept_since(record.value)

@@ -55,13 +55,14 @@ class AuthServicer(GeneratedServicer):
                     raise MetadataUnavailable("this node has no metadata yet, so it knows no users; try again soon")
                 yield pb.AuthenticateResponse(message=login.first(first.message, *self._now()))
                 proven = login.last((await _next(requests)).message, *self._now())
-                yield await self._session(proven)
+                session = await self._session(proven)
+                auditing.logged_in(proven.user.name, host, _RPC)  # who has it may hang up
+                yield session
         except TimeoutError:
             raise Unauthenticated(f"a login takes at most {EXCHANGE_MS_MAX // 1_000} s; begin it again") from None
         except Unauthenticated as error:
             auditing.login_failed(error, host, _RPC)
             raise
-        auditing.logged_in(proven.user.name, host, _RPC)
         log.info("a user logged in", extra={"user": proven.user.name, "address": address})
 
     def _now(self) -> tuple[Any, float, float]:

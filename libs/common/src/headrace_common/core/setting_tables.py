@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Final
 
-from headrace_common.core.features import REQUIRED_FENCES
+from headrace_common.core.features import ACCESS, REQUIRED_FENCES
 from headrace_common.core.setting import LONG_MAX, Setting, Type
 
 WEEK_MS: Final = 7 * 24 * 3600 * 1000
@@ -21,6 +21,14 @@ def _table(*settings: Setting) -> Mapping[str, Setting]:
 
 
 TOPIC_SETTINGS: Final = _table(
+    Setting(
+        "audit.access",
+        Type.LIST,
+        "",
+        "What the audit says of the topic's records: who reads them, who writes them, or both. Empty: nothing.",
+        choices=("read", "write"),
+        feature=ACCESS,
+    ),
     Setting(
         "cleanup.policy",
         Type.LIST,

@@ -32,6 +32,7 @@ from headrace_common.core.access.principal import ANONYMOUS, PrincipalType
 from headrace_common.core.access.rows import Mode, Reader, View
 from headrace_common.core.access.sessions import signers_of
 from headrace_common.core.access.state import Caller
+from headrace_common.core.audit.kinds import Kind
 from headrace_common.core.errors import (
     ClusterAuthorizationFailed,
     CredentialsRevoked,
@@ -45,7 +46,7 @@ from headrace_common.rpc.access_rules import NOBODY, NODES, AccessTable, Asks, A
 from headrace_common.rpc.interceptor import Continuation, Handler, refuses, refusing, send_all, with_behavior
 from headrace_common.rpc.node_gate import FORWARDED_HOST_KEY, FORWARDED_KEY, NodeGate
 from headrace_common.runtime.admission import host_of_peer
-from headrace_common.runtime.auditing import CHANGES, WRITTEN_BY_ENGINES, Auditing
+from headrace_common.runtime.auditing import CHANGES, WRITTEN_BY_ENGINES, Auditing, RecordTeller
 from headrace_common.runtime.clock import Clock, Deadline
 
 AUTHORIZATION_KEY: Final = "authorization"
@@ -91,6 +92,15 @@ def nobody_calls() -> bool:
 def current_host() -> str | None:
     """The address that the caller of the running handler calls from; None: it is not known."""
     return current_shown().caller.host
+
+
+def current_record_teller(kind: Kind) -> RecordTeller | None:
+    """
+    What tells the audit, by the name of a topic, that the caller of the running handler has read or written records
+    of it; see ``Auditing.record_teller``. None: nobody is told.
+    """
+    auditing = _auditing.get()
+    return None if auditing is None else auditing.record_teller(kind, current_shown(), _rpc.get())
 
 
 @contextmanager
@@ -167,6 +177,7 @@ class Access:
         self.auditing = Auditing(clock)
         """What is told to the audit of this process."""
         self._control.on_refused = self._on_refused
+        self._control.on_tolerated = self._on_tolerated
         nodes.on_refused = self.auditing.claim_refused
 
     @property
@@ -270,6 +281,9 @@ class Access:
 
     def _on_refused(self, error: Denied, caller: Caller, asked: Asked) -> None:
         self.auditing.refused(error, caller, _shown.get(), _rpc.get(), asked)
+
+    def _on_tolerated(self, caller: Caller, asked: Asked) -> None:
+        self.auditing.tolerated(caller, _shown.get(), _rpc.get(), asked)
 
     @contextmanager
     def streaming(self, shown: Shown, host: str) -> Iterator[None]:

@@ -5,7 +5,7 @@ nothing in here waits but ``doing``, around what changes something.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -43,6 +43,8 @@ WRITTEN_BY_ENGINES: Final = frozenset({"Admin/ResetOffsets", "Admin/DecidePrepar
 
 Named: TypeAlias = tuple[ResourceType, str]
 Values: TypeAlias = "Mapping[str, str | Secret]"
+RecordTeller: TypeAlias = Callable[[str], None]
+"""Takes the name of a topic."""
 
 _changes: ContextVar[dict[Named, Change] | None] = ContextVar("headrace_changes", default=None)
 
@@ -181,12 +183,46 @@ class Auditing:
             return
         error.audited = True
         self._count_denied(rpc)
+        self._tell_decision(Kind.OPERATION_REFUSED, error.code, caller, shown, rpc, asked)
+
+    def tolerated(
+        self, caller: Caller, shown: Shown | None, rpc: str, asked: tuple[Operation, ResourceType, str]
+    ) -> None:
+        """A caller asked for what it may not do, and does it: the mode is permissive. No refusal is counted."""
+        self._tell_decision(Kind.OPERATION_TOLERATED, ErrorCode.NONE, caller, shown, rpc, asked)
+
+    def _tell_decision(
+        self,
+        kind: Kind,
+        status: ErrorCode,
+        caller: Caller,
+        shown: Shown | None,
+        rpc: str,
+        asked: tuple[Operation, ResourceType, str] | None,
+    ) -> None:
         if self.audit is None:
             return
         actor = actor_of(shown) if shown is not None and shown.caller == caller else _actor(caller)
-        event = self._event(Kind.OPERATION_REFUSED, actor, caller.host or "", rpc, status=error.code)
+        event = self._event(kind, actor, caller.host or "", rpc, status=status)
         operation_of, resource = (None, None) if asked is None else (asked[0], Resource(asked[1], asked[2]))
         self.audit.note(replace(event, operation=operation_of, resource=resource, decision=Decision(Effect.DENY)))
+
+    def record_teller(self, kind: Kind, shown: Shown, rpc: str) -> RecordTeller | None:
+        """
+        What tells that somebody has read or written records of a topic, for as long as its stream lasts; None: nothing
+        is written, or a node does what is its own.
+        """
+        if self.audit is None or shown.node is not None:
+            return None
+        operation = Operation.WRITE if kind is Kind.RECORDS_WRITTEN else Operation.READ
+        actor, host = actor_of(shown), shown.caller.host or ""
+
+        def tell(topic: str) -> None:
+            if self.audit is not None:
+                resource = Resource(ResourceType.TOPIC, topic)
+                self.audit.note(Event(kind, self._clock.now_ms(), actor, host, rpc, operation, resource))
+
+        return tell
 
     def claim_refused(self, error: HeadraceError, caller: NodeKey | None, peer: str, rpc: str) -> None:
         """A call spoke for a node that it is not, or asked for what nodes alone may ask. ``peer``: as gRPC has it."""

@@ -121,3 +121,12 @@ def test_none_is_lost_and_none_comes_twice(steps: list[tuple[str, int, bool]], k
         assert len(some) <= keys_max
     count(some.rest())
     assert written == happened
+
+
+@pytest.mark.parametrize("kind", [Kind.RECORDS_READ, Kind.RECORDS_WRITTEN])
+def test_records_of_a_topic_are_the_same_wherever_they_are_read(kind: Kind) -> None:
+    one = kit.event(kind)
+    for other in (replace(one, source="10.0.0.2"), replace(one, actor=replace(one.actor, method=Method.TOKEN))):
+        assert key_of(other) == key_of(one)
+    for other in (kit.event(kind, "payments"), replace(one, actor=replace(one.actor, principal="User:bob"))):
+        assert key_of(other) != key_of(one)

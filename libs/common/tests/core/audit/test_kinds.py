@@ -18,6 +18,7 @@ from headrace_common.core.node_rules import WHO_MAY_CALL
         (Kind.NODES_COUNTED, 6003, WhenFull.DROP, None),
         (Kind.AUTHENTICATION_FAILED, 3002, WhenFull.DROP, MINUTE_MS),
         (Kind.OPERATION_REFUSED, 6003, WhenFull.DROP, MINUTE_MS),
+        (Kind.OPERATION_TOLERATED, 6003, WhenFull.DROP, MINUTE_MS),
         (Kind.NODE_CLAIM_REFUSED, 3002, WhenFull.DROP, MINUTE_MS),
         (Kind.SESSION_BEGUN, 3002, WhenFull.DROP, HOUR_MS),
         (Kind.RECORDS_READ, 6003, WhenFull.DROP, MINUTE_MS),

@@ -35,6 +35,7 @@ from headrace_broker.engine.permitted import Permitted
 from headrace_broker.engine.produce import ProduceSession
 from headrace_broker.engine.producer_ids import ProducerIds
 from headrace_broker.engine.rebuilding import prepare_trim
+from headrace_broker.engine.record_notes import WRITE, NotedTopics, RecordNotes
 from headrace_broker.engine.replicas import Replica, Replicas, Standing
 from headrace_broker.engine.replicate_session import Stored
 from headrace_broker.engine.replication import Replication
@@ -51,6 +52,7 @@ from headrace_common.core.access.control import EVERYTHING, Rights
 from headrace_common.core.access.resources import CLUSTER_NAME, Operation, ResourceType
 from headrace_common.core.errors import ErrorCode, HeadraceError, OffsetOutOfRange, Rejected
 from headrace_common.core.ids import NO_PRODUCER_ID, NodeId, Offset, PartitionId, TopicId
+from headrace_common.runtime.auditing import RecordTeller
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.tasks import TaskRunner
 
@@ -128,6 +130,7 @@ class Broker:
             self.replicas, self.loop, store, self.tail, stamps, who.incarnation, self.replication, self.topic_noter
         )
         self.rates = ClientRates(clock, self.measures)
+        self._noted = NotedTopics(self.replicas, WRITE)
         self.fetches = Fetches(self.replicas, self.tail, cold, self.measures, self.rates)
         self.offsets = Offsets(self.replicas, store, cold)
         self.body_checks = BodyChecks(self.replicas)
@@ -211,12 +214,13 @@ class Broker:
         address: str | None = None,
         rights: Rights = EVERYTHING,
         client_id: str = "",
+        tell: RecordTeller | None = None,
     ) -> ProduceSession:
         """
         For one produce stream; give it back with ``end_session``.
 
         ``address``: whose it is; None: it has no bound but the queue's. ``rights``: of its caller, who shows
-        ``client_id``.
+        ``client_id``. ``tell``: the audit that it has written records.
         """
         session = ProduceSession(
             self.replicas,
@@ -228,6 +232,7 @@ class Broker:
             rights=rights,
             rate=self.rates.writes(rights, client_id),
         )
+        session.notes = None if tell is None else RecordNotes(self._noted, tell)
         self.upkeep.sessions[session] = None
         return session
 

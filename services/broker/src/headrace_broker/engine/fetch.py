@@ -20,6 +20,7 @@ from headrace_broker.core.rows import AbortedRow
 from headrace_broker.engine.client_rates import ClientRate, ClientRates
 from headrace_broker.engine.cold_reader import ColdReader
 from headrace_broker.engine.permitted import Permitted
+from headrace_broker.engine.record_notes import READ, NotedTopics, RecordNotes
 from headrace_broker.engine.replicas import Replica, Replicas
 from headrace_broker.engine.tail_cache import TailCache
 from headrace_broker.engine.unreadable import Unreadable
@@ -29,6 +30,7 @@ from headrace_common.core.batch import HEADER_SIZE
 from headrace_common.core.errors import HeadraceError, OffsetNotAvailable, OffsetOutOfRange, Rejected
 from headrace_common.core.ids import NodeId, Offset, PartitionId
 from headrace_common.core.image import NodeKey, Role
+from headrace_common.runtime.auditing import RecordTeller
 from headrace_common.runtime.clock import Deadline
 
 RESPONSE_BYTES_MAX: Final = 8 << 20
@@ -125,13 +127,16 @@ class _Wait:
 class FetchSession:
     """One stream: the logs that its caller may read, and what it was told last, so that no answer repeats it."""
 
-    def __init__(self, logs: Permitted, rate: ClientRate) -> None:
+    def __init__(self, logs: Permitted, rate: ClientRate, notes: RecordNotes | None = None) -> None:
+        self._notes = notes
         self.logs = logs
         self.rate = rate
         self._told: dict[PartitionId, tuple[int, int, int]] = {}
 
     def news(self, results: list[Fetched]) -> list[Fetched]:
         """The results that say something new: batches, an error, or a moved high watermark or log start."""
+        if self._notes is not None and self._notes.wanted:
+            self._notes.take(result.partition.topic_id for result in results if result.batches)
         told, news = self._told, []
         if len(told) > 2 * PARTITIONS_PER_REQUEST_MAX:
             told.clear()
@@ -155,6 +160,7 @@ class Fetches:
         self._measures = measures
         self._rates = rates
         self.unreadable = Unreadable()
+        self._noted = NotedTopics(replicas, READ)
         self._all_logs = Permitted(replicas, EVERYTHING, Operation.READ)
         self._waits: dict[_Wait, None] = {}
         self._draining = False
@@ -167,9 +173,11 @@ class Fetches:
         for wait in self._waits:
             wait.wake()
 
-    def session(self, rights: Rights, client_id: str = "") -> FetchSession:
-        """For one fetch stream of a caller that shows ``client_id``."""
-        return FetchSession(Permitted(self._replicas, rights, Operation.READ), self._rates.reads(rights, client_id))
+    def session(self, rights: Rights, client_id: str = "", tell: RecordTeller | None = None) -> FetchSession:
+        """For one fetch stream of a caller that shows ``client_id``. ``tell``: the audit that it has read records."""
+        notes = None if tell is None else RecordNotes(self._noted, tell)
+        logs, rate = Permitted(self._replicas, rights, Operation.READ), self._rates.reads(rights, client_id)
+        return FetchSession(logs, rate, notes)
 
     async def fetch(self, ask: FetchAsk, logs: Permitted | None = None) -> list[Fetched]:
         """

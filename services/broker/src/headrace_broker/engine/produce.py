@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,6 +21,7 @@ from headrace_broker.engine.body_checks import NOTHING_CHECKED, BodyChecks, Chec
 from headrace_broker.engine.client_rates import ClientRate
 from headrace_broker.engine.ownership import Ownership
 from headrace_broker.engine.permitted import Permitted
+from headrace_broker.engine.record_notes import RecordNotes
 from headrace_broker.engine.replicas import Replica, Replicas
 from headrace_broker.engine.shares import Share
 from headrace_broker.engine.storage_loop import StorageLoop
@@ -37,8 +38,9 @@ from headrace_common.core.errors import (
     OperationNotAttempted,
     Rejected,
     RequestTimedOut,
+    UnknownOutcome,
 )
-from headrace_common.core.ids import NodeId, Offset, PartitionId
+from headrace_common.core.ids import NodeId, Offset, PartitionId, TopicId
 from headrace_common.runtime.clock import Clock
 
 ENTRIES_PER_REQUEST_MAX: Final = 10_000
@@ -105,6 +107,13 @@ class ProduceCall:
             else:
                 self._decide(index, Appended(fence.offset, error=error, leader=leader, fencing_token=fence.token))
 
+    @property
+    def written(self) -> Iterator[TopicId]:
+        """The topic of each batch that was written, or may have been."""
+        for partition, result in zip(self.partitions, self.results, strict=True):
+            if result is not None and (result.error is None or isinstance(result.error, UnknownOutcome)):
+                yield partition.topic_id
+
     def expire(self) -> None:
         """The time the client gave is over; what is not decided stays unknown."""
         late = RequestTimedOut("the batch was not confirmed in time; its fate is unknown: send it again unchanged")
@@ -145,6 +154,8 @@ class ProduceSession:
         self._may_write_internal = may_write_internal
         self._share = share
         self._rate = rate
+        self.notes: RecordNotes | None = None
+        """To whom it is told what was written; None: nobody."""
         self._waiting: dict[ProduceCall, None] = {}
         self.answers: deque[ProduceCall] = deque()
         self.changed = asyncio.Event()
@@ -220,11 +231,16 @@ class ProduceSession:
     def on_answered(self, call: ProduceCall) -> None:
         """Called by the call itself when its last entry was decided."""
         self._waiting.pop(call, None)
+        self._note(call.written)
         self._measures.produce_ms.record(self._clock.monotonic_ms() - call.began_ms)
         if call.acks != 0:
             self.answers.append(call)
             self.changed.set()
         self.check_room()
+
+    def _note(self, written: Iterator[TopicId]) -> None:
+        if self.notes is not None and self.notes.wanted:
+            self.notes.take(written)
 
     def check_room(self) -> None:
         """Called when answers were sent."""
@@ -268,6 +284,7 @@ class ProduceSession:
                 call.on_refused(index, failed)
         if call.acks == 0:
             self._waiting.pop(call, None)
+            self._note(arrival.replica.id.topic_id for arrival in arrivals)  # nobody says what became of them
         return arrivals
 
     def _check_entry(

@@ -23,6 +23,7 @@ from headrace_broker.engine.produce import ProduceSession
 from headrace_broker.engine.replicate_session import ReplicateSession
 from headrace_broker.rpc import decode, encode, encode_logs
 from headrace_broker.rpc.metadata_answers import MetadataAnswers
+from headrace_common.core.audit.kinds import Kind
 from headrace_common.core.errors import HeadraceError, Rejected
 from headrace_common.core.ids import NodeId, TopicId
 from headrace_common.core.image import NodeKey, Role, ShardKind
@@ -30,7 +31,7 @@ from headrace_common.rpc.convert import role_from_proto
 from headrace_common.rpc.convert_observed import report_to_proto
 from headrace_common.rpc.node_gate import NodeGate
 from headrace_common.rpc.options import CLIENT_ID_KEY, MESSAGE_BYTES_MAX
-from headrace_common.runtime.access_gate import current_rights
+from headrace_common.runtime.access_gate import current_record_teller, current_rights
 from headrace_common.runtime.admission import address_of
 from headrace_common.runtime.answering import NO_MESSAGE, answer_stream
 from headrace_common.runtime.tasks import TaskRunner
@@ -84,7 +85,11 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         trusted = caller is not None and caller.role is Role.COORDINATOR
         address = address_of(context.peer()) if self._apart and caller is None else None
         session = self._broker.produce_session(
-            lambda: trusted or not self._gate.closed, address, current_rights(), _client_id(context)
+            lambda: trusted or not self._gate.closed,
+            address,
+            current_rights(),
+            _client_id(context),
+            current_record_teller(Kind.RECORDS_WRITTEN),
         )
         try:
             async with TaskRunner() as own:
@@ -139,7 +144,8 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
 
     async def _fetch(self, context: Context) -> None:
         """Read ahead in one task, answer in order in this one."""
-        inbox, session = _Inbox(), self._broker.fetches.session(current_rights(), _client_id(context))
+        tell = current_record_teller(Kind.RECORDS_READ)
+        inbox, session = _Inbox(), self._broker.fetches.session(current_rights(), _client_id(context), tell)
         async with TaskRunner() as own:
             reader = own.start(_read_all(context, inbox.room, inbox.put, inbox.close), name="fetch-read")
             drainer = own.start(self._on_drain(reader.cancel, inbox.close, session.rate.end), name="fetch-drain")

@@ -390,11 +390,14 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         try:
             if not request.exchange_id:
                 return encode_access.step(self._engine.begin_login(request.mechanism, request.message, request.host))
-            return encode_access.step(await self._engine.finish_login(request.exchange_id, request.message))
+            step = await self._engine.finish_login(request.exchange_id, request.message)
         except Unauthenticated as error:
             if self._auditing is not None:
                 self._auditing.login_failed(error, request.host, "Controller/Login")
             raise
+        if self._auditing is not None and step.made is not None:
+            self._auditing.logged_in(step.made.key.owner.name, request.host, "Controller/Login")
+        return encode_access.step(step)
 
     def _broker(self, context: Context, broker_id: int) -> NodeId:
         """The broker that a request speaks for; the call must come from it."""

@@ -65,6 +65,8 @@ class Control:
         self._now_ms = now_ms
         self.on_refused: Callable[[Denied, Caller, Asked], None] = lambda error, caller, asked: None
         """Called with each refusal that is made here."""
+        self.on_tolerated: Callable[[Caller, Asked], None] = lambda caller, asked: None
+        """Called with each that mode permissive lets pass."""
 
     def renew(self, view: View) -> None:
         """Decide by this one from now on."""
@@ -121,6 +123,7 @@ class Control:
         if self.view.mode is Mode.CLOSED:
             return False
         self.observed.refused(caller, operation, type, name, int(self._now_ms()))
+        self.on_tolerated(caller, (operation, type, name))
         return True
 
     def allows(self, caller: Caller, operation: Operation, type: ResourceType, name: str) -> bool:

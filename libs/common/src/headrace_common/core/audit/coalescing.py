@@ -19,12 +19,19 @@ KEYS_MAX: Final = 5_000
 DUE_MAX: Final = 500
 """Written at one time, so that a tick takes milliseconds; the rest counts on until the next."""
 
+_OF_RECORDS: Final = frozenset({Kind.RECORDS_READ, Kind.RECORDS_WRITTEN})
+
 
 def key_of(event: Event) -> Hashable:
-    """What makes two events the same. A session is one of a principal, by whatever operation it was noticed."""
+    """
+    What makes two events the same. A session is one of a principal, by whatever operation it was noticed; records are
+    read and written from wherever.
+    """
     if event.kind is Kind.SESSION_BEGUN:
         return (event.actor.principal, event.actor.method, event.source)
     resource = None if event.resource is None else (event.resource.type, event.resource.name)
+    if event.kind in _OF_RECORDS:
+        return (event.actor.principal, resource)
     return (event.actor.principal, event.actor.method, event.source, event.operation, resource)
 
 

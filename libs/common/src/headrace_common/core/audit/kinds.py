@@ -35,6 +35,8 @@ class Kind(Enum):
     """How many events the nodes have, as they say: so the end of one that runs cannot be removed unseen."""
     AUTHENTICATION_FAILED = "authentication_failed"
     OPERATION_REFUSED = "operation_refused"
+    OPERATION_TOLERATED = "operation_tolerated"
+    """What a closed cluster would refuse, done in mode permissive."""
     NODE_CLAIM_REFUSED = "node_claim_refused"
     """A call that was not what it said: another node, or none."""
     SESSION_BEGUN = "session_begun"
@@ -81,6 +83,7 @@ TREATMENTS: Final[Mapping[Kind, Treatment]] = MappingProxyType(
         Kind.NODES_COUNTED: Treatment(EventClass.API_ACTIVITY, _DROP),
         Kind.AUTHENTICATION_FAILED: Treatment(EventClass.AUTHENTICATION, _DROP, MINUTE_MS),
         Kind.OPERATION_REFUSED: Treatment(EventClass.API_ACTIVITY, _DROP, MINUTE_MS),
+        Kind.OPERATION_TOLERATED: Treatment(EventClass.API_ACTIVITY, _DROP, MINUTE_MS),
         Kind.NODE_CLAIM_REFUSED: Treatment(EventClass.AUTHENTICATION, _DROP, MINUTE_MS),
         Kind.SESSION_BEGUN: Treatment(EventClass.AUTHENTICATION, _DROP, HOUR_MS),
         Kind.RECORDS_READ: Treatment(EventClass.API_ACTIVITY, _DROP, MINUTE_MS),
