@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,10 +14,20 @@ from libs.sdk.tests.producer.test_lane import LEADER, LOST, ME, drain, filled
 from headrace._core import phases
 from headrace._core.batch import Identity
 from headrace._core.chunk import Chunk
+from headrace._core.conversation import Conversation
 from headrace._core.effects import Settle
 from headrace._core.fetch_plans import FetchLimits
 from headrace._core.fetch_positions import FetchPositions
-from headrace._core.group_messages import Broke, Connect, GroupSettings, Polled, Subscribed
+from headrace._core.group_messages import (
+    Broke,
+    Connect,
+    GroupSettings,
+    Opened,
+    Polled,
+    Subscribed,
+    Told,
+    WorkReported,
+)
 from headrace._core.lane import LaneRules
 from headrace._core.membership_classic import ClassicMembership
 from headrace._core.membership_consumer import ConsumerMembership
@@ -24,7 +35,9 @@ from headrace._core.phases import Phase
 from headrace._core.producing import BatchSizes, ProducerCore
 from headrace._core.remedies import Asker, Remedy, is_refusal, remedy_for
 from headrace._core.transaction import Call, State, TransactionCore
+from headrace._core.work_membership import WorkMembership
 from headrace._transport.port import Coordinator
+from headrace.aio import WorkGroup
 from headrace.aio._client import ClusterClient
 from headrace.aio._coordinators import CoordinatorLink
 from headrace.errors import (
@@ -44,6 +57,7 @@ from headrace.errors import (
     error_for,
 )
 from headrace.settings import ClientSettings
+from headrace.work_types import GivenItem, WorkChange, WorkShare
 from headrace_common.core.batch import Codec
 from headrace_common.core.ids import NO_NODE, NodeId
 from headrace_proto.v1 import broker_pb2 as pb
@@ -216,12 +230,20 @@ async def test_who_waits_for_a_topic_is_told_at_once(kind: type[HeadraceError]) 
 
 
 @each
-@pytest.mark.parametrize("machine", [ConsumerMembership, ClassicMembership])
+@pytest.mark.parametrize(
+    "machine",
+    [
+        lambda settings: ConsumerMembership(settings, "me"),
+        ClassicMembership,
+        lambda settings: WorkMembership(settings, lambda: "me"),
+    ],
+    ids=["consumer", "classic", "work"],
+)
 def test_a_member_that_is_refused_says_so_and_the_next_poll_tries_anew(
-    kind: type[HeadraceError], machine: type[ConsumerMembership] | type[ClassicMembership]
+    kind: type[HeadraceError], machine: Callable[[GroupSettings], Conversation]
 ) -> None:
     settings = GroupSettings("g")
-    member = machine(settings, "me") if machine is ConsumerMembership else machine(settings)  # type: ignore[call-arg]
+    member = machine(settings)
     member.handle(Subscribed(("t",), None, 0.0))
     error = kind("no")
     effects = member.handle(Broke(error, 1.0))
@@ -241,6 +263,48 @@ def test_a_member_that_is_refused_says_so_and_the_next_poll_tries_anew(
     assert member.take_failure(7.0) is error
     member.handle(Subscribed(("t",), None, 8.0))
     assert member.take_failure(9.0) is None
+
+
+class NoCoordinator:
+    """Of ``port.Transport`` what a group asks first, which is refused."""
+
+    def __init__(self) -> None:
+        self.found = 0
+
+    async def find_coordinator(self, key: str) -> Coordinator:
+        self.found += 1
+        raise GroupAuthorizationFailed(f"User:alice may not DESCRIBE GROUP {key}")
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+async def test_a_work_group_that_is_refused_asks_again_when_it_is_polled_again() -> None:
+    refusing = NoCoordinator()
+    group = WorkGroup("g", ["a"], "127.0.0.1:1", transport=refusing)  # type: ignore[arg-type]
+    for asked in (1, 2, 3):
+        with pytest.raises(GroupAuthorizationFailed):
+            await group.poll(20_000)
+        assert refusing.found == asked
+    await group.close()
+
+
+def test_a_worker_that_is_refused_gives_up_what_it_did_before_it_joins_anew() -> None:
+    worker = WorkMembership(GroupSettings("g"), lambda: "me")
+    worker.handle(Subscribed((), None, 0.0))
+    worker.handle(Opened(0.0))
+    share = WorkShare(active=(GivenItem("a", 1, ()),))
+    worker.handle(Told(WorkReported(None, "me", 1, 5_000, 45_000, share), 0.0))
+    assert worker.poll() is not None
+    error = GroupAuthorizationFailed("no")
+    worker.handle(Broke(error, 1.0))
+    assert worker.poll() == WorkChange(lost=frozenset("a"))
+    assert worker.take_failure(2.0) is error
+    assert not [one for one in worker.handle(Polled(3.0)) if isinstance(one, Connect)], "it may still run"
+    assert worker.take_failure(3.0) is None
+    worker.give_up(["a"])
+    assert [type(one) for one in worker.handle(Polled(4.0))] == [Connect]
+    assert not worker.lost
 
 
 def test_another_failure_is_told_at_each_poll() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -35,6 +36,8 @@ class TwinCallers:
     """Of each name; WORKER's are the worker's own."""
     tickets: dict[bytes, Made] = field(default_factory=dict)
     asked: list[tuple[str, tuple[AccessQuestion, ...]]] = field(default_factory=list)
+    answers: asyncio.Event = field(default_factory=asyncio.Event)
+    """While it is not set brokers do not answer about ``hrk_slow``."""
 
     def allow(self, name: str, connector: str, *operations: str, type: str = "CONNECTOR") -> None:
         """From now on; somebody who may nothing is known too."""
@@ -64,6 +67,8 @@ class TwinCallers:
     async def ask_by_bearer(self, bearer: Secret, questions: Sequence[AccessQuestion]) -> Sequence[str]:
         name = bearer.reveal().removeprefix("hrk_")
         self.asked.append((name, tuple(questions)))
+        if name == "slow":
+            await self.answers.wait()
         return self._refusals(name, questions)
 
     async def ask_by_ticket(self, ticket: bytes, purpose: str, questions: Sequence[AccessQuestion]) -> Sequence[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
+import httpx
 import pytest
 from services.connect.tests.kit.callers import IN_GROUP
 from services.connect.tests.kit.rest import Rest, the_app
@@ -17,6 +19,7 @@ from headrace_common.core.access.resources import OPERATIONS, Operation, Resourc
 from headrace_common.core.errors import CoordinatorNotAvailable
 from headrace_connect_worker.core.refusals import NotLeader
 from headrace_connect_worker.ports import Forwarded
+from headrace_connect_worker.rpc.access_gate import ASKING_PER_ADDRESS_MAX
 from headrace_connect_worker.rpc.callers import show_ticket
 from headrace_connect_worker.rpc.route_table import ANYBODY, OPEN, ROUTES, RouteRules, Row
 
@@ -113,6 +116,26 @@ async def test_who_shows_nothing_or_nothing_right_gets_nothing(closed: Rest, rou
         assert answer.status_code == 401
         assert answer.headers["www-authenticate"] == "Bearer"
     assert sorted(closed.herd.state.connectors) == ["a", "b"]
+
+
+async def test_who_floods_from_one_address_keeps_out_itself_alone(closed: Rest) -> None:
+    closed.callers.allow("alice", "a", "DESCRIBE")
+    slow = {"authorization": "Bearer hrk_slow"}
+    flood = [asyncio.ensure_future(ask(closed, "GET /connectors", slow)) for _ in range(ASKING_PER_ADDRESS_MAX)]
+    while len(closed.callers.asked) < len(flood):
+        await asyncio.sleep(0)
+    for headers in (slow, ALICE):
+        answer = await ask(closed, "GET /connectors/a/status", headers)
+        assert answer.status_code == 503
+        assert "from 127.0.0.1" in answer.json()["message"]
+    assert (await ask(closed, "GET /health", {})).status_code == 200
+    app: Any = closed.client._transport.app  # type: ignore[attr-defined]
+    elsewhere = httpx.ASGITransport(app=app, client=("10.0.0.7", 1))
+    async with httpx.AsyncClient(transport=elsewhere, base_url=closed.client.base_url) as other:
+        assert (await other.get("/connectors/a/status", headers=ALICE)).status_code == 200
+    closed.callers.answers.set()
+    assert {one.status_code for one in await asyncio.gather(*flood)} == {401}
+    assert (await ask(closed, "GET /connectors/a/status")).status_code == 200
 
 
 @pytest.mark.parametrize("route", sorted(route for route, row in ROUTES.items() if row.operations))

@@ -48,7 +48,11 @@ def address_of(peer: str) -> str:
 
     Two addresses of one /64 are one; an IPv4 address inside of IPv6 is the IPv4 address.
     """
-    host = host_of_peer(peer)
+    return network_of(host_of_peer(peer))
+
+
+def network_of(host: str) -> str:
+    """The same of an address alone."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

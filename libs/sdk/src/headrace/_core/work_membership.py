@@ -133,9 +133,7 @@ class WorkMembership(Conversation):
     def handle(self, event: Event) -> list[Effect]:
         match event:
             case Subscribed():
-                self.failure = self.trouble = None
-                self._began_ms = event.now_ms
-                self._start_over(event.now_ms)
+                self._begin(event.now_ms)
             case Opened():
                 self._opened(event.now_ms)
             case Broke():
@@ -155,13 +153,26 @@ class WorkMembership(Conversation):
         return effects
 
     def _polled(self, now_ms: float) -> None:
-        """The application has changed something."""
-        if self.lost and not self.done:
+        """The application has changed something, or polls again though it was refused."""
+        if self.refusal_told and self.phase is Phase.FAILED:
+            self._begin(now_ms)
+        elif self.lost and not self.done:
             self.lost = False
             if self.phase is Phase.OUT:
                 self._start_over(now_ms)
         elif self._has_news():
             self._speak(now_ms)
+
+    def _begin(self, now_ms: float) -> None:
+        """Become a member, whatever was before."""
+        self.failure = self.trouble = None
+        self.refusal_told = False
+        self._began_ms = now_ms
+        if self.lost and self.done:
+            self.phase = Phase.OUT  # the application has not given it up yet
+        else:
+            self.lost = False
+            self._start_over(now_ms)
 
     def _start_over(self, now_ms: float) -> None:
         super()._start_over(now_ms)

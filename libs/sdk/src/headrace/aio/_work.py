@@ -63,8 +63,10 @@ class Work(Conversing[WorkMembership]):
 
         Raises:
             HeadraceError: why it cannot be a member, or has not been one for ``default_api_timeout_ms``. What it did is
-                lost by then; nothing of it is told once more.
+                lost by then; nothing of it is told once more. The poll after a refusal tries anew.
         """
+        if self.core.refusal_told:
+            self._changed()
         with self.lock:
             change = self.core.poll()
             self.news = False

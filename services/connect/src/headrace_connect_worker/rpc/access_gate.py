@@ -5,7 +5,9 @@ may what is asked there, with what the caller shows, before anything of the body
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from starlette.datastructures import Headers
@@ -13,8 +15,9 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace_common.core.access.authentication import bearer_of, check_shown
-from headrace_common.core.errors import HeadraceError, Unauthenticated
+from headrace_common.core.errors import HeadraceError, Overloaded, Unauthenticated
 from headrace_common.core.secret import Secret
+from headrace_common.runtime.admission import network_of
 from headrace_connect_worker.core.refusals import Refusal
 from headrace_connect_worker.ports import Callers
 from headrace_connect_worker.rpc.answering import failure, status_and_text
@@ -24,6 +27,9 @@ from headrace_connect_worker.rpc.route_table import OPEN, RouteRules, check_row
 
 AUTHORIZATION: Final = "authorization"
 _TICKET: Final = "ticket"
+ASKING_PER_ADDRESS_MAX: Final = 32
+"""Half of what may be asked at one time (``aio.guarding``), and as many as another worker sends: who floods from one
+address leaves the rest to others."""
 
 
 class AccessGate:
@@ -33,6 +39,8 @@ class AccessGate:
         self._app = app
         self._callers = callers
         self._rules = RouteRules(routes)
+        self._asking: Counter[str] = Counter()
+        """Requests of each address that wait for what brokers say."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -58,8 +66,29 @@ class AccessGate:
         if row is OPEN or await self._callers.let_everybody():
             return EVERYBODY
         caller = self._caller(scope)
-        await check_row(row, given, caller)
+        with self._place(scope):
+            await check_row(row, given, caller)
         return caller
+
+    @contextmanager
+    def _place(self, scope: Scope) -> Iterator[None]:
+        """
+        One of those that the caller's address may have, while it is asked who calls.
+
+        Raises:
+            Overloaded: all are taken.
+        """
+        client = scope.get("client")
+        address = network_of(client[0]) if client else ""
+        if self._asking[address] >= ASKING_PER_ADDRESS_MAX:
+            raise Overloaded(f"too many requests from {address} want to know what they may; ask again in a moment")
+        self._asking[address] += 1
+        try:
+            yield
+        finally:
+            self._asking[address] -= 1
+            if not self._asking[address]:
+                del self._asking[address]
 
     def _caller(self, scope: Scope) -> Caller:
         """Raises: Unauthenticated: nothing was shown that could be something."""
