@@ -109,9 +109,9 @@ connect-long: setup ## What tests of connectors leave out: sql-source on MariaDB
 	CONNECT_LONG=1 $(PYTEST) -s tests/integration/connect/test_sql_source_mariadb.py tests/integration/connect/test_lake_follow.py \
 		-k "suite_of_all_sources or both_run"
 
-versions: setup ## Workers of Streams and of Connect of this version and another one share their work: OTHER=DIR, a checkout of the other
+versions: setup ## Workers of Streams and Connect of this version and another share their work; a client of the other while it is closed: OTHER=DIR, a checkout of the other
 	$(if $(OTHER),,$(error OTHER=DIR names a checkout of another version))
-	OTHER=$(OTHER) $(PYTEST) -m integration tests/compat/test_streams_versions.py tests/compat/test_connect_versions.py
+	OTHER=$(OTHER) $(PYTEST) -m integration tests/compat/test_*_versions.py
 
 tls-long: setup ## Certificates swapped under 100 handshakes at a time, for a minute; another CA, and certificates of 30 s, beneath a cluster under load
 	TLS_LONG=1 $(PYTEST) -s libs/common/tests/runtime/test_tls_server.py tests/integration/tls/test_tls_cluster.py -k swapped

@@ -8,24 +8,22 @@ closed before. Then keys and a password are changed beneath who runs. ``MIGRATIO
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.integration.access.programs import WAIT_S, Program, Reader, Writer
 
 from headrace import AdminClient, Consumer, Producer, access
-from headrace.errors import Conflict, HeadraceError, Unauthenticated
+from headrace.errors import Conflict, Unauthenticated
 from headrace_cli.local import LocalCluster
 from headrace_cli.local.processes import wait_until
 from headrace_common.runtime.token_file import new_token, read_tokens
 
 pytestmark = pytest.mark.integration
 
-WAIT_S = 60.0
 SHORT = timedelta(seconds=2)
 """How far back is looked before it is closed, instead of a day."""
 
@@ -38,85 +36,6 @@ def cluster(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lo
         with AdminClient(made.bootstrap_servers) as admin:
             admin.create_topic("orders", partitions=3, replication_factor=3)
         yield made
-
-
-class Client:
-    """A program that works until it is told to stop, and is started again where it gets other settings."""
-
-    def __init__(self, cluster: LocalCluster, name: str) -> None:
-        self.cluster = cluster
-        self.name = name
-        self.done: list[bytes] = []
-        """What was acknowledged, or read."""
-        self.errors: list[HeadraceError] = []
-        self.starts = 0
-        self._settings: dict[str, Any] = {}
-        self._again = threading.Event()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name)
-
-    def __enter__(self) -> Client:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._again.set()
-        self._thread.join(WAIT_S)
-        assert not self._thread.is_alive(), self.name
-
-    def restart(self, **settings: Any) -> None:
-        """Stop it in order, and start it with these; it has worked when this returns."""
-        before = self.starts
-        self._settings = settings
-        self._again.set()
-        assert wait_until(lambda: self.starts > before, WAIT_S), (self.name, self.errors)
-        self.works()
-
-    def works(self) -> None:
-        """Return when it has done something from now on."""
-        before = len(self.done)
-        assert wait_until(lambda: len(self.done) > before, WAIT_S), (self.name, self.errors)
-
-    def _run(self) -> None:
-        while not self._over.is_set():
-            self._again.clear()
-            try:
-                self._work(self._again.is_set, dict(self._settings))
-            except HeadraceError as error:
-                self.errors.append(error)
-                self._over.set()
-
-    def _work(self, stops: Callable[[], bool], settings: dict[str, Any]) -> None:
-        raise NotImplementedError
-
-
-class Writer(Client):
-    def _work(self, stops: Callable[[], bool], settings: dict[str, Any]) -> None:
-        with Producer(self.cluster.bootstrap_servers, **settings) as producer:
-            self.starts += 1
-            while not stops():
-                values = [f"{self.name}-{len(self.done) + each}".encode() for each in range(10)]
-                sent = [producer.send("orders", value, key=value) for value in values]
-                for value, one in zip(values, sent, strict=True):
-                    one.result(WAIT_S)
-                    self.done.append(value)
-                time.sleep(0.01)
-
-
-class Reader(Client):
-    def _work(self, stops: Callable[[], bool], settings: dict[str, Any]) -> None:
-        with Consumer(
-            "orders",
-            bootstrap_servers=self.cluster.bootstrap_servers,
-            group_id="shop",
-            auto_offset_reset="earliest",
-            **settings,
-        ) as consumer:
-            self.starts += 1
-            while not stops():
-                self.done += [record.value for record in consumer.poll(200)]
-                consumer.commit()
 
 
 def write_key(file: Path, key: str) -> dict[str, str]:
@@ -133,7 +52,7 @@ def test_it_is_closed_under_load(cluster: LocalCluster, tmp_path: Path) -> None:
         Writer(cluster, "bob") as bob,
         Reader(cluster, "carol") as carol,
     ):
-        clients: list[Client] = [alice, bob, carol]
+        clients: list[Program] = [alice, bob, carol]
         for one in clients:
             one.works()
         with AdminClient(cluster.bootstrap_servers) as anybody:  # while it is open, anybody makes the administrator
@@ -169,7 +88,7 @@ def test_it_is_closed_under_load(cluster: LocalCluster, tmp_path: Path) -> None:
     assert len(there) == len({*there}), "nothing twice: retries are idempotent"
 
 
-def _move(boss: AdminClient, clients: list[Client], directory: Path) -> dict[str, str]:
+def _move(boss: AdminClient, clients: list[Program], directory: Path) -> dict[str, str]:
     """From open to closed; the ids of the keys that clients have then."""
     boss.alter_access(mode="permissive")
     for one in clients:
@@ -212,7 +131,7 @@ def _closes(boss: AdminClient) -> bool:
     return True
 
 
-def _change_password(boss: AdminClient, writer: Client) -> None:
+def _change_password(boss: AdminClient, writer: Program) -> None:
     """A program with a password gets another one: the old one counts until it is started again."""
     first, second = "a first long password", "a second long password"
     boss.create_user(writer.name, first)
@@ -222,7 +141,7 @@ def _change_password(boss: AdminClient, writer: Client) -> None:
     writer.restart(username=writer.name, password=second)
 
 
-def _change_node_token(cluster: LocalCluster, clients: list[Client]) -> None:
+def _change_node_token(cluster: LocalCluster, clients: list[Program]) -> None:
     """As docs/security.md says: the new one beside the old, in front of it, and alone."""
     file = cluster.directory.path / "node-token"
     [old, *_] = [token.decode() for token in read_tokens(file)]
