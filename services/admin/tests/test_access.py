@@ -179,7 +179,7 @@ CASES: Final[dict[str, Case]] = {
     "DeleteUser": Case(access_pb2.DeleteUserRequest(), behind=controller("DeleteUser")),
     "ListUsers": Case(access_pb2.ListUsersRequest(name="x"), (allow(Of.PRINCIPAL, literal("User:x"), Op.DESCRIBE),)),
 }
-LOGINS: Final = {"Admin/Login", "Auth/Authenticate"}
+LOGINS: Final = {"Admin/Login", "Auth/Authenticate", "Auth/DescribeSignOn"}
 """Asked by who has no credential yet."""
 PER_ENTRY: Final = {"DeleteRecords"}
 """A refusal is in an entry of the answer."""

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from libs.common.tests.kit.issuer import NOW_MS, SigningIssuer, jwk, key_set, make_key
 
-from headrace_common.core.access.issuers import DEFAULT_ALGORITHMS, Issuer, IssuerKeys
+from headrace_common.core.access.issuers import DEFAULT_ALGORITHMS, Issuer, IssuerKeys, SignOn
 from headrace_common.core.access.key_sets import PublicKey, read_key_set
 from headrace_common.core.access.rows import GONE, Mode, Reader, View, write_issuer
 from headrace_common.core.errors import InvalidConfig
@@ -248,3 +248,57 @@ def test_the_row_is_what_nodes_verify_by() -> None:
     idp = SigningIssuer(WANTED.issuer)
     rows = due_rows([WANTED], view_of(), {"idp": fetched(*idp.known.keys)})
     assert dict(Reader().read(rows).issuers) == idp.all
+
+
+# --- How people log in there
+
+SIGN_ON = {**IDP, "audiences": ["cli"], "client_id": "cli"}
+
+
+def test_people_log_in_where_the_issuer_has_a_client_for_it() -> None:
+    (short,), (long,) = (
+        parse_issuers(json.dumps([SIGN_ON | more]))
+        for more in ({}, {"audiences": ["api"], "scopes": ["api/.default"], "token": "access_token"})
+    )
+    assert WANTED.sign_on is None
+    assert short.sign_on == SignOn("cli", ("openid",), "id_token")
+    assert long.sign_on == SignOn("cli", ("api/.default",), "access_token")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"client_id": None}, "client_id is a text"),
+        ({"client_id": ""}, "what the issuer calls"),
+        ({"scopes": []}, "1 to 32 words"),
+        ({"scopes": ["openid profile"]}, "1 to 32 words"),
+        ({"scopes": ["openid"] * 33}, "1 to 32 words"),
+        ({"scopes": ["profile"]}, "no openid"),
+        ({"scopes": "openid"}, "list of texts"),
+        ({"token": "refresh_token"}, "id_token or access_token"),
+        ({"audiences": ["api"]}, "audiences needs cli"),
+        ({"iss": "login.example.com"}, "begin with https"),
+        ({"iss": "http://login.example.com"}, "begin with https"),
+    ],
+    ids=repr,
+)
+def test_how_people_cannot_log_in(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidConfig, match=said):
+        parse_issuers(json.dumps([SIGN_ON | fields]))
+    for alone in ("scopes", "token"):
+        with pytest.raises(InvalidConfig, match="needs client_id"):
+            parse_issuers(json.dumps([IDP | {alone: ["openid"] if alone == "scopes" else "id_token"}]))
+
+
+def test_how_people_log_in_is_in_the_row_and_a_change_of_it_takes_back_no_token() -> None:
+    (wanted,) = parse_issuers(json.dumps([SIGN_ON]))
+    known = IssuerKeys(wanted.issuer, (ONE,), NOW_MS)
+    for found in ({}, {"idp": fetched(ONE, at_ms=NOW_MS + 1)}):
+        row = due_rows([wanted], view_of(known), found)["issuers/idp"]
+        view = Reader().read({"issuers/idp": row})
+        assert view.issuers["idp"].sign_on == wanted.sign_on
+        assert view.issuers["idp"].issuer == known.issuer
+        assert due_rows([wanted], view, found) == {}
+    old = json.loads(write_issuer(known)[1])
+    del old["sign_on"]
+    assert Reader().read({"issuers/idp": json.dumps(old).encode()}).issuers["idp"] == known

@@ -17,14 +17,24 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from headrace._renewing import Issued, read_issued, renew
+from headrace._sign_on import again
 from headrace.errors import CredentialInPlainText
-from headrace.finding import ClusterAddress, UserLogin
+from headrace.finding import (
+    API_KEY_FILE_VARIABLE,
+    API_KEY_VARIABLE,
+    TOKEN_FILE_VARIABLE,
+    USERNAME_VARIABLE,
+    ClusterAddress,
+    UserLogin,
+)
 from headrace.local_keys import find_login, local_keys_directory, logins_directory, read_key_file, read_local_keys
-from headrace_common.core.errors import HeadraceError, InvalidConfig, NetworkFailed, Rejected
+from headrace_common.core.errors import CredentialsExpired, HeadraceError, InvalidConfig, NetworkFailed, Rejected
 from headrace_common.core.ids import is_loopback
 from headrace_common.core.secret import Secret
 from headrace_common.rpc.channels import Metadata
-from headrace_common.runtime.clock import Deadline
+from headrace_common.runtime.clock import Deadline, SystemClock
+from headrace_common.runtime.threads import run_in_thread
 
 FILE_BYTES_MAX: Final = 8_200
 """The longest token, and the end of its line."""
@@ -32,6 +42,10 @@ _TOKEN: Final = re.compile(r"eyJ[A-Za-z0-9_-]*\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 _HEADER: Final = "authorization"
 POD_TOKEN: Final = Path("/var/run/secrets/headrace/token")
 """Where the token of a pod is mounted."""
+_RENEW_AGAIN_MS: Final = 30_000.0
+"""After a renewal that failed, while what there is is still good."""
+_REFUSED_AGAIN_MS: Final = 60_000.0
+"""Who is refused with a new token too gains nothing by the next one."""
 _RENEWED_AFTER: Final = 0.8
 """Of a session's life."""
 
@@ -147,10 +161,13 @@ class KeyFile(Credentials):
 
     def _key_for(self, target: str) -> Secret | None:
         if _stamp(self._file) != self._seen:
-            self._look_again()
+            self._read_again()
         return self._key
 
     def _look_again(self) -> None:
+        self._read_again()
+
+    def _read_again(self) -> None:
         self._seen = _stamp(self._file)
         try:
             key = self._read()
@@ -251,7 +268,11 @@ class PasswordLogin(Credentials):
         return read_password(Path(self._user.password_file).expanduser())
 
 
-def _retrieve(task: asyncio.Task[Granted]) -> None:
+def _now_ms() -> int:
+    return SystemClock().now_ms()
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
     """Whoever waits sees the error; nobody is warned where nobody waits any more."""
     if not task.cancelled():
         task.exception()
@@ -275,11 +296,84 @@ def read_password(file: Path) -> Secret:
 
 
 class LoginKey(KeyFile):
-    """The key that ``headrace login`` has got, from the file that it wrote."""
+    """
+    The key that ``headrace login`` has got, from the file that it wrote; or the token, of which there is another one in
+    time where the issuer gives that.
+    """
+
+    logs_in = True
+
+    def __init__(self, file: Path, *, tls: bool) -> None:
+        self._issued: Issued | None = None
+        """Where it is a token."""
+        self._renewing: asyncio.Task[None] | None = None
+        self._refused: Deadline | None = None
+        """Since the token was refused, another one is wanted for that at most so often."""
+        self._wanted = False
+        self._next_try: Deadline | None = None
+        super().__init__(file, tls=tls)
+
+    def metadata(self, target: str) -> Metadata:
+        """
+        Raises:
+            CredentialInPlainText: to another machine, and not by TLS.
+            NetworkFailed: another token is wanted; ``ready`` gets it.
+        """
+        shown = super().metadata(target)
+        issued = self._issued
+        if issued is not None and issued.tokens.refresh is not None and (self._wanted or issued.is_over(_now_ms())):
+            raise NetworkFailed(f"the login by {issued.sign_on.alias} has to be renewed; nothing was sent")
+        return shown
+
+    async def ready(self, log_in: LogIn) -> None:
+        self._key_for("")  # another program may have renewed it
+        issued = self._issued
+        if issued is None or not (self._wanted or issued.is_due(_now_ms())):
+            return
+        is_over = issued.is_over(_now_ms())
+        if issued.tokens.refresh is None:
+            if is_over:
+                raise CredentialsExpired(f"the login by {issued.sign_on.alias} is over; {again(issued.sign_on.alias)}")
+            return
+        usable = not is_over and not self._wanted
+        if usable and self._next_try is not None and self._next_try.left_ms > 0:
+            return
+        loop, task = asyncio.get_running_loop(), self._renewing
+        if task is None or task.get_loop() is not loop or task.done():
+            bearer = issued.tokens.bearer
+            task = self._renewing = loop.create_task(run_in_thread(lambda: renew(self._file, bearer)))
+            task.add_done_callback(_retrieve)
+        try:
+            await asyncio.shield(task)
+        except HeadraceError as error:
+            self._next_try = Deadline(_RENEW_AGAIN_MS)
+            if not usable:
+                raise
+            _log.warning("%s; what there is is good for some time yet", error)
+            return
+        self._wanted = False
+        self._read_again()
+
+    def changed_since(self, number: int) -> bool:
+        """See ``Credentials``: who is refused with what is not shown any more wants no other."""
+        return self.number != number or super().changed_since(number)
+
+    def _look_again(self) -> None:
+        """What is shown was refused: another program may have got another, or it is time to get one."""
+        before = self.number
+        self._read_again()
+        issued = self._issued
+        if self.number != before or issued is None or issued.tokens.refresh is None:
+            return
+        if issued.is_due(_now_ms()) or self._refused is None or self._refused.left_ms <= 0:
+            self._refused = Deadline(_REFUSED_AGAIN_MS)
+            self._wanted = True
+            self.number += 1
 
     def _read(self) -> Secret:
         try:
             _, key = read_key_file(self._file)
+            self._issued = read_issued(self._file)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InvalidConfig(f"the login {self._file} cannot be read: {type(error).__name__}") from None
         return checked(key, str(self._file))
@@ -313,6 +407,26 @@ def credentials_for(address: ClusterAddress | None, targets: Iterable[str], env:
     for target in targets:
         found.metadata(target)
     return found
+
+
+def credential_place(address: ClusterAddress, env: Mapping[str, str]) -> str:
+    """Where what a client shows comes from that has no words of its own, in the order of ``credentials_for``."""
+    for setting, value in (
+        ("api_key_file", address.api_key_file),
+        ("username", None if address.user is None else address.user.name),
+    ):
+        if value is not None:
+            return f"{setting} {value} of {address.source}"
+    for variable in (API_KEY_VARIABLE, API_KEY_FILE_VARIABLE, TOKEN_FILE_VARIABLE, USERNAME_VARIABLE):
+        if env.get(variable):
+            return variable if variable == API_KEY_VARIABLE else f"{variable}={env[variable]}"
+    login = find_login(logins_directory(env), address)
+    if login is not None:
+        return f"headrace login ({login})"
+    tls = address.ca is not None
+    if any(LocalKeys(local_keys_directory(env), tls=tls).metadata(target) for target in address):
+        return f"headrace up ({local_keys_directory(env)})"
+    return f"the token of the pod ({POD_TOKEN})" if tls and POD_TOKEN.exists() else "none"
 
 
 def read_key(file: Path) -> Secret:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace._credentials import Granted, LogIn
-from headrace_common.core.errors import Denied, HeadraceError, InvalidConfig, NetworkFailed, Unauthenticated
+from headrace._sign_on import SignOn
+from headrace_common.core.errors import Denied, HeadraceError, InvalidConfig, NetworkFailed, NotFound, Unauthenticated
 from headrace_common.core.secret import Secret
 from headrace_common.rpc.calls import CallTo
 from headrace_common.rpc.channels import Security, open_channel
@@ -60,6 +61,33 @@ async def log_in(address: str, security: Security, user: str, password: Secret, 
             call.cancel()
     exchange.check(answer.message)
     return Granted(Secret(answer.session_token), answer.lifetime_ms)
+
+
+async def describe_sign_on(addresses: Sequence[str], security: Security, alias: str) -> SignOn:
+    """
+    How a person logs in at an issuer, as the first of these brokers that answers says.
+
+    Raises:
+        NotFound: people log in at no such issuer in this cluster.
+        HeadraceError: no broker answers.
+    """
+    from headrace_proto.v1 import auth_pb2 as pb
+    from headrace_proto.v1.auth_pb2_grpc import AuthStub
+
+    failed: HeadraceError = NetworkFailed("no broker is named")
+    for address in addresses:
+        try:
+            async with open_channel(address, security, own_connection=True) as channel:
+                with CallTo(f"the broker at {address}"):
+                    stub: Any = AuthStub(channel)
+                    told = await stub.DescribeSignOn(pb.DescribeSignOnRequest(alias=alias), timeout=LOGIN_S)
+        except NotFound:
+            raise
+        except HeadraceError as error:
+            failed = error
+        else:
+            return SignOn(alias, told.iss, told.client_id, tuple(told.scopes), told.token)
+    raise failed
 
 
 def log_in_at_any(addresses: Sequence[str], security: Security) -> LogIn:

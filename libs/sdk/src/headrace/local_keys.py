@@ -18,6 +18,7 @@ import logging
 import os
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from headrace.finding import config_directory
 from headrace_common.core.ids import is_loopback
@@ -32,7 +33,13 @@ def local_keys_directory(env: Mapping[str, str]) -> Path:
 
 
 def write_local_key(
-    directory: Path, cluster_id: str, addresses: Collection[str], key: Secret, *, name: str | None = None
+    directory: Path,
+    cluster_id: str,
+    addresses: Collection[str],
+    key: Secret,
+    *,
+    name: str | None = None,
+    more: Mapping[str, str | int | list[str]] = MappingProxyType({}),
 ) -> Path:
     """
     Have programs of this user find ``key``; on disk whole or not at all, for this user alone. Returns the file. What
@@ -40,6 +47,7 @@ def write_local_key(
 
     Args:
         name: of the file; without it the cluster's id.
+        more: what else it has.
 
     Raises:
         OSError: it cannot be written.
@@ -53,7 +61,7 @@ def write_local_key(
         f"cluster_id = {json.dumps(cluster_id)}\n"
         f"addresses = {json.dumps(list(addresses))}\n"
         f"api_key = {json.dumps(key.reveal())}\n"
-    )
+    ) + "".join(f"{name} = {json.dumps(value)}\n" for name, value in more.items())
     draft.unlink(missing_ok=True)
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
         out.write(text)

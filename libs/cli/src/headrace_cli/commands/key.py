@@ -114,15 +114,20 @@ def delete(
 
 
 def whoami(session: Session) -> None:
-    """Say who the cluster takes you for."""
+    """Say who the cluster takes you for, and by which credential."""
+    from headrace._credentials import credential_place
+
     with session.admin() as admin:
         found = admin.who_am_i()
-    told = _json(found.wire)
+    place = credential_place(session.cluster, os.environ)
+    told = _json(found.wire) | {"credential": place}
     if session.output is not Output.TABLE:
         session.show(told)
         return
     expires = None if found.expires_ms is None else _day(found.expires_ms)
-    session.show({"principal": found.principal, "key": found.key_id, "expires": expires, "mode": found.mode})
+    session.show(
+        {"principal": found.principal, "key": found.key_id, "expires": expires, "mode": found.mode, "credential": place}
+    )
     if found.super_user:
         session.say("a super user: it may do everything")
 

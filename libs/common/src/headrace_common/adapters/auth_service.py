@@ -1,6 +1,6 @@
 """
-``Auth``: who has a password gets a session for all nodes of the cluster here. Brokers and admin services have it; no
-controller is asked.
+``Auth``: who has a password gets a session for all nodes of the cluster here, and who logs in elsewhere hears where.
+Brokers and admin services have it; no controller is asked.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headrace_common.core.access.logging_in import EXCHANGE_MS_MAX, Login, Prove
 from headrace_common.core.access.sessions import session_claims, session_header
 from headrace_common.core.access.slowing import FailedLogins
 from headrace_common.core.access.users import SALTING_BYTES
-from headrace_common.core.errors import MetadataUnavailable, Unauthenticated
+from headrace_common.core.errors import MetadataUnavailable, NotFound, Unauthenticated
 from headrace_common.core.image import EMPTY_IMAGE
 from headrace_common.runtime.admission import address_of, host_of_peer
 from headrace_common.runtime.clock import Clock, limit_ms
@@ -64,6 +64,21 @@ class AuthServicer(GeneratedServicer):
             auditing.login_failed(error, host, _RPC)
             raise
         log.info("a user logged in", extra={"user": proven.user.name, "address": address})
+
+    @override
+    async def DescribeSignOn(self, request: pb.DescribeSignOnRequest, context: Any) -> pb.DescribeSignOnResponse:
+        if self._client.image.revision == EMPTY_IMAGE.revision:
+            raise MetadataUnavailable("this node has no metadata yet, so it knows no issuers; try again soon")
+        known = self._client.access.view.issuers.get(request.alias)
+        if known is None or known.sign_on is None:
+            raise NotFound(
+                f"people log in at no issuer {ascii(request.alias)[:80]} here; the controllers' oidc_issuers_file has "
+                "those there are, with client_id"
+            )
+        sign_on = known.sign_on
+        return pb.DescribeSignOnResponse(
+            iss=known.issuer.iss, client_id=sign_on.client_id, scopes=sign_on.scopes, token=sign_on.token
+        )
 
     def _now(self) -> tuple[Any, float, float]:
         return self._client.access.view, self._clock.now_ms(), self._clock.monotonic_ms()

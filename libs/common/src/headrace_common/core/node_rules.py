@@ -148,6 +148,7 @@ WHO_MAY_CALL: Final[Mapping[str, frozenset[Role] | None]] = {
     "Admin/ListUsers": ANYONE,
     "Admin/Login": ANYONE,
     "Auth/Authenticate": ANYONE,
+    "Auth/DescribeSignOn": ANYONE,
     "StreamsQuery/DescribeStores": ANYONE,
     "StreamsQuery/LocateKey": ANYONE,
     "StreamsQuery/QueryStore": ANYONE,

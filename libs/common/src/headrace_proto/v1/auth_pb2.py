@@ -24,17 +24,21 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cheadrace_proto/v1/auth.proto\x12\x0bheadrace.v1\"9\n\x13\x41uthenticateRequest\x12\x11\n\tmechanism\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\x0c\"S\n\x14\x41uthenticateResponse\x12\x0f\n\x07message\x18\x01 \x01(\x0c\x12\x15\n\rsession_token\x18\x02 \x01(\t\x12\x13\n\x0blifetime_ms\x18\x03 \x01(\x03\x32_\n\x04\x41uth\x12W\n\x0c\x41uthenticate\x12 .headrace.v1.AuthenticateRequest\x1a!.headrace.v1.AuthenticateResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cheadrace_proto/v1/auth.proto\x12\x0bheadrace.v1\"&\n\x15\x44\x65scribeSignOnRequest\x12\r\n\x05\x61lias\x18\x01 \x01(\t\"W\n\x16\x44\x65scribeSignOnResponse\x12\x0b\n\x03iss\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x0e\n\x06scopes\x18\x03 \x03(\t\x12\r\n\x05token\x18\x04 \x01(\t\"9\n\x13\x41uthenticateRequest\x12\x11\n\tmechanism\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\x0c\"S\n\x14\x41uthenticateResponse\x12\x0f\n\x07message\x18\x01 \x01(\x0c\x12\x15\n\rsession_token\x18\x02 \x01(\t\x12\x13\n\x0blifetime_ms\x18\x03 \x01(\x03\x32\xba\x01\n\x04\x41uth\x12W\n\x0c\x41uthenticate\x12 .headrace.v1.AuthenticateRequest\x1a!.headrace.v1.AuthenticateResponse(\x01\x30\x01\x12Y\n\x0e\x44\x65scribeSignOn\x12\".headrace.v1.DescribeSignOnRequest\x1a#.headrace.v1.DescribeSignOnResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headrace_proto.v1.auth_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_AUTHENTICATEREQUEST']._serialized_start=45
-  _globals['_AUTHENTICATEREQUEST']._serialized_end=102
-  _globals['_AUTHENTICATERESPONSE']._serialized_start=104
-  _globals['_AUTHENTICATERESPONSE']._serialized_end=187
-  _globals['_AUTH']._serialized_start=189
-  _globals['_AUTH']._serialized_end=284
+  _globals['_DESCRIBESIGNONREQUEST']._serialized_start=45
+  _globals['_DESCRIBESIGNONREQUEST']._serialized_end=83
+  _globals['_DESCRIBESIGNONRESPONSE']._serialized_start=85
+  _globals['_DESCRIBESIGNONRESPONSE']._serialized_end=172
+  _globals['_AUTHENTICATEREQUEST']._serialized_start=174
+  _globals['_AUTHENTICATEREQUEST']._serialized_end=231
+  _globals['_AUTHENTICATERESPONSE']._serialized_start=233
+  _globals['_AUTHENTICATERESPONSE']._serialized_end=316
+  _globals['_AUTH']._serialized_start=319
+  _globals['_AUTH']._serialized_end=505
 # @@protoc_insertion_point(module_scope)

@@ -40,6 +40,11 @@ class AuthStub:
                 request_serializer=headrace__proto_dot_v1_dot_auth__pb2.AuthenticateRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_auth__pb2.AuthenticateResponse.FromString,
                 _registered_method=True)
+        self.DescribeSignOn = channel.unary_unary(
+                '/headrace.v1.Auth/DescribeSignOn',
+                request_serializer=headrace__proto_dot_v1_dot_auth__pb2.DescribeSignOnRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_auth__pb2.DescribeSignOnResponse.FromString,
+                _registered_method=True)
 
 
 class AuthServicer:
@@ -55,6 +60,14 @@ class AuthServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeSignOn(self, request, context):
+        """What a program needs to know of an issuer of tokens so that a person can log in there: nothing of it is secret. Only
+        of an issuer that is named, and is configured for it; else RESOURCE_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AuthServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -62,6 +75,11 @@ def add_AuthServicer_to_server(servicer, server):
                     servicer.Authenticate,
                     request_deserializer=headrace__proto_dot_v1_dot_auth__pb2.AuthenticateRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_auth__pb2.AuthenticateResponse.SerializeToString,
+            ),
+            'DescribeSignOn': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeSignOn,
+                    request_deserializer=headrace__proto_dot_v1_dot_auth__pb2.DescribeSignOnRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_auth__pb2.DescribeSignOnResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -92,6 +110,33 @@ class Auth:
             '/headrace.v1.Auth/Authenticate',
             headrace__proto_dot_v1_dot_auth__pb2.AuthenticateRequest.SerializeToString,
             headrace__proto_dot_v1_dot_auth__pb2.AuthenticateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeSignOn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Auth/DescribeSignOn',
+            headrace__proto_dot_v1_dot_auth__pb2.DescribeSignOnRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_auth__pb2.DescribeSignOnResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -38,6 +38,10 @@ class AuthStub:
     server's; with that comes a token for all nodes of the cluster. What fails ends the stream with
     SASL_AUTHENTICATION_FAILED.
     """
+    DescribeSignOn: _grpc.UnaryUnaryMultiCallable[_auth_pb2.DescribeSignOnRequest, _auth_pb2.DescribeSignOnResponse]
+    """What a program needs to know of an issuer of tokens so that a person can log in there: nothing of it is secret. Only
+    of an issuer that is named, and is configured for it; else RESOURCE_NOT_FOUND.
+    """
 
 @_typing.type_check_only
 class AuthAsyncStub(AuthStub):
@@ -48,6 +52,10 @@ class AuthAsyncStub(AuthStub):
     """Log in with a user's password by SCRAM (RFC 5802): the client's first message, the server's, the client's last, the
     server's; with that comes a token for all nodes of the cluster. What fails ends the stream with
     SASL_AUTHENTICATION_FAILED.
+    """
+    DescribeSignOn: _aio.UnaryUnaryMultiCallable[_auth_pb2.DescribeSignOnRequest, _auth_pb2.DescribeSignOnResponse]  # type: ignore[assignment]
+    """What a program needs to know of an issuer of tokens so that a person can log in there: nothing of it is secret. Only
+    of an issuer that is named, and is configured for it; else RESOURCE_NOT_FOUND.
     """
 
 class AuthServicer(metaclass=_abc_1.ABCMeta):
@@ -62,6 +70,16 @@ class AuthServicer(metaclass=_abc_1.ABCMeta):
         """Log in with a user's password by SCRAM (RFC 5802): the client's first message, the server's, the client's last, the
         server's; with that comes a token for all nodes of the cluster. What fails ends the stream with
         SASL_AUTHENTICATION_FAILED.
+        """
+
+    @_abc_1.abstractmethod
+    def DescribeSignOn(
+        self,
+        request: _auth_pb2.DescribeSignOnRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_auth_pb2.DescribeSignOnResponse, _abc.Awaitable[_auth_pb2.DescribeSignOnResponse]]:
+        """What a program needs to know of an issuer of tokens so that a person can log in there: nothing of it is secret. Only
+        of an issuer that is named, and is configured for it; else RESOURCE_NOT_FOUND.
         """
 
 def add_AuthServicer_to_server(servicer: AuthServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -97,4 +97,5 @@ ACCESS: Final[AccessTable] = {
     "Admin/ListUsers": ENTRIES,
     "Admin/Login": NOBODY,
     "Auth/Authenticate": NOBODY,
+    "Auth/DescribeSignOn": NOBODY,
 }

@@ -34,6 +34,7 @@ ACCESS: Final[AccessTable] = MappingProxyType(
         "Broker/Mark": NODES,
         "Broker/Observed": on_cluster(Operation.DESCRIBE),
         "Auth/Authenticate": NOBODY,
+        "Auth/DescribeSignOn": NOBODY,
         "Broker/WriteAudit": NODES,
         # what the answer tells is whether the caller, or the owner of a ticket, may; a ticket is for what it may
         "Tickets/CheckAccess": ANYBODY,

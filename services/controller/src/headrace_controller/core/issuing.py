@@ -15,12 +15,15 @@ from urllib.parse import urlsplit
 
 from headrace_common.core.access.issuers import (
     DEFAULT_ALGORITHMS,
+    ID_TOKEN,
     ISSUERS_MAX,
     KUBERNETES,
     SUBJECT,
     Issuer,
     IssuerKeys,
     IssuerKind,
+    SignOn,
+    is_loopback_url,
 )
 from headrace_common.core.access.key_sets import PublicKey
 from headrace_common.core.access.rows import GONE, ISSUERS, View, write_issuer
@@ -30,11 +33,12 @@ CONFIRM_EVERY_MS: Final = 3_600_000
 """That keys are still the same is written at most so often."""
 _NOT_TOLD_YET: Final = "-"
 """The iss of an API server that was not asked yet; no row has it."""
-_FIELDS: Final = frozenset(
-    {"alias", "iss", "audiences", "jwks", "ca_file", "algorithms", "principal_claim", "groups_claim", "groups_prefix"}
-)
+_SIGN_ON: Final = frozenset({"client_id", "scopes", "token"})
+_FIELDS: Final = _SIGN_ON | {
+    *("alias", "iss", "audiences", "jwks", "ca_file", "algorithms", "principal_claim", "groups_claim", "groups_prefix")
+}
 _NEEDED: Final = ("alias", "iss", "audiences", "jwks")
-_LISTS: Final = frozenset({"audiences", "algorithms"})
+_LISTS: Final = frozenset({"audiences", "algorithms", "scopes"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,8 @@ class WantedIssuer:
 
     issuer: Issuer
     source: Source
+    sign_on: SignOn | None = None
+    """How people log in there, if they do."""
 
     def named(self, iss: str) -> Issuer:
         """The issuer, which is called ``iss`` where its own keys' source says so."""
@@ -109,16 +115,17 @@ def _next(wanted: WantedIssuer, known: IssuerKeys | None, found: Fetched | None)
     if found is None:
         if known is None or wanted.named(known.issuer.iss).iss != known.issuer.iss:
             return None
-        return replace(known, issuer=wanted.named(known.issuer.iss))
+        return replace(known, issuer=wanted.named(known.issuer.iss), sign_on=wanted.sign_on)
     issuer = wanted.named(found.iss)
     if (
         known is not None
         and known.issuer == issuer
+        and known.sign_on == wanted.sign_on
         and set(known.keys) == set(found.keys)
         and abs(found.at_ms - known.confirmed_ms) < CONFIRM_EVERY_MS
     ):
         return known
-    return IssuerKeys(issuer, found.keys, found.at_ms)
+    return IssuerKeys(issuer, found.keys, found.at_ms, wanted.sign_on)
 
 
 def of_kubernetes(audience: str) -> WantedIssuer:
@@ -195,7 +202,23 @@ def _issuer(one: Any) -> WantedIssuer:
         groups_claim=one.get("groups_claim"),
         groups_prefix=one.get("groups_prefix", ""),
     )
-    return WantedIssuer(issuer, _source(one["jwks"], one.get("ca_file")))
+    return WantedIssuer(issuer, _source(one["jwks"], one.get("ca_file")), _sign_on(one, issuer))
+
+
+def _sign_on(one: dict[str, Any], issuer: Issuer) -> SignOn | None:
+    if "client_id" not in one:
+        alone = sorted(one.keys() & _SIGN_ON)
+        if alone:
+            raise Rejected(f"{', '.join(alone)} is for people who log in there, which needs client_id")
+        return None
+    known = SignOn(one["client_id"], tuple(one.get("scopes", ("openid",))), one.get("token", ID_TOKEN))
+    if known.token == ID_TOKEN and known.client_id not in issuer.audiences:
+        raise Rejected(
+            f"an id_token is for its client, so audiences needs {known.client_id}; or write access_token for token"
+        )
+    if not issuer.iss.startswith("https://") and not is_loopback_url(issuer.iss):
+        raise Rejected("who logs in there asks it by iss, which has to begin with https://")
+    return known
 
 
 def _source(jwks: str, ca_file: str | None) -> Source:

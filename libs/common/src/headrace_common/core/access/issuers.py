@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from headrace_common.core.access.key_sets import ALGORITHMS, PublicKey, read_key
 from headrace_common.core.access.names import find_fault
@@ -30,6 +31,9 @@ REFUSE_AFTER_MS: Final = 30 * 86_400_000
 DEFAULT_ALGORITHMS: Final = frozenset({"RS256", "PS256", "ES256", "EdDSA", "Ed25519"})
 SUBJECT: Final = "sub"
 KUBERNETES: Final = "kubernetes"
+SCOPES_MAX: Final = 32
+_SCOPE: Final = re.compile(r"[!#-\[\]-~]{1,128}")
+"""As RFC 6749 has it."""
 _ALIAS: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
@@ -91,6 +95,34 @@ class Issuer:
         ]
 
 
+ID_TOKEN: Final = "id_token"
+ACCESS_TOKEN: Final = "access_token"
+
+
+@dataclass(frozen=True, slots=True)
+class SignOn:
+    """
+    How people log in at an issuer with a program of theirs; all of it is public. Making one that cannot be raises
+    ``Rejected``.
+    """
+
+    client_id: str
+    """What their programs are called there: a client that has no secret."""
+    scopes: tuple[str, ...] = ("openid",)
+    token: str = ID_TOKEN
+    """Which of the two tokens that the issuer gives is shown to the cluster."""
+
+    def __post_init__(self) -> None:
+        if not _is_text(self.client_id):
+            raise Rejected("client_id is what the issuer calls the programs that people log in with")
+        if not 0 < len(self.scopes) <= SCOPES_MAX or not all(map(_is_scope, self.scopes)):
+            raise Rejected(f"scopes has 1 to {SCOPES_MAX} words, without spaces and quotes")
+        if self.token not in {ID_TOKEN, ACCESS_TOKEN}:
+            raise Rejected(f"token is {ID_TOKEN} or {ACCESS_TOKEN}")
+        if self.token == ID_TOKEN and "openid" not in self.scopes:
+            raise Rejected(f"scopes has no openid, and without it there is no {ID_TOKEN}")
+
+
 @dataclass(frozen=True, slots=True)
 class IssuerKeys:
     """An issuer, and the keys that its tokens may be signed with."""
@@ -99,6 +131,8 @@ class IssuerKeys:
     keys: tuple[PublicKey, ...]
     confirmed_ms: int
     """Unix time when it was last seen that these are its keys."""
+    sign_on: SignOn | None = None
+    """None: people do not log in there with their programs."""
 
     def is_old(self, now_ms: float) -> bool:
         """Whether nobody could tell for so long that somebody should look."""
@@ -107,6 +141,12 @@ class IssuerKeys:
     def is_stale(self, now_ms: float) -> bool:
         """Whether nobody could tell for too long that these are still its keys."""
         return now_ms - self.confirmed_ms >= REFUSE_AFTER_MS
+
+
+def is_loopback_url(url: str) -> bool:
+    """Whether it leads to this machine, where plain text is read by nobody else."""
+    parts = urlsplit(url)
+    return parts.scheme == "http" and parts.hostname in {"127.0.0.1", "::1", "localhost"}
 
 
 def issuer_fields(known: IssuerKeys) -> dict[str, Any]:
@@ -122,6 +162,7 @@ def issuer_fields(known: IssuerKeys) -> dict[str, Any]:
         "groups_prefix": issuer.groups_prefix,
         "keys": [key.fields() for key in known.keys],
         "confirmed_ms": known.confirmed_ms,
+        "sign_on": None if known.sign_on is None else asdict(known.sign_on),
     }
 
 
@@ -145,7 +186,11 @@ def read_issuer(alias: str, fields: dict[str, Any]) -> IssuerKeys:
     confirmed_ms = fields["confirmed_ms"]
     if not 0 <= confirmed_ms <= TIMESTAMP_MS_MAX:
         raise Rejected(f"its keys were confirmed at {confirmed_ms}, which is no time")
-    return IssuerKeys(issuer, tuple(_readable(fields["keys"])), confirmed_ms)
+    return IssuerKeys(issuer, tuple(_readable(fields["keys"])), confirmed_ms, _sign_on(fields.get("sign_on")))
+
+
+def _sign_on(fields: dict[str, Any] | None) -> SignOn | None:
+    return None if fields is None else SignOn(fields["client_id"], tuple(fields["scopes"]), fields["token"])
 
 
 def _readable(written: list[Any]) -> Iterator[PublicKey]:
@@ -153,6 +198,10 @@ def _readable(written: list[Any]) -> Iterator[PublicKey]:
     for one in written:
         with suppress(Rejected):
             yield read_key(one)
+
+
+def _is_scope(text: object) -> bool:
+    return isinstance(text, str) and _SCOPE.fullmatch(text) is not None
 
 
 def _is_text(text: object) -> bool:

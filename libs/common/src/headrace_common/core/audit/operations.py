@@ -143,6 +143,7 @@ WRITTEN_OF: Final[Mapping[str, Kind | None]] = MappingProxyType(
         "Admin/ListUsers": NOTHING,
         "Admin/Login": NOTHING,
         "Auth/Authenticate": Kind.SESSION_BEGUN,
+        "Auth/DescribeSignOn": NOTHING,
         "StreamsQuery/DescribeStores": NOTHING,
         "StreamsQuery/LocateKey": NOTHING,
         "StreamsQuery/QueryStore": NOTHING,
