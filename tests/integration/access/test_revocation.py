@@ -20,12 +20,16 @@ import pytest
 from libs.common.tests.kit.issuer import SigningIssuer, jwk, key_set
 
 from headrace import AdminClient, access
+from headrace._logging_in import log_in
 from headrace_cli.local import LocalCluster
 from headrace_cli.local.processes import wait_until
 from headrace_common.core.access.issuers import Issuer
-from headrace_common.core.errors import CredentialsRevoked, HeadraceError
-from headrace_common.rpc.channels import open_channel
+from headrace_common.core.access.scram import DEFAULT_MECHANISM
+from headrace_common.core.errors import CredentialsRevoked, ErrorCode, HeadraceError, NotFound
+from headrace_common.core.secret import Secret
+from headrace_common.rpc.channels import Security, open_channel
 from headrace_common.rpc.status import error_from_rpc
+from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
 from headrace_proto.v1.coordinator_pb2_grpc import CoordinatorStub
 
@@ -35,6 +39,11 @@ LONG: Final = "REVOCATION_LONG" in os.environ
 CALLERS: Final = 67 if LONG else 10
 """Each has a stream at each node."""
 NODES: Final = ("broker-1", "broker-2", "coordinator-1")
+USERS: Final = 33 if LONG else 2
+"""Each shows a session and a login, at each node."""
+PASSWORD: Final = "a quiet river bends"
+ANOTHER: Final = "an old stone bridge"
+DIES: Final = pytest.mark.parametrize("dies", [False, True] if LONG else [False])
 CUT_S: Final = 2.0 if LONG else 20.0
 """Beside other tests it is only looked whether they are cut."""
 
@@ -163,3 +172,94 @@ async def test_owners_of_keys_and_tokens_that_are_blocked(
             f"{what} blocked",
             lambda bearers=bearers: admin.alter_access([access.Put(access.block(who)) for who in bearers]),
         )
+
+
+# --- users with passwords ------------------------------------------------------------------------------------------
+
+
+async def users_of(cluster: LocalCluster, admin: AdminClient, prefix: str) -> tuple[list[str], dict[str, str]]:
+    """Users, and what they have got for their passwords: a session each, and a key."""
+    users = [f"{prefix}{number}" for number in range(USERS)]
+    for user in users:
+        await asyncio.to_thread(admin.create_user, user, PASSWORD)
+    at = cluster.process("broker-1").grpc
+    sessions = [await log_in(at, Security(), user, Secret(PASSWORD), DEFAULT_MECHANISM) for user in users]
+    logins = [await asyncio.to_thread(admin.log_in, user, PASSWORD) for user in users]
+    shown = {f"{user} by session": one.token.reveal() for user, one in zip(users, sessions, strict=True)}
+    return users, shown | {f"{user} by key": one.key.reveal() for user, one in zip(users, logins, strict=True)}
+
+
+def until_done(call: Callable[[], object]) -> None:
+    """Again while the controller that was to do it is gone."""
+
+    def done() -> bool:
+        try:
+            call()
+        except NotFound:
+            return True  # an attempt that was not answered has deleted it
+        except HeadraceError:
+            return False
+        return True
+
+    assert wait_until(done, 60)
+
+
+@DIES
+async def test_users_whose_passwords_are_changed(cluster: LocalCluster, admin: AdminClient, dies: bool) -> None:
+    users, bearers = await users_of(cluster, admin, f"changed-{dies}-")
+
+    def revoke() -> None:
+        if dies:
+            cluster.kill(f"controller-{admin.describe_cluster().controller_id}")
+        for user in users:
+            until_done(lambda user=user: admin.change_password(user, ANOTHER))
+
+    await cut(cluster, bearers, "passwords changed" + " while a controller died" * dies, revoke)
+
+
+async def test_users_who_are_blocked(cluster: LocalCluster, admin: AdminClient) -> None:
+    users, bearers = await users_of(cluster, admin, "stopped-")
+    blocks = [access.Put(access.block(f"User:{user}")) for user in users]
+    await cut(cluster, bearers, "users blocked", lambda: admin.alter_access(blocks))
+
+
+@DIES
+async def test_users_who_are_deleted(cluster: LocalCluster, admin: AdminClient, dies: bool) -> None:
+    users, bearers = await users_of(cluster, admin, f"removed-{dies}-")
+
+    def revoke() -> None:
+        if dies:
+            cluster.kill(f"controller-{admin.describe_cluster().controller_id}")
+        for user in users:
+            until_done(lambda user=user: admin.delete_user(user, cascade=True))
+
+    await cut(cluster, bearers, "users deleted" + " while a controller died" * dies, revoke)
+
+
+async def test_a_rule_that_is_removed_counts_for_open_streams(cluster: LocalCluster, admin: AdminClient) -> None:
+    """They go on, for the caller is who it was; their next requests are refused, at leaders and at others."""
+    topic = admin.create_topic("ruled", partitions=1).topic_id
+    _, bearers = await users_of(cluster, admin, "ruled-")
+    rules = [access.allow(f"User:{who.split()[0]}", ["READ"], "TOPIC", "ruled") for who in bearers]
+    admin.alter_access([access.Put(rule) for rule in dict.fromkeys(rules)])
+    part = pb.FetchPartition(topic_id=topic, partition=0, fetch_offset=0, max_bytes=1 << 20)
+    asked = pb.FetchRequest(min_bytes=0, max_bytes=1 << 20, partitions=[part])
+
+    async def code(call: Any) -> int:
+        await call.write(asked)
+        [one] = (await call.read()).partitions
+        return int(one.error)
+
+    async def until_refused(call: Any, *, refused: bool) -> None:
+        while (await code(call) == ErrorCode.TOPIC_AUTHORIZATION_FAILED) is not refused:
+            await asyncio.sleep(0.01)
+
+    async with streams(cluster, bearers) as opened, asyncio.timeout(60):
+        calls = [call for some in opened.calls.values() for call in some[:2]]
+        await asyncio.gather(*(until_refused(call, refused=False) for call in calls))
+        await asyncio.to_thread(admin.alter_access, [access.Remove(rule) for rule in dict.fromkeys(rules)])
+        acknowledged = time.monotonic()
+        await asyncio.gather(*(until_refused(call, refused=True) for call in calls))
+    late = time.monotonic() - acknowledged
+    print(f"rules removed: {len(calls)} streams are refused {late:.2f} s after it was acknowledged")
+    assert late <= CUT_S
