@@ -154,3 +154,24 @@ def test_who_is_taken_away_is_cut_off_and_one_of_the_same_name_has_nothing(
     with AdminClient(cluster.bootstrap_servers, username="alice", password=GOOD) as again:
         assert again.who_am_i().principal == "User:alice"
         assert not again.list_topics()
+
+
+def test_of_topics_that_one_may_not_describe_a_group_tells_nothing(cluster: LocalCluster, admin: AdminClient) -> None:
+    """Not by its lag and not by its members, who hold partitions of both."""
+    admin.create_topic("hidden", partitions=1)
+    admin.create_topic("orders-shown", partitions=1)
+    with Producer(cluster.bootstrap_servers) as producer:
+        for topic in ("hidden", "orders-shown"):
+            producer.send(topic, b"1").result(30)
+    settings = {"group_id": "both", "auto_offset_reset": "earliest"}
+    with Consumer("hidden", "orders-shown", bootstrap_servers=cluster.bootstrap_servers, **settings) as consumer:
+        read = 0
+        while read < 2:
+            read += len(consumer.poll(20_000))
+        consumer.commit()
+        assert {one.topic for one in admin.group_lag("both")} == {"hidden", "orders-shown"}
+        with AdminClient(cluster.bootstrap_servers, username="alice", password=GOOD) as alice:
+            told = [alice.group_lag("both"), alice.describe_group("both")]
+    for one in told:
+        assert "orders-shown" in str(one)
+        assert "hidden" not in str(one), one
