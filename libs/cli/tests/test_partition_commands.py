@@ -230,3 +230,18 @@ def test_a_cluster_that_cannot_be_asked_is_judged_by_its_processes() -> None:
     called, verdict = judge_processes(roles, roles, "all are dead")
     assert called == "unavailable"
     assert "0 brokers run; all are dead" in verdict
+    assert judge_processes(roles, [], "")[1] == (
+        "degraded: the cluster cannot be asked, 2 brokers run; no admin service answers; look into their logs"
+    )
+
+
+def test_who_may_not_ask_how_a_cluster_is_hears_nothing_bad_of_it() -> None:
+    roles = ["broker", "broker", "admin"]
+    called, verdict = judge_processes(roles, [], "", "User:alice may not DESCRIBE CLUSTER")
+    assert called == "unknown"
+    assert verdict.startswith("unknown: all 3 processes run; ")
+    assert verdict.endswith("User:alice may not DESCRIBE CLUSTER")
+    assert "logs" not in verdict
+    called, verdict = judge_processes(roles, ["broker"], "broker-1 is dead", "User:alice may not DESCRIBE CLUSTER")
+    assert called == "degraded"
+    assert "1 brokers run; broker-1 is dead; User:alice may not" in verdict

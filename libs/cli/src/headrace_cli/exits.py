@@ -69,7 +69,8 @@ _BY_KIND = {
 
 _HINTS_BY_KIND = {
     Kind.INVALID: "Correct it; --help shows what the command takes.",
-    Kind.UNAUTHENTICATED: "Show another API key: HEADRACE_API_KEY_FILE, or api_key_file of a profile.",
+    Kind.UNAUTHENTICATED: "Show another credential: HEADRACE_API_KEY_FILE, or HEADRACE_USERNAME and its password; "
+    "that of a profile, or of `headrace login`.",
     Kind.DENIED: "Ask somebody who may for the right; the error names it.",
     Kind.CONFLICT: "`headrace cluster status` and `headrace broker list` show how it is now.",
     Kind.BUSY: "`headrace cluster health` says what is missing; then try again.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -49,6 +49,7 @@ On = Annotated[
 ForRole = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="What built-in roles cover: a prefix, an app, a Connect cluster")
 ]
+_ALL_NEEDED: Final = "every rule was needed; of roles that are bound this tells nothing"
 
 
 def register(app: typer.Typer) -> None:
@@ -276,7 +277,7 @@ def observed(
         return
     _say_looked(session, found)
     if unused:
-        session.show([_rule_row(rule) for rule in found.unused], empty="every rule was needed")
+        session.show([_rule_row(rule) for rule in found.unused], empty=_ALL_NEEDED)
         return
     session.show(
         [

@@ -18,6 +18,7 @@ from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.interrupts import end_if_interrupted
 from headrace_cli.output import Output, format_count
 from headrace_cli.session import Session
+from headrace_common.core.errors import UnknownTopicOrPartition
 from headrace_common.runtime.audit_files import SPOOL, SUFFIX
 
 if TYPE_CHECKING:
@@ -249,7 +250,15 @@ class _Source:
     def _of_topic(self, consumer: Consumer, start: Start) -> Iterator[bytes]:
         from headrace import TopicPartition
 
-        partitions = [TopicPartition(TOPIC, number) for number in sorted(consumer.partitions_for(TOPIC))]
+        try:
+            numbers = sorted(consumer.partitions_for(TOPIC))
+        except UnknownTopicOrPartition:
+            raise CommandFailed(
+                f"this cluster has no topic {TOPIC}: its services keep no audit there (setting audit_to)",
+                ExitCode.NOT_FOUND,
+                "A local cluster keeps files: give `search` and `verify` their directory, as .headrace/audit.",
+            ) from None
+        partitions = [TopicPartition(TOPIC, number) for number in numbers]
         consumer.assign(partitions)
         ends = consumer.end_offsets(partitions)
         seek(consumer, partitions, start, ends)

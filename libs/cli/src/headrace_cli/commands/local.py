@@ -307,14 +307,13 @@ def _verdict(state: ClusterState) -> tuple[str, str]:
     missing = [p for p in state.processes if not p.alive() or p.health != "ready"]
     said = ", ".join(f"{p.name} is {p.health if p.alive() else 'dead'}" for p in missing)
     admins = [p.grpc for p in state.processes if p.role == "admin" and p.alive()]
-    why = "no admin service answers"
+    why = None
     try:
         found = _ask_status(ClusterAddress(tuple(admins), "the local cluster", ca=state.ca))
     except Rejected as error:
         found, why = None, str(error)
     if found is None:
-        said = said or why
-        return judge_processes([p.role for p in state.processes], [p.role for p in missing], said)
+        return judge_processes([p.role for p in state.processes], [p.role for p in missing], said, why)
     called, verdict = found["state"], found["verdict"]
     if missing and called == "healthy":
         return "degraded", f"degraded: {said}; nothing is lost; it is started again by itself, or see its log"
@@ -349,8 +348,17 @@ def _ask_status(admins: ClusterAddress) -> dict[str, Any] | None:
     return None
 
 
-def judge_processes(roles: list[str], missing: list[str], said: str) -> tuple[str, str]:
-    """The verdict where the cluster cannot be asked: by its processes. Pure."""
+def judge_processes(roles: list[str], missing: list[str], said: str, refused: str | None = None) -> tuple[str, str]:
+    """
+    The state and the verdict where the cluster does not tell: by its processes. Pure.
+
+    Args:
+        said: which are missing.
+        refused: why it does not tell who asks; None: it cannot be asked.
+    """
+    if refused is not None and not missing:
+        return "unknown", f"unknown: all {len(roles)} processes run; how the cluster is it does not tell you: {refused}"
     brokers_left = roles.count("broker") - missing.count("broker")
     called = "degraded" if brokers_left else "unavailable"
-    return called, f"{called}: the cluster cannot be asked, {brokers_left} brokers run; {said}; look into their logs"
+    told = "; ".join(filter(None, (said, refused))) or "no admin service answers"
+    return called, f"{called}: the cluster cannot be asked, {brokers_left} brokers run; {told}; look into their logs"
