@@ -229,3 +229,20 @@ def test_a_bundle_of_a_damaged_directory_says_so_and_has_the_logs(original: Data
     assert add_local(bundle, original.path)
     assert bundle.names == ["local/logs/broker-1.log"]
     assert "is damaged" in bundle.missing["local/supervisor.json"]
+
+
+@pytest.mark.parametrize("planted", ["", "supervisor.json"])
+def test_what_another_user_has_put_there_is_neither_started_nor_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: str
+) -> None:
+    directory = DataDir(tmp_path / ".headrace")
+    directory.create()
+    owners = {directory.path / planted: 10_001}
+    monkeypatch.setattr("headrace_common.runtime.private_files._owner_of", lambda path: owners.get(path, 0))
+    for refused in (directory.create, directory.read):
+        with pytest.raises(LocalClusterFailed, match=r"belongs to another user \(uid 10001\).*--data-dir DIR"):
+            refused()
+    held = directory.lock()
+    assert held is not None
+    assert runner.invoke(app, ["down", "--data-dir", str(directory.path)]).exit_code != 0
+    os.close(held)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace_common.runtime.private_files import NAMED_MAX, narrow
+from headrace_common.runtime.private_files import NAMED_MAX, foreign_owner, narrow
 
 
 def mode(path: Path) -> int:
@@ -95,3 +95,21 @@ def test_a_service_writes_privately_before_it_has_imported_itself(tmp_path: Path
     program = "from headrace_common.runtime.early import starting\nwith starting():\n    open('f', 'w')\nopen('g', 'w')"
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, umask=0o022, timeout=60)
     assert {mode(tmp_path / name) for name in "fg"} == {0o600}
+
+
+def test_another_user_owns_what_is_neither_ours_nor_roots(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = 10_001
+    monkeypatch.setattr("headrace_common.runtime.private_files._owner_of", lambda path: owner)
+    monkeypatch.setattr(os, "geteuid", lambda: 10_002)
+    assert foreign_owner(top) == 10_001
+    owner = 10_002
+    assert foreign_owner(top) is None
+    owner = 0
+    assert foreign_owner(top) is None, "root may do all of it anyway"
+
+
+def test_nobody_owns_what_is_not_there(top: Path) -> None:
+    assert foreign_owner(top) is None
+    assert foreign_owner(top / "nothing") is None
+    (top / "loop").symlink_to(top / "loop")
+    assert foreign_owner(top / "loop") is None

@@ -19,8 +19,9 @@ never the key, so that it can be read aloud.
 
 Ports are reused: where a local cluster was, another may listen now. ``cluster.json`` therefore has the cluster's id,
 and a client that was led by that file takes no answer of another cluster (``ClusterAddress.check``). A copied directory
-has the same id, so the file also has the directory that it is of. Where ``./.headrace`` is there and does not say all
-this, nothing is asked in its place: whoever listens there would take the records.
+has the same id, so the file also has the directory that it is of. What another user owns leads nobody: it may have been
+put where one works. Where ``./.headrace`` is there and does not say all this, nothing is asked in its place: whoever
+listens there would take the records.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from typing import Any, Final, overload
 from headrace_common.core.errors import InconsistentClusterId, InvalidConfig
 from headrace_common.core.ids import Endpoint
 from headrace_common.core.secret import Secret
+from headrace_common.runtime.private_files import foreign_owner
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9292"
 BOOTSTRAP_VARIABLE: Final = "HEADRACE_BOOTSTRAP"
@@ -304,6 +306,13 @@ def _id_now(data_dir: Path) -> str | None:
 
 def _read_cluster_file(file: Path) -> dict[str, Any] | None:
     """What ``cluster.json`` says; None where its directory is not there. Raises: InvalidConfig."""
+    for path in (file.parent, file):
+        owner = foreign_owner(path)
+        if owner is not None:
+            raise _unusable(
+                f"{path} belongs to another user (uid {owner}), who could lead your records and your key anywhere; "
+                "`headrace up` in a directory of your own starts a cluster"
+            )
     try:
         text = file.read_text()
     except NotADirectoryError:

@@ -153,6 +153,18 @@ def test_a_copied_directory_leads_nobody_to_the_cluster_of_the_original(tmp_path
         find(tmp_path / "two")
 
 
+@pytest.mark.parametrize("planted", [".headrace", ".headrace/cluster.json"])
+def test_nobody_is_led_by_what_another_user_has_put_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: str
+) -> None:
+    local_file(tmp_path, cluster_id="c")
+    owners = {tmp_path / planted: 10_001}
+    monkeypatch.setattr("headrace_common.runtime.private_files._owner_of", lambda path: owners.get(path, 0))
+    said = re.escape(f"{tmp_path / planted} belongs to another user (uid 10001)")
+    with pytest.raises(InvalidConfig, match=f"^{said}.*`headrace up`"):
+        find(tmp_path)
+
+
 def test_a_link_to_the_directory_is_the_directory(tmp_path: Path) -> None:
     local_file(tmp_path, cluster_id="c")
     (tmp_path / "link").mkdir()

@@ -25,6 +25,7 @@ from headrace_cli.local.etcd_peers import with_plain_peers
 from headrace_cli.local.failures import LocalClusterFailed
 from headrace_cli.local.plan import ClusterOptions, node_files
 from headrace_cli.local.processes import ProcessId
+from headrace_common.runtime.private_files import foreign_owner
 
 FORMAT: Final = 1
 NOBODY: Final = ProcessId(0, -1)
@@ -221,9 +222,9 @@ class DataDir:
         Make the directories.
 
         Raises:
-            LocalClusterFailed: it cannot be made, or holds something else.
+            LocalClusterFailed: it cannot be made, holds something else, or is of another user.
         """
-        self._refuse_file()
+        self._refuse_strange()
         if self.path.is_dir() and not self.state_file.exists() and any(self.path.iterdir()) and not self._ours():
             raise LocalClusterFailed(
                 f"{self.path} holds other files; give an empty or new directory with --data-dir, or clear it"
@@ -236,12 +237,19 @@ class DataDir:
                 f"cannot make {error.filename}: {error.strerror}; give another --data-dir"
             ) from error
 
-    def _refuse_file(self) -> None:
+    def _refuse_strange(self) -> None:
         if self.path.exists() and not self.path.is_dir():
             raise LocalClusterFailed(
                 f"{self.path} is a file, and a cluster keeps its data in a directory; move it away, or give "
                 "another place, as in `headrace up --data-dir DIR`"
             )
+        for path in (self.path, self.state_file):
+            owner = foreign_owner(path)
+            if owner is not None:
+                raise LocalClusterFailed(
+                    f"{path} belongs to another user (uid {owner}), who could read and change all that a cluster keeps "
+                    "there; give a directory of your own, as in `headrace up --data-dir DIR`"
+                )
 
     def _ours(self) -> bool:
         return (self.path / "supervisor.lock").exists() or self.logs.is_dir()
@@ -272,9 +280,9 @@ class DataDir:
         directory it has no processes: those that the file names are the original's.
 
         Raises:
-            LocalClusterFailed: the file is damaged, or the directory is a file.
+            LocalClusterFailed: the file is damaged, the directory is a file, or one of them is of another user.
         """
-        self._refuse_file()
+        self._refuse_strange()
         try:
             state = ClusterState.from_json(json.loads(self.state_file.read_text()))
         except FileNotFoundError:

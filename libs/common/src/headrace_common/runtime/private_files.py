@@ -3,7 +3,7 @@ Decides who may read what a process writes: its own user alone.
 
 Services call ``keep_private`` before all else (``early``), so do the supervisor of a local cluster and the programs
 beside the controller. Whoever owns a data directory calls ``narrow`` on it at its start, for files of a version that
-left them open. Imports nothing but the standard library.
+left them open; who trusts what a directory says asks ``foreign_owner`` first. Imports nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -22,6 +22,22 @@ NAMED_MAX: Final = 10
 def keep_private() -> None:
     """What this process and its children make from now on is for their user alone."""
     os.umask(UMASK)
+
+
+def foreign_owner(path: Path) -> int | None:
+    """
+    Which other user owns ``path``, and so decides what it says; None: nobody does, for it is ours, root's, or not
+    there. What a link leads to counts.
+    """
+    try:
+        owner = _owner_of(path)
+    except OSError:
+        return None  # whoever opens it hears why
+    return None if owner in {os.geteuid(), 0} else owner
+
+
+def _owner_of(path: Path) -> int:
+    return path.stat().st_uid
 
 
 @dataclass(slots=True)
