@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace._credentials import Granted, LogIn
 from headrace._sign_on import SignOn
-from headrace_common.core.errors import Denied, HeadraceError, InvalidConfig, NetworkFailed, NotFound, Unauthenticated
+from headrace_common.core.errors import (
+    Denied,
+    HeadraceError,
+    InvalidConfig,
+    NetworkFailed,
+    NotFound,
+    Rejected,
+    Unauthenticated,
+)
 from headrace_common.core.secret import Secret
 from headrace_common.rpc.calls import CallTo
 from headrace_common.rpc.channels import Security, open_channel
@@ -43,13 +51,16 @@ async def log_in(address: str, security: Security, user: str, password: Secret, 
     A session of ``user``, from the broker at ``address``.
 
     Raises:
-        Unauthenticated: the name or the password is wrong, or this is no broker of the cluster.
+        Unauthenticated: the name or the password is wrong, or cannot be; or this is no broker of the cluster.
         HeadraceError: nothing is known; another broker may be asked.
     """
     from headrace_proto.v1 import auth_pb2 as pb
     from headrace_proto.v1.auth_pb2_grpc import AuthStub
 
-    exchange = await run_in_thread(lambda: new_exchange(user, password, mechanism))
+    try:
+        exchange = await run_in_thread(lambda: new_exchange(user, password, mechanism))
+    except Rejected as error:
+        raise Unauthenticated(str(error)) from error  # no other broker would help
     async with open_channel(address, security, own_connection=True) as channel:
         with CallTo(f"the broker at {address}"):
             call: Any = AuthStub(channel).Authenticate(timeout=LOGIN_S)

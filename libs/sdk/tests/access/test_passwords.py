@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 
 import pytest
 
 from headrace._credentials import Granted, LoginKey, PasswordLogin, credentials_for, read_password
+from headrace._logging_in import log_in
 from headrace._passwords import check_password
 from headrace.errors import CredentialInPlainText, InvalidConfig, NetworkFailed, Rejected, Unauthenticated
 from headrace.finding import ClusterAddress, UserLogin, credentialed
@@ -15,6 +17,7 @@ from headrace.local_keys import logins_directory, write_local_key
 from headrace.settings import ProducerSettings, read_settings
 from headrace_common.core.access.api_keys import format_key
 from headrace_common.core.secret import Secret
+from headrace_common.rpc.channels import PLAIN
 
 HERE = "127.0.0.1:9292"
 USER = UserLogin("alice", Secret("a quiet river bends"))
@@ -84,6 +87,20 @@ async def test_while_a_session_is_good_a_login_that_fails_stops_nobody(monkeypat
     brokers.failure = Unauthenticated("wrong")
     with pytest.raises(Unauthenticated):
         await login.ready(brokers.log_in)
+
+
+@pytest.mark.parametrize(
+    ("user", "password"), [("ali\x00ce", "a quiet river bends"), ("alice", "a quiet\triver bends")]
+)
+async def test_what_cannot_be_a_login_is_refused_and_no_broker_is_asked(user: str, password: str) -> None:
+    with pytest.raises(Unauthenticated, match="nobody can log in as"):
+        await log_in("127.0.0.1:1", PLAIN, user, Secret(password), "SCRAM-SHA-512")
+
+
+async def test_without_the_library_a_login_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scramp", None)
+    with pytest.raises(Unauthenticated, match=r"pip install 'headrace\[login\]'"):
+        await log_in("127.0.0.1:1", PLAIN, "alice", Secret("a quiet river bends"), "SCRAM-SHA-512")
 
 
 def test_no_session_goes_to_another_machine_in_plain_text() -> None:
