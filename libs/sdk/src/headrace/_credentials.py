@@ -311,6 +311,8 @@ class LoginKey(KeyFile):
         """Since the token was refused, another one is wanted for that at most so often."""
         self._wanted = False
         self._next_try: Deadline | None = None
+        self._failure: HeadraceError | None = None
+        """Why the last renewal failed."""
         super().__init__(file, tls=tls)
 
     def metadata(self, target: str) -> Metadata:
@@ -318,11 +320,15 @@ class LoginKey(KeyFile):
         Raises:
             CredentialInPlainText: to another machine, and not by TLS.
             NetworkFailed: another token is wanted; ``ready`` gets it.
+            CredentialsExpired: and it did not: somebody has to log in again.
         """
         shown = super().metadata(target)
         issued = self._issued
         if issued is not None and issued.tokens.refresh is not None and (self._wanted or issued.is_over(_now_ms())):
-            raise NetworkFailed(f"the login by {issued.sign_on.alias} has to be renewed; nothing was sent")
+            if isinstance(self._failure, CredentialsExpired):
+                raise self._failure
+            why = "" if self._failure is None else f" ({self._failure})"
+            raise NetworkFailed(f"the login by {issued.sign_on.alias} has to be renewed{why}; nothing was sent")
         return shown
 
     async def ready(self, log_in: LogIn) -> None:
@@ -346,13 +352,19 @@ class LoginKey(KeyFile):
         try:
             await asyncio.shield(task)
         except HeadraceError as error:
-            self._next_try = Deadline(_RENEW_AGAIN_MS)
+            self._failure, self._next_try = error, Deadline(_RENEW_AGAIN_MS)
             if not usable:
                 raise
             _log.warning("%s; what there is is good for some time yet", error)
             return
-        self._wanted = False
+        self._wanted, self._failure = False, None
         self._read_again()
+
+    def _read_again(self) -> None:
+        before = self.number
+        super()._read_again()
+        if self.number != before:
+            self._wanted, self._failure = False, None
 
     def changed_since(self, number: int) -> bool:
         """See ``Credentials``: who is refused with what is not shown any more wants no other."""

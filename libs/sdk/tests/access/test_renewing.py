@@ -114,6 +114,8 @@ async def test_a_provider_that_is_away_matters_once_the_token_is_over(tmp_path: 
         credentials.metadata(AT)
     with pytest.raises(NetworkFailed, match="no answer"):
         await credentials.ready(log_in)
+    with pytest.raises(NetworkFailed, match=r"to be renewed .*no answer"):
+        credentials.metadata(AT)
     written(tmp_path, replace(over, token_endpoint=login.token_endpoint))
     await credentials.ready(log_in)
     assert shown(credentials) != login.tokens.bearer.reveal()
@@ -129,6 +131,9 @@ async def test_who_has_to_log_in_again_is_told_how(tmp_path: Path, provider: Pro
     credentials = LoginKey(written(tmp_path, replace(login, tokens=over)), tls=False)
     with pytest.raises(CredentialsExpired, match="headrace login --oidc idp"):
         await credentials.ready(log_in)
+    if has_refresh:
+        with pytest.raises(CredentialsExpired, match="headrace login --oidc idp"):
+            credentials.metadata(AT)
     usable = replace(over, expires_ms=SystemClock().now_ms() + 60_000)
     credentials = LoginKey(written(tmp_path, replace(login, tokens=usable)), tls=False)
     await credentials.ready(log_in)

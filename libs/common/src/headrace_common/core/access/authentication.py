@@ -13,7 +13,7 @@ from headrace_common.core.access.rows import Mode, View
 from headrace_common.core.access.sessions import SESSION_PREFIX, Session, Signers, VerifiedSessions, is_young
 from headrace_common.core.access.signatures import Signatures
 from headrace_common.core.access.state import Caller
-from headrace_common.core.access.tokens import START, Identity, VerifiedTokens
+from headrace_common.core.access.tokens import START, Identity, UnknownKey, VerifiedTokens
 from headrace_common.core.errors import (
     CredentialsExpired,
     CredentialsRevoked,
@@ -117,6 +117,7 @@ def authenticate(view: View, bearer: str | None, address: str, now_ms: float, ve
         CredentialsExpired: it was good until some time ago.
         CredentialsRevoked: its owner, or one of the groups of its token, is blocked; or, of a session, as
             ``Session.check``.
+        MetadataUnavailable: it may be good, and this node will know soon.
         Overloaded: too many wrong tokens come.
     """
     host = _host(address)
@@ -153,8 +154,17 @@ def _shown(view: View, bearer: str, host: str | None, now_ms: float, verified: V
         session = _session(view, bearer, now_ms, verified)
         caller = Caller(session.principal, host=host, vouched=not view.vouched_full)
         return Shown(caller, bearer, session=session)
-    identity = verified.tokens.verify(bearer, view.issuers, now_ms)
+    identity = _identity(view, bearer, now_ms, verified)
     return Shown(Caller(identity.principal, identity.groups, host), bearer, token=identity)
+
+
+def _identity(view: View, bearer: str, now_ms: float, verified: Verified) -> Identity:
+    try:
+        return verified.tokens.verify(bearer, view.issuers, now_ms)
+    except UnknownKey as unknown:
+        if view.mode is Mode.CLOSED and unknown.may_be_known_soon(now_ms):
+            raise MetadataUnavailable(str(unknown)) from None  # clients try again by themselves
+        raise
 
 
 def _key(view: View, bearer: str, now_ms: float) -> ApiKey:

@@ -28,6 +28,8 @@ START: Final = "eyJ"
 VERIFIED_MAX: Final = 10_000
 LEEWAY_MS: Final = 30_000
 """By how much the clocks of an issuer and of a node may differ."""
+YOUNG_MS: Final = 60_000
+"""For so long the controllers may take to have a new key: they ask an issuer every 30 s at most."""
 _SEGMENT: Final = re.compile(r"[A-Za-z0-9_-]+")
 _TYPES: Final = frozenset({"jwt", "at+jwt", "application/jwt", "application/at+jwt"})
 """Of tokens that say who calls; the same keys sign others too, such as the ends of sessions."""
@@ -44,10 +46,15 @@ _SHOWN_CHARS_MAX: Final = 120
 class UnknownKey(Unauthenticated):
     """A token that would be good is signed with a key that the issuer did not have when it was last asked."""
 
-    def __init__(self, message: str, alias: str) -> None:
+    def __init__(self, message: str, alias: str, made_ms: int | None = None) -> None:
         super().__init__(message)
         self.alias = alias
         """Of the issuer."""
+        self._made_ms = made_ms
+
+    def may_be_known_soon(self, now_ms: float) -> bool:
+        """Whether the token says that it is so new that the issuer was perhaps not asked for its keys since."""
+        return self._made_ms is not None and abs(now_ms - self._made_ms) < YOUNG_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +150,7 @@ def verify(
     _check_fresh(known, now_ms)
     _check_audience(parts.claims, issuer)
     expires_ms = _check_times(parts.claims, now_ms)
-    key = _find_key(parts.header, algorithm, known)
+    key = _find_key(parts, algorithm, known)
     if not has_signed(key, token, algorithm):
         raise Unauthenticated(f"the token's signature is not that of issuer {issuer.alias}")
     try:
@@ -274,9 +281,9 @@ def _expired(moment_ms: int, now_ms: float) -> CredentialsExpired:
     )
 
 
-def _find_key(header: dict[str, Any], algorithm: str, known: IssuerKeys) -> PublicKey:
+def _find_key(parts: Parts, algorithm: str, known: IssuerKeys) -> PublicKey:
     """The one that the token names, or the only one that fits; a name is compared and nothing else."""
-    id, alias = header.get("kid"), known.issuer.alias
+    id, alias = parts.header.get("kid"), known.issuer.alias
     keys = [key for key in known.keys if key.fits(algorithm) and (id is None or key.id == id)]
     if len(keys) == 1:
         return keys[0]
@@ -289,7 +296,9 @@ def _find_key(header: dict[str, Any], algorithm: str, known: IssuerKeys) -> Publ
     )
     if keys:
         raise Unauthenticated(said)
-    raise UnknownKey(f"{said}. They ask it for new ones now, at most every 30 s: try again soon", alias)
+    raise UnknownKey(
+        f"{said}. They ask it for new ones now, at most every 30 s: try again soon", alias, _moment(parts.claims, "iat")
+    )
 
 
 def _principal(claims: dict[str, Any], issuer: Issuer) -> Principal:
