@@ -159,9 +159,18 @@ BY_NAME: Final[dict[str, dict[str, Any]]] = {
     },
     "permissive": {"security": {"mode": "permissive"}},
     "certificates of ours": {"tls": {"existing": OURS | {"etcd": "e", "etcdClient": "f"}}},
+    "cert-manager": {
+        "tls": {
+            "certManager": {"issuerRef": {"name": "ca", "kind": "ClusterIssuer"}},
+            "hosts": ["192.0.2.7", "log.e.com"],
+        },
+        "connect": {"enabled": True},
+        "topics": [{"name": "orders"}],
+    },
     "no pod for people": {"client": {"enabled": False}},
     "rights": {
-        "users": [{"name": "billing"}, {"name": "shop"}],
+        "users": [{"name": "billing"}, {"name": "shop", "days": 30}],
+        "quotas": [{"entity": "users/User:billing", "limits": {"producer_byte_rate": 104857600}}],
         "access": {
             "roles": [{"name": "reader", "gives": {"topic": ["read"]}}],
             "bindings": [{"principal": "ServiceAccount:shop/orders", "role": "producer", "name": "orders"}],

@@ -66,7 +66,7 @@ def without_rights(manifests: Sequence[Manifest]) -> Iterator[str]:
     """
     Nothing asks for rights in the cluster's API, but a Spark driver for what starts executors; the jobs that make the
     node token and the administrator's key for that: they may make Secrets, and neither read nor change one; those that
-    keep certificates: they read and change no Secrets but these; that for users: it makes Secrets and sees theirs; and
+    keep certificates: they read and change no Secrets but these; that for users: it makes and renews theirs; and
     workers of Connect for Spark applications, where they start one.
     """
     starts = any(True for _ in _unnamed_applications(manifests))
@@ -150,6 +150,8 @@ def _of_certificates(release: str) -> list[dict[str, Any]]:
         {"apiGroups": [""], "resources": ["secrets", "configmaps"], "verbs": ["create"]},
         {**looks, "resources": ["secrets"], "resourceNames": secrets},
         {**looks, "resources": ["secrets"], "resourceNames": [*secrets, *(f"{release}-{n}" for n in _OF_ETCD)]},
+        {**looks, "resources": ["secrets"], "resourceNames": [f"{release}-{n}" for n in _OF_ETCD]},
+        {"apiGroups": [""], "resources": ["secrets"], "resourceNames": [f"{release}-broker-tls"], "verbs": ["get"]},
         {**looks, "resources": ["configmaps"], "resourceNames": [f"{release}-ca"]},
     ]
 
@@ -158,7 +160,7 @@ def _of_users(manifests: Sequence[Manifest]) -> list[dict[str, Any]]:
     names = [made.partition("/")[2] for command in _commands_of_jobs(manifests) for made in _of_user_job(command)]
     return [
         {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
-        {"apiGroups": [""], "resources": ["secrets"], "resourceNames": names, "verbs": ["get"]},
+        {"apiGroups": [""], "resources": ["secrets"], "resourceNames": names, "verbs": ["get", "update"]},
     ]
 
 
@@ -287,6 +289,7 @@ def referring(manifests: Sequence[Manifest]) -> Iterator[str]:
     """Whatever one object names of the release is there: services, accounts, ConfigMaps, Secrets, keys in them."""
     there = {name_of(m): m for m in manifests}
     made = {made for command in _commands_of_jobs(manifests) for made in _made_by(command)}
+    made |= {f"Secret/{certificate['spec']['secretName']}" for certificate in of_kind(manifests, "Certificate")}
     for manifest in of_kind(manifests, "StatefulSet"):
         service = there.get(f"Service/{manifest['spec']['serviceName']}")
         if service is None:
@@ -315,7 +318,8 @@ def _made_by(command: Sequence[str]) -> Iterator[str]:
         case ["python", "-m", "headrace_controller.node_token_secret" | "headrace_controller.admin_key_secret", name]:
             yield f"Secret/{name}"
         case ["python", "-m", "headrace_controller.certificate_secrets", name]:
-            yield f"ConfigMap/{name}-ca"
+            if {"--role", "--ca-of"} & {*command}:
+                yield f"ConfigMap/{name}-ca"
             for role in _ROLES:
                 if any(argument.startswith(f"{role}=") for argument in command):
                     yield f"Secret/{name}-{role}-tls"

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.deploy import chart, combinations, settings
-from tests.deploy.manifests import Manifest, Pod, lasting, one, pod_of, pods
+from tests.deploy.manifests import Manifest, Pod, lasting, of_kind, one, pod_of, pods
 
 from headrace_common.runtime.certificates import leaf_of, make_ca, make_pair, names_of
 from headrace_common.runtime.env import load_settings
@@ -106,6 +106,43 @@ def test_each_process_finds_its_own(values: str) -> None:
             assert mounted is not None
             assert mounted["configMap"]["name"] == (existing["ca"] if ours else "headrace-ca")
     assert len(list(lasting(manifests))) > 4
+
+
+# --- cert-manager ----------------------------------------------------------------------------------------------------
+
+
+def test_cert_manager_makes_those_of_nodes_as_the_job_would() -> None:
+    values = combinations.BY_NAME["cert-manager"]
+    manifests = combinations.render("cert-manager")
+    wanted = named({"tls": {"hosts": values["tls"]["hosts"]}})
+    found = {
+        certificate["spec"]["secretName"]: certificate["spec"] for certificate in of_kind(manifests, "Certificate")
+    }
+    assert found.keys() == {f"headrace-{role}-tls" for role in wanted}
+    for role, names in wanted.items():
+        spec = found[f"headrace-{role}-tls"]
+        assert {*spec["dnsNames"], *spec["ipAddresses"], *spec["uris"]} == names
+        assert not any(re.fullmatch(r"[0-9.]+", name) for name in spec["dnsNames"])
+        assert {"server auth", "client auth"} <= {*spec["usages"]}
+        assert spec["privateKey"]["algorithm"] == "ECDSA", "other keys are not taken"
+        assert spec["issuerRef"] == {"name": "ca", "kind": "ClusterIssuer", "group": "cert-manager.io"}
+
+
+def test_the_job_makes_what_cert_manager_does_not() -> None:
+    manifests = combinations.render("cert-manager")
+    before = job(manifests)
+    assert (before.role, before.ca_of) == ({}, None)
+    assert before.etcd.count("headrace-etcd-0") == 1
+    after = job(manifests, "Job/headrace-certificates-after")
+    assert after.ca_of == "headrace-broker-tls"
+    assert job(manifests, "CronJob/headrace-certificates") == after
+    hook = one(manifests, "Job/headrace-certificates-after")["metadata"]["annotations"]["helm.sh/hook"]
+    assert hook == "post-install,post-upgrade"
+    for pod in pods(manifests):
+        if pod.component in {"client", "job", "connect"}:  # which do not wait for that one
+            [tls] = [volume for volume in pod.spec["volumes"] if volume["name"] == "tls"]
+            assert tls["secret"]["secretName"] == "headrace-broker-tls"
+            assert tls["secret"]["items"] == [{"key": "ca.crt", "path": "ca.crt"}], "never the key"
 
 
 # --- etcd ----------------------------------------------------------------------------------------------------------

@@ -210,6 +210,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (nested("client", {"enable": True}), "client"),
     (nested("users", [{"name": "Alice"}]), "users.0.name"),
+    (
+        {"tls": {"enabled": False, "certManager": {"issuerRef": {"name": "ca"}}}, "security": {"mode": "open"}},
+        "tls.certManager.issuerRef: with tls.enabled=false nobody needs certificates",
+    ),
+    (
+        {"tls": {"certManager": {"issuerRef": {"name": "ca"}}, "existing": {"ca": "ours", "broker": "b"}}},
+        "tls.existing: cert-manager makes the certificates, by tls.certManager.issuerRef, and broker is there too",
+    ),
     (nested("users", [{"name": "a"}, {"name": "a"}]), "users: a is there twice"),
     (nested("users", [{"name": "a"}]) | nested("security/mode", "open"), "users: nobody asks for keys"),
     (nested("access/rules", [_RULE | {"deny": ["read"]}]), "access.rules.0"),

@@ -162,6 +162,7 @@ def test_what_the_job_applies_is_what_the_command_reads() -> None:
     text = one(combinations.render("rights"), "ConfigMap/headrace-apply")["data"]["cluster.json"]
     assert [str(item) for item in parse(text, "the chart").access][:1] == ["Role:reader"]
     assert len(parse(text, "the chart").access) == 3
+    assert parse(text, "the chart").quotas == {"users/User:billing": {"producer_byte_rate": 100 << 20}}
     assert shown(combinations.render("rights"))["Job/headrace-apply"] == "headrace-admin"
 
 
@@ -171,7 +172,7 @@ def test_users_get_secrets_by_a_job_that_is_the_administrator() -> None:
     assert pod is not None
     assert shown(manifests)["Job/headrace-users"] == "headrace-admin"
     given = user_secrets.parse_arguments(pod.main["command"][3:])
-    assert (given.users, given.prefix) == (["billing", "shop"], "headrace-user")
+    assert (given.users, given.prefix) == ({"billing": 365, "shop": 30}, "headrace-user")
     assert str(given.ca) == "/etc/headrace/tls/ca.crt"
     assert given.labels["app.kubernetes.io/instance"] == "headrace"
     assert given.bootstrap == "headrace-bootstrap.$(POD_NAMESPACE).svc.cluster.local:9292"

@@ -52,6 +52,7 @@ class FakeCluster:
         """Raised one by one by whatever is asked first."""
         self.access = Access()
         self.given: list[tuple[list[Change]]] = []
+        self.quotas: dict[str, dict[str, float]] = {}
 
     def __enter__(self) -> FakeCluster:
         return self
@@ -65,6 +66,15 @@ class FakeCluster:
         if not validate_only:
             self.given.append((batch,))
             self.access = after
+
+    def describe_quotas(self) -> dict[str, dict[str, float]]:
+        return self.quotas
+
+    def alter_quotas(self, changes: Mapping[str, Mapping[str, float]], *, validate_only: bool) -> None:
+        self.changes.append(("quotas", {entity: dict(limits) for entity, limits in changes.items()}, validate_only))
+        if not validate_only:
+            for entity, limits in changes.items():
+                self.quotas.setdefault(entity, {}).update(limits)
 
     def describe_access(self) -> AccessDescription:
         rules = [rule_to_proto(Rule(who, grant)) for who, some in self.access.rules.items() for grant in some]
@@ -167,6 +177,27 @@ def test_a_dry_run_checks_all_and_changes_nothing(cluster: FakeCluster) -> None:
     assert cluster.topics == before
 
 
+def test_quotas_are_set_that_are_named_and_others_stay(cluster: FakeCluster) -> None:
+    cluster.quotas = {"users/User:a": {"producer_byte_rate": 5, "consumer_byte_rate": 7}, "clients/x": {}}
+    wanted = {
+        "quotas": [
+            {"entity": "users/User:a", "limits": {"producer_byte_rate": 6, "consumer_byte_rate": 7}},
+            {"entity": "prefixes/shop.", "limits": {"topics.max": 50.0}},
+        ]
+    }
+    differs = {"users/User:a": {"producer_byte_rate": 6}, "prefixes/shop.": {"topics.max": 50}}
+    assert "would set quotas: users/User:a, producer_byte_rate=6" in apply(wanted, "--dry-run")
+    said = apply(wanted)
+    assert cluster.changes == [("quotas", differs, True), ("quotas", differs, False)]
+    assert "set quotas: prefixes/shop., topics.max=50\n" in said
+    assert "nothing to change" in apply(wanted)
+    assert cluster.quotas["users/User:a"] == {"producer_byte_rate": 6, "consumer_byte_rate": 7}
+    (row,) = json.loads(
+        apply({"quotas": [{"entity": "clients/x", "limits": {"producer_byte_rate": 1}}]}, "-o", "json")
+    )["changes"]
+    assert (row["change"], row["entity"], row["configs"]) == ("set quotas", "clients/x", {"producer_byte_rate": "1"})
+
+
 def test_programs_get_the_changes_as_data(cluster: FakeCluster) -> None:
     (row,) = json.loads(apply({"topics": [{"name": "a"}]}, "-o", "json"))["changes"]
     assert row == {"change": "create topic", "topic": "a", "partitions": None, "configs": {}}
@@ -229,7 +260,7 @@ def test_numbers_out_of_bounds_are_the_users_mistake(cluster: FakeCluster) -> No
     ("text", "says"),
     [
         ("[]", "the file takes an object"),
-        ('{"topic": []}', "the file has no topic; it takes access, cluster, topics"),
+        ('{"topic": []}', "the file has no topic; it takes access, cluster, quotas, topics"),
         ('{"topics": {}}', "topics takes a list"),
         ('{"topics": [{}]}', "topics[0] needs a name"),
         ('{"topics": [{"name": "a", "partition": 1}]}', "topics[0] has no partition"),
@@ -240,6 +271,23 @@ def test_numbers_out_of_bounds_are_the_users_mistake(cluster: FakeCluster) -> No
         ('{"topics": [{"name": "a"}, {"name": "a"}]}', "topics has a twice"),
         ('{"cluster": {"config": {}}}', "cluster has no config"),
         ('{"access": {"rule": []}}', "access has no rule"),
+        ('{"quotas": {}}', "quotas takes a list"),
+        ('{"quotas": [{"for": "users/*"}]}', "quotas[0] has no for; it takes entity, limits"),
+        ('{"quotas": [{"entity": "users/*"}]}', "quotas[0]: it needs an entity"),
+        ('{"quotas": [{"entity": "users/*", "limits": {}}]}', "quotas[0]: it needs an entity"),
+        ('{"quotas": [{"entity": 7, "limits": {"topics.max": 1}}]}', "quotas[0]: it needs an entity"),
+        ('{"quotas": [{"entity": "alice", "limits": {"topics.max": 1}}]}', "quotas[0]: 'alice' names nothing"),
+        ('{"quotas": [{"entity": "users/*", "limits": {"rate": 1}}]}', "quotas[0]: there is no quota 'rate'"),
+        (
+            '{"quotas": [{"entity": "users/*", "limits": {"topics.max": 1}}]}',
+            "users/* has no topics.max, but consumer_byte_rate, controller_mutation_rate, producer_byte_rate",
+        ),
+        ('{"quotas": [{"entity": "clients/a", "limits": {"producer_byte_rate": 0}}]}', "producer_byte_rate takes"),
+        (
+            '{"quotas": [{"entity": "users/*", "limits": {"producer_byte_rate": 1}},'
+            ' {"entity": "users/*", "limits": {"consumer_byte_rate": 1}}]}',
+            "quotas has users/* twice",
+        ),
         ('{"access": {"rules": {}}}', "access.rules takes a list"),
         ('{"access": {"rules": [{"principal": "User:a"}]}}', "access.rules[0]: it needs allow or deny"),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,24 +17,28 @@ from headrace_common.core.errors import ClusterAuthorizationFailed, NetworkFaile
 from headrace_common.runtime.kubernetes import ApiServer, ApiServerFailed
 from headrace_proto.v1 import access_pb2 as pb
 
+NOW = datetime(2026, 12, 1, tzinfo=UTC)
+
 
 class Kubernetes:
     namespace = "streams"
 
     def __init__(self) -> None:
         self.secrets: dict[str, Any] = {}
-        self.answers: list[Callable[[str], tuple[int, Mapping[str, Any]]]] = []
-        """Instead of its own, one by one, to who makes something."""
+        self.answers: list[Callable[[Any], tuple[int, Mapping[str, Any]]]] = []
+        """Instead of its own, one by one, to who makes something; they get what is to be made."""
 
     def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Mapping[str, Any]]:
         name = path.rpartition("/")[2]
         if method == "GET":
             return (200, self.secrets[name]) if name in self.secrets else (404, {"reason": "NotFound"})
-        assert path == "/api/v1/namespaces/streams/secrets"
+        assert path.removesuffix(f"/{name}" * (method == "PUT")) == "/api/v1/namespaces/streams/secrets"
+        if method == "PUT":
+            assert body["metadata"]["name"] == name
         if self.answers:
-            return self.answers.pop(0)(body["metadata"]["name"])
+            return self.answers.pop(0)(body)
         self.secrets[body["metadata"]["name"]] = body
-        return 201, {}
+        return (201 if method == "POST" else 200), {}
 
 
 class Admin:
@@ -41,6 +46,7 @@ class Admin:
         self.keys: dict[str, str] = {}
         self.notes: list[str] = []
         self.failures: list[Exception] = []
+        self.lives: list[timedelta | None] = []
 
     def __enter__(self) -> Admin:
         return self
@@ -48,14 +54,16 @@ class Admin:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def create_key(self, owner: str, *, lifetime: None, note: str) -> NewApiKey:
+    def create_key(self, owner: str, *, lifetime: timedelta | None, note: str) -> NewApiKey:
         if self.failures:
             raise self.failures.pop(0)
-        assert lifetime is None, "nobody renews it"
+        self.lives.append(lifetime)
         name = f"id{len(self.notes)}"
         self.notes.append(note)
         self.keys[name] = owner
         described = pb.ApiKeyDescription(id=name, owner=owner)
+        if lifetime is not None:
+            described.expires_ms = int((NOW + lifetime).timestamp() * 1_000)
         return NewApiKey.of(pb.CreateKeyResponse(key=f"hrk_{name}", description=described))
 
     def delete_keys(self, ids: list[str]) -> None:
@@ -67,7 +75,7 @@ class Admin:
 def make(tmp_path: Path) -> Callable[..., int]:
     (tmp_path / "ca.crt").write_text("the CA\n")
 
-    def made(kubernetes: Kubernetes, admin: Admin, *users: str, timeout: int = 5) -> int:
+    def made(kubernetes: Kubernetes, admin: Admin, *users: str, timeout: int = 5, now: datetime = NOW) -> int:
         given = [
             "--prefix",
             "headrace-user",
@@ -80,7 +88,7 @@ def make(tmp_path: Path) -> Callable[..., int]:
         ]
         arguments = parse_arguments([*users, *given, "--timeout", str(timeout)])
         connect = cast("Callable[[], AdminClient]", lambda: admin)
-        return run(arguments, cast("ApiServer", kubernetes), connect, lambda _: None)
+        return run(arguments, cast("ApiServer", kubernetes), connect, lambda _: None, now)
 
     return made
 
@@ -123,11 +131,11 @@ def test_a_cluster_that_starts_is_waited_for_and_one_that_refuses_is_not(make: C
 
 def test_no_key_is_left_where_its_secret_could_not_be_made(make: Callable[..., int]) -> None:
     kubernetes, admin = Kubernetes(), Admin()
-    kubernetes.answers = [lambda name: (403, {"reason": "Forbidden"})]
+    kubernetes.answers = [lambda _: (403, {"reason": "Forbidden"})]
     assert make(kubernetes, admin, "alice") == 1
     assert admin.keys == {}
 
-    def lost(name: str) -> tuple[int, Mapping[str, Any]]:
+    def lost(_: Any) -> tuple[int, Mapping[str, Any]]:
         raise ApiServerFailed("no answer")
 
     kubernetes.answers = [lost]
@@ -138,10 +146,59 @@ def test_no_key_is_left_where_its_secret_could_not_be_made(make: Callable[..., i
 def test_a_key_stays_whose_secret_was_made_before_the_answer_was_lost(make: Callable[..., int]) -> None:
     kubernetes, admin = Kubernetes(), Admin()
 
-    def lost(name: str) -> tuple[int, Mapping[str, Any]]:
-        kubernetes.secrets[name] = {}
+    def lost(made: Any) -> tuple[int, Mapping[str, Any]]:
+        kubernetes.secrets[made["metadata"]["name"]] = made
         raise ApiServerFailed("no answer")
 
     kubernetes.answers = [lost]
     assert make(kubernetes, admin, "alice") == 0
     assert admin.keys == {"id0": "User:alice"}
+
+
+def test_a_key_counts_for_a_year_or_what_is_said(make: Callable[..., int]) -> None:
+    admin = Admin()
+    assert make(Kubernetes(), admin, "alice", "bob=30", "carol=0") == 0
+    assert admin.lives == [timedelta(days=365), timedelta(days=30), None]
+    with pytest.raises(SystemExit):
+        make(Kubernetes(), admin, "alice=long")
+
+
+def test_one_that_ends_soon_is_followed_by_another(
+    make: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubernetes, admin = Kubernetes(), Admin()
+    make(kubernetes, admin, "alice=90", "bob=0")
+    made = kubernetes.secrets["headrace-user-alice"]
+    made["metadata"]["resourceVersion"] = "7"
+    made["metadata"]["labels"]["mine"] = "stays"
+    assert make(kubernetes, admin, "alice=90", "bob=0", now=NOW + timedelta(days=60)) == 0
+    assert kubernetes.secrets["headrace-user-alice"] is made
+    assert "with a key until 2027-03-01" in capsys.readouterr().out
+    kubernetes.answers = [lambda _: (409, {"reason": "Conflict"})]
+    assert make(kubernetes, admin, "alice=90", now=NOW + timedelta(days=61)) == 0, "it is tried again"
+    after = kubernetes.secrets["headrace-user-alice"]
+    assert after["stringData"]["api-key"] == "hrk_id3\n"
+    assert after["metadata"]["labels"] == {"a": "b", "mine": "stays"}
+    assert after["metadata"]["resourceVersion"] == "7", "nobody else changed it meanwhile"
+    assert admin.keys.keys() == {"id0", "id1", "id3"}, "the one before counts until its end; nobody has id2"
+
+
+def test_a_secret_whose_end_nobody_knows_stays(make: Callable[..., int]) -> None:
+    kubernetes, admin = Kubernetes(), Admin()
+    for said in (None, {"headrace.io/key-expires": "soon"}):
+        kubernetes.secrets["headrace-user-alice"] = {"metadata": {"annotations": said}}
+        assert make(kubernetes, admin, "alice") == 0
+    assert admin.keys == {}
+
+
+def test_another_key_stays_whose_secret_was_written_before_the_answer_was_lost(make: Callable[..., int]) -> None:
+    kubernetes, admin = Kubernetes(), Admin()
+    make(kubernetes, admin, "alice")
+
+    def lost(_: Any) -> tuple[int, Mapping[str, Any]]:
+        raise ApiServerFailed("no answer")
+
+    later = NOW + timedelta(days=300)
+    kubernetes.answers = [lost]
+    assert make(kubernetes, admin, "alice", now=later) == 0
+    assert admin.keys.keys() == {"id0", "id2"}, "id1 was written nowhere"

@@ -136,6 +136,26 @@ def test_it_makes_what_services_take(
     assert said.out.count("\n") == 4
 
 
+def test_where_somebody_else_makes_those_of_nodes_clients_trust_his_ca(
+    api: Api, account: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = (NAME, "--etcd", "etcd-0", "--ca-of", BROKER)
+    assert main(arguments, api.env, account) == 1, "it is not there yet"
+    assert "tls.existing.ca" in capsys.readouterr().err
+    assert f"configmaps/{CA}" not in api.objects
+    theirs = {"metadata": {"name": BROKER, "resourceVersion": "1"}, "data": {"ca.crt": base64.b64encode(b"a").decode()}}
+    api.objects[f"secrets/{BROKER}"] = theirs
+    assert main(arguments, api.env, account) == 0
+    assert api.objects[f"configmaps/{CA}"]["data"] == {"ca.crt": "a"}
+    assert api.objects[f"secrets/{BROKER}"] is theirs
+    assert f"secrets/{CA}" not in api.objects
+    api.put(BROKER, ca_crt=b"another")
+    assert main(arguments, api.env, account) == 0
+    assert api.objects[f"configmaps/{CA}"]["data"] == {"ca.crt": "another"}
+    with pytest.raises(SystemExit):
+        main((*ARGUMENTS, "--ca-of", BROKER), api.env, account)
+
+
 def test_what_is_there_and_lasts_stays(api: Api, account: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(ARGUMENTS, api.env, account) == 0
     api.asked.clear()

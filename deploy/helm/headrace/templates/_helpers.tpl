@@ -351,8 +351,22 @@ mounts:
 {{/* With TLS: what clients trust, as a volume tls and where it is in a pod. Services have it beside their certificate. */}}
 {{- define "headrace.caVolume" -}}
 - name: tls
+{{- if and (include "headrace.issuer" .) (not .Values.tls.existing.ca) }}
+  # Of what cert-manager tells no more: the ConfigMap of it is there later than the first pods.
+  secret:
+    secretName: {{ include "headrace.tlsSecret" (dict "root" . "role" "broker") }}
+    defaultMode: 288  # 0440, of the pod's group
+    items:
+      - {key: ca.crt, path: ca.crt}
+{{- else }}
   configMap:
     name: {{ default (printf "%s-ca" (include "headrace.fullname" .)) .Values.tls.existing.ca }}
+{{- end }}
+{{- end -}}
+
+{{/* Not empty where cert-manager makes the certificates of nodes. */}}
+{{- define "headrace.issuer" -}}
+{{- if .Values.tls.enabled }}{{ .Values.tls.certManager.issuerRef.name }}{{ end -}}
 {{- end -}}
 
 {{- define "headrace.caEnv" -}}

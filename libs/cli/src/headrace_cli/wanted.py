@@ -7,12 +7,13 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.output import format_count
 from headrace_cli.wanted_access import parse_access, say
+from headrace_cli.wanted_quotas import Quotas, parse_quotas
 from headrace_common.core.errors import Rejected
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Wanted:
     topics: tuple[WantedTopic, ...]
     access: tuple[Item, ...] = ()
     """Roles, then bindings and rules; those that are so already too."""
+    quotas: Quotas = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +56,29 @@ class Change:
     """One difference between what is wanted and what is."""
 
     kind: str
-    """set cluster configs, create topic, add partitions, set topic configs, give access."""
+    """set cluster configs, create topic, add partitions, set topic configs, give access, set quotas."""
     topic: WantedTopic | None
     configs: Configs
     """What to set, or to create the topic with."""
     total: int | None = None
     """Partitions then."""
     access: Item | None = None
+    entity: str | None = None
+    """Whose quotas; their values are in ``configs``."""
 
     def as_row(self) -> dict[str, Any]:
         """For people and programs."""
-        return ({} if self.access is None else {"access": say(self.access)}) | {
-            "change": self.kind,
-            "topic": None if self.topic is None else self.topic.name,
-            "partitions": self.total,
-            "configs": self.configs,
-        }
+        named = {} if self.entity is None else {"entity": self.entity}
+        return (
+            named
+            | ({} if self.access is None else {"access": say(self.access)})
+            | {
+                "change": self.kind,
+                "topic": None if self.topic is None else self.topic.name,
+                "partitions": self.total,
+                "configs": self.configs,
+            }
+        )
 
 
 def parse(text: str, source: str) -> Wanted:
@@ -81,7 +90,7 @@ def parse(text: str, source: str) -> Wanted:
     """
     found = _read_json(text, source) if text.lstrip()[:1] in ("{", "[") else _read_yaml(text, source)
     try:
-        top = _section(found, "the file", {"cluster", "topics", "access"})
+        top = _section(found, "the file", {"cluster", "topics", "access", "quotas"})
         cluster = _section(_take_field(top, "cluster", {}), "cluster", {"configs"})
         topics = _take_field(top, "topics", [])
         if not isinstance(topics, list):
@@ -92,7 +101,8 @@ def parse(text: str, source: str) -> Wanted:
         if twice:
             raise _Wrong(f"topics has {', '.join(twice)} twice")
         access = parse_access(_take_field(top, "access", {}), _section)
-        return Wanted(_configs(_take_field(cluster, "configs", {}), "cluster.configs"), wanted, access)
+        quotas = parse_quotas(_take_field(top, "quotas", []), _section)
+        return Wanted(_configs(_take_field(cluster, "configs", {}), "cluster.configs"), wanted, access, quotas)
     except (_Wrong, Rejected) as error:
         raise CommandFailed(f"{source}: {error}", ExitCode.USAGE, _HINT) from None
 

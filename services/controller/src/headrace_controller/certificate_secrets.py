@@ -7,6 +7,9 @@ clients. Each role has a Secret ``NAME-ROLE-tls`` with its pair and the CA. With
 of another CA, ``NAME-etcd-ca``: nodes' certificates are worth nothing there. Its members have ``NAME-etcd-tls``, and
 who may use it ``NAME-etcd-client-tls``.
 
+Where somebody else makes those of the nodes there is no ``--role``, and no CA of ours. ``--ca-of SECRET`` has the
+ConfigMap ``NAME-ca`` say what that Secret has as ``ca.crt``.
+
 What is missing is made, and what has less than a third of its life left, or does not name all hosts, is made anew; pods
 take it without a restart. What somebody else has made stays as it is. Whoever changes a CA puts both into its Secret,
 the one that signs first; all others follow. Prints a line for each, without keys; 0 if all are there now, 1 if not.
@@ -123,29 +126,45 @@ def keep(
     hosts: Mapping[str, Sequence[str]],
     etcd_hosts: Sequence[str],
     now: datetime,
+    ca_of: str | None = None,
 ) -> Iterator[str]:
     """
     Have all of them there; a line for each.
 
     Args:
-        hosts: of each role, where its processes are reached.
+        hosts: of each role, where its processes are reached; none: nodes have no certificates of ours.
         etcd_hosts: where members of etcd are; none: of etcd there are no certificates.
+        ca_of: the Secret of somebody else whose CA clients trust.
 
     Raises:
         ApiServerFailed: the API server cannot be asked now; those whose line was given are there.
         ApiServerRefused: this account may not make what is missing.
         CertificatesRefused: what is there cannot be used.
     """
-    ca, said = _keep_ca(server, cluster, f"{cluster.name}-ca", "nodes", now)
-    yield said
-    yield _keep_bundle(server, cluster, ca)
-    for role, names in hosts.items():
-        yield _keep_pair(server, cluster, ca, leaf_of(role, names, cluster.trust_domain), now)
+    if hosts:
+        ca, said = _keep_ca(server, cluster, f"{cluster.name}-ca", "nodes", now)
+        yield said
+        yield _keep_bundle(server, cluster, ca.bundle.decode())
+        for role, names in hosts.items():
+            yield _keep_pair(server, cluster, ca, leaf_of(role, names, cluster.trust_domain), now)
     if etcd_hosts:
         ca, said = _keep_ca(server, cluster, f"{cluster.name}-etcd-ca", "etcd", now)
         yield said
         for leaf in (Leaf("etcd", frozenset(etcd_hosts)), Leaf("etcd-client")):
             yield _keep_pair(server, cluster, ca, leaf, now)
+    if ca_of:
+        yield _keep_bundle(server, cluster, _bundle_of(server, ca_of))
+
+
+def _bundle_of(server: ApiServer, name: str) -> str:
+    secret = Objects(server, "Secret").find(name)
+    bundle = b"" if secret is None else _part(secret, "ca.crt")
+    if not bundle:
+        raise CertificatesRefused(
+            f"the Secret {name} is not there yet, or its ca.crt is empty: an issuer that tells no CA needs a ConfigMap "
+            "of yours, tls.existing.ca"
+        )
+    return bundle.decode()
 
 
 def _keep_ca(server: ApiServer, cluster: Cluster, name: str, whose: str, now: datetime) -> tuple[Authority, str]:
@@ -175,9 +194,9 @@ def _authority_in(secret: Mapping[str, Any], now: datetime) -> tuple[Authority, 
     return Authority(ca, _part(secret, "ca.crt")), f"Secret {name}: {said}"
 
 
-def _keep_bundle(server: ApiServer, cluster: Cluster, ca: Authority) -> str:
+def _keep_bundle(server: ApiServer, cluster: Cluster, text: str) -> str:
     """What clients trust."""
-    name, maps, text = f"{cluster.name}-ca", Objects(server, "ConfigMap"), ca.bundle.decode()
+    name, maps = f"{cluster.name}-ca", Objects(server, "ConfigMap")
     for _ in range(TRIES_MAX):
         found = maps.find(name)
         if found is not None and not _is_ours(found):
@@ -241,8 +260,9 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("name", help="what the names of Secrets start with")
     parser.add_argument(
-        "--role", action="append", required=True, metavar="ROLE=HOST,HOST", help="hosts of a role; can be repeated"
+        "--role", action="append", default=[], metavar="ROLE=HOST,HOST", help="hosts of a role; can be repeated"
     )
+    parser.add_argument("--ca-of", metavar="SECRET", help="of somebody else: clients trust its ca.crt")
     parser.add_argument("--etcd", default="", metavar="HOST,HOST", help="hosts of etcd's members, which get a CA too")
     parser.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="of all; can be repeated")
     parser.add_argument("--trust-domain", default="headrace", metavar="NAME", help="as tls_trust_domain of services")
@@ -252,6 +272,8 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         if not all(key and sign for key, sign, _ in pairs):
             parser.error(f"--{name} takes {'ROLE=HOST,HOST' if name == 'role' else 'KEY=VALUE'}")
         setattr(given, name, {key: value for key, _, value in pairs})
+    if given.role and given.ca_of:
+        parser.error("--ca-of is of certificates that somebody else makes, --role of ours")
     return given
 
 
@@ -266,7 +288,7 @@ def main(argv: Sequence[str], env: Mapping[str, str], account: Path = ACCOUNT) -
     cluster, etcd = Cluster(given.name, given.label, given.trust_domain), _split(given.etcd)
     try:
         server = ApiServer.of_pod(env, account)
-        for line in keep(server, cluster, hosts, etcd, datetime.now(UTC)):
+        for line in keep(server, cluster, hosts, etcd, datetime.now(UTC), given.ca_of):
             sys.stdout.write(f"{line}\n")
     except HeadraceError as error:
         sys.stderr.write(f"{error}\n")

@@ -15,6 +15,7 @@ from headrace_cli.output import Output, format_count
 from headrace_cli.session import API_TIMEOUT_MS, Session
 from headrace_cli.wanted import Change, Wanted, cluster_changes, list_unmet, parse, topic_changes
 from headrace_cli.wanted_access import missing_access, say
+from headrace_cli.wanted_quotas import differing_quotas
 from headrace_common.core.errors import HeadraceError, NetworkFailed, RequestTimedOut, TopicAlreadyExists
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def apply(
     dry_run: DryRun = False,
 ) -> None:
     """
-    Create the topics that are missing, add partitions, set what a file says, and give the roles and rules in it.
+    Create the topics that are missing, add partitions, set what a file says, and give its roles, rules and quotas.
 
     Nothing is deleted, taken away or made smaller. Given again it changes what differs. What the file does not name
     stays as it is.
@@ -123,6 +124,11 @@ def _bring(admin: AdminClient, wanted: Wanted, *, dry_run: bool) -> tuple[list[C
         missing = missing_access(wanted.access, admin.describe_access())
         _give(admin, missing, dry_run=dry_run)
         done += [Change("give access", None, {}, access=item) for item in missing]
+    quotas = differing_quotas(wanted.quotas, admin.describe_quotas()) if wanted.quotas else {}
+    if quotas:
+        admin.alter_quotas(quotas, validate_only=dry_run)
+    for entity, limits in quotas.items():
+        done.append(Change("set quotas", None, {name: str(value) for name, value in limits.items()}, entity=entity))
     return done, notes
 
 
@@ -168,7 +174,7 @@ def _report(session: Session, done: list[Change], notes: list[str], *, dry_run: 
 def _lines(done: list[Change]) -> Iterator[str]:
     for change in done:
         about: list[Any] = [] if change.access is None else [say(change.access)]
-        about += [] if change.topic is None else [change.topic.name]
+        about += [named for named in (change.entity, change.topic and change.topic.name) if named]
         about += [] if change.total is None else [format_count(change.total, "partition")]
         about += [f"{name}={'(default)' if value is None else value}" for name, value in change.configs.items()]
         yield f"{change.kind}: {', '.join(about)}"
