@@ -76,6 +76,7 @@ BY_NAME: Final[dict[str, dict[str, Any]]] = {
         "coordinator": {"replicas": 5},
         "controller": {"replicas": 5},
         "etcd": {"replicas": 5},
+        "audit": {"to": ["topic", "stdout"], "onFull": "drop"},
     },
     "names": {"fullnameOverride": "the-log", "clusterDomain": "k8s.example"},
     "short name": {"nameOverride": "log"},
@@ -198,6 +199,7 @@ BY_NAME: Final[dict[str, dict[str, Any]]] = {
     "racks": {"rackAwareness": {"enabled": True}, "topologySpread": {"zone": "DoNotSchedule"}},
     "storage": {
         "storage": {"size": "500Gi", "storageClass": "fast"},
+        "audit": {"to": ["topic"], "storage": {"size": "1Gi", "storageClass": "fast"}},
         "etcd": {"storage": {"storageClass": "faster"}, "backup": {"storage": {"storageClass": "shared"}}},
     },
 }

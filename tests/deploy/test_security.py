@@ -230,6 +230,13 @@ def test_defaults_leave_a_release_alone_that_runs_in_plain_text(tmp_path: Path) 
     assert upgraded(tmp_path / "c", "open", "permissive", tls=False, running=0)
 
 
+def test_a_volume_for_the_audit_does_not_come_by_an_upgrade_alone(tmp_path: Path) -> None:
+    """Kubernetes refuses it, in the middle of an upgrade; so the chart does before."""
+    audit = {"audit": {"to": ["topic"], "storage": {"size": "1Gi"}}}
+    with pytest.raises(chart.Refused, match=r"audit.storage.size cannot become \"1Gi\".*--cascade=orphan"):
+        upgraded(tmp_path, "closed", "closed", values=audit)
+
+
 def upgraded(
     directory: Path,
     was: str,

@@ -109,6 +109,28 @@ def test_they_look_for_each_other_where_they_are() -> None:
         assert [str(at) for at in asked] == [f"{host}.{chart.NAMESPACE}.svc.cluster.local:{port}" for host in hosts]
 
 
+@pytest.mark.parametrize("values", ["many", "storage", "defaults"])
+def test_the_audit_is_kept_on_a_disk_of_the_pod(values: str) -> None:
+    given: dict[str, Any] = combinations.BY_NAME[values].get("audit", {})
+    for pod in services(combinations.render(values)):
+        audit = settings.load(pod.component, settings.environment(pod, pod.main, 0, chart.NAMESPACE)).server.audit
+        assert list(audit.to) == given.get("to", [])
+        claims = pod.owner["spec"].get("volumeClaimTemplates", [])
+        if not given:
+            assert audit.dir is None
+            assert bool(claims) == (pod.component == "broker")
+            continue
+        assert audit.on_full == given.get("onFull", "refuse")
+        [mount] = [m for m in pod.main["volumeMounts"] if audit.dir.is_relative_to(m["mountPath"])]
+        scratch = [v for v in pod.spec["volumes"] if v["name"] == mount["name"] and "emptyDir" in v]
+        assert bool(scratch) == (pod.component != "broker" and "storage" not in given)
+        if "storage" in given and pod.component != "broker":
+            [claim] = claims
+            assert claim["metadata"]["name"] == mount["name"]
+            assert claim["spec"]["resources"]["requests"]["storage"] == "1Gi"
+            assert claim["spec"]["storageClassName"] == "fast"
+
+
 def test_rest_is_asked_for_by_the_names_of_its_services_and_those_that_were_set() -> None:
     manifests = chart.render({"admin": {"hosts": ["headrace.example.com"]}})
     [pod] = [pod for pod in services(manifests) if pod.component == "admin"]

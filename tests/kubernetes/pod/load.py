@@ -190,10 +190,11 @@ async def read(plan: dict[str, Any], out: Writer, process: int = READER) -> None
         ends = await consumer.end_offsets(places)
         left, deadline = set(places), time.monotonic() + AT_END_S
         while left and time.monotonic() < deadline:
-            await poll_once(consumer, process, out)
+            if await poll_once(consumer, process, out):
+                deadline = time.monotonic() + AT_END_S  # one that stands still is looked for
             left = {one for one in left if await consumer.position(one) < ends[one]}
         if left:
-            out.failed(process, f"did not reach the end of {len(left)} partitions in {AT_END_S:.0f} s")
+            out.failed(process, f"did not reach the end of {len(left)} partitions: nothing came for {AT_END_S:.0f} s")
 
 
 async def member(plan: dict[str, Any], out: Writer, process: int, stop: asyncio.Future[None]) -> None:

@@ -30,6 +30,9 @@ workload) and of, a dictionary:
 {{- $name := include "headrace.workloadName" $here -}}
 {{- $keys := default (dict "settings" (printf "config.%s" $component) "env" (printf "extraEnv of %s" $component)) .of.keys -}}
 {{- $secrets := default list .of.secrets -}}
+{{- $audit := and .of.service (ne .component "broker") (include "headrace.auditDirectory" $root) -}}
+{{- $claim := default dict .of.claim -}}
+{{- if and $audit $root.Values.audit.storage.size }}{{ $claim = merge (dict "mountPath" "/var/lib/headrace") $root.Values.audit.storage }}{{ end -}}
 {{- if .of.service }}{{ $secrets = prepend $secrets (dict "name" "node-token" "key" "node-token" "secret" (include "headrace.nodeToken" $root)) }}{{ end -}}
 apiVersion: v1
 kind: Service
@@ -85,7 +88,7 @@ spec:
   revisionHistoryLimit: 5
   updateStrategy:
     type: RollingUpdate
-  {{- if .of.claim }}
+  {{- if $claim }}
   persistentVolumeClaimRetentionPolicy:
     whenDeleted: Retain
     whenScaled: Retain
@@ -199,9 +202,13 @@ spec:
               mountPath: /etc/headrace/tls
               readOnly: true
             {{- end }}
-            {{- with .of.claim }}
+            {{- with $claim }}
             - name: data
               mountPath: {{ .mountPath }}
+            {{- end }}
+            {{- if and $audit (not $claim) }}
+            - name: audit
+              mountPath: /var/lib/headrace
             {{- end }}
             {{- with .of.mounts }}
             {{- toYaml . | nindent 12 }}
@@ -223,10 +230,15 @@ spec:
         {{- include "headrace.caVolume" $root | nindent 8 }}
         {{- end }}
         {{- end }}
+        {{- if and $audit (not $claim) }}
+        - name: audit
+          emptyDir:
+            sizeLimit: 512Mi
+        {{- end }}
         {{- with .of.volumes }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
-  {{- with .of.claim }}
+  {{- with $claim }}
   volumeClaimTemplates:
     - metadata:
         name: data
@@ -256,6 +268,11 @@ spec:
     matchLabels:
       {{- include "headrace.selector" $here | nindent 6 }}
 {{- end }}
+{{- end -}}
+
+{{/* Where a service keeps events of the audit that are nowhere else yet; empty: it keeps none. */}}
+{{- define "headrace.auditDirectory" -}}
+{{- if or (has "topic" .Values.audit.to) (has "file" .Values.audit.to) }}/var/lib/headrace/audit{{ end -}}
 {{- end -}}
 
 {{- define "headrace.workloadName" -}}
@@ -341,6 +358,16 @@ liveness:
 - name: {{ $prefix }}_TLS_CA
   value: /etc/headrace/tls/ca.crt
 {{- include "headrace.caEnv" .root }}
+{{- end }}
+{{- with .root.Values.audit.to }}
+- name: {{ $prefix }}_AUDIT_TO
+  value: {{ join "," . }}
+- name: {{ $prefix }}_AUDIT_ON_FULL
+  value: {{ $.root.Values.audit.onFull }}
+{{- end }}
+{{- with (include "headrace.auditDirectory" .root) }}
+- name: {{ $prefix }}_AUDIT_DIR
+  value: {{ . }}
 {{- end }}
 - name: {{ $prefix }}_METRICS_LISTEN
   value: 0.0.0.0:{{ int .root.Values.listeners.metrics.port }}
