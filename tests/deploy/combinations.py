@@ -80,7 +80,10 @@ BY_NAME: Final[dict[str, dict[str, Any]]] = {
     },
     "names": {"fullnameOverride": "the-log", "clusterDomain": "k8s.example"},
     "short name": {"nameOverride": "log"},
-    "etcd of ours": {"etcd": {"external": {"endpoints": ["etcd-0.etcd:2379", "etcd-1.etcd:2379"], "tlsSecret": "g"}}},
+    "etcd of ours": {
+        "etcd": {"external": {"endpoints": ["etcd-0.etcd:2379", "etcd-1.etcd:2379"], "tlsSecret": "g"}},
+        "audit": {"to": ["topic"], "storage": {"size": "1Gi", "storageClass": "fast"}},
+    },
     "no backup": {"etcd": {"backup": {"enabled": False}}},
     "restore": {"etcd": {"restore": {"enabled": True, "file": "headrace-1.backup", "brokers": [0, 1, 2]}}},
     "load balancers": {"external": {"enabled": True, "type": "LoadBalancer", "domain": "example.com"}},
@@ -199,7 +202,6 @@ BY_NAME: Final[dict[str, dict[str, Any]]] = {
     "racks": {"rackAwareness": {"enabled": True}, "topologySpread": {"zone": "DoNotSchedule"}},
     "storage": {
         "storage": {"size": "500Gi", "storageClass": "fast"},
-        "audit": {"to": ["topic"], "storage": {"size": "1Gi", "storageClass": "fast"}},
         "etcd": {"storage": {"storageClass": "faster"}, "backup": {"storage": {"storageClass": "shared"}}},
     },
 }

@@ -109,7 +109,7 @@ def test_they_look_for_each_other_where_they_are() -> None:
         assert [str(at) for at in asked] == [f"{host}.{chart.NAMESPACE}.svc.cluster.local:{port}" for host in hosts]
 
 
-@pytest.mark.parametrize("values", ["many", "storage", "defaults"])
+@pytest.mark.parametrize("values", ["many", "etcd of ours", "defaults"])
 def test_the_audit_is_kept_on_a_disk_of_the_pod(values: str) -> None:
     given: dict[str, Any] = combinations.BY_NAME[values].get("audit", {})
     for pod in services(combinations.render(values)):

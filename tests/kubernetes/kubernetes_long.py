@@ -27,7 +27,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from . import closed, connect_workers, day_two, kills, life, secure, streams_apps, upgrades, versions
+from . import closed, closing, connect_workers, day_two, kills, life, secure, streams_apps, upgrades, versions
 from .kube import Failed, Kube, helm_path
 from .release import CHART, Release, commit
 from .results import Result, summary
@@ -44,6 +44,7 @@ ALONE: dict[str, Scenario] = {
     "connect": connect_workers.moved,
     "tls": secure.renewed,
     "closed": closed.closed,
+    "closing": closing.closed_step_by_step,
 }
 """They make a release of their own."""
 SHARED: dict[str, Scenario] = {

@@ -140,7 +140,7 @@ def reinstalled(stage: Stage, result: Result) -> None:
         here.release.wait_rolled_out()
         here.release.cli("topic", "create", "kept", "-p", "6", "-r", "3")
         with client(here) as ask:
-            ask(_WRITE.format(records=RECORDS))
+            ask(WRITE.format(records=RECORDS))
         claims = {one["metadata"]["name"]: one["metadata"]["uid"] for one in here.kube.get("pvc")}
         uninstalled(here, result)
         began = time.monotonic()
@@ -151,7 +151,7 @@ def reinstalled(stage: Stage, result: Result) -> None:
         if now != claims:
             result.problems.append(f"volumes were {claims} and are {now}")
         with client(here) as ask:
-            told = ask(_READ.format(records=RECORDS)).strip()
+            told = ask(READ.format(records=RECORDS)).strip()
         result.figure("records there again", float(told), f"of {RECORDS}")
         if told != str(RECORDS):
             result.problems.append(f"{told} of {RECORDS} records are there again")
@@ -170,13 +170,13 @@ def uninstalled(stage: Stage, result: Result) -> None:
         result.problems.append(f"left after uninstall: {left}")
 
 
-_WRITE = """
+WRITE = """
 import headrace
 with headrace.Producer() as producer:
     producer.send_many("kept", [b"%d" % n for n in range({records})], keys=[b"%d" % n for n in range({records})])
     producer.flush(60)
 """
-_READ = """
+READ = """
 import headrace, time
 with headrace.Consumer("kept", auto_offset_reset="earliest") as consumer:
     seen, deadline = [], time.monotonic() + 60

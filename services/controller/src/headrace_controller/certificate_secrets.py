@@ -272,6 +272,8 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         if not all(key and sign for key, sign, _ in pairs):
             parser.error(f"--{name} takes {'ROLE=HOST,HOST' if name == 'role' else 'KEY=VALUE'}")
         setattr(given, name, {key: value for key, _, value in pairs})
+    if not (given.role or given.etcd or given.ca_of):
+        parser.error("it needs one of --role, --etcd and --ca-of")
     if given.role and given.ca_of:
         parser.error("--ca-of is of certificates that somebody else makes, --role of ours")
     return given
