@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
+from libs.common.tests.kit.authority import Authority
+from opentelemetry.metrics import NoOpMeterProvider
 
 from headrace.errors import WaitTimedOut
 from headrace.records import RecordMetadata
@@ -17,6 +20,7 @@ from headrace.ticket_types import AccessQuestion, Ticket, TicketAudience
 from headrace_common.core.errors import (
     GroupAuthorizationFailed,
     HeadraceError,
+    InvalidConfig,
     LeaderNotAvailable,
     NetworkFailed,
     NotFound,
@@ -28,6 +32,12 @@ from headrace_common.core.errors import (
 from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.channels import open_channel
 from headrace_common.rpc.status import error_from_rpc
+from headrace_common.runtime.certificates import Leaf
+from headrace_common.runtime.clock import SystemClock
+from headrace_common.runtime.service_tls import open_tls
+from headrace_common.runtime.tasks import TaskRunner
+from headrace_common.runtime.tls_config import TlsConfig
+from headrace_common.runtime.tls_server import ServerTls
 from headrace_proto.v1 import streams_pb2 as pb
 from headrace_proto.v1.streams_pb2_grpc import StreamsQueryStub
 from headrace_streams import App, Stores, Stream, agg, json, session, stores, tumbling, value
@@ -137,10 +147,12 @@ async def asked(
     owner: str = "m",
     follower: str = "nobody",
     door: Door | None = None,
+    tls: ServerTls | None = None,
+    ca_file: Path | None = None,
 ) -> AsyncIterator[Callable[..., Any]]:
     """Asks a store, in a thread."""
     let_in = everybody if door is None else door.let_in
-    async with open_queries(running.queries, Endpoint("127.0.0.1", 0), None, let_in) as at:
+    async with open_queries(running.queries, Endpoint("127.0.0.1", 0), None, let_in, tls) as at:
         followers = (SimpleNamespace(member_id=follower),)
         items = [SimpleNamespace(id=label, owner=owner, followers=followers) for label in running.specs]
         at_of = {"m": str(at), "dead": "127.0.0.1:1"}
@@ -150,7 +162,7 @@ async def asked(
         if door is not None:
             admin.issue_ticket = door.issue_ticket
         monkeypatch.setattr(stores, "AdminClient", lambda servers: admin)
-        with Stores("billing", timeout_ms=timeout_ms) as of:
+        with Stores("billing", timeout_ms=timeout_ms, ca_file=ca_file) as of:
 
             async def ask(store: str, call: str, *args: Any, **more: Any) -> Any:
                 return await asyncio.to_thread(lambda: getattr(of[store], call)(*args, **more))
@@ -429,3 +441,60 @@ async def test_nothing_is_answered_without_a_ticket() -> None:
             assert isinstance(error_from_rpc(refused.value), Unauthenticated)
     assert sorted(store for *_, store in door.shown) == ["", "by-user", "by-user"]
     assert running.reads == 0
+
+
+# --- by TLS --------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def shown_by(authority: Authority, directory: Path) -> AsyncIterator[tuple[ServerTls, Path]]:
+    """What a worker shows on this machine, and the file of the CA."""
+    files = authority.files(directory, Leaf("worker", frozenset({"127.0.0.1"})))
+    meter = NoOpMeterProvider().get_meter("test")
+    async with (
+        TaskRunner() as tasks,
+        open_tls(TlsConfig(files.cert, files.key, files.ca), None, SystemClock(), meter, tasks) as tls,
+    ):
+        assert tls is not None
+        yield tls.serving(nodes=False), files.ca
+
+
+async def test_a_worker_is_asked_by_tls_with_a_ticket_for_that_address(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    running, door = Running(), Door()
+    running.commit(5)
+    async with (
+        shown_by(Authority(), tmp_path) as (tls, ca),
+        asked(running, monkeypatch, door=door, tls=tls, ca_file=ca) as ask,
+    ):
+        assert await ask("by-user", "get", "ann") == {"user": "ann", "n": 5}
+    assert all(at.startswith("https://127.0.0.1:") for _, at, _ in door.shown)
+
+
+async def test_a_worker_with_a_certificate_of_somebody_else_gets_no_question(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    running, door = Running(), Door()
+    other = Authority("another CA").files(tmp_path / "other").ca
+    async with (
+        shown_by(Authority(), tmp_path / "own") as (tls, _),
+        asked(running, monkeypatch, door=door, tls=tls, ca_file=other, timeout_ms=200) as ask,
+    ):
+        with pytest.raises(NetworkFailed):
+            await ask("by-user", "get", "ann")
+    assert (running.reads, door.shown) == (0, [])
+
+
+async def test_a_worker_that_speaks_tls_is_never_asked_in_plain_text(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(stores, "bootstrap_addresses", lambda servers: SimpleNamespace(ca=None))
+    running, door = Running(), Door()
+    async with (
+        shown_by(Authority(), tmp_path) as (tls, _),
+        asked(running, monkeypatch, door=door, tls=tls) as ask,
+    ):
+        with pytest.raises(InvalidConfig, match="ca_file="):
+            await ask("by-user", "get", "ann")
+    assert (running.reads, door.shown) == (0, [])

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, ClassVar
 
 import grpc.aio
 import pyarrow as pa
 import pytest
+from libs.common.tests.kit.authority import Authority
 from libs.common.tests.kit.closed import Rows, key_of, key_text
 
+from headrace.securing import trust_in
 from headrace_admin.adapters.grpc_workers import GrpcWorkers
 from headrace_admin.ports import StoreFacts
-from headrace_common.core.errors import GroupAuthorizationFailed, NetworkFailed, NotCoordinator, Unauthenticated
+from headrace_common.core.errors import (
+    GroupAuthorizationFailed,
+    NetworkFailed,
+    NotCoordinator,
+    Rejected,
+    Unauthenticated,
+)
 from headrace_common.core.ids import Endpoint
+from headrace_common.core.worker_address import WorkerAddress
 from headrace_common.rpc.interceptor import ErrorInterceptor
 from headrace_common.runtime.access_gate import current_bearer
+from headrace_common.runtime.certificates import Leaf
 from headrace_common.runtime.clock import SystemClock
 from headrace_proto.v1 import streams_pb2 as pb
 from headrace_proto.v1 import streams_pb2_grpc
@@ -62,12 +73,12 @@ class Servicer(streams_pb2_grpc.StreamsQueryServicer):
 
 
 @pytest.fixture
-async def at() -> AsyncIterator[Endpoint]:
+async def at() -> AsyncIterator[WorkerAddress]:
     server = grpc.aio.server(interceptors=[ErrorInterceptor()])
     streams_pb2_grpc.add_StreamsQueryServicer_to_server(Servicer(), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    yield Endpoint("127.0.0.1", port)
+    yield WorkerAddress(Endpoint("127.0.0.1", port))
     await server.stop(None)
 
 
@@ -89,7 +100,7 @@ class Brokers:
         return IssueTicketResponse(ticket=f"for {request.audience.purpose}".encode(), life_ms=self.life_ms)
 
 
-async def test_a_worker_is_asked(at: Endpoint) -> None:
+async def test_a_worker_is_asked(at: WorkerAddress) -> None:
     workers = GrpcWorkers(10_000, no_ticket, SystemClock())
     assert await workers.stores("billing", at) == [
         StoreFacts("a", "x", 2, {"user": "string", "day": "date32[day]"}),
@@ -107,7 +118,7 @@ async def test_a_worker_is_asked(at: Endpoint) -> None:
 async def test_a_worker_that_is_gone() -> None:
     workers = GrpcWorkers(10_000, no_ticket, SystemClock())
     with pytest.raises(NetworkFailed, match="the connection failed"):
-        await workers.stores("billing", Endpoint("127.0.0.1", 1))
+        await workers.stores("billing", WorkerAddress(Endpoint("127.0.0.1", 1)))
     await workers.close()
 
 
@@ -124,7 +135,7 @@ def asking(name: str) -> AbstractContextManager[Any]:
 
 
 @pytest.mark.usefixtures("closed")
-async def test_a_worker_of_a_closed_cluster_is_shown_tickets_of_the_caller(at: Endpoint) -> None:
+async def test_a_worker_of_a_closed_cluster_is_shown_tickets_of_the_caller(at: WorkerAddress) -> None:
     brokers = Brokers()
     workers = GrpcWorkers(10_000, brokers.issue_ticket, SystemClock())
     with asking("alice"):
@@ -148,7 +159,7 @@ async def test_a_worker_of_a_closed_cluster_is_shown_tickets_of_the_caller(at: E
 
 
 @pytest.mark.usefixtures("closed")
-async def test_a_ticket_that_ends_soon_is_not_shown(at: Endpoint) -> None:
+async def test_a_ticket_that_ends_soon_is_not_shown(at: WorkerAddress) -> None:
     brokers = Brokers(life_ms=5_000)
     workers = GrpcWorkers(10_000, brokers.issue_ticket, SystemClock())
     with asking("alice"):
@@ -156,3 +167,21 @@ async def test_a_ticket_that_ends_soon_is_not_shown(at: Endpoint) -> None:
         await workers.stores("billing", at)
     assert len(brokers.asked) == 2
     await workers.close()
+
+
+async def test_a_worker_that_speaks_tls_is_asked_by_who_knows_its_ca(tmp_path: Path) -> None:
+    authority = Authority()
+    pair = authority.make(Leaf("worker", frozenset({"127.0.0.1"})))
+    server = grpc.aio.server(interceptors=[ErrorInterceptor()])
+    streams_pb2_grpc.add_StreamsQueryServicer_to_server(Servicer(), server)
+    credentials = grpc.ssl_server_credentials([(pair.key_pem, pair.certificate_pem)])
+    at = WorkerAddress(Endpoint("127.0.0.1", server.add_secure_port("127.0.0.1:0", credentials)), tls=True)
+    await server.start()
+    trust = trust_in(authority.files(tmp_path).ca)
+    workers, without = (GrpcWorkers(10_000, no_ticket, SystemClock(), one) for one in (trust, None))
+    assert [one.name for one in await workers.stores("billing", at)] == ["a", "b"]
+    with pytest.raises(Rejected, match="tls_ca"):
+        await without.stores("billing", at)
+    for one in (workers, without):
+        await one.close()
+    await server.stop(None)

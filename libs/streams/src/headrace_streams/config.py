@@ -94,6 +94,13 @@ class StreamsConfig:
     """Where the worker answers questions about its state, ``host:port``; None: nowhere."""
     advertise_host: str | None = None
     """Under which host others reach ``query_listen``; None: that of ``query_listen``, or this machine's name."""
+    query_tls_cert: Path | None = None
+    """File with the certificate that ``query_listen`` shows, then those that lead to a CA (PEM); it names the host
+    under which others reach it. New files are taken without a restart. None: in plain text."""
+    query_tls_key: Path | None = None
+    """File with its key, ECDSA P-256 without a password (PEM)."""
+    query_tls_ca: Path | None = None
+    """File with the CAs that those who ask trust (PEM); for most the cluster's."""
 
     def __post_init__(self) -> None:
         for name in ("metrics_listen", "health_listen", "query_listen"):
@@ -103,7 +110,14 @@ class StreamsConfig:
                     object.__setattr__(self, name, Endpoint.parse(given))
                 except ValueError as error:
                     raise InvalidConfig(f"{name}: {error}") from error
-        check(self)
+        tls = (self.query_tls_cert, self.query_tls_key, self.query_tls_ca)
+        check(
+            self,
+            (
+                len({one is None for one in tls}) == 1,
+                "query_tls_cert, query_tls_key and query_tls_ca are set together: certificate, key, and whom to trust",
+            ),
+        )
 
     @property
     def trusted_ms(self) -> int:

@@ -22,6 +22,7 @@ from headrace.ticket_types import AccessQuestion, TicketAudience
 from headrace.work_types import Declaration
 from headrace_common.core.errors import InvalidConfig, NetworkFailed
 from headrace_common.core.ids import Endpoint
+from headrace_common.core.worker_address import WorkerAddress
 from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.stopping import listen_for_signals
 from headrace_common.runtime.threads import run_in_thread
@@ -125,7 +126,7 @@ async def work(
         group.report(lags=lags)
         return await group.start()
 
-    asked_at: Endpoint | None = None
+    asked_at: WorkerAddress | None = None
     async with AsyncExitStack() as stack:
         admin = await stack.enter_async_context(aio.AdminClient(servers))
         outside = Outside(
@@ -162,12 +163,13 @@ def _let_in(app: str, admin: aio.AdminClient, clock: Clock) -> Callable[[bytes, 
 @asynccontextmanager
 async def _observed(
     worker: Worker, config: StreamsConfig, clock: Clock, let_in: Callable[[bytes, str, str], Awaitable[None]]
-) -> AsyncIterator[Endpoint | None]:
+) -> AsyncIterator[WorkerAddress | None]:
     """
     Others see how it does and ask it, if the settings say where; gives the address for questions.
 
     Raises:
         NetworkFailed: an address is taken, as by an earlier worker that still ends, or not of this machine.
+        InvalidConfig: packages are missing, or certificates cannot be used.
     """
     if config.metrics_listen is None and config.health_listen is None and config.query_listen is None:
         yield None
@@ -179,6 +181,9 @@ async def _observed(
     from headrace_common.runtime.health import HealthPort
     from headrace_common.runtime.metrics import open_metrics
     from headrace_common.runtime.service import CannotListen, ServerConfig
+    from headrace_common.runtime.service_tls import open_tls
+    from headrace_common.runtime.tasks import TaskRunner
+    from headrace_common.runtime.tls_config import TlsConfig
     from headrace_streams.adapters.grpc_queries import open_queries
     from headrace_streams.adapters.otel_figures import publish
 
@@ -189,8 +194,12 @@ async def _observed(
             port = await stack.enter_async_context(HealthPort.open(health))
             asked_at = None
             if (listen := _endpoint(config.query_listen)) is not None:
+                tasks = await stack.enter_async_context(TaskRunner())
+                files = TlsConfig(config.query_tls_cert, config.query_tls_key, config.query_tls_ca)
+                tls = await stack.enter_async_context(open_tls(files, None, clock, metrics.meter, tasks))
+                serving = None if tls is None else tls.serving(nodes=False)
                 asked_at = await stack.enter_async_context(
-                    open_queries(worker.queries, listen, config.advertise_host, let_in)
+                    open_queries(worker.queries, listen, config.advertise_host, let_in, serving)
                 )
         except CannotListen as error:
             raise NetworkFailed(str(error)) from error

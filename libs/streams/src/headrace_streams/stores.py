@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 import grpc
@@ -12,13 +13,16 @@ import pyarrow as pa
 
 from headrace import AdminClient
 from headrace.errors import WaitTimedOut
+from headrace.finding import bootstrap_addresses
 from headrace.records import RecordMetadata
+from headrace.securing import trust_in
 from headrace.ticket_types import AccessQuestion, TicketAudience
 from headrace_common.core.access.tickets import HeldTickets
 from headrace_common.core.errors import (
     ErrorCode,
     GroupNotFound,
     HeadraceError,
+    InvalidConfig,
     Kind,
     LeaderNotAvailable,
     NotFound,
@@ -28,6 +32,7 @@ from headrace_common.core.errors import (
     UnsupportedVersion,
 )
 from headrace_common.core.murmur2 import partitions_for
+from headrace_common.core.worker_address import WorkerAddress
 from headrace_common.rpc.channels import SyncChannels
 from headrace_common.rpc.status import error_from_rpc
 from headrace_proto.v1 import streams_pb2 as pb
@@ -71,16 +76,25 @@ class Stores:
     """
 
     def __init__(
-        self, app: str, bootstrap_servers: str | Sequence[str] | None = None, *, timeout_ms: int = 30_000
+        self,
+        app: str,
+        bootstrap_servers: str | Sequence[str] | None = None,
+        *,
+        timeout_ms: int = 30_000,
+        ca_file: str | Path | None = None,
     ) -> None:
         """
         Args:
+            ca_file: the CAs of workers that speak TLS; None: those of the cluster's brokers.
             timeout_ms: how long tasks that move, and workers that do not answer, are waited for; for an app of which
                 no worker runs 3 s at most.
         """
         self.app = app
         self._admin = AdminClient(bootstrap_servers)
         self._channels = SyncChannels[str]()
+        self._servers, self._ca_file = bootstrap_servers, ca_file
+        self._by_tls: SyncChannels[str] | None = None
+        """To workers that speak it, since the first was asked."""
         self._tickets = HeldTickets()
         self._timeout_s = timeout_ms / 1e3
         self._where: _Where | None = None
@@ -95,6 +109,8 @@ class Stores:
     def close(self) -> None:
         """Close the connections."""
         self._channels.close()
+        if self._by_tls is not None:
+            self._by_tls.close()
         self._admin.close()
 
     def names(self) -> list[str]:
@@ -254,9 +270,31 @@ class Stores:
 
     def _call_with(self, endpoint: str, ticket: bytes, call: Callable[[Any, bytes], T]) -> T:
         try:
-            return call(StreamsQueryStub(self._channels.to(endpoint)), ticket)
+            return call(StreamsQueryStub(self._channel(endpoint)), ticket)
         except grpc.RpcError as error:
             raise error_from_rpc(error) from error
+
+    def _channel(self, endpoint: str) -> grpc.Channel:
+        """
+        Raises:
+            InvalidConfig: the worker speaks TLS, and no CA is known.
+            LeaderNotAvailable: it says that it is asked at what is no address.
+        """
+        try:
+            at = WorkerAddress.parse(endpoint)
+        except ValueError as error:
+            raise LeaderNotAvailable(f"a worker of {self.app} has no address that can be asked: {error}") from error
+        if not at.tls:
+            return self._channels.to(endpoint)
+        if self._by_tls is None:
+            ca = self._ca_file or bootstrap_addresses(self._servers).ca
+            if ca is None:
+                raise InvalidConfig(
+                    f"the worker at {endpoint} speaks TLS, and the cluster does not: give the file of its CAs, as "
+                    "Stores(APP, ca_file=FILE)"
+                )
+            self._by_tls = SyncChannels[str](trust_in(Path(ca)))
+        return self._by_tls.to(str(at.endpoint))
 
     def _new_ticket(self, endpoint: str, store: str) -> bytes:
         asked_ms = time.monotonic() * 1e3

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from headrace.securing import trust_in
 from headrace_admin.adapters.grpc_brokers import GrpcBrokers
 from headrace_admin.adapters.grpc_controllers import GrpcCluster, GrpcControllers
 from headrace_admin.adapters.grpc_coordinators import GrpcCoordinators
@@ -164,7 +165,10 @@ def _make_engines(
     brokers = GrpcBrokers(cluster, config.limits.call_ms_max, client.security)
     coordinators = GrpcCoordinators(min(config.limits.call_ms_max, _COORDINATOR_MS_MAX), client.security)
     nodes = GrpcNodes(client.key, min(config.limits.call_ms_max, _COORDINATOR_MS_MAX), client.security)
-    workers = GrpcWorkers(min(config.limits.call_ms_max, _COORDINATOR_MS_MAX), brokers.issue_ticket, SystemClock())
+    trust = None if tls is None else trust_in(tls.ca)
+    workers = GrpcWorkers(
+        min(config.limits.call_ms_max, _COORDINATOR_MS_MAX), brokers.issue_ticket, SystemClock(), trust
+    )
     log = HeadraceMessages(cluster, None if tls is None else str(tls.ca), credential)
     tasks.start(log.follow(SystemClock()), name="idle producers")
     for port in (brokers, coordinators, workers, nodes, log):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from headrace_common.core.access.observed import Report
 from headrace_common.core.ids import Endpoint, NodeId, Offset
 from headrace_common.core.image import ClusterImage, Node, NodeKey
+from headrace_common.core.worker_address import WorkerAddress
 from headrace_common.rpc.calls import A_co, Method, Q_contra
 from headrace_proto.v1 import broker_pb2, streams_pb2
 
@@ -144,12 +145,12 @@ class Workers(Protocol):
     of the caller's; without the right to read the app's group that is ``Denied``.
     """
 
-    async def stores(self, app: str, at: Endpoint) -> Sequence[StoreFacts]:
+    async def stores(self, app: str, at: WorkerAddress) -> Sequence[StoreFacts]:
         """Of its program. Raises: ``HeadraceError``."""
         ...
 
     async def locate(
-        self, app: str, at: Endpoint, request: streams_pb2.LocateKeyRequest
+        self, app: str, at: WorkerAddress, request: streams_pb2.LocateKeyRequest
     ) -> streams_pb2.LocateKeyResponse:
         """
         The key that texts stand for.
@@ -160,7 +161,9 @@ class Workers(Protocol):
         """
         ...
 
-    async def rows(self, app: str, at: Endpoint, request: streams_pb2.QueryStoreRequest) -> Sequence[dict[str, Any]]:
+    async def rows(
+        self, app: str, at: WorkerAddress, request: streams_pb2.QueryStoreRequest
+    ) -> Sequence[dict[str, Any]]:
         """
         Rows of a store in one task.
 

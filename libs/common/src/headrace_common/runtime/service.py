@@ -190,7 +190,7 @@ class GrpcService:
         for name in health_names:
             await reporter.set(name, status_of(serving))
         await reporter.set("", status_of(serving))
-        async with _listening(make, config.listen, tls) as (server, port):
+        async with listening(make, config.listen, tls) as (server, port):
             service = GrpcService(server, reporter, config, port)
             try:
                 yield service
@@ -224,7 +224,7 @@ class CannotListen(OSError):
 
 
 @asynccontextmanager
-async def _listening(
+async def listening(
     make: Callable[[bool], grpc.aio.Server], listen: Endpoint, tls: ServerTls | None
 ) -> AsyncIterator[tuple[RunningServer | TlsServer, int]]:
     """

@@ -5,20 +5,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import grpc.aio
 import pyarrow as pa
 
 from headrace_common.core.errors import Rejected
 from headrace_common.core.ids import Endpoint
+from headrace_common.core.worker_address import WorkerAddress
 from headrace_common.rpc.interceptor import ErrorInterceptor
 from headrace_common.rpc.options import ServerLimits, server_options
 from headrace_common.runtime.descriptors import connections_max
-from headrace_common.runtime.service import ServerConfig, bind
+from headrace_common.runtime.service import ServerConfig, listening
 from headrace_proto.v1 import streams_pb2 as pb
 from headrace_proto.v1 import streams_pb2_grpc
 from headrace_streams.ports import Answering, Question
+
+if TYPE_CHECKING:  # only who has certificates has what reads them
+    from headrace_common.runtime.tls_server import ServerTls
 
 _RPCS_MAX: Final = 100
 _REQUEST_BYTES_MAX: Final = 1 << 20
@@ -96,26 +100,33 @@ class Servicer(streams_pb2_grpc.StreamsQueryServicer):
 
 @asynccontextmanager
 async def open_queries(
-    answering: Answering, listen: Endpoint, advertise: str | None, let_in: LetIn
-) -> AsyncIterator[Endpoint]:
+    answering: Answering, listen: Endpoint, advertise: str | None, let_in: LetIn, tls: ServerTls | None = None
+) -> AsyncIterator[WorkerAddress]:
     """
     Answer those who are ``let_in`` until the block ends; gives the address for others.
+
+    Args:
+        tls: None: in plain text.
 
     Raises:
         CannotListen: the address is taken or not of this machine.
     """
-    server = grpc.aio.server(
-        interceptors=[ErrorInterceptor()],
-        options=server_options(ServerLimits(_REQUEST_BYTES_MAX, connections_max())),
-        maximum_concurrent_rpcs=_RPCS_MAX,
-    )
     servicer = Servicer(answering, let_in)
-    streams_pb2_grpc.add_StreamsQueryServicer_to_server(servicer, server)
-    port = bind(server, listen)
-    endpoint = ServerConfig(advertise_host=advertise).choose_endpoint(port, listen_host=listen.host)
-    servicer.endpoint = str(endpoint)
-    await server.start()
-    try:
-        yield endpoint
-    finally:
-        await server.stop(None)
+
+    def make(shared_port: bool) -> grpc.aio.Server:
+        server = grpc.aio.server(
+            interceptors=[ErrorInterceptor()],
+            options=server_options(ServerLimits(_REQUEST_BYTES_MAX, connections_max()), shared_port=shared_port),
+            maximum_concurrent_rpcs=_RPCS_MAX,
+        )
+        streams_pb2_grpc.add_StreamsQueryServicer_to_server(servicer, server)
+        return server
+
+    async with listening(make, listen, tls) as (server, port):
+        endpoint = ServerConfig(advertise_host=advertise).choose_endpoint(port, listen_host=listen.host)
+        address = WorkerAddress(endpoint, tls is not None)
+        servicer.endpoint = str(address)
+        try:
+            yield address
+        finally:
+            await server.stop(None)

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from headrace_admin.ports import StoreFacts
 from headrace_common.core.access.tickets import HeldTickets
-from headrace_common.core.errors import Unauthenticated
+from headrace_common.core.errors import Rejected, Unauthenticated
 from headrace_common.core.ids import Endpoint
+from headrace_common.core.worker_address import WorkerAddress
 from headrace_common.rpc.calls import CallTo
-from headrace_common.rpc.channels import PLAIN, Channels
+from headrace_common.rpc.channels import PLAIN, Channels, Security
 from headrace_common.runtime.access_gate import current_bearer, current_host
 from headrace_common.runtime.clock import Clock
 from headrace_proto.v1 import streams_pb2 as pb
@@ -35,18 +36,22 @@ _CHANNELS_MAX: Final = 64
 class GrpcWorkers:
     """Channels are opened when first used and closed with ``close``, or when there are too many."""
 
-    def __init__(self, timeout_ms: float, issue_ticket: IssueTicket, clock: Clock) -> None:
+    def __init__(
+        self, timeout_ms: float, issue_ticket: IssueTicket, clock: Clock, trust: Security | None = None
+    ) -> None:
         """
         Args:
             issue_ticket: asks the cluster for one, as the caller of the running handler.
+            trust: the CAs of workers that speak TLS; None: there are none, and those are not asked.
         """
         self._timeout = timeout_ms / 1_000
         self._issue_ticket = issue_ticket
         self._clock = clock
         self._tickets = HeldTickets()
         self._channels: Channels[Endpoint] = Channels(PLAIN)
+        self._by_tls: Channels[Endpoint] | None = None if trust is None else Channels(trust)
 
-    async def stores(self, app: str, at: Endpoint) -> list[StoreFacts]:
+    async def stores(self, app: str, at: WorkerAddress) -> list[StoreFacts]:
         async def ask(stub: StreamsQueryAsyncStub, ticket: bytes) -> pb.DescribeStoresResponse:
             return await stub.DescribeStores(pb.DescribeStoresRequest(ticket=ticket), timeout=self._timeout)
 
@@ -55,14 +60,14 @@ class GrpcWorkers:
             StoreFacts(one.name, one.sub_topology, one.partitions, _columns(one.key_schema)) for one in found.stores
         ]
 
-    async def locate(self, app: str, at: Endpoint, request: pb.LocateKeyRequest) -> pb.LocateKeyResponse:
+    async def locate(self, app: str, at: WorkerAddress, request: pb.LocateKeyRequest) -> pb.LocateKeyResponse:
         async def ask(stub: StreamsQueryAsyncStub, ticket: bytes) -> pb.LocateKeyResponse:
             request.ticket = ticket
             return await stub.LocateKey(request, timeout=self._timeout)
 
         return await self._ask(app, at, request.store, ask)
 
-    async def rows(self, app: str, at: Endpoint, request: pb.QueryStoreRequest) -> list[dict[str, Any]]:
+    async def rows(self, app: str, at: WorkerAddress, request: pb.QueryStoreRequest) -> list[dict[str, Any]]:
         async def ask(stub: StreamsQueryAsyncStub, ticket: bytes) -> bytes:
             request.ticket = ticket
             return b"".join([part.arrow async for part in stub.QueryStore(request, timeout=self._timeout)])
@@ -71,7 +76,7 @@ class GrpcWorkers:
         return _rows(arrow) if arrow else []
 
     async def _ask(
-        self, app: str, at: Endpoint, store: str, ask: Callable[[StreamsQueryAsyncStub, bytes], Awaitable[T]]
+        self, app: str, at: WorkerAddress, store: str, ask: Callable[[StreamsQueryAsyncStub, bytes], Awaitable[T]]
     ) -> T:
         """With a ticket where the worker wants to see one."""
         key, now_ms = (current_bearer(), current_host(), app, at, store), self._clock.monotonic_ms()
@@ -95,10 +100,15 @@ class GrpcWorkers:
     async def close(self) -> None:
         """Close the connections."""
         await self._channels.close()
+        if self._by_tls is not None:
+            await self._by_tls.close()
 
-    async def _stub(self, at: Endpoint) -> StreamsQueryAsyncStub:
-        stub: StreamsQueryAsyncStub = StreamsQueryStub(self._channels.to(at))
-        await self._channels.trim(_CHANNELS_MAX)
+    async def _stub(self, at: WorkerAddress) -> StreamsQueryAsyncStub:
+        channels = self._by_tls if at.tls else self._channels
+        if channels is None:
+            raise Rejected(f"the worker at {at} speaks TLS, and this admin service has no CAs: set tls_ca")
+        stub: StreamsQueryAsyncStub = StreamsQueryStub(channels.to(at.endpoint))
+        await channels.trim(_CHANNELS_MAX)
         return stub
 
 

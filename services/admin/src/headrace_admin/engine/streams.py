@@ -25,7 +25,7 @@ from headrace_common.core.errors import (
     Rejected,
     RequestTimedOut,
 )
-from headrace_common.core.ids import Endpoint
+from headrace_common.core.worker_address import WorkerAddress
 from headrace_common.runtime.clock import Clock, limit_ms
 from headrace_proto.v1 import coordinator_pb2, streams_pb2
 
@@ -178,7 +178,7 @@ def owner_of(topic: str, apps: Iterable[str]) -> str | None:
     return max((app for app in apps if topic.startswith(f"{app}.")), key=len, default=None)
 
 
-def _owners(group: coordinator_pb2.GroupDescription) -> Mapping[str, Endpoint]:
+def _owners(group: coordinator_pb2.GroupDescription) -> Mapping[str, WorkerAddress]:
     """
     Where each task is asked for.
 
@@ -195,15 +195,15 @@ def _owners(group: coordinator_pb2.GroupDescription) -> Mapping[str, Endpoint]:
     return {item.item.id: at[item.owner] for item in group.items if item.owner in at}
 
 
-def _endpoint(text: str) -> Endpoint | None:
+def _endpoint(text: str) -> WorkerAddress | None:
     """Members may say anything."""
     try:
-        return Endpoint.parse(text)
+        return WorkerAddress.parse(text)
     except ValueError:
         return None
 
 
-def _anybody(app: str, owners: Mapping[str, Endpoint]) -> Endpoint:
+def _anybody(app: str, owners: Mapping[str, WorkerAddress]) -> WorkerAddress:
     for endpoint in owners.values():
         return endpoint
     raise LeaderNotAvailable(f"no worker of {app} that answers has a task")
