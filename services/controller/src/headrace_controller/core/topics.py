@@ -148,9 +148,9 @@ def check_new_name(name: str, existing: Iterable[str]) -> None:
     for other in existing:
         if other == name:
             raise TopicAlreadyExists(f"topic {name} exists; use it, or delete it first")
-        if names_collide(name, other):
+        if names_collide(name, other):  # which may be one that the caller must not know of
             raise InvalidTopic(
-                f"topic {name} would have the same metrics as {other}, since '.' and '_' look alike there; "
+                f"topic {name} would have the same metrics as one that exists, since '.' and '_' look alike there; "
                 "choose another name"
             )
 
