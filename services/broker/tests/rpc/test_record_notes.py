@@ -13,11 +13,13 @@ from services.broker.tests.kit.cluster import image_of, topic_id_of
 from services.broker.tests.kit.guarded import ALICE, NOTHING, Guarded, guarded_broker, node
 from services.broker.tests.rpc.test_access import ask, fetch, produce
 
+from headrace_broker.engine.produce import Appended, ProduceCall
 from headrace_common.core.access.resources import EVERY_NAME, Operation, ResourceType
 from headrace_common.core.access.rows import Mode
 from headrace_common.core.audit.events import Event
 from headrace_common.core.audit.kinds import Kind
-from headrace_common.core.errors import ErrorCode
+from headrace_common.core.errors import ErrorCode, Rejected, RequestTimedOut
+from headrace_common.core.ids import PartitionId
 from headrace_common.core.image import Role
 from headrace_proto.v1 import broker_pb2 as pb
 
@@ -113,6 +115,14 @@ async def test_what_was_refused_was_neither_read_nor_written(world: Guarded, aud
     answers = (await ask(stub.Produce(), both(torn))).partitions
     assert [one.error for one in answers] == [ErrorCode.CORRUPT_MESSAGE, ErrorCode.NONE]
     assert audit.records() == [(Kind.RECORDS_WRITTEN, "User:alice", "payments", 1)]
+
+
+def test_what_may_have_been_written_counts() -> None:
+    some: Any = None
+    places = [PartitionId(topic_id_of(name), 0) for name in TOPICS]
+    results: list[Appended | None] = [Appended(error=RequestTimedOut("late")), Appended(error=Rejected("no"))]
+    call = ProduceCall(some, 1, -1, places, results, 0, 0, 0)
+    assert list(call.written) == [topic_id_of("orders")]
 
 
 async def test_a_write_without_an_answer_is_told_too(world: Guarded, audit: Heard) -> None:
