@@ -122,10 +122,7 @@ def login(
     password_file: PasswordFile = None,
     password: Password = None,
 ) -> None:
-    """
-    Log in: clients of this user of the machine show a key there for 12 hours, or the token of a provider, which they
-    renew where the provider lets them.
-    """
+    """Log in, by password for 12 hours or at a provider: clients of this user here show what that gives."""
     if (user is None) == (oidc is None):
         raise typer.BadParameter("give --user NAME, or --oidc PROVIDER")
     if oidc is not None:
